@@ -1,0 +1,32 @@
+# Everything runs in .venv, which make builds and rebuilds when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: compare test check format test-gpu clean
+
+compare: .venv/installed
+	$(BIN)/seqloom compare
+
+test: .venv/installed check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# On a machine with a GPU and a torch of its own; installs nothing but seqloom.
+test-gpu:
+	$(PYTHON) -m pytest -m gpu -p no:cacheprovider
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,onnx,test]'
+	touch $@
+
+clean:
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache src/seqloom.egg-info

@@ -1,0 +1,84 @@
+"""Sequence models from recurrence to attention: layers to import, and a lab to run.
+
+Names are loaded when they are first used, so that `seqloom --help` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from seqloom import measure, testing
+    from seqloom.cell import Cell
+    from seqloom.cells import (
+        AttnRNNCell,
+        GRUCell,
+        IndRNNCell,
+        LNGRUCell,
+        LNLSTMCell,
+        LSTMCell,
+        MinGRUCell,
+        MinLSTMCell,
+        NTMCell,
+        ODEGRUCell,
+        RNNAttentionCell,
+        RNNCell,
+    )
+    from seqloom.convert import convert
+    from seqloom.explain import explain
+    from seqloom.init import Init
+    from seqloom.layers.dropouts import Dropouts
+    from seqloom.layers.named import (
+        GRU,
+        LNGRU,
+        LNLSTM,
+        LSTM,
+        NTM,
+        ODEGRU,
+        RNN,
+        AttnRNN,
+        IndRNN,
+        MinGRU,
+        MinLSTM,
+        RNNAttention,
+    )
+    from seqloom.layers.recurrent import Recurrent
+    from seqloom.scan import scan
+    from seqloom.trace import trace
+
+_WHERE = {
+    "Cell": "cell",
+    "Dropouts": "layers.dropouts",
+    "Init": "init",
+    "Recurrent": "layers.recurrent",
+    "convert": "convert",
+    "explain": "explain",
+    "measure": "",
+    "scan": "scan",
+    "testing": "",
+    "trace": "trace",
+}
+_LAYERS = ["AttnRNN", "GRU", "IndRNN", "LNGRU", "LNLSTM", "LSTM", "MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNN", "RNNAttention"]
+_WHERE |= dict.fromkeys(_LAYERS, "layers.named")
+_WHERE |= {f"{name}Cell": "cells" for name in _LAYERS}
+
+__all__ = [  # noqa: PLE0604
+    *sorted(_WHERE)
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'seqloom' has no attribute {name!r}")
+    where = _WHERE[name]
+    module = importlib.import_module(f"seqloom.{where or name}")
+    value = getattr(module, name) if where else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -1,0 +1,19 @@
+"""`seqloom` and `python -m seqloom`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    try:
+        from seqloom import cli
+    except ModuleNotFoundError as error:
+        if error.name not in ("cyclopts", "pydantic", "rich", "sklearn"):
+            raise
+        sys.exit(f"seqloom: the lab needs {error.name}; install it with: pip install 'seqloom[lab]'")
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

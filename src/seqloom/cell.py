@@ -1,0 +1,182 @@
+"""The contract of a cell: the equations of one time step."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+import math
+import weakref
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+State = tuple[Tensor, ...]
+_numbers = itertools.count()
+by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
+
+
+class Cell(nn.Module):
+    """One time step. A subclass names itself and writes `step`; the rest has defaults.
+
+        class MyCell(Cell, name="my_cell"):
+            def __init__(self, input_size, hidden_size): ...
+            def step(self, x, state): ...            # (B, P), state -> (B, H), state
+
+    `step` may ask for two more things by naming them: `mask`, the recurrent dropout that
+    multiplies h where it enters a product, and `dt`, the time since the step before.
+    Rows of a batch never mix: `step` treats each on its own.
+    """
+
+    registry: ClassVar[dict[str, type[Cell]]] = {}
+    name: ClassVar[str] = ""
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, name: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.takes = frozenset(inspect.signature(cls.step).parameters) & {"mask", "dt"}
+        cls.name = name  # a subclass without one is another cell: its parent's kernels are not its own
+        if name:
+            taken = Cell.registry.get(name)
+            if taken is not None and taken.__module__.startswith("seqloom.cells."):
+                raise ValueError(
+                    f"cell name {name!r} of {cls.__qualname__} belongs to {taken.__qualname__}; take another"
+                )
+            Cell.registry[name] = cls
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        for argument, value in (("input_size", input_size), ("hidden_size", hidden_size)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{argument} must be an int, got {value!r}")
+            if value <= 0:
+                raise ValueError(f"{argument} must be greater than 0, got {value}")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.output_size = hidden_size
+        self._sign_in()
+
+    def project(self, x: Tensor) -> Tensor:
+        """What needs no state, for all steps at once: (B, T, D) -> (B, T, P)."""
+        return x
+
+    def initial_state(self, x: Tensor) -> State:
+        """The state before the first step; x is (B, ..., D) and gives batch, device, dtype."""
+        return (x.new_zeros(x.shape[0], self.hidden_size),)
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step: (B, P), state -> output (B, H), new state."""
+        raise NotImplementedError(f"{type(self).__name__} has no step(x, state)")
+
+    def output(self, state: State) -> Tensor:
+        """The output that belongs to a state, for a state that zoneout has changed."""
+        return state[0]
+
+    def gates(self, x: Tensor, state: State) -> dict[str, Tensor]:
+        """What happens inside a step, by the names of the equations; shown by `trace`."""
+        return {}
+
+    def remember(self, bias: Tensor, coupled: bool = False) -> None:
+        """Set the gate that keeps the memory to start at sigmoid(bias), a value for each unit.
+
+        `coupled` also shuts the gate that writes, where the cell has one of its own.
+        """
+        raise ValueError(f"cell {self.name or type(self).__name__!r} has no gate that keeps its memory")
+
+    def start(self, x: Tensor) -> State:
+        """The state a sequence starts from: the learned one, if there is one."""
+        default = self.initial_state(x)
+        if not self.__dict__.get("learned_states"):
+            return default
+        learned = (getattr(self, f"initial_{i}") for i in range(len(default)))
+        return tuple(p.to(d.dtype).expand(d.shape) for p, d in zip(learned, default, strict=True))
+
+    def learn_initial_state(self) -> None:
+        """Make the initial state a parameter, starting from where it was."""
+        probe = next(self.parameters()).new_zeros(1, self.input_size)
+        states = self.initial_state(probe)
+        for i, s in enumerate(states):
+            self.register_parameter(f"initial_{i}", nn.Parameter(s[0].detach().clone()))
+        self.learned_states = len(states)
+
+    def uniform_(self, bound: float | None = None) -> None:
+        """torch.nn's start for recurrent layers: every parameter uniform in +-1/sqrt(H)."""
+        bound = 1 / math.sqrt(self.hidden_size) if bound is None else bound
+        for p in self.parameters(recurse=False):
+            nn.init.uniform_(p, -bound, bound)
+
+    def forward(self, x: Tensor, state: Tensor | State | None = None) -> Tensor | State:
+        """One step as torch.nn.GRUCell and LSTMCell take it: (B, D) or (D,) -> the new state."""
+        batched = x.dim() == 2
+        x = x if batched else x.unsqueeze(0)
+        if state is None:
+            before = self.start(x)
+        else:
+            before = (state,) if isinstance(state, Tensor) else tuple(state)
+            before = before if batched else tuple(s.unsqueeze(0) for s in before)
+        _, after = self.step(self.project(x.unsqueeze(1)).squeeze(1), before)
+        after = after if batched else tuple(s.squeeze(0) for s in after)
+        return after[0] if len(after) == 1 else after
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
+    # A layer keeps the parameters of its cells under its own flat names (weight_ih_l0); a cell
+    # that has been adopted finds them there.
+
+    def adopt(self, home: nn.Module, names: Mapping[str, str]) -> None:
+        """Move this cell's own parameters to `home`, under the names given there."""
+        for mine, theirs in names.items():
+            home.register_parameter(theirs, self._parameters.pop(mine))
+        self.__dict__["_home"] = home
+        self.__dict__["_names"] = dict(names)
+
+    def _sign_in(self) -> None:
+        """Take a number by which a compiled graph can name this cell."""
+        self.handle = next(_numbers)
+        by_handle[self.handle] = self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._sign_in()  # a copy is a cell of its own
+
+    def __getattr__(self, name: str) -> Any:
+        names = self.__dict__.get("_names")
+        if names is not None and name in names:
+            return getattr(self.__dict__["_home"], names[name])
+        return super().__getattr__(name)
+
+
+def find(cell: str | type[Cell]) -> type[Cell]:
+    """A cell class by class, by registered name, or by place: `path/to/file.py:MyCell`."""
+    if isinstance(cell, type) and issubclass(cell, Cell):
+        return cell
+    if not isinstance(cell, str):
+        raise TypeError(f"cell must be a name or a subclass of seqloom.Cell, got {cell!r}")
+    import seqloom.cells  # noqa: F401  (fills the registry)
+
+    if cell in Cell.registry:
+        return Cell.registry[cell]
+    if ".py:" in cell:
+        return _from_file(*cell.rsplit(":", 1))
+    near = get_close_matches(cell.lower().replace("-", "_"), Cell.registry, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown cell {cell!r}{hint} known: {', '.join(sorted(Cell.registry))}")
+
+
+def _from_file(path: str, name: str) -> type[Cell]:
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"cell {path + ':' + name!r}: there is no file {path!r}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not (isinstance(found, type) and issubclass(found, Cell)):
+        cells = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Cell) and v is not Cell]
+        raise ValueError(f"{path!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
+    return found

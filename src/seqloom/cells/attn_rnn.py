@@ -1,0 +1,118 @@
+"""AttnRNN: the state and the input compete for attention."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.cell import Cell, State
+from seqloom.cells._parts import empty, linear_, masked
+
+CONTEXT = ("h", "x", "h+x", "h*x")
+
+
+class AttnRNNCell(Cell, name="attn_rnn"):
+    """One attention over what the cell knows and what it is told, then one gate.
+
+        u  = W_u x                              only where input_size != hidden_size; else u = x
+        C  = [h, u, h + u, h * u]               the context: rows that serve as keys and values
+        a  = softmax((W_q h) C^T / sqrt(d))     for each head of d units
+        o  = gelu(W_o (a C))
+        n  = LayerNorm(o + h)                   norm=False: n = o + h
+        g  = sigmoid(W_g [h, o])
+        h' = g * n + (1 - g) * h
+
+    Every product has a bias. With `slots` = m > 1 the state is m rows h_1 .. h_m, each asks its
+    own question of the 3m + 1 rows [h_i, u, h_i + u, h_i * u], and the output is their sum.
+    The two published forms are the default and context=("h", "x"), norm=False.
+    Li 2025, AttnRNN: Attention-Enhanced Recurrent Neural Networks with Residual Gating.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        heads: int = 4,
+        context: tuple[str, ...] = CONTEXT,
+        norm: bool = True,
+        gate_bias: float | None = None,
+        slots: int = 1,
+        initial: float = 1e-3,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        if heads < 1 or hidden_size % heads:
+            raise ValueError(f"hidden_size must be a multiple of heads, got hidden_size={hidden_size}, heads={heads}")
+        if not context or set(context) - set(CONTEXT) or len(set(context)) != len(context):
+            raise ValueError(f"context must name some of {CONTEXT}, each once, got {context!r}")
+        if slots < 1:
+            raise ValueError(f"slots must be at least 1, got {slots}")
+        self.heads, self.context, self.norm = heads, tuple(context), norm
+        self.gate_bias, self.slots, self.initial = gate_bias, slots, initial
+        if input_size != hidden_size:
+            self.weight_u = empty(hidden_size, input_size)
+            self.bias_u = empty(hidden_size)
+        self.weight_q = empty(hidden_size, hidden_size)
+        self.bias_q = empty(hidden_size)
+        self.weight_o = empty(hidden_size, hidden_size)
+        self.bias_o = empty(hidden_size)
+        self.weight_g = empty(hidden_size, 2 * hidden_size)
+        self.bias_g = empty(hidden_size)
+        if norm:
+            self.scale_n = empty(hidden_size)
+            self.bias_n = empty(hidden_size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for letter in "uqog" if self.input_size != self.hidden_size else "qog":
+            linear_(getattr(self, f"weight_{letter}"), getattr(self, f"bias_{letter}"))
+        if self.norm:
+            nn.init.ones_(self.scale_n)
+            nn.init.zeros_(self.bias_n)
+        if self.gate_bias is not None:
+            self.remember(torch.full((self.hidden_size,), -self.gate_bias))
+
+    def remember(self, bias: Tensor, coupled: bool = False) -> None:
+        with torch.no_grad():
+            self.bias_g.copy_(-bias)  # g writes, so a low bias keeps
+
+    def initial_state(self, x: Tensor) -> State:
+        """The constant `initial`; further slots differ (cosines), or they would stay alike."""
+        if self.slots == 1:
+            return (x.new_full((x.shape[0], self.hidden_size), self.initial),)
+        slot = torch.arange(self.slots, device=x.device).unsqueeze(1)
+        unit = torch.arange(self.hidden_size, device=x.device) + 0.5
+        h = self.initial * torch.cos(math.pi / self.hidden_size * slot * unit)
+        return (h.to(x.dtype).expand(x.shape[0], -1, -1),)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x if self.input_size == self.hidden_size else F.linear(x, self.weight_u, self.bias_u)
+
+    def output(self, state: State) -> Tensor:
+        return state[0] if self.slots == 1 else state[0].sum(1)
+
+    def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
+        m, n, H = self.slots, self.heads, self.hidden_size
+        h, u = state[0].view(-1, m, H), x.view(-1, 1, H)
+        seen = masked(h, None if mask is None else mask.view(-1, 1, H))
+        parts = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
+        C = torch.cat([parts[part]() for part in self.context], 1)  # (B, rows, H)
+        rows = C.shape[1]
+        q = F.linear(seen, self.weight_q, self.bias_q).view(-1, m, 1, H)
+        s = (q * C.view(-1, 1, rows, H)).view(-1, m, rows, n, H // n).sum(-1)
+        a = torch.softmax(s / math.sqrt(H // n), 2)  # (B, m, rows, heads)
+        aC = (a.unsqueeze(-1) * C.view(-1, 1, rows, n, H // n)).sum(2).view(-1, m, H)
+        o = F.gelu(F.linear(aC, self.weight_o, self.bias_o))
+        g = torch.sigmoid(F.linear(torch.cat([seen, o], -1), self.weight_g, self.bias_g))
+        return {"a": a, "o": o, "g": g} if m > 1 else {"a": a.squeeze(1), "o": o.squeeze(1), "g": g.squeeze(1)}
+
+    def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        (h,) = state
+        _, o, g = self.gates(x, state, mask).values()
+        n = o + h
+        if self.norm:
+            n = F.layer_norm(n, (self.hidden_size,), self.scale_n, self.bias_n)
+        h = g * n + (1 - g) * h
+        return self.output((h,)), (h,)

@@ -1,0 +1,39 @@
+"""The independently recurrent network."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.cell import Cell, State
+from seqloom.cells._parts import empty, linear_, masked
+
+
+class IndRNNCell(Cell, name="indrnn"):
+    """Every unit sees only its own past: the recurrent matrix is a vector.
+
+        h' = relu(W x + b + u * h)
+
+    u starts uniform in [0, 1], so that some units remember long and some do not.
+    Li et al. 2018, arXiv 1803.04831.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size)
+        self.weight_ih = empty(hidden_size, input_size)
+        self.bias_ih = empty(hidden_size) if bias else None
+        self.scale_hh = empty(hidden_size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        linear_(self.weight_ih, self.bias_ih)
+        nn.init.uniform_(self.scale_hh, 0.0, 1.0)
+
+    def project(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight_ih, self.bias_ih)
+
+    def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        (h,) = state
+        h = torch.relu(x + self.scale_hh * masked(h, mask))
+        return h, (h,)

@@ -1,0 +1,83 @@
+"""A GRU in continuous time."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.cells._parts import empty, masked, set_gate
+
+
+class ODEGRUCell(Cell, name="ode_gru"):
+    """Between two inputs the state follows a differential equation; at an input, a GRU step.
+
+        dh/dt = (1 - z) * (n - h)               z, n: GRU gates that read h alone
+        h-    = h(t + dt)                       Runge-Kutta 4, `substeps` equal steps
+        h'    = GRU(x, h-)
+
+    dt comes from `timespans` (1 where none are given), so irregular time stamps are data.
+    The flow is that of GRU-ODE (De Brouwer et al. 2019, arXiv 1905.12374), the jump that of
+    ODE-RNN (Rubanova et al. 2019, arXiv 1907.03907). h stays in [-1, 1] as in a GRU.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, substeps: int = 1, update_bias: float | None = None) -> None:
+        super().__init__(input_size, hidden_size)
+        if substeps < 1:
+            raise ValueError(f"substeps must be at least 1, got {substeps}")
+        self.substeps = substeps
+        self.update_bias = update_bias
+        self.weight_ih = empty(3 * hidden_size, input_size)
+        self.weight_hh = empty(3 * hidden_size, hidden_size)
+        self.bias_ih = empty(3 * hidden_size)
+        self.bias_hh = empty(3 * hidden_size)
+        self.weight_flow = empty(3 * hidden_size, hidden_size)
+        self.bias_flow = empty(3 * hidden_size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.uniform_()
+        if self.update_bias is not None:
+            self.remember(torch.full((self.hidden_size,), self.update_bias))
+
+    def remember(self, bias: Tensor, coupled: bool = False) -> None:
+        set_gate(1, bias, self.bias_ih, self.bias_hh)
+        with torch.no_grad():
+            self.bias_flow[self.hidden_size : 2 * self.hidden_size] = bias
+
+    def project(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight_ih, self.bias_ih)
+
+    def flow(self, h: Tensor) -> Tensor:
+        """dh/dt."""
+        r, z, n = F.linear(h, self.weight_flow, self.bias_flow).chunk(3, -1)
+        z, n = torch.sigmoid(z), torch.tanh(torch.sigmoid(r) * n)
+        return (1 - z) * (n - h)
+
+    def drift(self, h: Tensor, dt: Tensor | None) -> Tensor:
+        """h after the time dt without an input."""
+        e = (1.0 if dt is None else dt.unsqueeze(-1)) / self.substeps
+        for _ in range(self.substeps):
+            k1 = self.flow(h)
+            k2 = self.flow(h + e / 2 * k1)
+            k3 = self.flow(h + e / 2 * k2)
+            k4 = self.flow(h + e * k3)
+            h = h + e / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        return h
+
+    def gates(self, x: Tensor, state: State, mask: Tensor | None = None, dt: Tensor | None = None) -> dict[str, Tensor]:
+        h = self.drift(state[0], dt)
+        x_r, x_z, x_n = x.chunk(3, -1)
+        h_r, h_z, h_n = F.linear(masked(h, mask), self.weight_hh, self.bias_hh).chunk(3, -1)
+        r = torch.sigmoid(x_r + h_r)
+        z = torch.sigmoid(x_z + h_z)
+        n = torch.tanh(x_n + r * h_n)
+        return {"h-": h, "r": r, "z": z, "n": n}
+
+    def step(
+        self, x: Tensor, state: State, mask: Tensor | None = None, dt: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        h, _, z, n = self.gates(x, state, mask, dt).values()
+        h = (1 - z) * n + z * h
+        return h, (h,)

@@ -1,0 +1,43 @@
+"""The plain recurrent network."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.cells._parts import empty, masked
+
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+
+
+class RNNCell(Cell, name="rnn"):
+    """One layer of tanh (or relu) that reads the input and its own past output.
+
+        h' = tanh(W x + U h)
+
+    With biases in both products, as torch has it. Elman 1990, doi 10.1207/s15516709cog1402_1.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
+        super().__init__(input_size, hidden_size)
+        if nonlinearity not in ACTIVATIONS:
+            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        self.nonlinearity = nonlinearity
+        self.weight_ih = empty(hidden_size, input_size)
+        self.weight_hh = empty(hidden_size, hidden_size)
+        self.bias_ih = empty(hidden_size) if bias else None
+        self.bias_hh = empty(hidden_size) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.uniform_()
+
+    def project(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight_ih, self.bias_ih)
+
+    def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        (h,) = state
+        h = ACTIVATIONS[self.nonlinearity](x + F.linear(masked(h, mask), self.weight_hh, self.bias_hh))
+        return h, (h,)

@@ -1,0 +1,134 @@
+"""The forms in which a batch of sequences may come, all read as (B, T, D) with lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from seqloom.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """(B, T, D) with lengths, and how to give results back in the form the input had."""
+
+    x: Tensor
+    lengths: Tensor | None
+    batch_first: bool
+    source: Any = None  # the packed or nested input
+
+    @property
+    def unbatched(self) -> bool:
+        return isinstance(self.source, Tensor) and self.source.dim() == 2
+
+    @property
+    def packed(self) -> bool:
+        return isinstance(self.source, PackedSequence)
+
+    def restore(self, y: Tensor) -> Any:
+        """Outputs (B, T, H) in the input's form."""
+        if self.packed:
+            return _pack(y, self.source)
+        if isinstance(self.source, Tensor) and self.source.is_nested:
+            assert self.lengths is not None
+            values = y[torch.arange(y.shape[1], device=y.device) < self.lengths.unsqueeze(1)]
+            return torch.nested.nested_tensor_from_jagged(values, self.source.offsets())
+        if self.unbatched:
+            return y.squeeze(0)
+        return y if self.batch_first else y.transpose(0, 1)
+
+    def state_in(self, s: Tensor) -> Tensor:
+        """(L, N, ...) as given -> (L, B, ...) in the batch's own order."""
+        if self.unbatched:
+            return s.unsqueeze(1)
+        if self.packed and self.source.sorted_indices is not None:
+            return s.index_select(1, self.source.sorted_indices)
+        return s
+
+    def state_out(self, s: Tensor) -> Tensor:
+        if self.unbatched:
+            return s.squeeze(1)
+        if self.packed and self.source.unsorted_indices is not None:
+            return s.index_select(1, self.source.unsorted_indices)
+        return s
+
+
+def read(
+    source: Any, lengths: Tensor | Sequence[int] | None, batch_first: bool, input_size: int, check: bool = False
+) -> Batch:
+    """Take an input apart, or say what is wrong with it."""
+    if isinstance(source, PackedSequence):
+        if lengths is not None:
+            raise InputError("lengths were given beside a PackedSequence, which has its own; give one of them")
+        x, lengths = _unpack(source)
+        batch = Batch(x, lengths, True, source)
+    elif not isinstance(source, Tensor):
+        raise TypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
+    elif source.is_nested:
+        if lengths is not None:
+            raise InputError("lengths were given beside a nested tensor, which has its own; give one of them")
+        if source.layout != torch.jagged:
+            raise InputError(f"a nested input must have layout torch.jagged, got {source.layout}")
+        x = torch.nested.to_padded_tensor(source, 0.0)
+        batch = Batch(x, source.offsets().diff(), True, source)
+    elif source.dim() == 2:
+        batch = Batch(source.unsqueeze(0), _lengths(lengths, 1, source.shape[0], source.device), batch_first, source)
+    elif source.dim() == 3:
+        x = source if batch_first else source.transpose(0, 1)
+        batch = Batch(x, _lengths(lengths, x.shape[0], x.shape[1], x.device), batch_first)
+    else:
+        raise InputError(
+            f"input must be 2-D (one sequence) or 3-D (a batch), got {source.dim()}-D {tuple(source.shape)}"
+        )
+    if batch.x.shape[-1] != input_size:
+        raise InputError(f"input has {batch.x.shape[-1]} features, expected input_size={input_size}")
+    if batch.x.shape[1] == 0:
+        raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
+    if check:
+        check_finite(batch.x, batch.lengths)
+    return batch
+
+
+def check_finite(x: Tensor, lengths: Tensor | None) -> None:
+    """Raise where a real step holds NaN or infinity."""
+    bad = ~torch.isfinite(x).all(-1)
+    if lengths is not None:
+        bad &= torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+    if bool(bad.any()):
+        row, step = (int(i) for i in bad.nonzero()[0])
+        raise InputError(f"input has NaN or infinite values, first in row {row} at step {step}; mask or replace them")
+
+
+def _lengths(lengths: Tensor | Sequence[int] | None, rows: int, steps: int, device: torch.device) -> Tensor | None:
+    if lengths is None:
+        return None
+    tensor = torch.as_tensor(lengths)
+    if tensor.dtype.is_floating_point or tensor.dtype == torch.bool:
+        raise TypeError(f"lengths must be whole numbers, got {tensor.dtype}")
+    if tuple(tensor.shape) != (rows,):
+        raise InputError(f"lengths must have one entry for each of {rows} rows, got shape {tuple(tensor.shape)}")
+    looked_at = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looked_at and rows and not torch._C._are_functorch_transforms_active():
+        low, high = int(tensor.min()), int(tensor.max())
+        if low < 0 or high > steps:
+            raise InputError(
+                f"lengths must lie between 0 and the {steps} steps of input, got {low if low < 0 else high}"
+            )
+    return tensor.to(device)
+
+
+def _unpack(packed: PackedSequence) -> tuple[Tensor, Tensor]:
+    """Rows in the packed order, longest first."""
+    x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes), batch_first=True)
+    return x, lengths.to(x.device)
+
+
+def _pack(y: Tensor, like: PackedSequence) -> PackedSequence:
+    valid = torch.arange(y.shape[0]).unsqueeze(0) < like.batch_sizes.unsqueeze(1)  # (T, B)
+    data = y.transpose(0, 1)[valid.to(y.device)]
+    return PackedSequence(data, like.batch_sizes, like.sorted_indices, like.unsorted_indices)

@@ -1,0 +1,39 @@
+"""A cell over a whole sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.job import Job
+from seqloom.kernel import choose, load
+from seqloom.op import scan_in_graph
+from seqloom.weights import bound
+
+
+def scan(
+    cell: Cell, x: Tensor, state: State | None = None, lengths: Tensor | None = None, kernel: str = "auto"
+) -> tuple[Tensor, State]:
+    """(B, T, D) -> outputs (B, T, H) and the last state; zeros past each row's length."""
+    return run_job(cell, Job(x, cell.start(x) if state is None else state, lengths), kernel)
+
+
+def run_job(
+    cell: Cell, job: Job, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
+) -> tuple[Tensor, State]:
+    """A job by the kernel asked for; `values` stand in for weights of the same name."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        y, state = scan_in_graph(cell, job, kernel, values or {})
+    else:
+        cell = bound(cell, values) if values else cell
+        y, state = load(choose(cell, job, kernel).name).run(cell, job)
+    return y.to(output_dtype(job.x)), state
+
+
+def output_dtype(x: Tensor) -> torch.dtype:
+    """What a layer returns: the input's type, or autocast's where that is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

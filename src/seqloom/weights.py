@@ -1,0 +1,37 @@
+"""A cell's weights as a plain mapping, and a cell that runs on other ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import reduce
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from seqloom.cell import Cell
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def weights(cell: Cell) -> dict[str, Tensor]:
+    """Every tensor that a step of this cell may read, by the name the cell has for it."""
+    own = [*cell.__dict__.get("_names", ()), *dict(cell.named_parameters()), *dict(cell.named_buffers())]
+    return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
+
+
+def bound(module: Module, values: Mapping[str, Tensor]) -> Module:
+    """A view of a module in which the named tensors stand in place of its own.
+
+    The module itself is not touched, so that threads and nested calls cannot meet.
+    """
+    view = copy.copy(module)
+    own = {name: t for name, t in values.items() if "." not in name}
+    view.__dict__.update(own)  # an attribute is found before a parameter
+    below = {name.split(".", 1)[0] for name in values if "." in name}
+    if below:
+        view.__dict__["_modules"] = dict(module._modules)
+        for child in below:
+            part = {n[len(child) + 1 :]: t for n, t in values.items() if n.startswith(child + ".")}
+            view._modules[child] = bound(module._modules[child], part)  # type: ignore[type-var]
+    return view
