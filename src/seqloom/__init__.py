@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from seqloom.scan import scan
     from seqloom.trace import trace
 
+_LAYERS = (
+    *("RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN"),
+    *("MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNNAttention"),
+)
 _WHERE = {
     "Cell": "cell",
     "Dropouts": "layers.dropouts",
@@ -56,18 +60,14 @@ _WHERE = {
     "Recurrent": "layers.recurrent",
     "convert": "convert",
     "explain": "explain",
-    "measure": "",
+    "measure": "",  # a module itself
     "scan": "scan",
     "testing": "",
     "trace": "trace",
+    **dict.fromkeys(_LAYERS, "layers.named"),
+    **{f"{name}Cell": "cells" for name in _LAYERS},
 }
-_LAYERS = ["AttnRNN", "GRU", "IndRNN", "LNGRU", "LNLSTM", "LSTM", "MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNN", "RNNAttention"]
-_WHERE |= dict.fromkeys(_LAYERS, "layers.named")
-_WHERE |= {f"{name}Cell": "cells" for name in _LAYERS}
-
-__all__ = [  # noqa: PLE0604
-    *sorted(_WHERE)
-]
+__all__ = sorted(_WHERE)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:

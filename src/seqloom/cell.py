@@ -12,14 +12,28 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+
+from seqloom.errors import InputError
+from seqloom.precision import made_on
 
 State = tuple[Tensor, ...]
 _numbers = itertools.count()
 by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
 
 
-class Cell(nn.Module):
+class _Made(type):
+    """Every cell may be made with torch's device= and dtype=, whether or not it knows of them."""
+
+    def __call__(cls, *args: Any, device: Any = None, dtype: torch.dtype | None = None, **settings: Any) -> Any:
+        if device is None and dtype is None:
+            return super().__call__(*args, **settings)
+        with made_on(device, dtype):
+            return super().__call__(*args, **settings)
+
+
+class Cell(nn.Module, metaclass=_Made):
     """One time step. A subclass names itself and writes `step`; the rest has defaults.
 
         class MyCell(Cell, name="my_cell"):
@@ -102,21 +116,42 @@ class Cell(nn.Module):
             self.register_parameter(f"initial_{i}", nn.Parameter(s[0].detach().clone()))
         self.learned_states = len(states)
 
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Draw every parameter anew, as when the cell was made."""
+        for module in (self, *self.children()):
+            draw = getattr(module, "reset_parameters", None)
+            if callable(draw):
+                draw()
+        for i in range(self.__dict__.get("learned_states", 0)):
+            initial = getattr(self, f"initial_{i}")
+            initial.copy_(self.initial_state(initial.new_zeros(1, self.input_size))[i][0])
+
     def uniform_(self, bound: float | None = None) -> None:
         """torch.nn's start for recurrent layers: every parameter uniform in +-1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size) if bound is None else bound
-        for p in self.parameters(recurse=False):
+        for p in self.own().values():
             nn.init.uniform_(p, -bound, bound)
+
+    def own(self) -> dict[str, nn.Parameter]:
+        """This cell's own parameters, wherever they are kept, without those of its modules."""
+        kept = {name: getattr(self, name) for name in self.__dict__.get("_names", ())}
+        return kept | dict(self.named_parameters(recurse=False))
 
     def forward(self, x: Tensor, state: Tensor | State | None = None) -> Tensor | State:
         """One step as torch.nn.GRUCell and LSTMCell take it: (B, D) or (D,) -> the new state."""
         batched = x.dim() == 2
+        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+            raise InputError(f"input must be (B, {self.input_size}) or ({self.input_size},), got {tuple(x.shape)}")
         x = x if batched else x.unsqueeze(0)
         if state is None:
             before = self.start(x)
         else:
             before = (state,) if isinstance(state, Tensor) else tuple(state)
             before = before if batched else tuple(s.unsqueeze(0) for s in before)
+            for i, (s, e) in enumerate(zip(before, self.initial_state(x), strict=True)):
+                if s.shape != e.shape:
+                    raise InputError(f"state {i} has shape {tuple(s.shape)}, expected {tuple(e.shape)}")
         _, after = self.step(self.project(x.unsqueeze(1)).squeeze(1), before)
         after = after if batched else tuple(s.squeeze(0) for s in after)
         return after[0] if len(after) == 1 else after

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from torch import nn
 
 from seqloom.layers.named import GRU, LSTM, RNN
 from seqloom.layers.recurrent import Recurrent
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 def convert(model: nn.Module, kernel: str = "auto") -> nn.Module:
     """Replace every torch.nn.RNN, LSTM and GRU by seqloom's, in place; returns the model.
 
     The parameters are the same objects, so an optimiser made before goes on working. A model
-    that is itself such a layer comes back as a new one.
+    that is itself such a layer comes back as a new one. A layer with hooks, or whose weights are
+    computed (weight_norm, parametrizations), is refused: convert first, then add them.
     """
-    if type(model) in (nn.RNN, nn.LSTM, nn.GRU):
-        return _one(model, kernel)  # type: ignore[arg-type]
+    if isinstance(model, nn.RNNBase):
+        return _one("model", model, kernel)
     done: dict[nn.Module, nn.Module] = {}
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in (nn.RNN, nn.LSTM, nn.GRU):
-                done.setdefault(child, _one(child, kernel))  # type: ignore[arg-type]
-                setattr(parent, name, done[child])
+    for path, parent in list(model.named_modules()):
+        for name, child in list(parent._modules.items()):
+            if isinstance(child, nn.RNNBase):
+                if child not in done:
+                    done[child] = _one(f"{path}.{name}".strip("."), child, kernel)
+                parent._modules[name] = done[child]
     return model
 
 
-def _one(old: nn.RNNBase, kernel: str) -> Recurrent:
+def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
+    computed = hasattr(old, "parametrizations") or len(old._parameters) != len(old._flat_weights_names)
+    if computed or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
+        raise ValueError(
+            f"convert: {path} ({type(old).__name__}) has hooks or computed weights; convert first, then add them"
+        )
     common = dict(
         num_layers=old.num_layers,
         bias=old.bias,
@@ -46,6 +49,6 @@ def _one(old: nn.RNNBase, kernel: str) -> Recurrent:
         new = RNN(old.input_size, old.hidden_size, nonlinearity=old.nonlinearity, **common)
     else:
         new = GRU(old.input_size, old.hidden_size, **common)
-    for name, parameter in old.named_parameters():
+    for name, parameter in old.named_parameters(remove_duplicate=False):
         setattr(new, name, parameter)
     return new.train(old.training)

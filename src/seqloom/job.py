@@ -33,15 +33,20 @@ class Job:
         for field in ("reset", "dt"):
             value: Tensor | None = getattr(self, field)
             if value is not None:  # between t-1 and t, so it belongs to t-1 on the way back
-                change[field] = turn(_ahead(value), self.lengths)
+                real = value if self.lengths is None else torch.where(self.valid(), value, torch.zeros_like(value))
+                change[field] = turn(_ahead(real), self.lengths)
         return replace(self, **change)  # type: ignore[arg-type]
+
+    def valid(self) -> Tensor:
+        """(B, T): the steps that happen."""
+        assert self.lengths is not None
+        return torch.arange(self.x.shape[1], device=self.x.device) < self.lengths.unsqueeze(1)
 
     def per_step(self) -> dict[str, Tensor]:
         """Everything but x that a step has a part of, time first."""
         parts = {"reset": self.reset, "dt": self.dt}
         if self.lengths is not None:
-            steps = torch.arange(self.x.shape[1], device=self.x.device)
-            parts["valid"] = steps < self.lengths.unsqueeze(1)
+            parts["valid"] = self.valid()
         parts |= {f"keep_{i}": k for i, k in enumerate(self.keep)}
         return {name: t.transpose(0, 1) for name, t in parts.items() if t is not None}
 

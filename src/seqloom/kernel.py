@@ -44,7 +44,7 @@ def known() -> tuple[str, ...]:
 
 
 def load(name: str) -> Kernel:
-    return importlib.import_module(f"seqloom.kernels.{name}")  # type: ignore[return-value]
+    return importlib.import_module(f"seqloom.kernels.{name}")
 
 
 def for_cell(cell: Cell | type[Cell]) -> list[str]:
@@ -55,7 +55,7 @@ def for_cell(cell: Cell | type[Cell]) -> list[str]:
 def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
     """The fastest kernel that fits, or the one asked for by name, or an error with the reason."""
     if kernel == "auto":
-        passed_over = []
+        passed_over: list[tuple[str, str]] = []
         for name, reason in _reasons(cell, job):
             if reason is None:
                 return Choice(name, tuple(passed_over))

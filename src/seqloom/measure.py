@@ -64,8 +64,8 @@ def parameters(module: nn.Module) -> int:
 def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: Any) -> Cost:
     """Count a layer of this cell: exactly, and by running one sequence."""
     layer = Recurrent(cell, input_size, hidden_size, batch_first=True, kernel="loop", **settings)
-    name = layer.cells[0].name or str(cell)
-    text, formula = FORMULAS.get(name, ("", None))
+    name = layer.cell_at(0).name or str(cell)
+    known = FORMULAS.get(name)
     B, T = 2, 8
     x = torch.randn(B, T, input_size)
     with FlopCounterMode(display=False) as flops:
@@ -75,11 +75,11 @@ def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: 
         input=input_size,
         hidden=hidden_size,
         parameters=parameters(layer),
-        formula=text,
-        formula_parameters=formula(input_size, hidden_size) if formula else None,
+        formula=known[0] if known else "",
+        formula_parameters=known[1](input_size, hidden_size) if known else None,
         flops_per_token=flops.get_total_flops() // (B * T),
         activation_bytes_per_token=saved_bytes(layer, x) // (B * T),
-        state_floats=sum(s[0].numel() for s in layer.cells[0].initial_state(x)),
+        state_floats=sum(s[0].numel() for s in layer.cell_at(0).initial_state(x)),
     )
 
 
@@ -142,13 +142,13 @@ def initial_gradient_norm(layer: Recurrent, x: Tensor, hx: Tensor) -> float:
 @torch.no_grad()
 def _walk(layer: Recurrent, x: Tensor, hx: Any) -> tuple[Cell, list[State]]:
     """The first cell, and the state before every step."""
-    cell = layer.cells[0]
+    cell = layer.cell_at(0)
     state = cell.start(x.unsqueeze(0)) if hx is None else tuple(s[0] for s in ((hx,) if isinstance(hx, Tensor) else hx))
     project, states = cell.project(x.unsqueeze(0)), []
     for t in range(x.shape[0]):
         states.append(state)
         _, state = cell.step(project[:, t], state)
-    return cell, states  # type: ignore[return-value]
+    return cell, states
 
 
 def _jacobian(cell: Cell, x: Tensor, state: State) -> Tensor:
@@ -161,4 +161,4 @@ def _jacobian(cell: Cell, x: Tensor, state: State) -> Tensor:
         return torch.cat([s.flatten() for s in after])
 
     flat = torch.cat([s.flatten() for s in state])
-    return torch.autograd.functional.jacobian(step, flat, vectorize=True)  # type: ignore[return-value]
+    return torch.autograd.functional.jacobian(step, flat, vectorize=True)

@@ -7,6 +7,7 @@ scan again with gradients, so a graph keeps nothing but the scan's inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from seqloom.cell import Cell, State, by_handle
 from seqloom.job import Job
 from seqloom.kernel import choose, load
+from seqloom.precision import autocast_dtype
 from seqloom.weights import bound, weights
 
 Maybe = Tensor | None
@@ -22,8 +24,7 @@ Maybe = Tensor | None
 
 def scan_in_graph(cell: Cell, job: Job, kernel: str, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
     """Called while torch.compile traces."""
-    device = job.x.device.type
-    amp = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    amp = autocast_dtype(job.x.device.type)
     own = list((weights(cell) | dict(values)).values())
     more = [job.lengths, job.reset, job.dt, job.mask]
     y, *state = scan_op(cell.handle, kernel, amp, job.x, list(job.state), own, *more, list(job.keep))
@@ -45,7 +46,8 @@ def scan_op(
     keep: list[Tensor],
 ) -> list[Tensor]:
     job = Job(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
-    return [t.clone() for t in _run(cell, kernel, amp, job, own)]
+    with torch.no_grad():
+        return [_fresh(t) for t in _run(cell, kernel, amp, job, own)]
 
 
 @torch.library.custom_op("seqloom::scan_backward", mutates_args=())
@@ -64,16 +66,26 @@ def scan_backward(
     keep: list[Tensor],
 ) -> list[Tensor]:
     """Gradients of x, the states and the weights, zeros where there are none."""
-    with torch.enable_grad():
+    with torch.enable_grad(), _autograd_inside():
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (x, *state, *own)]
         x, state, own = leaves[0], leaves[1 : 1 + len(state)], leaves[1 + len(state) :]
         job = Job(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
         outputs = _run(cell, kernel, amp, job, own)
-    pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
-    wanted = [t for t in leaves if t.requires_grad]
-    found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
-    got = [next(found) if t.requires_grad else None for t in leaves]
-    return [torch.zeros_like(t) if g is None else g.clone() for t, g in zip(leaves, got, strict=True)]
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+        wanted = [t for t in leaves if t.requires_grad]
+        found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
+        got = [next(found) if t.requires_grad else None for t in leaves]
+    return [_fresh(torch.zeros_like(t) if g is None else g) for t, g in zip(leaves, got, strict=True)]
+
+
+def _fresh(t: Tensor) -> Tensor:
+    """An output of an operator: no view of anything, and laid out as the fake ones are."""
+    return t.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _autograd_inside() -> AbstractContextManager[None]:
+    """torch switches autograd off inside an operator; the backward needs it there."""
+    return torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
 
 
 def _run(cell: int, kernel: str, amp: torch.dtype | None, job: Job, own: list[Tensor]) -> list[Tensor]:
@@ -84,7 +96,7 @@ def _run(cell: int, kernel: str, amp: torch.dtype | None, job: Job, own: list[Te
     view.handle = home.handle
     before, compiling.active = compiling.active, True
     try:
-        with torch.autocast(job.x.device.type, dtype=amp, enabled=amp is not None):
+        with torch.autocast(job.x.device.type, dtype=amp) if amp else nullcontext():
             y, state = load(choose(view, job, kernel).name).run(view, job)
     finally:
         compiling.active = before

@@ -11,6 +11,7 @@ from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernel import choose, load
 from seqloom.op import scan_in_graph
+from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
 
 
@@ -35,5 +36,4 @@ def run_job(
 
 def output_dtype(x: Tensor) -> torch.dtype:
     """What a layer returns: the input's type, or autocast's where that is on."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    return autocast_dtype(x.device.type) or x.dtype

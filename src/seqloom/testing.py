@@ -27,7 +27,7 @@ def check_cell(cell: str | type[Cell], input_size: int = 5, hidden_size: int = 8
         layer = Recurrent(
             cell, input_size, hidden_size, batch_first=True, kernel="loop", dtype=torch.float64, **settings
         )
-        one: Cell = layer.cells[0]
+        one = layer.cell_at(0)
         x = torch.randn(3, 4, input_size, dtype=torch.float64)
         _check_step(one, x)
         _check_gradients(one, x)

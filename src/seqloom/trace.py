@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +53,11 @@ def trace(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
 def _steps(cell: Cell, job: Job) -> LayerTrace:
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
+    known = inspect.signature(cell.gates).parameters
     ys, states, gates = [], [], []
     for t in range(x.shape[1]):
         at = {n: v[t] for n, v in now.items()}
-        extra = {n: v for n, v in (("mask", job.mask), ("dt", at.get("dt"))) if v is not None}
+        extra = {n: v for n, v in (("mask", job.mask), ("dt", at.get("dt"))) if v is not None and n in known}
         if "reset" in at:
             state = restart(at["reset"], start, state)
         gates.append(cell.gates(x[:, t], state, **extra))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.autograd import forward_ad
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels import any_loop
+from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
 
 Fused = Callable[[Tensor, State, list[Tensor]], tuple[Tensor, State]]
@@ -29,6 +31,8 @@ def why_not_aten(cell: Cell, job: Job) -> str | None:
         return "the batch is empty"
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return "torch's fused kernels know no vmap and no forward-mode derivative"
+    if job.x.device.type == "meta":
+        return "there is nothing to run on the meta device"
     if torch.compiler.is_exporting():
         return "torch's fused kernels freeze the length when exported"
     return None
@@ -55,10 +59,10 @@ def run_fused(cell: Cell, job: Job, fused: Fused) -> tuple[Tensor, State]:
 
     inputs = [job.x, *job.state, *(getattr(cell, n) for n in used)]
     carried = [s.dtype for s in job.state]
-    device = job.x.device.type
-    if torch.is_autocast_enabled(device):
-        inputs = [t.to(torch.get_autocast_dtype(device)) for t in inputs]
-    with torch.autocast(device, enabled=False):
+    amp = autocast_dtype(job.x.device.type)
+    if amp is not None:
+        inputs = [t.to(amp) for t in inputs]
+    with torch.autocast(job.x.device.type, enabled=False) if amp else nullcontext():
         if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
             y, *state = _Twice.apply(fast, slow, *inputs)
         else:
@@ -86,7 +90,9 @@ class _Twice(torch.autograd.Function):
             inputs = ctx.saved_tensors
             outputs = ctx.slow(*inputs)
         wanted = [t for t in inputs if t.requires_grad]
-        found = iter(torch.autograd.grad(outputs, wanted, grads, True, again, allow_unused=True))
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+        ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
+        found = iter(torch.autograd.grad(ends, wanted, pulls, True, again, allow_unused=True))
         return None, None, *(next(found) if t.requires_grad else None for t in inputs)
 
 

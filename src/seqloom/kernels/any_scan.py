@@ -90,9 +90,10 @@ def _reverse(
 
     def step(carry: list[Tensor], parts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         x, dy, rest = parts[0], parts[1], parts[2:]
-        own, before, now = rest[:k], tuple(rest[k : 2 * k]), dict(zip(names, rest[2 * k :], strict=True))
+        own, before = rest[:k], tuple(rest[k : 2 * k])
+        now = dict(zip(names, rest[2 * k :], strict=True))
         total = tuple(c + d for c, d in zip(carry, own, strict=True))
-        _, pull = torch.func.vjp(lambda *s: advance(cell, x, s, now, start, mask), *before)
+        pull = torch.func.vjp(lambda *s: advance(cell, x, s, now, start, mask), *before)[1]
         return [d.clone() for d in pull((dy, total))], [d.clone() for d in total]
 
     parts = [t.flip(0) for t in (x, dy, *dstates, *before, *now.values())]
@@ -113,7 +114,7 @@ class _Compiled:
     def set(self, own: Parts) -> None:
         for name, value in own.items():
             *path, leaf = name.split(".")
-            reduce(getattr, path, self.view).__dict__[leaf] = value.detach()  # type: ignore[arg-type]
+            reduce(getattr, path, self.view).__dict__[leaf] = value.detach()
 
 
 _cache: weakref.WeakKeyDictionary[Cell, _Compiled] = weakref.WeakKeyDictionary()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class Batch:
         if isinstance(self.source, Tensor) and self.source.is_nested:
             assert self.lengths is not None
             values = y[torch.arange(y.shape[1], device=y.device) < self.lengths.unsqueeze(1)]
-            return torch.nested.nested_tensor_from_jagged(values, self.source.offsets())
+            return torch.nested.nested_tensor_from_jagged(values, _offsets(self.source))
         if self.unbatched:
             return y.squeeze(0)
         return y if self.batch_first else y.transpose(0, 1)
@@ -74,8 +74,10 @@ def read(
             raise InputError("lengths were given beside a nested tensor, which has its own; give one of them")
         if source.layout != torch.jagged:
             raise InputError(f"a nested input must have layout torch.jagged, got {source.layout}")
+        if cast(Any, source).lengths() is not None:
+            raise InputError("a nested input with holes is not supported; make it contiguous first")
         x = torch.nested.to_padded_tensor(source, 0.0)
-        batch = Batch(x, source.offsets().diff(), True, source)
+        batch = Batch(x, _offsets(source).diff(), True, source)
     elif source.dim() == 2:
         batch = Batch(source.unsqueeze(0), _lengths(lengths, 1, source.shape[0], source.device), batch_first, source)
     elif source.dim() == 3:
@@ -91,7 +93,12 @@ def read(
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
         check_finite(batch.x, batch.lengths)
-    return batch
+    if batch.lengths is None:
+        return batch
+    valid = (torch.arange(batch.x.shape[1], device=batch.x.device) < batch.lengths.unsqueeze(1)).unsqueeze(-1)
+    return replace(
+        batch, x=torch.where(valid, batch.x, torch.zeros_like(batch.x))
+    )  # NaN there must not reach a gradient
 
 
 def check_finite(x: Tensor, lengths: Tensor | None) -> None:
@@ -107,7 +114,9 @@ def check_finite(x: Tensor, lengths: Tensor | None) -> None:
 def _lengths(lengths: Tensor | Sequence[int] | None, rows: int, steps: int, device: torch.device) -> Tensor | None:
     if lengths is None:
         return None
-    tensor = torch.as_tensor(lengths)
+    tensor = (
+        lengths if isinstance(lengths, Tensor) else torch.tensor(lengths) if len(lengths) else torch.tensor([0])[:0]
+    )
     if tensor.dtype.is_floating_point or tensor.dtype == torch.bool:
         raise TypeError(f"lengths must be whole numbers, got {tensor.dtype}")
     if tuple(tensor.shape) != (rows,):
@@ -120,6 +129,10 @@ def _lengths(lengths: Tensor | Sequence[int] | None, rows: int, steps: int, devi
                 f"lengths must lie between 0 and the {steps} steps of input, got {low if low < 0 else high}"
             )
     return tensor.to(device)
+
+
+def _offsets(nested: Any) -> Tensor:
+    return nested.offsets()
 
 
 def _unpack(packed: PackedSequence) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,8 @@ from seqloom.init import Init
 from seqloom.job import Job, turn
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
+from seqloom.layers.states import aside, fits, states_in, states_out
+from seqloom.precision import made_on
 from seqloom.scan import run_job
 
 
@@ -58,21 +59,18 @@ class Recurrent(nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
-        self.dropouts, self.kernel, self.check = dropouts, kernel, check
+        self.dropouts, self.init, self.kernel, self.check = dropouts, init, kernel, check
         kind = find(cell)
-        if "bias" in inspect.signature(kind).parameters:
+        if "bias" in inspect.signature(kind.__init__).parameters:
             settings["bias"] = bias
         elif not bias:
             raise ValueError(f"bias=False, but cell {kind.name or kind.__name__!r} has no such setting")
         self.cells = nn.ModuleList()
         width = input_size
-        with _made_on(device, dtype):
+        with made_on(device, dtype):
             for layer in range(num_layers):
                 for end in ("", "_reverse")[: 1 + bidirectional]:
-                    try:
-                        made = kind(width, hidden_size, **settings)
-                    except TypeError as error:
-                        raise _unknown_setting(kind, settings, error) from None
+                    made = _make(kind, width, hidden_size, settings)
                     init.apply(made)
                     if learn_initial_state:
                         made.learn_initial_state()
@@ -89,6 +87,10 @@ class Recurrent(nn.Module):
         self.output_size = width
         self.proj_size = getattr(made, "proj_size", 0)
         dropouts.check(made)
+
+    def cell_at(self, index: int) -> Cell:
+        """The cell of layer index // ways, direction index % ways."""
+        return cast(Cell, self.cells[index])
 
     def forward(
         self,
@@ -120,9 +122,9 @@ class Recurrent(nn.Module):
         """`forward`, with `run` in place of the scan of each layer and direction."""
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
         x = batch.x
-        self._fits(x)
-        states = self._states_in(hx, batch)
-        extra = {"reset": self._aside("reset", reset, batch), "dt": self._aside("timespans", timespans, batch)}
+        fits(x, next(self.parameters()))
+        states = states_in(hx, batch, [self.cell_at(i) for i in range(len(self.cells))])
+        flags, dt = self._aside("reset", reset, batch), self._aside("timespans", timespans, batch)
         ends: list[State] = []
         ways = 1 + self.bidirectional
         for layer in range(self.num_layers):
@@ -130,13 +132,13 @@ class Recurrent(nn.Module):
                 x = F.dropout(x, self.dropout, self.training)
             outputs = []
             for way in range(ways):
-                cell = self.cells[layer * ways + way]
+                cell = self.cell_at(layer * ways + way)
                 state = cell.start(self._own_type(x)) if states is None else states[layer * ways + way]
-                y, end = self._one(run, cell, Job(self._own_type(x), state, batch.lengths, **extra), bool(way))
+                y, end = self._one(run, cell, Job(self._own_type(x), state, batch.lengths, flags, dt), bool(way))
                 outputs.append(y)
                 ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
-        return batch.restore(x), self._states_out(ends, batch)
+        return batch.restore(x), states_out(ends, batch)
 
     def _one(
         self, run: Callable[..., tuple[Tensor, State]], cell: Cell, job: Job, backwards: bool
@@ -149,28 +151,48 @@ class Recurrent(nn.Module):
         y, end = run(cell, job.reversed() if backwards else job, self.kernel, values)
         return (turn(y, job.lengths) if backwards else y), end
 
+    def _aside(self, name: str, given: Tensor | None, batch: Batch) -> Tensor | None:
+        if given is not None and name == "timespans" and "dt" not in self.cell_at(0).takes:
+            raise InputError(f"timespans were given, but cell {self.cell_at(0).name!r} knows no time; take 'ode_gru'")
+        return None if given is None else aside(name, given, batch, self.batch_first)
+
     def _own_type(self, x: Tensor) -> Tensor:
         """Under autocast a layer still carries its state in the type of its weights."""
         return x.to(next(self.parameters()).dtype)
 
-    def step(self, input: Tensor, hx: Tensor | State | None = None) -> tuple[Tensor, Any]:
+    def step(
+        self, input: Tensor, hx: Tensor | State | None = None, *, timespans: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """One time step for streaming: (B, D) or (D,) -> y, state; equals the whole at once."""
         if self.bidirectional:
             raise ValueError("step: a bidirectional layer needs the whole sequence")
         if input.dim() not in (1, 2):
             raise InputError(f"step takes (B, D) or (D,), got shape {tuple(input.shape)}")
-        y, state = self(input.unsqueeze(-2) if input.dim() == 1 or self.batch_first else input.unsqueeze(0), hx)
-        return y.squeeze(-2) if input.dim() == 1 or self.batch_first else y.squeeze(0), state
+        time = 1 if self.batch_first and input.dim() == 2 else 0
+        spans = None if timespans is None else timespans.unsqueeze(time)
+        y, state = self(input.unsqueeze(time), hx, timespans=spans)
+        return y.squeeze(time), state
 
     def chunks(
-        self, input: Tensor, size: int, hx: Tensor | State | None = None, lengths: Tensor | None = None
+        self,
+        input: Tensor,
+        size: int,
+        hx: Tensor | State | None = None,
+        lengths: Tensor | None = None,
+        **aside: Tensor,
     ) -> Iterator[tuple[Tensor, Any]]:
-        """Truncated back-propagation: y and state chunk by chunk, the carried state detached."""
+        """Truncated back-propagation: y and state chunk by chunk, the carried state detached.
+
+        `aside` is what else `forward` takes along the time: reset, timespans.
+        """
+        if size < 1:
+            raise ValueError(f"size must be at least 1 step, got {size}")
         time = 1 if self.batch_first and input.dim() == 3 else 0
         for start in range(0, input.shape[time], size):
-            part = input.narrow(time, start, min(size, input.shape[time] - start))
-            left = None if lengths is None else (torch.as_tensor(lengths) - start).clamp(0, part.shape[time])
-            y, hx = self(part, hx, left)
+            length = min(size, input.shape[time] - start)
+            left = None if lengths is None else (torch.as_tensor(lengths) - start).clamp(0, length)
+            parts = {name: t.narrow(time, start, length) for name, t in aside.items()}
+            y, hx = self(input.narrow(time, start, length), hx, left, **parts)
             yield y, hx
             hx = hx.detach() if isinstance(hx, Tensor) else tuple(s.detach() for s in hx)
 
@@ -179,8 +201,14 @@ class Recurrent(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw every cell's parameters anew."""
-        for cell in self.cells:
-            cell.reset_parameters()
+        for i in range(len(self.cells)):
+            self.cell_at(i).restart()
+            self.init.apply(self.cell_at(i))
+
+    @property
+    def all_weights(self) -> list[list[nn.Parameter]]:
+        """The parameters of each layer and direction, as torch.nn has it."""
+        return [list(self.cell_at(i).own().values()) for i in range(len(self.cells))]
 
     def extra_repr(self) -> str:
         shown = {
@@ -194,68 +222,11 @@ class Recurrent(nn.Module):
         changed = [f"{name}={getattr(self, name)!r}" for name, usual in shown.items() if getattr(self, name) != usual]
         return ", ".join([str(self.input_size), str(self.hidden_size), *changed])
 
-    def _fits(self, x: Tensor) -> None:
-        weight = next(self.parameters())
-        if x.device != weight.device:
-            raise InputError(f"input is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")
-        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise TypeError(f"input is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
 
-    def _states_in(self, hx: Tensor | State | None, batch: Batch) -> list[State] | None:
-        """hx in torch's form, checked -> one state for each cell."""
-        if hx is None:
-            return None
-        given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        expected = self.cells[0].initial_state(batch.x[:, 0])
-        if len(given) != len(expected):
-            raise InputError(f"hx must have {len(expected)} tensor(s), got {len(given)}")
-        count, rows = len(self.cells), batch.x.shape[0]
-        for i, (s, e) in enumerate(zip(given, expected, strict=True)):
-            shape = (count, *e.shape[1:]) if batch.unbatched else (count, rows, *e.shape[1:])
-            if tuple(s.shape) != shape:
-                raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
-            if s.device != batch.x.device:
-                raise InputError(f"hx[{i}] is on {s.device}, the input on {batch.x.device}; move one with .to()")
-            if s.dtype != e.dtype and not torch.is_autocast_enabled(s.device.type):
-                raise TypeError(f"hx[{i}] is {s.dtype}, the input {e.dtype}; convert one with .to()")
-        whole = [batch.state_in(s) for s in given]
-        return [tuple(s[i] for s in whole) for i in range(count)]
-
-    def _states_out(self, ends: list[State], batch: Batch) -> Tensor | State:
-        whole = tuple(batch.state_out(torch.stack(parts)) for parts in zip(*ends, strict=True))
-        return whole[0] if len(whole) == 1 else whole
-
-    def _aside(self, name: str, given: Tensor | None, batch: Batch) -> Tensor | None:
-        """reset or timespans as (B, T)."""
-        if given is None:
-            return None
-        if name == "timespans" and "dt" not in self.cells[0].takes:
-            raise InputError(f"timespans were given, but cell {self.cells[0].name!r} knows no time; take 'ode_gru'")
-        given = given.unsqueeze(0) if batch.unbatched else given if batch.batch_first else given.transpose(0, 1)
-        if tuple(given.shape) != tuple(batch.x.shape[:2]):
-            raise InputError(
-                f"{name} must match the input's batch and time {tuple(batch.x.shape[:2])}, got {tuple(given.shape)}"
-            )
-        return given.bool() if name == "reset" else given.to(batch.x.dtype)
-
-
-@contextmanager
-def _made_on(device: Any, dtype: torch.dtype | None) -> Iterator[None]:
-    """Parameters made inside are on this device, of this type."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype or before)
-    try:
-        with torch.device(device if device is not None else torch.get_default_device()):
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _unknown_setting(kind: type[Cell], settings: dict[str, Any], error: TypeError) -> TypeError:
-    known = [n for n in inspect.signature(kind).parameters if n not in ("input_size", "hidden_size")]
+def _make(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[str, Any]) -> Cell:
+    known = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "input_size", "hidden_size")]
     wrong = [n for n in settings if n not in known]
-    if not wrong:
-        return error
-    return TypeError(
-        f"cell {kind.name or kind.__name__!r} has no setting {wrong[0]!r}; it has: {', '.join(known) or 'none'}"
-    )
+    if wrong:
+        name = kind.name or kind.__name__
+        raise TypeError(f"cell {name!r} has no setting {wrong[0]!r}; it has: {', '.join(known) or 'none'}")
+    return kind(input_size, hidden_size, **settings)

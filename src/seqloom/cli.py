@@ -1,0 +1,198 @@
+"""The commands of `seqloom`, one short function each. torch is loaded by those that need it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+
+from seqloom import __version__, console
+from seqloom.settings import Compare
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+Json = Annotated[bool, Parameter(help="Print one JSON document in place of tables.")]
+
+app = App(
+    name="seqloom",
+    version=__version__,
+    help="Sequence models from recurrence to attention: what there is, what works here, what is better.",
+    default_parameter=Parameter(negative=""),
+)
+listing = App(name="list", help="Show what there is: cells, layers, kernels.")
+app.command(listing)
+
+
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line; a mistake in it is one line on stderr, and exit code 2.
+
+    SEQLOOM_TRACEBACK=1 in the environment shows where the mistake was found.
+    """
+    try:
+        words = sys.argv[1:] if words is None else words
+        code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (CycloptsError, ValueError, TypeError, OSError) as error:
+        if os.environ.get("SEQLOOM_TRACEBACK"):
+            raise
+        console.error(_plain(error))
+        code = 2
+    sys.exit(code)
+
+
+def _plain(error: Exception) -> str:
+    """The message; of a settings record that does not hold, which flags and why."""
+    from pydantic import ValidationError
+
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return str(error)
+    wrong = [(e["loc"][0], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
+    return "; ".join(f"--{flag}: {reason}, got {value!r}" for flag, reason, value in wrong)
+
+
+@listing.command
+def cells(*, input: int = 64, hidden: int = 128, json: Json = False) -> None:
+    """Every cell with its cost, for one layer with INPUT features and HIDDEN units."""
+    with console.working("counting"):
+        import seqloom.cells  # noqa: F401  (fills the registry)
+        from seqloom import kernel
+        from seqloom.cell import Cell
+        from seqloom.measure import cost
+
+        kinds = [kind for _, kind in sorted(Cell.registry.items())]
+        rows = [cost(kind, input, hidden).as_dict() for kind in kinds]
+        for row, kind in zip(rows, kinds, strict=True):
+            row |= {"description": _first_line(kind), "kernels": kernel.for_cell(kind)}
+    if json:
+        return console.show_json(rows)
+    heads = {
+        "cell": "cell",
+        "parameters": "parameters",
+        "formula": "formula",
+        "flops_per_token": "flops/token",
+        "activation_bytes_per_token": "bytes/token",
+        "kernels": "kernels",
+        "description": "description",
+    }
+    for row in rows:
+        row["kernels"] = ", ".join(row["kernels"])
+    return console.show_table([{title: row[key] for key, title in heads.items()} for row in rows])
+
+
+@listing.command
+def layers(*, json: Json = False) -> None:
+    """The layers by name, each a cell over time with torch.nn.GRU's arguments."""
+    with console.working("reading"):
+        from seqloom.layers import named
+
+        kinds = [
+            kind for name, kind in sorted(vars(named).items()) if getattr(kind, "__module__", "") == named.__name__
+        ]
+        shown = [kind for kind in kinds if not kind.__name__.startswith("_")]
+        rows = [
+            {"layer": kind.__name__, "cell": kind(1, 4).cells[0].name, "description": _first_line(kind)}
+            for kind in shown
+        ]
+    console.show_json(rows) if json else console.show_table(rows)
+
+
+@listing.command
+def kernels(*, json: Json = False) -> None:
+    """The faster ways to run a cell over time, fastest first; `seqloom doctor` says which run here."""
+    with console.working("reading"):
+        from seqloom import kernel
+
+        rows = []
+        for name in kernel.known():
+            cell, _, backend = name.rpartition("_")
+            about = _first_line(kernel.load(name))
+            rows.append({"kernel": name, "cell": cell, "backend": backend, "description": about})
+    console.show_json(rows) if json else console.show_table(rows)
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().partition("\n")[0]
+
+
+@app.command(name="doctor")
+def examine(*, json: Json = False) -> int:
+    """What this machine has, which kernels run on it, and whether they are right."""
+    with console.working("testing every kernel"):
+        from seqloom import doctor
+
+        versions, hardware, verdicts = doctor.versions(), doctor.hardware(), doctor.verdicts()
+    failed = any(verdict.failed for verdict in verdicts)
+    if json:
+        tests = [asdict(verdict) for verdict in verdicts]
+        console.show_json({"versions": versions, "hardware": hardware, "kernels": tests, "ok": not failed})
+        return int(failed)
+    gpus = [f"{g['name']}, {g['memory_gib']} GiB, capability {g['capability']}" for g in hardware["gpus"]]
+    facts = versions | hardware | {"gpus": "; ".join(gpus) or "none"}
+    console.show_table([{"what": what.replace("_", " "), "here": str(value)} for what, value in facts.items()])
+    print()
+    rows = [
+        {"kernel": v.kernel, "device": v.device, "self-test": v.self_test, "runs": v.why_not or "yes"} for v in verdicts
+    ]
+    console.show_table(rows)
+    return int(failed)
+
+
+@app.command
+def compare(*, settings: Annotated[Compare, Parameter(name="*")] = Compare(), json: Json = False) -> int:
+    """Train cells on handwritten digits read as sequences, and say which are better.
+
+    Same images, same number of parameters, same training for each; several seeds; the best epoch
+    chosen on validation images; the test images read once at the end.
+    """
+    with console.working("loading"):
+        from seqloom.studies import compare as study
+        from seqloom.studies.table import Outcome, table
+        from seqloom.tasks import digits
+
+        kinds = study.cells(settings.models)
+        task = digits.load(settings.reading)
+    outcomes: list[Outcome] = []
+    finished = False
+    try:
+        with console.progress(len(kinds) * settings.seeds * settings.epochs) as (after_epoch, after_training):
+            for outcome in study.run(settings, kinds, task, after_epoch):
+                outcomes.append(outcome)
+                after_training(_told(outcome))
+        finished = True
+    except KeyboardInterrupt:
+        console.note("interrupted: this is what was finished")
+    document = study.document(settings, task, outcomes, finished)
+    if json:
+        console.show_json({"command": shlex.join(["seqloom", *sys.argv[1:]]), **document})
+    else:
+        console.show_table([_shown(row) for row in table(outcomes)])
+        print(f"\n{study.caption(settings, task)}\n\n{document['conclusion']}")
+    return 0 if finished else INTERRUPTED
+
+
+def _told(outcome: Any) -> str:
+    """One training as a line of a log."""
+    name = outcome.model if outcome.seed is None else f"{outcome.model}, seed {outcome.seed}"
+    return f"{name}: {outcome.failed or f'validation accuracy {outcome.validation:.1%}'}"
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    accuracy = f"failed: {row.failed}"
+    if row.test is not None:
+        accuracy = f"{row.test.mean:.1%}" + ("" if row.test.half is None else f" +- {100 * row.test.half:.1f}")
+    return {
+        "model": f"{row.model} (baseline)" if row.baseline else row.model,
+        "hidden": row.hidden,
+        "parameters": row.parameters,
+        "s/epoch": row.seconds_per_epoch,
+        "seeds": None if row.baseline or row.test is None else row.test.n,
+        "test accuracy": accuracy,
+    }

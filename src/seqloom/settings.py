@@ -1,0 +1,43 @@
+"""The settings of a study: one flat, validated record, which is also the flags and the JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Compare(BaseModel):
+    """What `seqloom compare` trains, and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    models: tuple[str, ...] = ("rnn", "lstm", "gru", "attn_rnn", "ln_gru", "min_gru")
+    """Cells, separated by commas: registered names, or path/to/file.py:MyCell."""
+    reading: Literal["rows", "pixels"] = "rows"
+    """How an image becomes a sequence: 8 steps of 8 features, or 64 steps of 1."""
+    seeds: Count = 5
+    """Trainings of each model, with seeds 0, 1, 2, ..."""
+    epochs: Count = 20
+    """Passes over the training images; the best one is chosen on the validation images."""
+    parameters: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """About how many parameters each model gets; its hidden size follows."""
+    hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """One hidden size for all models, in place of a number of parameters."""
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    """Adam's learning rate at its highest, the same for every model."""
+    batch: Count = 64
+    """Images in a training step."""
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Take "gru,lstm" apart, and name no model twice."""
+        given = [value] if isinstance(value, str) else value
+        names = dict.fromkeys(name.strip() for part in given for name in part.split(","))
+        names.pop("", None)
+        if not names:
+            raise ValueError("name at least one model")
+        return tuple(names)

@@ -1,0 +1,237 @@
+"""What people do to a torch layer besides calling it, done to ours."""
+
+import copy
+import io
+from datetime import timedelta
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+import seqloom
+import seqloom.cells  # the registry, for the parametrisation
+
+KINDS = ["RNN", "LSTM", "GRU"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def make(kind, *args, **kwargs):
+    torch.manual_seed(0)
+    return getattr(seqloom, kind)(*args or (3, 4), **kwargs)
+
+
+def pair(kind, *args, **kwargs):
+    theirs = getattr(nn, kind)(*args or (3, 4), **kwargs)
+    ours = make(kind, *args, **kwargs)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def tensors(state):
+    return [state] if isinstance(state, torch.Tensor) else list(state)
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+X = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(3))
+
+
+@each_kind
+def test_flatten_parameters_can_be_called(kind):
+    layer = make(kind)
+    before = layer(X)[0]
+    assert layer.flatten_parameters() is None
+    assert torch.equal(layer(X)[0], before)
+
+
+@each_kind
+def test_all_weights_lists_the_parameters_by_layer_and_direction(kind):
+    theirs, ours = pair(kind, 3, 4, 2, bidirectional=True)
+    assert [[w.shape for w in part] for part in ours.all_weights] == [
+        [w.shape for w in part] for part in theirs.all_weights
+    ]
+    assert ours.all_weights[1][1] is ours.weight_hh_l0_reverse
+
+
+@each_kind
+def test_a_deep_copy_computes_the_same_and_shares_nothing(kind):
+    layer = make(kind, 3, 4, 2)
+    other = copy.deepcopy(layer)
+    before = layer(X)[0]
+    assert torch.equal(other(X)[0], before)
+    with torch.no_grad():
+        other.weight_hh_l0.zero_()
+    assert torch.equal(layer(X)[0], before)
+    assert not torch.equal(other(X)[0], before)
+
+
+@pytest.mark.parametrize("cell", sorted(seqloom.Cell.registry))
+def test_a_saved_layer_computes_the_same_after_loading(cell):
+    layer = seqloom.Recurrent(cell, 3, 8, 2, learn_initial_state=True)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    other = torch.load(file, weights_only=False)
+    assert torch.equal(other(X)[0], layer(X)[0])
+    with torch.no_grad():
+        next(other.parameters()).zero_()
+    assert not torch.equal(other(X)[0], layer(X)[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype"), [("half", torch.float16), ("bfloat16", torch.bfloat16), ("double", torch.float64)]
+)
+@each_kind
+def test_the_type_follows_the_weights(kind, method, dtype):
+    theirs, ours = (getattr(layer, method)() for layer in pair(kind, 3, 4, 2, bidirectional=True))
+    y, state = ours(X.to(dtype))
+    expected, expected_state = theirs(X.to(dtype))
+    coarse = 0.0 if dtype == torch.float64 else torch.finfo(dtype).eps * 4
+    for mine, torchs in zip((y, *tensors(state)), (expected, *tensors(expected_state)), strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine, torchs, rtol=0, atol=max(coarse, 1e-12))
+
+
+@each_kind
+def test_a_layer_moves_to_the_meta_device_and_runs_there(kind):
+    layer = make(kind, 3, 4, 2, bidirectional=True).to(device="meta")
+    y, state = layer(X.to("meta"))
+    assert y.is_meta and y.shape == (5, 2, 8)
+    assert all(s.is_meta and s.shape == (4, 2, 4) for s in tensors(state))
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@each_kind
+def test_a_layer_made_on_meta_takes_loaded_weights(kind, assign):
+    source = make(kind, 3, 4, 2)
+    layer = make(kind, 3, 4, 2, device="meta")
+    assert all(p.is_meta for p in layer.parameters())
+    if not assign:
+        layer.to_empty(device="cpu")
+    layer.load_state_dict(source.state_dict(), assign=assign)
+    assert torch.equal(layer(X)[0], source(X)[0])
+
+
+@pytest.mark.parametrize("cell", sorted(seqloom.Cell.registry))
+def test_autocast_gives_low_outputs_and_carries_full_states(cell):
+    torch.manual_seed(0)
+    layer = seqloom.Recurrent(cell, 3, 8, 2, bidirectional=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = layer(X)
+    assert y.dtype == torch.bfloat16
+    assert all(s.dtype == torch.float32 for s in tensors(state))
+    torch.testing.assert_close(y.float(), layer(X)[0], rtol=0, atol=0.05)
+    y.float().sum().backward()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def _train_alone_and_together(rank, folder):
+    meet, patience = f"file://{folder}/meet", timedelta(seconds=60)
+    torch.distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=patience)
+    try:
+        whole = seqloom.GRU(3, 4, 2, bidirectional=True) if rank else make("GRU", 3, 4, 2, bidirectional=True)
+        layer = nn.parallel.DistributedDataParallel(whole)
+        layer(X[:, rank : rank + 1])[0].square().mean().backward()
+        alone = make("GRU", 3, 4, 2, bidirectional=True)
+        alone(X)[0].square().mean().backward()
+        for mine, expected in zip(whole.parameters(), alone.parameters(), strict=True):
+            close(mine, expected)
+            close(mine.grad, expected.grad)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_two_processes_train_as_one_on_the_whole_batch(tmp_path):
+    other = torch.multiprocessing.get_context("spawn").Process(target=_train_alone_and_together, args=(1, tmp_path))
+    other.start()
+    _train_alone_and_together(0, tmp_path)
+    other.join()
+    assert other.exitcode == 0
+
+
+def test_weight_norm_by_parametrization_takes_effect():
+    theirs, ours = pair("GRU")
+    for layer in (theirs, ours):
+        parametrizations.weight_norm(layer, "weight_hh_l0")
+    _halve_and_compare(theirs, ours, "parametrizations.weight_hh_l0.original0")
+
+
+def test_weight_norm_by_hook_takes_effect():
+    theirs, ours = pair("GRU")
+    for layer in (theirs, ours):
+        with pytest.warns(FutureWarning, match="weight_norm"):
+            nn.utils.weight_norm(layer, "weight_hh_l0")
+    _halve_and_compare(theirs, ours, "weight_hh_l0_g")
+
+
+def _halve_and_compare(theirs, ours, gain):
+    before = ours(X)[0].detach()
+    for layer in (theirs, ours):
+        with torch.no_grad():
+            layer.get_parameter(gain).mul_(0.5)
+        layer(X)[0].sum().backward()
+    assert not torch.allclose(ours(X)[0], before)
+    close(ours(X)[0], theirs(X)[0])
+    torch.testing.assert_close(ours.get_parameter(gain).grad, theirs.get_parameter(gain).grad, rtol=0, atol=1e-5)
+
+
+@each_kind
+def test_functional_call_runs_on_the_weights_given(kind):
+    layer, other = make(kind, 3, 4, 2), getattr(seqloom, kind)(3, 4, 2)
+    y, _ = functional_call(layer, dict(other.named_parameters()), (X,))
+    assert torch.equal(y, other(X)[0])
+    assert not torch.equal(layer(X)[0], y)
+
+
+@each_kind
+def test_an_input_need_not_be_contiguous(kind):
+    layer = make(kind, 3, 4, 2, bidirectional=True)
+    strange = torch.randn(3, 5, 2, 2).permute(1, 2, 0, 3)[..., 0]
+    assert not strange.is_contiguous()
+    assert torch.equal(layer(strange)[0], layer(strange.contiguous())[0])
+
+
+@each_kind
+def test_an_assigned_parameter_takes_effect(kind):
+    theirs, ours = pair(kind)
+    for layer in (theirs, ours):
+        layer.weight_hh_l0 = nn.Parameter(torch.zeros_like(layer.weight_hh_l0))
+    close(ours(X)[0], theirs(X)[0])
+    ours(X)[0].sum().backward()
+    assert ours.weight_hh_l0.grad is not None
+
+
+@each_kind
+def test_a_frozen_weight_gets_no_gradient_and_the_others_theirs(kind):
+    theirs, ours = pair(kind)
+    for layer in (theirs, ours):
+        layer.weight_hh_l0.requires_grad_(False)
+        layer(X)[0].sum().backward()
+    assert ours.weight_hh_l0.grad is None
+    for name in ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0"):
+        torch.testing.assert_close(getattr(ours, name).grad, getattr(theirs, name).grad, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@each_kind
+def test_checkpointing_gives_the_same_gradients(kind, reentrant):
+    layer = make(kind, 3, 4, 2, dropout=0.5)
+    x = X.clone().requires_grad_()
+
+    def gradients(y):
+        for leaf in (x, *layer.parameters()):
+            leaf.grad = None
+        y.square().sum().backward()
+        return [leaf.grad for leaf in (x, *layer.parameters())]
+
+    torch.manual_seed(5)
+    expected = gradients(layer(x)[0])
+    torch.manual_seed(5)
+    found = gradients(checkpoint(lambda x: layer(x)[0], x, use_reentrant=reentrant))
+    for mine, plain in zip(found, expected, strict=True):
+        close(mine, plain)

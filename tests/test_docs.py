@@ -1,0 +1,207 @@
+"""The documents tell the truth: their snippets run, print what they show, and quote lines that exist.
+
+In a markdown file all ```python blocks run in order in one namespace, in a process of their own. A
+```text block directly below one is what it must print. ```python no-run is not run. Code is quoted
+from the package in a table whose column is headed by the file, `cells/gru.py`, or in a ```python
+no-run block whose first line is `# cells/gru.py`: each line must be one of that file's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "seqloom"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+RUN = [page for page in PAGES if page.parent != ROOT or page.name == "README.md"]
+RUN = [page for page in RUN if not page.is_relative_to(ROOT / "docs" / "decisions")]
+
+# Reads [page, [[line, code], ...]]; writes what each block printed, and the traceback that ended it.
+RUNNER = """
+import contextlib, io, json, sys, traceback
+page, blocks = json.load(sys.stdin)
+printed, error, namespace = [], "", {"__name__": "__main__"}
+for line, code in blocks:
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(compile("\\n" * line + code, page, "exec"), namespace)
+    except BaseException:
+        error = traceback.format_exc()
+        break
+    printed.append(out.getvalue())
+with open(sys.argv[1], "w") as file:
+    json.dump([printed, error], file)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its fences are on the lines `line` and `end`."""
+
+    line: int
+    end: int
+    info: str
+    text: str
+    follows: bool  # nothing but blank lines since the block before
+
+    @property
+    def runs(self) -> bool:
+        words = self.info.split()
+        return words[:1] == ["python"] and "no-run" not in words
+
+
+def ids(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", RUN, ids=ids)
+def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    problem = snippet_problem(page, tmp_path)
+    assert not problem, problem
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_quoted_line_is_in_the_file_it_names(page: Path) -> None:
+    missing = [
+        f"{ids(page)}:{line}: {name} has no line: {code}" for line, name, code in quotes(page) if not has(name, code)
+    ]
+    assert not missing, "\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
+    broken = [f"{ids(page)}:{line}: {target}" for line, target in links(page) if not (page.parent / target).exists()]
+    assert not broken, "\n" + "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("```python\nprint(2)\n```\n\n```text\n3\n```\n", "page.md:1: the snippet printed\n2\nbut the page shows\n3"),
+        ("x\n```python\na = 1\n```\n```python\nb = a\nc = d\n```\n", "line 7, in <module>"),
+        ("```python\nimport warnings\nwarnings.warn('old')\n```\n", "UserWarning: old"),
+        ("```python\nprint(2)\n```\n```\n2\n```\n```python no-run\n1 / 0\n```\n```text\n3\n```\n", ""),
+        ("1. A list:\n\n   ```python\n   print(2)\n   ```\n   ```text\n   2\n   ```\n", ""),
+        ("```python\nprint(2)\n```\nOther words.\n```text\n3\n```\n", ""),
+    ],
+    ids=["another output", "an error", "a warning", "right", "right in a list", "right with words between"],
+)
+def test_a_wrong_page_is_told_from_a_right_one(text: str, says: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    problem = snippet_problem(page, tmp_path)
+    assert says in problem and bool(says) == bool(problem)
+
+
+def test_a_quoted_line_that_does_not_exist_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "| is | `cells/gru.py` |\n|---|---|\n| `h` | `z = 0` |\n\n```python no-run\n# cells/gru.py\nz = 1\n```\n"
+    )
+    assert sorted(quotes(page)) == [(3, "cells/gru.py", "z = 0"), (7, "cells/gru.py", "z = 1")]
+    assert not has("cells/gru.py", "z = 0") and has("cells/gru.py", "h = (1 - z) * n + z * h")
+
+
+def snippet_problem(page: Path, folder: Path) -> str:
+    """What is wrong with a page's snippets; "" if nothing is."""
+    fenced = blocks(page)
+    snippets = [b for b in fenced if b.runs]
+    shown = {b.line: after for b, after in pairwise(fenced) if after.follows and after.info in ("", "text")}
+    result = folder / "printed.json"  # a file, for a snippet may start programs that print
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RUNNER, str(result)],
+        input=json.dumps([str(page), [[b.line, b.text] for b in snippets]]),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+        timeout=300,
+    )
+    if run.returncode:
+        return f"{page}: the process ended with {run.returncode}\n{run.stderr}"
+    printed, error = json.loads(result.read_text())
+    problems = []
+    for block, got in zip(snippets, printed, strict=False):
+        if block.line in shown and plain(got) != plain(shown[block.line].text):
+            wanted = plain(shown[block.line].text)
+            problems.append(f"{page}:{block.line}: the snippet printed\n{plain(got)}\nbut the page shows\n{wanted}")
+    return "\n\n".join([*problems, *([error] if error else [])])
+
+
+def plain(text: str) -> str:
+    """Without trailing white space, of a line or of the whole."""
+    return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    found: list[Block] = []
+    fence, indent, start, info, body, alone = "", "", 0, "", [""], True
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        mark = re.match(r"(\s*)(`{3,})\s*([^`]*)$", line)
+        if not fence and mark:
+            indent, fence, start, info, body = mark[1], mark[2], number, mark[3].strip(), []
+        elif fence and mark and not mark[3] and len(mark[2]) >= len(fence):
+            found.append(Block(start, number, info, "\n".join(body), alone))
+            fence, alone = "", True
+        elif fence:
+            body.append(line.removeprefix(indent))
+        elif line.strip():
+            alone = False
+    assert not fence, f"{page}:{start}: this block has no end"
+    return found
+
+
+def quotes(page: Path) -> Iterator[tuple[int, str, str]]:
+    """(line, file, code) for every line of code that a page quotes."""
+    for block in blocks(page):
+        head, *code = block.text.split("\n")
+        named = re.fullmatch(r"# (\S+\.py)", head)
+        if named and not block.runs:
+            yield from ((block.line + 2 + i, named[1], c.strip()) for i, c in enumerate(code) if c.strip())
+    files: list[str] = []
+    for number, line in enumerate(outside_blocks(page), 1):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if not files:
+            files = [named[1] if (named := re.fullmatch(r"`(\S+\.py)`", cell)) else "" for cell in cells]
+        else:
+            pairs = [(name, cell.strip("`")) for name, cell in zip(files, cells, strict=False) if name]
+            yield from ((number, name, code) for name, code in pairs if code.strip("-:"))
+        files = files if cells else []
+
+
+def has(name: str, code: str) -> bool:
+    """Whether a file of the package has this line, its indentation and comment aside."""
+    file = next((f for f in (PACKAGE / name, ROOT / name) if f.is_file()), None)
+    if file is None:
+        return False
+    lines = {line.strip() for line in file.read_text().splitlines()}
+    return code in lines | {line.split("  # ")[0] for line in lines}
+
+
+def links(page: Path) -> Iterator[tuple[int, str]]:
+    """(line, path) for every link to a local file."""
+    for number, line in enumerate(outside_blocks(page), 1):
+        for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", re.sub(r"`[^`]*`", "", line)):
+            if not re.match(r"[a-z]+:|#", target):
+                yield number, target.partition("#")[0]
+
+
+def outside_blocks(page: Path) -> list[str]:
+    """The lines of a page, those of its fenced blocks left empty."""
+    lines = page.read_text().splitlines()
+    for block in blocks(page):
+        lines[block.line - 1 : block.end] = [""] * (block.end - block.line + 1)
+    return lines
