@@ -7,6 +7,7 @@ import inspect
 import itertools
 import math
 import weakref
+from abc import ABCMeta
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,7 +24,7 @@ _numbers = itertools.count()
 by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
 
 
-class _Made(type):
+class _Made(ABCMeta):
     """Every cell may be made with torch's device= and dtype=, whether or not it knows of them."""
 
     def __call__(cls, *args: Any, device: Any = None, dtype: torch.dtype | None = None, **settings: Any) -> Any:
@@ -130,8 +131,9 @@ class Cell(nn.Module, metaclass=_Made):
     def uniform_(self, bound: float | None = None) -> None:
         """torch.nn's start for recurrent layers: every parameter uniform in +-1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size) if bound is None else bound
-        for p in self.own().values():
-            nn.init.uniform_(p, -bound, bound)
+        for name, p in self.own().items():
+            if not name.startswith("initial_"):
+                nn.init.uniform_(p, -bound, bound)
 
     def own(self) -> dict[str, nn.Parameter]:
         """This cell's own parameters, wherever they are kept, without those of its modules."""
@@ -198,8 +200,8 @@ def find(cell: str | type[Cell]) -> type[Cell]:
     if ".py:" in cell:
         return _from_file(*cell.rsplit(":", 1))
     near = get_close_matches(cell.lower().replace("-", "_"), Cell.registry, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown cell {cell!r}{hint} known: {', '.join(sorted(Cell.registry))}")
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"unknown cell {cell!r}; {hint}there are: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS")
 
 
 def _from_file(path: str, name: str) -> type[Cell]:

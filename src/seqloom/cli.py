@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -73,18 +72,21 @@ def cells(*, input: int = 64, hidden: int = 128, json: Json = False) -> None:
             row |= {"description": _first_line(kind), "kernels": kernel.for_cell(kind)}
     if json:
         return console.show_json(rows)
-    heads = {
-        "cell": "cell",
-        "parameters": "parameters",
-        "formula": "formula",
-        "flops_per_token": "flops/token",
-        "activation_bytes_per_token": "bytes/token",
-        "kernels": "kernels",
-        "description": "description",
-    }
-    for row in rows:
-        row["kernels"] = ", ".join(row["kernels"])
-    return console.show_table([{title: row[key] for key, title in heads.items()} for row in rows])
+    console.show_table([{"cell": row["cell"], "description": row["description"]} for row in rows])
+    print(f"\nOne layer with {input} inputs (d) and {hidden} units (h):\n")
+    return console.show_table(
+        [
+            {
+                "cell": row["cell"],
+                "parameters": row["parameters"],
+                "formula": row["formula"] or None,
+                "flops/token": row["flops_per_token"],
+                "bytes/token": row["activation_bytes_per_token"],
+                "kernels": ", ".join(name.rpartition("_")[2] for name in row["kernels"]),
+            }
+            for row in rows
+        ]
+    )
 
 
 @listing.command
@@ -93,13 +95,11 @@ def layers(*, json: Json = False) -> None:
     with console.working("reading"):
         from seqloom.layers import named
 
-        kinds = [
-            kind for name, kind in sorted(vars(named).items()) if getattr(kind, "__module__", "") == named.__name__
-        ]
-        shown = [kind for kind in kinds if not kind.__name__.startswith("_")]
+        own = [thing for _, thing in sorted(vars(named).items()) if getattr(thing, "__module__", "") == named.__name__]
         rows = [
             {"layer": kind.__name__, "cell": kind(1, 4).cells[0].name, "description": _first_line(kind)}
-            for kind in shown
+            for kind in own
+            if not kind.__name__.startswith("_")
         ]
     console.show_json(rows) if json else console.show_table(rows)
 
@@ -122,13 +122,13 @@ def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
-@app.command(name="doctor")
-def examine(*, json: Json = False) -> int:
+@app.command
+def doctor(*, json: Json = False) -> int:
     """What this machine has, which kernels run on it, and whether they are right."""
     with console.working("testing every kernel"):
-        from seqloom import doctor
+        from seqloom import doctor as here
 
-        versions, hardware, verdicts = doctor.versions(), doctor.hardware(), doctor.verdicts()
+        versions, hardware, verdicts = here.versions(), here.hardware(), here.verdicts()
     failed = any(verdict.failed for verdict in verdicts)
     if json:
         tests = [asdict(verdict) for verdict in verdicts]
@@ -165,34 +165,16 @@ def compare(*, settings: Annotated[Compare, Parameter(name="*")] = Compare(), js
         with console.progress(len(kinds) * settings.seeds * settings.epochs) as (after_epoch, after_training):
             for outcome in study.run(settings, kinds, task, after_epoch):
                 outcomes.append(outcome)
-                after_training(_told(outcome))
+                after_training(str(outcome))
         finished = True
     except KeyboardInterrupt:
         console.note("interrupted: this is what was finished")
     document = study.document(settings, task, outcomes, finished)
     if json:
-        console.show_json({"command": shlex.join(["seqloom", *sys.argv[1:]]), **document})
+        console.show_json(document)
     else:
-        console.show_table([_shown(row) for row in table(outcomes)])
+        console.show_table([row.shown() for row in table(outcomes)])
         print(f"\n{study.caption(settings, task)}\n\n{document['conclusion']}")
-    return 0 if finished else INTERRUPTED
-
-
-def _told(outcome: Any) -> str:
-    """One training as a line of a log."""
-    name = outcome.model if outcome.seed is None else f"{outcome.model}, seed {outcome.seed}"
-    return f"{name}: {outcome.failed or f'validation accuracy {outcome.validation:.1%}'}"
-
-
-def _shown(row: Any) -> dict[str, Any]:
-    accuracy = f"failed: {row.failed}"
-    if row.test is not None:
-        accuracy = f"{row.test.mean:.1%}" + ("" if row.test.half is None else f" +- {100 * row.test.half:.1f}")
-    return {
-        "model": f"{row.model} (baseline)" if row.baseline else row.model,
-        "hidden": row.hidden,
-        "parameters": row.parameters,
-        "s/epoch": row.seconds_per_epoch,
-        "seeds": None if row.baseline or row.test is None else row.test.n,
-        "test accuracy": accuracy,
-    }
+    if not finished:
+        return INTERRUPTED
+    return 0 if any(outcome.trained for outcome in outcomes) else 1

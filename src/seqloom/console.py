@@ -32,6 +32,8 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    if not rows:
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number, heading in enumerate(rows[0]):
         numeric = any(isinstance(row[heading], int | float) for row in rows)

@@ -15,23 +15,28 @@ def convert(model: nn.Module, kernel: str = "auto") -> nn.Module:
     that is itself such a layer comes back as a new one. A layer with hooks, or whose weights are
     computed (weight_norm, parametrizations), is refused: convert first, then add them.
     """
-    if isinstance(model, nn.RNNBase):
-        return _one("model", model, kernel)
-    done: dict[nn.Module, nn.Module] = {}
-    for path, parent in list(model.named_modules()):
+    new = {old: _one(path, old, kernel) for path, old in model.named_modules() if _plain(old)}
+    if model in new:
+        return new[model]
+    for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
-            if isinstance(child, nn.RNNBase):
-                if child not in done:
-                    done[child] = _one(f"{path}.{name}".strip("."), child, kernel)
-                parent._modules[name] = done[child]
+            if child in new:
+                parent._modules[name] = new[child]
     return model
+
+
+def _plain(module: nn.Module) -> bool:
+    """torch's own layer; somebody's subclass has a reason to be one and stays."""
+    return type(module) in (nn.RNN, nn.LSTM, nn.GRU) or (
+        hasattr(module, "parametrizations") and isinstance(module, nn.RNNBase)
+    )
 
 
 def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
     computed = hasattr(old, "parametrizations") or len(old._parameters) != len(old._flat_weights_names)
     if computed or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
         raise ValueError(
-            f"convert: {path} ({type(old).__name__}) has hooks or computed weights; convert first, then add them"
+            f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert first, then add them"
         )
     common = dict(
         num_layers=old.num_layers,

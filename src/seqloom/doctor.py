@@ -46,7 +46,7 @@ def hardware() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": _memory_gib(),
         "threads": torch.get_num_threads(),
         "gpus": [_gpu(i) for i in range(torch.cuda.device_count())],
         "cpp_compiler": next((path for name in COMPILERS if (path := shutil.which(name))), None),
@@ -58,6 +58,12 @@ def _cpu_model() -> str:
     lines = listing.read_text().splitlines() if listing.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
 def _gpu(index: int) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def verdicts() -> list[Verdict]:
 def verdict(name: str, device: str) -> Verdict:
     """Whether a kernel runs a small float32 job here, and whether it is right."""
     prefix = name.rpartition("_")[0]
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         cell = find(ANY if prefix == "any" else prefix)(16, 32).to(device)
         x = torch.randn(4, 12, 16).to(device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.cell import Cell
+from seqloom.weights import weights
 
 SCHEMES = ("default", "linear", "orthogonal", "xavier", "he")
 
@@ -53,7 +54,7 @@ def _fill(scheme: str, name: str, p: nn.Parameter, cell: Cell) -> None:
     leaf = name.rpartition(".")[2]
     if p.dim() < 2:
         if leaf.startswith("bias"):
-            bound = 1 / math.sqrt(cell.input_size) if scheme == "linear" and leaf != "bias_hh" else 0.0
+            bound = 1 / math.sqrt(_fan_in(name, cell)) if scheme == "linear" and leaf != "bias_hh" else 0.0
             nn.init.uniform_(p, -bound, bound)
         return
     if not leaf.startswith("weight"):
@@ -67,6 +68,12 @@ def _fill(scheme: str, name: str, p: nn.Parameter, cell: Cell) -> None:
             nn.init.orthogonal_(block)
         else:
             nn.init.xavier_uniform_(block)
+
+
+def _fan_in(bias: str, cell: Cell) -> int:
+    """Of the matrix that this bias belongs to."""
+    weight = weights(cell).get(bias.replace("bias", "weight"))
+    return cell.hidden_size if weight is None or weight.dim() < 2 else weight.shape[1]
 
 
 def _blocks(weight: Tensor, hidden: int) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from seqloom.cell import Cell, State
+from seqloom.errors import InputError
 from seqloom.layers.recurrent import Recurrent
 
 # Parameters of one layer with d inputs and h units, as papers and torch count them.
@@ -116,32 +117,44 @@ def jacobian_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
 
 
 def gradient_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
-    """The Frobenius norm of dh_T / dh_(T-k) for k = 0 .. T of one sequence x (T, D): (T + 1,).
+    """The spectral norm of dh_T / dh_(T-k) for k = 0 .. T of one sequence x (T, D): (T + 1,).
 
-    The product of the steps' Jacobians: what is left of a change after k steps.
+    The product of the steps' Jacobians: what is left of a change after k steps; 1 at k = 0.
     """
     cell, states = _walk(layer, x, hx)
     project = cell.project(x.unsqueeze(0))
     size = sum(s[0].numel() for s in states[0])
     product = torch.eye(size, dtype=x.dtype, device=x.device)
-    norms = [torch.linalg.matrix_norm(product)]
+    norms = [torch.linalg.matrix_norm(product, 2)]
     for t in reversed(range(x.shape[0])):
         product = product @ _jacobian(cell, project[:, t], states[t])
-        norms.append(torch.linalg.matrix_norm(product))
+        norms.append(torch.linalg.matrix_norm(product, 2))
     return torch.stack(norms)
 
 
-def initial_gradient_norm(layer: Recurrent, x: Tensor, hx: Tensor) -> float:
-    """|dL/dh_0| for L = mean squared error of the last h to 1, x (B, T, D) with batch_first."""
-    hx = hx.detach().requires_grad_()
-    _, last = layer(x, hx)
-    (gradient,) = torch.autograd.grad(nn.functional.mse_loss(last, torch.ones_like(last)), hx)
-    return float(gradient.norm())
+def initial_gradient_norm(layer: Recurrent, x: Tensor, hx: Tensor | State) -> float:
+    """|dL/dh_0| for L = mean squared error of the last h to 1, for one sequence x (T, D).
+
+    The norm is taken in float64: in float32 the squares of a small gradient are already 0.
+    """
+    h, *others = (hx,) if isinstance(hx, Tensor) else hx
+    h = h.detach().requires_grad_()
+    _, last = layer(_one_sequence(x), (h, *others) if others else h)
+    last = last if isinstance(last, Tensor) else last[0]
+    (gradient,) = torch.autograd.grad(nn.functional.mse_loss(last, torch.ones_like(last)), h)
+    return float(gradient.double().norm())
+
+
+def _one_sequence(x: Tensor) -> Tensor:
+    if x.dim() != 2:
+        raise InputError(f"a gradient is measured along one sequence (T, D), got shape {tuple(x.shape)}")
+    return x
 
 
 @torch.no_grad()
 def _walk(layer: Recurrent, x: Tensor, hx: Any) -> tuple[Cell, list[State]]:
     """The first cell, and the state before every step."""
+    _one_sequence(x)
     cell = layer.cell_at(0)
     state = cell.start(x.unsqueeze(0)) if hx is None else tuple(s[0] for s in ((hx,) if isinstance(hx, Tensor) else hx))
     project, states = cell.project(x.unsqueeze(0)), []

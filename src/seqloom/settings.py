@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -41,3 +42,10 @@ class Compare(BaseModel):
         if not names:
             raise ValueError("name at least one model")
         return tuple(names)
+
+    def command(self) -> str:
+        """The command line that makes the same study, defaults written out."""
+        words = ["seqloom", "compare"]
+        for name, value in self.model_dump(exclude_none=True).items():
+            words += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
+        return shlex.join(words)

@@ -29,7 +29,7 @@ def says(error, *parts):
         (("gru", 3, 0), {}, ValueError, ["hidden_size", "greater than 0", "0"]),
         (("gru", -1, 4), {}, ValueError, ["input_size", "greater than 0", "-1"]),
         (("gru", 3, 4.0), {}, TypeError, ["hidden_size", "int", r"4\.0"]),
-        (("rnn", 3, 4), {"nonlinearity": "sin"}, ValueError, ["nonlinearity", "'tanh' or 'relu'", "'sin'"]),
+        (("rnn", 3, 4), {"nonlinearity": "sin"}, ValueError, ["nonlinearity", "tanh, relu", "'sin'"]),
         (("lstm", 3, 4), {"proj_size": 4}, ValueError, ["proj_size", "below hidden_size=4", "4"]),
         (("gru", 3, 4), {"heads": 2}, TypeError, ["'gru'", "no setting 'heads'", "reset_after, update_bias"]),
         (("ln_gru", 3, 4), {"bias": False}, ValueError, ["bias=False", "'ln_gru'"]),

@@ -21,7 +21,7 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         C  = [h, u, h + u, h * u]               the context: rows that serve as keys and values
         a  = softmax((W_q h) C^T / sqrt(d))     for each head of d units
         o  = gelu(W_o (a C))
-        n  = LayerNorm(o + h)                   norm=False: n = o + h
+        n  = LayerNorm(o + h)                   norm=False: n = o
         g  = sigmoid(W_g [h, o])
         h' = g * n + (1 - g) * h
 
@@ -94,25 +94,40 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         return state[0] if self.slots == 1 else state[0].sum(1)
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
-        m, n, H = self.slots, self.heads, self.hidden_size
-        h, u = state[0].view(-1, m, H), x.view(-1, 1, H)
-        seen = masked(h, None if mask is None else mask.view(-1, 1, H))
-        parts = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
-        C = torch.cat([parts[part]() for part in self.context], 1)  # (B, rows, H)
-        rows = C.shape[1]
-        q = F.linear(seen, self.weight_q, self.bias_q).view(-1, m, 1, H)
-        s = (q * C.view(-1, 1, rows, H)).view(-1, m, rows, n, H // n).sum(-1)
-        a = torch.softmax(s / math.sqrt(H // n), 2)  # (B, m, rows, heads)
-        aC = (a.unsqueeze(-1) * C.view(-1, 1, rows, n, H // n)).sum(2).view(-1, m, H)
-        o = F.gelu(F.linear(aC, self.weight_o, self.bias_o))
-        g = torch.sigmoid(F.linear(torch.cat([seen, o], -1), self.weight_g, self.bias_g))
-        return {"a": a, "o": o, "g": g} if m > 1 else {"a": a.squeeze(1), "o": o.squeeze(1), "g": g.squeeze(1)}
+        h, u = state[0], x.unsqueeze(1)
+        h = h.unsqueeze(1) if self.slots == 1 else h  # (B, m, H), whatever m
+        seen = masked(h, None if mask is None else mask.unsqueeze(1))
+        rows = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
+        C = torch.cat([rows[part]() for part in self.context], 1).unsqueeze(1)  # (B, 1, rows, H)
+        q = each(seen, self.weight_q, self.bias_q).unsqueeze(2)
+        s = self.apart(q * C).sum(-1) / math.sqrt(self.hidden_size // self.heads)
+        a = torch.softmax(s, 2)  # (B, m, rows, heads)
+        aC = self.together((a.unsqueeze(-1) * self.apart(C)).sum(2))
+        o = F.gelu(each(aC, self.weight_o, self.bias_o))
+        g = torch.sigmoid(each(torch.cat([seen, o], -1), self.weight_g, self.bias_g))
+        found = {"a": a, "o": o, "g": g}
+        return found if self.slots > 1 else {name: t.squeeze(1) for name, t in found.items()}
+
+    def apart(self, t: Tensor) -> Tensor:
+        """(..., H) -> (..., heads, d); as `each`, without a reshape, for the sake of ONNX."""
+        return torch.stack(t.split(self.hidden_size // self.heads, -1), -2)
+
+    def together(self, t: Tensor) -> Tensor:
+        """(..., heads, d) -> (..., H)."""
+        return torch.cat(t.unbind(-2), -1)
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
         (h,) = state
         _, o, g = self.gates(x, state, mask).values()
-        n = o + h
-        if self.norm:
-            n = F.layer_norm(n, (self.hidden_size,), self.scale_n, self.bias_n)
+        n = F.layer_norm(o + h, (self.hidden_size,), self.scale_n, self.bias_n) if self.norm else o
         h = g * n + (1 - g) * h
         return self.output((h,)), (h,)
+
+
+def each(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A product for each slot: (B, m, H) -> (B, m, ...).
+
+    Slot by slot, since torch folds batch and slots into one dimension for a 3-D product, which
+    names the batch size, and ONNX cannot follow that inside a loop.
+    """
+    return torch.stack([F.linear(slot, weight, bias) for slot in h.unbind(1)], 1)

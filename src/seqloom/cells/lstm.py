@@ -22,7 +22,8 @@ class LSTMCell(Cell, name="lstm"):
 
     The concatenated form f = sigmoid(W [h, x] + b) is the same function: W is [U W], and the
     two biases of torch's layout add up to b. `forget_bias` sets where the forget gate starts.
-    Hochreiter & Schmidhuber 1997, doi 10.1162/neco.1997.9.8.1735.
+    Hochreiter & Schmidhuber 1997, doi 10.1162/neco.1997.9.8.1735; the forget gate is that of
+    Gers et al. 2000, doi 10.1162/089976600300015015.
     """
 
     def __init__(

@@ -72,15 +72,14 @@ class NTMCell(Cell, name="ntm"):
     def address(self, p: Tensor, M: Tensor, w: Tensor) -> Tensor:
         """Where a head with parameters p that was at w goes: (B, N)."""
         k, beta, gate, s, gamma = p.split(self.head, -1)
-        cos = (torch.tanh(k).unsqueeze(1) * M).sum(-1) / (
-            torch.tanh(k).norm(dim=-1, keepdim=True) * M.norm(dim=-1) + 1e-6
-        )
+        k = torch.tanh(k).unsqueeze(1)
+        cos = (k * M).sum(-1) * torch.rsqrt((k * k).sum(-1) * (M * M).sum(-1) + 1e-12)
         v = torch.softmax(F.softplus(beta) * cos, -1)
         gate = torch.sigmoid(gate)
         v = gate * v + (1 - gate) * w
         back, stay, on = torch.softmax(s, -1).split(1, -1)
         v = back * _turn(v, -1) + stay * v + on * _turn(v, 1)
-        v = (v + 1e-8) ** (1 + F.softplus(gamma))
+        v = torch.exp((1 + F.softplus(gamma)) * torch.log(v + 1e-8))
         return v / v.sum(-1, keepdim=True)
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -110,5 +109,7 @@ class NTMCell(Cell, name="ntm"):
 
 
 def _turn(v: Tensor, by: int) -> Tensor:
-    """v moved along its ring of rows; written with cat, which exports where roll does not."""
-    return torch.cat([v[:, -by:], v[:, :-by]], -1)
+    """v moved along its ring of rows by one; written with split, which ONNX takes where it does not take roll."""
+    N = v.shape[-1]
+    front, end = v.split((N - 1, 1) if by > 0 else (1, N - 1), -1)
+    return torch.cat([end, front], -1)

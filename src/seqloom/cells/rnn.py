@@ -9,11 +9,18 @@ from torch import Tensor
 from seqloom.cell import Cell, State
 from seqloom.cells._parts import empty, masked
 
-ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+ACTIVATIONS = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "elu": F.elu,
+}
 
 
 class RNNCell(Cell, name="rnn"):
-    """One layer of tanh (or relu) that reads the input and its own past output.
+    """One layer of tanh (or another nonlinearity) that reads the input and its own past output.
 
         h' = tanh(W x + U h)
 
@@ -23,7 +30,7 @@ class RNNCell(Cell, name="rnn"):
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
         super().__init__(input_size, hidden_size)
         if nonlinearity not in ACTIVATIONS:
-            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+            raise ValueError(f"nonlinearity must be one of {', '.join(ACTIVATIONS)}, got {nonlinearity!r}")
         self.nonlinearity = nonlinearity
         self.weight_ih = empty(hidden_size, input_size)
         self.weight_hh = empty(hidden_size, hidden_size)

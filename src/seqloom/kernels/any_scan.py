@@ -56,7 +56,8 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     x = cell.project(job.x).transpose(0, 1)  # (T, B, P)
     start = cell.start(job.x) if job.reset is not None else ()
     if torch.compiler.is_exporting():
-        y, states = _forward(cell, x, job.per_step(), job.state, start, job.mask)
+        with torch.no_grad():  # an exported layer is for use; the operator's own backward would fix the batch size
+            y, states = _forward(cell, x, job.per_step(), job.state, start, job.mask)
     else:
         own = weights(cell)
         y, *states = _Scan.apply(_compiled(cell), job, list(own), x, *job.state, *start, *own.values())

@@ -9,7 +9,11 @@ from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels._aten import at_lengths, run_fused, why_not_aten
 
-why_not = why_not_aten
+
+def why_not(cell: Cell, job: Job) -> str | None:
+    if cell.nonlinearity not in ("tanh", "relu"):
+        return f"torch's fused RNN knows tanh and relu, not {cell.nonlinearity}"
+    return why_not_aten(cell, job)
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:

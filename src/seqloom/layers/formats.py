@@ -92,7 +92,7 @@ def read(
     if batch.x.shape[1] == 0:
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
-        check_finite(batch.x, batch.lengths)
+        check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
     if batch.lengths is None:
         return batch
     valid = (torch.arange(batch.x.shape[1], device=batch.x.device) < batch.lengths.unsqueeze(1)).unsqueeze(-1)
@@ -101,13 +101,14 @@ def read(
     )  # NaN there must not reach a gradient
 
 
-def check_finite(x: Tensor, lengths: Tensor | None) -> None:
-    """Raise where a real step holds NaN or infinity."""
+def check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None) -> None:
+    """Raise where a real step holds NaN or infinity; `order` are the rows' places in the user's batch."""
     bad = ~torch.isfinite(x).all(-1)
     if lengths is not None:
         bad &= torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
     if bool(bad.any()):
         row, step = (int(i) for i in bad.nonzero()[0])
+        row = row if order is None else int(order[row])
         raise InputError(f"input has NaN or infinite values, first in row {row} at step {step}; mask or replace them")
 
 

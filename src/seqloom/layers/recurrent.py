@@ -121,8 +121,9 @@ class Recurrent(nn.Module):
     ) -> tuple[Any, Any]:
         """`forward`, with `run` in place of the scan of each layer and direction."""
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
+        fits(batch.x, next(self.parameters()))
+        batch = replace(batch, x=self._own_type(batch.x))
         x = batch.x
-        fits(x, next(self.parameters()))
         states = states_in(hx, batch, [self.cell_at(i) for i in range(len(self.cells))])
         flags, dt = self._aside("reset", reset, batch), self._aside("timespans", timespans, batch)
         ends: list[State] = []

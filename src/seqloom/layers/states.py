@@ -36,7 +36,7 @@ def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> lis
             raise InputError(f"hx[{i}] is on {s.device}, the input on {batch.x.device}; move one with .to()")
         if s.dtype != e.dtype and not autocast_dtype(s.device.type):
             raise TypeError(f"hx[{i}] is {s.dtype}, the input {e.dtype}; convert one with .to()")
-    whole = [batch.state_in(s) for s in given]
+    whole = [batch.state_in(s).to(e.dtype) for s, e in zip(given, expected, strict=True)]
     return [tuple(s[i] for s in whole) for i in range(len(cells))]
 
 

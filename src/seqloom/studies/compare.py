@@ -113,6 +113,7 @@ def hidden_size(kind: type[Cell], task: digits.Digits, budget: int) -> int:
 def document(settings: Compare, task: digits.Digits, outcomes: Sequence[Outcome], finished: bool) -> dict[str, Any]:
     """Everything that a reader needs to believe the table, and to build it again."""
     return {
+        "command": settings.command(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": settings.model_dump(),
         "seeds": list(range(settings.seeds)),
@@ -131,6 +132,6 @@ def caption(settings: Compare, task: digits.Digits) -> str:
     images = ", ".join(f"{count} {part}" for part, count in task.sizes.items())
     return (
         f"digits by {task.reading} ({task.steps} steps of {task.features}); images: {images}; "
-        f"{settings.epochs} epochs, lr {settings.lr} for every model\n"
+        f"epochs: {settings.epochs}; lr: {settings.lr}, not tuned for each model\n"
         "+- is the 95% t-interval over seeds on these test images; other images would move all numbers"
     )

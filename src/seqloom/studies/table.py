@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from seqloom.interval import Interval, interval
 
@@ -23,6 +24,14 @@ class Outcome:
     seconds_per_epoch: float | None = None
     failed: str = ""
 
+    @property
+    def trained(self) -> bool:
+        return self.seed is not None and not self.failed
+
+    def __str__(self) -> str:
+        name = self.model if self.seed is None else f"{self.model}, seed {self.seed}"
+        return f"{name}: {self.failed or f'validation accuracy {self.validation:.1%}'}"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -35,6 +44,20 @@ class Row:
     test: Interval | None  # none where it failed
     seconds_per_epoch: float | None
     failed: str
+
+    def shown(self) -> dict[str, Any]:
+        """As a person reads it, by heading."""
+        accuracy = f"failed: {self.failed}"
+        if self.test is not None:
+            accuracy = f"{self.test.mean:.1%}" + ("" if self.test.half is None else f" +- {100 * self.test.half:.1f}")
+        return {
+            "model": f"{self.model} (baseline)" if self.baseline else self.model,
+            "hidden": self.hidden,
+            "parameters": self.parameters or None,
+            "s/epoch": self.seconds_per_epoch,
+            "seeds": None if self.baseline or self.test is None else self.test.n,
+            "test accuracy": accuracy,
+        }
 
 
 def table(outcomes: Sequence[Outcome]) -> list[Row]:
@@ -60,11 +83,12 @@ def table(outcomes: Sequence[Outcome]) -> list[Row]:
 
 def conclusion(outcomes: Sequence[Outcome], baseline: str) -> str:
     """One sentence, which calls a lead only where the paired interval of the difference excludes 0."""
-    scores = {row.model: row.test for row in table(outcomes) if row.test is not None}
-    trained = [o.model for o in outcomes if o.seed is not None and o.model in scores]
+    rows = table(outcomes)
+    scores = {row.model: row.test for row in rows if row.test is not None}
+    trained = [row.model for row in rows if row.test is not None and not row.baseline]
     if not trained:
         return "No model was trained."
-    first, *rest = sorted(set(trained), key=lambda model: -scores[model].mean)
+    first, *rest = trained
     best, line = scores[first], scores[baseline].mean
     if best.n == 1:
         return "One seed shows no difference between models: train with more."
