@@ -36,7 +36,7 @@ def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
     computed = hasattr(old, "parametrizations") or len(old._parameters) != len(old._flat_weights_names)
     if computed or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
         raise ValueError(
-            f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert first, then add them"
+            f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert, then add them"
         )
     common = dict(
         num_layers=old.num_layers,

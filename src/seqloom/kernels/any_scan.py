@@ -134,9 +134,10 @@ class _Scan(torch.autograd.Function):
         k = len(job.state)
         j = len(rest) - len(names)  # states, then starts
         state, start, own = rest[:k], rest[k:j], dict(zip(names, rest[j:], strict=True))
+        state, start = (tuple(t.detach() for t in part) for part in (state, start))
         with code.lock, torch.no_grad():
             code.set(own)
-            y, states = code.forward(x, job.per_step(), state, start, job.mask)
+            y, states = code.forward(x.detach(), job.per_step(), state, start, job.mask)
         ctx.code, ctx.job, ctx.names = code, job, names
         ctx.save_for_backward(x, *rest, *states)
         return y, *states

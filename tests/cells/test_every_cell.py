@@ -1,0 +1,59 @@
+"""What holds for every registered cell; a new one is tested the day it is added."""
+
+import pytest
+import torch
+
+import seqloom
+import seqloom.cells
+from seqloom import measure
+from seqloom.cell import Cell
+from seqloom.testing import check_cell, check_layer
+
+NAMES = sorted(Cell.registry)
+PAIRS = [(1, 4), (3, 8), (8, 8), (5, 12), (16, 16), (7, 20), (24, 32), (64, 64), (64, 128), (100, 36)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cell_passes_the_public_check(name):
+    check_cell(name)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_two_layers_of_a_cell_pass_the_public_check(name, bidirectional):
+    check_layer(lambda: seqloom.Recurrent(name, 5, 8, 2, bidirectional=bidirectional, batch_first=True))
+
+
+@pytest.mark.parametrize("size", PAIRS)
+@pytest.mark.parametrize("name", sorted(measure.FORMULAS))
+def test_parameters_are_those_of_the_formula(name, size):
+    assert measure.parameters(seqloom.Recurrent(name, *size)) == measure.FORMULAS[name][1](*size)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cell_names_its_source_and_its_equations(name):
+    text = Cell.registry[name].__doc__
+    assert "'" in text and "=" in text and any(year in text for year in ("19", "20"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cell_learns_to_carry_its_first_input(name):
+    """The sign of the first input, which a mark stands on, after five steps of noise."""
+    torch.manual_seed(0)
+    layer, head = seqloom.Recurrent(name, 2, 16, batch_first=True), torch.nn.Linear(16, 1)
+    optimiser = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-2)
+    for _ in range(150):
+        x, y = marked(64)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(head(layer(x)[0][:, -1]), y)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimiser.step()
+    x, y = marked(1000)
+    assert ((head(layer(x)[0][:, -1]) > 0) == y).float().mean() > 0.9
+
+
+def marked(rows):
+    x = torch.randn(rows, 6, 2)
+    x[:, :, 1] = torch.tensor([1.0, 0, 0, 0, 0, 0])
+    return x, (x[:, :1, 0] > 0).float()

@@ -1,0 +1,106 @@
+"""torch.compile, torch.export and ONNX: one graph, every length."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch.export import Dim
+
+import seqloom
+import seqloom.cells
+from seqloom.cell import Cell
+
+B, T = Dim("B", min=1, max=256), Dim("T", min=1, max=4096)
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compilers' own
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (seqloom.GRU, {"num_layers": 2, "bidirectional": True}),
+        (seqloom.LSTM, {"num_layers": 2, "learn_initial_state": True}),
+        (seqloom.MinGRU, {"num_layers": 2}),
+        (seqloom.AttnRNN, {"num_layers": 2}),
+    ],
+)
+def test_compile_makes_one_graph_with_the_same_values_and_gradients(kind, settings):
+    layer = kind(5, 8, batch_first=True, **settings)
+    whole = torch.compile(copy.deepcopy(layer), fullgraph=True)
+    for rows, steps, lengths in ((3, 7, [7, 0, 3]), (4, 12, [1, 12, 5, 6])):
+        x = torch.randn(rows, steps, 5)
+        weight = torch.randn(rows, steps, layer.output_size)
+        found = []
+        for model in (layer, whole):
+            model.zero_grad()
+            y, state = model(x, lengths=torch.tensor(lengths))
+            (y * weight).sum().backward()
+            last = state if isinstance(state, tuple) else (state,)
+            found.append([y.detach(), *(s.detach() for s in last), *(p.grad.clone() for p in model.parameters())])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_compile_trains_as_eager_does_with_every_dropout():
+    noise = seqloom.Dropouts(recurrent=0.3, zoneout=0.2, weight=0.4)
+    layer = seqloom.GRU(5, 8, batch_first=True, dropouts=noise, kernel="loop")
+    whole = torch.compile(layer, fullgraph=True)
+    y, _ = whole(torch.randn(3, 7, 5))
+    y.sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layer.parameters())
+    layer.eval()
+    x = torch.randn(3, 7, 5)
+    torch.testing.assert_close(whole(x)[0], layer(x)[0])
+
+
+@pytest.mark.slow
+def test_compile_returns_autocasts_type_and_carries_full_precision():
+    layer = torch.compile(seqloom.GRU(5, 8, batch_first=True, kernel="loop"), fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, h = layer(torch.randn(3, 7, 5))
+    assert y.dtype == torch.bfloat16 and h.dtype == torch.float32
+
+
+def exported(name, bidirectional):
+    layer = seqloom.Recurrent(name, 5, 8, 2 - bidirectional, bidirectional=bidirectional, batch_first=True).eval()
+    x, lengths = torch.randn(3, 7, 5), torch.tensor([7, 0, 3])
+    with torch.no_grad():
+        _, state = layer(x)
+    state_shape = {1: B} if isinstance(state, torch.Tensor) else tuple({1: B} for _ in state)
+    return layer, (x, state, lengths), ({0: B, 1: T}, state_shape, {0: B})
+
+
+def elsewhere(layer):
+    """Another batch, another length, a state that is not the initial one."""
+    x = torch.randn(4, 13, 5)
+    with torch.no_grad():
+        _, state = layer(torch.randn(4, 2, 5))
+    return x, state, torch.tensor([13, 1, 0, 5])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_export_and_onnx_take_any_batch_and_length(name, tmp_path):
+    layer, arguments, shapes = exported(name, bidirectional=name in ("gru", "lstm", "attn_rnn"))
+    program = torch.export.export(layer, arguments, dynamic_shapes=shapes)
+    other = elsewhere(layer)
+    with torch.no_grad():
+        expected = layer(*other)
+        torch.testing.assert_close(program.module()(*other), expected)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    with torch.no_grad():
+        torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "layer.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
+    flat = [t.numpy() for t in torch.utils._pytree.tree_leaves(other)]
+    names = [i.name for i in session.get_inputs()]
+    found = session.run(None, dict(zip(names, flat, strict=True)))
+    for ours, theirs in zip(torch.utils._pytree.tree_leaves(expected), found, strict=True):
+        torch.testing.assert_close(torch.tensor(theirs), ours, rtol=1e-4, atol=1e-5)
