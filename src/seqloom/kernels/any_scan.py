@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from seqloom.cell import Cell, State, by_handle
 from seqloom.job import Job, advance
@@ -143,9 +144,10 @@ class _Scan(torch.autograd.Function):
         return y, *states
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor, *dstates: Tensor) -> tuple[Tensor | None, ...]:
         code, job, names = ctx.code, ctx.job, ctx.names
-        x, *rest = ctx.saved_tensors
+        x, *rest = (t.detach() for t in ctx.saved_tensors)
         k = len(job.state)
         j = len(rest) - k - len(names)
         state, start, states = rest[:k], tuple(rest[k:j]), rest[-k:]

@@ -1,0 +1,94 @@
+"""Who may import whom: only downwards."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seqloom
+
+PACKAGE = Path(seqloom.__file__).parent
+# The floors of the house, highest first. A module may import from its own floor and from those below.
+FLOORS = [
+    {"__main__", "cli"},
+    {"studies"},
+    {"testing", "doctor", "explain", "trace", "convert", "measure"},
+    {"train"},
+    {"models"},
+    {"layers"},
+    {"scan"},
+    {"op"},
+    {"kernel"},
+    {"cells", "kernels", "tasks"},
+    {"job", "init"},
+    {"weights"},
+    {"cell"},
+    {"errors", "precision", "settings", "console", "interval", "__init__"},
+]
+FLOOR = {room: depth for depth, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("seqloom"):
+            yield from (f"seqloom.{a.name}" if node.module == "seqloom" else node.module for a in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("seqloom"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_a_module_imports_only_downwards(file):
+    if file == PACKAGE / "__init__.py":
+        return  # it re-exports everything, when asked
+    mine = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for module in imported(file):
+        theirs = room(module)
+        if theirs not in FLOOR:
+            continue  # seqloom.__version__ and the like
+        lazily = (mine, theirs) == ("cell", "cells")  # a name is looked up among all cells
+        assert lazily or FLOOR[mine] <= FLOOR[theirs], f"{mine} imports {module}, which stands above it"
+
+
+def test_cells_do_not_know_kernels_and_kernels_do_not_know_cells():
+    for one, other in (("cells", "kernels"), ("kernels", "cells")):
+        for file in (PACKAGE / one).glob("*.py"):
+            assert not any(room(m) == other for m in imported(file)), file
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_a_file_is_short(file):
+    assert len(file.read_text().splitlines()) <= 250
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_importing_the_layers_needs_torch_alone():
+    heavy = ("numpy", "sklearn", "pydantic", "rich", "cyclopts", "onnx")
+    use = "import seqloom; seqloom.GRU(2, 4)"
+    loaded = python(f"import sys, torch; before = set(sys.modules); {use}; print(*(set(sys.modules) - before))")
+    assert not [m for m in loaded if m.split(".")[0] in heavy]
+
+
+def test_importing_seqloom_adds_under_50_ms_to_torch():
+    code = "import torch, time; t = time.perf_counter(); import seqloom; seqloom.GRU; print(time.perf_counter() - t)"
+    assert min(float(python(code)[0]) for _ in range(3)) < 0.05
+
+
+def test_every_public_name_is_there_and_is_typed():
+    block = (PACKAGE / "__init__.py").read_text().split("if TYPE_CHECKING:")[1].split("\n\n")[0]
+    typed = {a.name for n in ast.walk(ast.parse("if 1:" + block)) if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert typed == set(seqloom.__all__)
+    for name in seqloom.__all__:
+        assert getattr(seqloom, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'GUR'"):
+        _ = seqloom.GUR
