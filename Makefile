@@ -21,7 +21,7 @@ format: .venv/installed
 
 # On a machine with a GPU and a torch of its own; installs nothing but seqloom.
 test-gpu:
-	$(PYTHON) -m pytest -m gpu -p no:cacheprovider
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py tests/test_doctor.py
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -43,6 +43,8 @@ for line, code in blocks:
 with open(sys.argv[1], "w") as file:
     json.dump([printed, error], file)
 """
+# Warnings are errors; but torch deprecates its own calls, and a page cannot help that.
+STRICT = ("-W", "error", "-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def snippet_problem(page: Path, folder: Path) -> str:
     shown = {b.line: after for b, after in pairwise(fenced) if after.follows and after.info in ("", "text")}
     result = folder / "printed.json"  # a file, for a snippet may start programs that print
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RUNNER, str(result)],
+        [sys.executable, *STRICT, "-c", RUNNER, str(result)],
         input=json.dumps([str(page), [[b.line, b.text] for b in snippets]]),
         capture_output=True,
         text=True,

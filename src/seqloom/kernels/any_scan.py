@@ -58,7 +58,8 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     start = cell.start(job.x) if job.reset is not None else ()
     if torch.compiler.is_exporting():
         with torch.no_grad():  # an exported layer is for use; the operator's own backward would fix the batch size
-            y, states = _forward(cell, x, job.per_step(), job.state, start, job.mask)
+            state, start = (tuple(t.detach() for t in part) for part in (job.state, start))
+            y, states = _forward(cell, x.detach(), job.per_step(), state, start, job.mask)
     else:
         own = weights(cell)
         y, *states = _Scan.apply(_compiled(cell), job, list(own), x, *job.state, *start, *own.values())

@@ -1,0 +1,122 @@
+"""The layers on a GPU: cuDNN behind the same contract. Run by `make test-gpu`."""
+
+import copy
+
+import pytest
+import torch
+
+import seqloom
+import seqloom.cells
+from seqloom.cell import Cell
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
+def both(name, **settings):
+    layer = seqloom.Recurrent(name, 16, 32, 2, bidirectional=True, batch_first=True, **settings)
+    return layer, copy.deepcopy(layer).cuda()
+
+
+@pytest.mark.parametrize("lengths", [None, [9, 0, 4]])
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_a_layer_gives_on_the_gpu_what_it_gives_on_the_cpu(name, lengths):
+    here, there = both(name)
+    x = torch.randn(3, 9, 16)
+    weight = torch.randn(3, 9, 64)
+    found = []
+    for layer, device in ((here, "cpu"), (there, "cuda")):
+        given = None if lengths is None else torch.tensor(lengths)
+        y, _ = layer(x.to(device), lengths=given)
+        (y * weight.to(device)).sum().backward()
+        found.append([y.detach().cpu(), *(p.grad.cpu() for p in layer.parameters())])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
+def test_cudnn_runs_and_has_a_backward_in_eval_mode(name):
+    _, layer = both(name)
+    layer.eval()
+    x = torch.randn(3, 9, 16, device="cuda", requires_grad=True)
+    assert set(seqloom.explain(layer, x).kernels) == {f"{name}_aten"}
+    layer(x)[0].sum().backward()
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_a_second_derivative_goes_through_cudnn(name):
+    here, there = both(name)
+    found = []
+    for layer, device in ((here, "cpu"), (there, "cuda")):
+        x = torch.linspace(-1, 1, 3 * 5 * 16).view(3, 5, 16).to(device).requires_grad_()
+        (g,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        g.square().sum().backward()
+        found.append(x.grad.cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "attn_rnn"])
+def test_autocast_returns_its_type_and_carries_full_precision(name):
+    _, layer = both(name)
+    with torch.autocast("cuda", torch.bfloat16):
+        y, state = layer(torch.randn(3, 9, 16, device="cuda"))
+    assert y.dtype == torch.bfloat16
+    assert all(s.dtype == torch.float32 for s in (state if isinstance(state, tuple) else (state,)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_low_precision_runs(name, dtype):
+    _, layer = both(name)
+    layer.to(dtype)
+    y, _ = layer(torch.randn(3, 9, 16, device="cuda", dtype=dtype), lengths=[9, 0, 4])
+    y.sum().backward()
+    assert torch.isfinite(y).all() and y.dtype == dtype
+
+
+def test_lengths_and_reset_on_the_gpu_make_no_synchronisation():
+    _, layer = both("gru")
+    x = torch.randn(3, 9, 16, device="cuda")
+    lengths = torch.tensor([9, 0, 4], device="cuda")
+    layer(x, lengths=lengths)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer(x, lengths=lengths)[0].sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_an_input_elsewhere_is_refused_by_name():
+    _, layer = both("gru")
+    with pytest.raises(ValueError, match="input is on cpu, the layer's weights are on cuda"):
+        layer(torch.randn(3, 9, 16))
+    with pytest.raises(ValueError, match=r"hx\[0\] is on cpu"):
+        layer(torch.randn(3, 9, 16, device="cuda"), torch.zeros(4, 3, 32))
+
+
+def test_dropout_is_the_same_for_the_same_seed():
+    _, layer = both("attn_rnn", dropouts=seqloom.Dropouts(recurrent=0.2, zoneout=0.2, weight=0.2), dropout=0.2)
+    x = torch.randn(3, 9, 16, device="cuda")
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        runs.append(layer(x)[0])
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.AttnRNN])
+def test_compile_makes_one_graph(kind):
+    layer = kind(16, 32, batch_first=True).cuda()
+    whole = torch.compile(copy.deepcopy(layer), fullgraph=True)
+    x = torch.randn(3, 9, 16, device="cuda")
+    found = []
+    for model in (layer, whole):
+        y, _ = model(x)
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
