@@ -26,7 +26,7 @@ def run_job(
     cell: Cell, job: Job, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensor, State]:
     """A job by the kernel asked for; `values` stand in for weights of the same name."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    if torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag:  # is_exporting() of 2.11 lies
         y, state = scan_in_graph(cell, job, kernel, values or {})
     else:
         cell = bound(cell, values) if values else cell

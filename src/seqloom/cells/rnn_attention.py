@@ -52,8 +52,7 @@ class RNNAttentionCell(Cell, name="rnn_attention"):
         h, K, filled = state
         q = F.linear(masked(h, mask), self.weight_q)
         s = (q.unsqueeze(1) * K).sum(-1) / math.sqrt(self.hidden_size)
-        e = torch.exp(s - s.amax(-1, keepdim=True)) * filled
-        a = e / (e.sum(-1, keepdim=True) + 1e-9)  # nothing to look at: all zero
+        a = torch.softmax(torch.where(filled > 0, s, -1e4), -1) * filled  # nothing to look at: all zero
         c = (a.unsqueeze(-1) * K).sum(1)
         return {"a": a, "c": c}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.backends.cudnn import rnn
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
@@ -44,9 +45,25 @@ def names(cell: Cell) -> list[str]:
     return [n for n in order if getattr(cell, n, None) is not None]
 
 
-def run_fused(cell: Cell, job: Job, fused: Fused) -> tuple[Tensor, State]:
+def together(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
+    """On a GPU: copies of the weights in one piece of memory, without which cuDNN complains, and copies too."""
+    if not (weights[0].is_cuda and torch.backends.cudnn.enabled):
+        return weights
+    proj, code = getattr(cell, "proj_size", 0), rnn.get_cudnn_mode(mode)
+    copies = [w.clone() for w in weights]
+    torch._cudnn_rnn_flatten_weight(copies, len(copies), cell.input_size, code, cell.hidden_size, proj, 1, True, False)
+    return copies
+
+
+def run_fused(cell: Cell, job: Job, mode: str, fused: Fused) -> tuple[Tensor, State]:
     """Run `fused` with torch's gradients, and with the reference's where those are derived again."""
     used = names(cell)
+
+    def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same values, cut off from their history, the weights as cuDNN wants them."""
+        k = 1 + len(job.state)
+        weights = together(cell, mode, [t.detach() for t in tensors[k:]])
+        return [*(t.detach() for t in tensors[:k]), *weights]
 
     def fast(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         y, state = fused(x, rest[: len(job.state)], list(rest[len(job.state) :]))
@@ -64,9 +81,9 @@ def run_fused(cell: Cell, job: Job, fused: Fused) -> tuple[Tensor, State]:
         inputs = [t.to(amp) for t in inputs]
     with torch.autocast(job.x.device.type, enabled=False) if amp else nullcontext():
         if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-            y, *state = _Twice.apply(fast, slow, *inputs)
+            y, *state = _Twice.apply(leaves, fast, slow, *inputs)
         else:
-            y, *state = fast(*inputs)
+            y, *state = fast(*leaves(inputs))
     return y, tuple(s.to(d) for s, d in zip(state, carried, strict=True))
 
 
@@ -74,9 +91,11 @@ class _Twice(torch.autograd.Function):
     """First derivative by the fused kernel's backward; further ones through the reference."""
 
     @staticmethod
-    def forward(ctx: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, leaves: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        inputs = leaves(tensors)
         with torch.enable_grad():
-            inputs = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+            for leaf, t in zip(inputs, tensors, strict=True):
+                leaf.requires_grad_(t.requires_grad)
             outputs = fast(*inputs)
         ctx.slow, ctx.inner = slow, (inputs, outputs)
         ctx.save_for_backward(*tensors)
@@ -93,7 +112,7 @@ class _Twice(torch.autograd.Function):
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
         ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
         found = iter(torch.autograd.grad(ends, wanted, pulls, True, again, allow_unused=True))
-        return None, None, *(next(found) if t.requires_grad else None for t in inputs)
+        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
 
 
 def at_lengths(y: Tensor, h: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

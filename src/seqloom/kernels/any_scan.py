@@ -111,13 +111,26 @@ class _Compiled:
         view = self.view = bound(cell, weights(cell))
         view.__dict__["_home"] = None  # or this would keep the layer alive
         self.lock = threading.RLock()
-        self.forward: Callable[..., Any] = torch.compile(lambda *a: _forward(view, *a), fullgraph=True, dynamic=True)
-        self.reverse: Callable[..., Any] = torch.compile(lambda *a: _reverse(view, *a), fullgraph=True, dynamic=True)
+        self.forward: Callable[..., Any] = torch.compile(lambda *a: _forward(view, *a), fullgraph=True)
+        self.reverse: Callable[..., Any] = torch.compile(lambda *a: _reverse(view, *a), fullgraph=True)
 
     def set(self, own: Parts) -> None:
         for name, value in own.items():
             *path, leaf = name.split(".")
             reduce(getattr, path, self.view).__dict__[leaf] = value.detach()
+
+
+def any_size(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
+    """The same arguments, marked: one program for every length and batch, of these features."""
+    states, start, mask, *grads = rest
+    over_time = [x, *now.values(), *(g for part in grads for g in (part if isinstance(part, tuple) else (part,)))]
+    over_time += states if grads else ()
+    over_rows = [*start, *(() if mask is None else (mask,)), *(() if grads else states)]
+    for tensors, dims in ((over_time, 2), (over_rows, 1)):
+        for t in tensors:
+            for dim in range(dims):
+                torch._dynamo.maybe_mark_dynamic(t, dim)
+    return x, now, *rest
 
 
 _cache: weakref.WeakKeyDictionary[Cell, _Compiled] = weakref.WeakKeyDictionary()
@@ -139,7 +152,7 @@ class _Scan(torch.autograd.Function):
         state, start = (tuple(t.detach() for t in part) for part in (state, start))
         with code.lock, torch.no_grad():
             code.set(own)
-            y, states = code.forward(x.detach(), job.per_step(), state, start, job.mask)
+            y, states = code.forward(*any_size(x.detach(), job.per_step(), state, start, job.mask))
         ctx.code, ctx.job, ctx.names = code, job, names
         ctx.save_for_backward(x, *rest, *states)
         return y, *states
@@ -157,7 +170,7 @@ class _Scan(torch.autograd.Function):
         now = job.per_step()
         with code.lock, torch.no_grad():
             code.set(own)
-            first, totals = code.reverse(x, now, before, start, job.mask, dy, dstates)
+            first, totals = code.reverse(*any_size(x, now, before, start, job.mask, dy, dstates))
         dx, dstart, down = _batched(code.view, x, now, before, start, job.mask, own, (dy, *totals))
         return None, None, None, dx, *first, *dstart, *down
 

@@ -23,4 +23,4 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
         y, h = at_lengths(y, state[0], job.lengths)
         return y, (h,)
 
-    return run_fused(cell, job, fused)
+    return run_fused(cell, job, "GRU", fused)

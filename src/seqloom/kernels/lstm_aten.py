@@ -44,4 +44,4 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
         last = (torch.cat(parts[::-1])[back] for parts in zip(*gone, strict=True))
         return torch.cat(pieces, 1)[back], tuple(last)
 
-    return run_fused(cell, job, fused)
+    return run_fused(cell, job, "LSTM", fused)
