@@ -24,6 +24,7 @@ PACKAGES = ("torch", "seqloom", "numpy", "scikit-learn", "onnxruntime")
 COMPILERS = ("c++", "g++", "clang++", "cl")
 ANY = "gru"  # the cell that stands for all where a kernel takes any
 SLACK = 1e-6  # of the largest value: both may round differently by a few units
+CUDNN = 2e-5  # its fused layers round more coarsely than that, in torch.nn as here
 
 Run = Callable[[Cell, Job], tuple[Tensor, State]]
 
@@ -126,7 +127,8 @@ def _self_test(name: str, device: str, run: Run, cell: Cell, x: Tensor) -> Verdi
             loop = _distance(_everything(any_loop.run, cell, x), exact)
     except Exception as error:
         return Verdict(name, device, "", f"FAILED: {error}")
-    close = theirs <= 2 * loop + SLACK  # False for NaN
+    slack = CUDNN if device == "cuda" and name.endswith("_aten") else SLACK
+    close = theirs <= 2 * loop + slack  # False for NaN
     return Verdict(name, device, "", "ok" if close else f"FAILED: off by {theirs:.1e}", theirs, loop)
 
 
