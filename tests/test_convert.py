@@ -145,7 +145,7 @@ def test_a_layer_with_hooks_is_refused_by_name_and_the_model_left_as_it_was(chan
     model = nn.ModuleDict({"first": nn.GRU(3, 4), "second": nn.GRU(3, 4)})
     change(model["second"])
     expected = [layer(X)[0] for layer in model.values()]
-    with pytest.raises(ValueError, match=r"second.*hooks or computed weights.*convert first"):
+    with pytest.raises(ValueError, match=r"second.*hooks or computed weights.*convert, then add them"):
         seqloom.convert(model)
     assert type(model["first"]) is nn.GRU
     for layer, y in zip(model.values(), expected, strict=True):
