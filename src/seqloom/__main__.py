@@ -11,7 +11,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("cyclopts", "pydantic", "rich", "sklearn"):
             raise
-        sys.exit(f"seqloom: the lab needs {error.name}; install it with: pip install 'seqloom[lab]'")
+        print(f"seqloom: the lab needs {error.name}; install it with: pip install 'seqloom[lab]'", file=sys.stderr)
+        sys.exit(2)
     cli.main()
 
 
