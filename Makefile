@@ -23,7 +23,7 @@ format: .venv/installed
 test-gpu:
 	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py tests/test_doctor.py
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,onnx,test]'
 	touch $@

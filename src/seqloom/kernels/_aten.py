@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.backends.cudnn import rnn
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import any_loop
+from seqloom.kernels._transforms import transformed
+from seqloom.kernels._twice import detached, run_twice
 from seqloom.precision import autocast_dtype
-from seqloom.weights import bound
-
-Fused = Callable[[Tensor, State, list[Tensor]], tuple[Tensor, State]]
 
 
 def why_not_aten(cell: Cell, job: Job) -> str | None:
@@ -30,13 +27,9 @@ def why_not_aten(cell: Cell, job: Job) -> str | None:
         return "torch's fused kernels cannot reset inside a sequence"
     if job.x.shape[0] == 0:
         return "the batch is empty"
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return "torch's fused kernels know no vmap and no forward-mode derivative"
     if job.x.device.type == "meta":
         return "there is nothing to run on the meta device"
-    if torch.compiler.is_exporting():
-        return "torch's fused kernels freeze the length when exported"
-    return None
+    return transformed()
 
 
 def names(cell: Cell) -> list[str]:
@@ -55,64 +48,22 @@ def together(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
     return copies
 
 
-def run_fused(cell: Cell, job: Job, mode: str, fused: Fused) -> tuple[Tensor, State]:
-    """Run `fused` with torch's gradients, and with the reference's where those are derived again."""
-    used = names(cell)
-
-    def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The same values, cut off from their history, the weights as cuDNN wants them."""
-        k = 1 + len(job.state)
-        weights = together(cell, mode, [t.detach() for t in tensors[k:]])
-        return [*(t.detach() for t in tensors[:k]), *weights]
-
-    def fast(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        y, state = fused(x, rest[: len(job.state)], list(rest[len(job.state) :]))
-        return y, *state
-
-    def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        view = bound(cell, dict(zip(used, rest[len(job.state) :], strict=True)))
-        y, state = any_loop.run(view, Job(x, rest[: len(job.state)], job.lengths))
-        return y, *state
-
-    inputs = [job.x, *job.state, *(getattr(cell, n) for n in used)]
+def run_fused(cell: Cell, job: Job, mode: str, fused: Callable[..., tuple[Tensor, State]]) -> tuple[Tensor, State]:
+    """One of torch's functions, in autocast's type where that is on."""
+    own = {name: getattr(cell, name) for name in names(cell)}
     carried = [s.dtype for s in job.state]
     amp = autocast_dtype(job.x.device.type)
     if amp is not None:
-        inputs = [t.to(amp) for t in inputs]
+        job = replace(job, x=job.x.to(amp), state=tuple(s.to(amp) for s in job.state))
+        own = {name: w.to(amp) for name, w in own.items()}
+
+    def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+        k = 1 + len(job.state)
+        return [*detached(tensors[:k]), *together(cell, mode, detached(tensors[k:]))]
+
     with torch.autocast(job.x.device.type, enabled=False) if amp else nullcontext():
-        if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-            y, *state = _Twice.apply(leaves, fast, slow, *inputs)
-        else:
-            y, *state = fast(*leaves(inputs))
+        y, state = run_twice(cell, job, own, lambda x, s, w: fused(x, s, list(w.values())), leaves)
     return y, tuple(s.to(d) for s, d in zip(state, carried, strict=True))
-
-
-class _Twice(torch.autograd.Function):
-    """First derivative by the fused kernel's backward; further ones through the reference."""
-
-    @staticmethod
-    def forward(ctx: Any, leaves: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        inputs = leaves(tensors)
-        with torch.enable_grad():
-            for leaf, t in zip(inputs, tensors, strict=True):
-                leaf.requires_grad_(t.requires_grad)
-            outputs = fast(*inputs)
-        ctx.slow, ctx.inner = slow, (inputs, outputs)
-        ctx.save_for_backward(*tensors)
-        return tuple(o.detach() for o in outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()
-        inputs, outputs = ctx.inner
-        if again:
-            inputs = ctx.saved_tensors
-            outputs = ctx.slow(*inputs)
-        wanted = [t for t in inputs if t.requires_grad]
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
-        ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
-        found = iter(torch.autograd.grad(ends, wanted, pulls, True, again, allow_unused=True))
-        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
 
 
 def at_lengths(y: Tensor, h: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

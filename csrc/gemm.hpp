@@ -1,0 +1,104 @@
+// Small products with weights that are packed once: C[m][n] (+)= A[m][k] W[n][k].
+#pragma once
+#include <cstdlib>
+#include <new>
+
+#include "vec.hpp"
+
+template <class T>
+constexpr int PANEL = 4 * N<T>;  // columns that one micro-kernel makes
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+template <class T>
+inline int64_t padded(int64_t n) {
+  return round_up(n, PANEL<T>);
+}
+
+// Memory for one thread, aligned, zeroed, given back at the end of its scope.
+template <class T>
+struct Buffer {
+  T* p;
+  explicit Buffer(int64_t n) {
+    size_t bytes = round_up((n > 0 ? n : 1) * sizeof(T), 64);
+    p = (T*)std::aligned_alloc(64, bytes);
+    if (!p) throw std::bad_alloc();
+    std::memset(p, 0, bytes);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { std::free(p); }
+  operator T*() const { return p; }
+};
+
+// A weight matrix as panels [n / PANEL][k][PANEL]. Each gate of `hidden` rows is padded to whole panels; what is padded is 0,
+// and with it every value that a cell computes there.
+template <class T>
+struct Packed {
+  int64_t n, k;
+  Buffer<T> w;
+  // W[row][col] = from[row * rows_by + col * cols_by]; `gates` blocks of `hidden` rows, `cols` columns padded to k
+  Packed(const T* from, int64_t gates, int64_t hidden, int64_t cols, int64_t rows_by, int64_t cols_by)
+      : n(gates * padded<T>(hidden)), k(padded<T>(cols)), w(n * k) {
+    int64_t hp = padded<T>(hidden);
+    for (int64_t g = 0; g < gates; g++)
+      for (int64_t r = 0; r < hidden; r++)
+        for (int64_t c = 0; c < cols; c++) at(g * hp + r, c) = from[(g * hidden + r) * rows_by + c * cols_by];
+  }
+  Packed(int64_t n, int64_t k) : n(n), k(k), w(n * k) {}
+  T& at(int64_t row, int64_t col) const { return w.p[(row / PANEL<T> * k + col) * PANEL<T> + row % PANEL<T>]; }
+};
+
+// What C held is added last: small products added one by one to a large number would each be rounded to its size.
+template <class T, int M>
+inline void micro(const T* A, int64_t lda, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add) {
+  constexpr int n = N<T>;
+  V<T> c[M][4];
+  for (int m = 0; m < M; m++)
+    for (int j = 0; j < 4; j++) c[m][j] = bias ? load(bias + j * n) : V<T>{};
+  for (int64_t k = 0; k < K; k++) {
+    V<T> w[4];
+    for (int j = 0; j < 4; j++) w[j] = load(W + k * PANEL<T> + j * n);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+      V<T> a = all(A[m * lda + k]);
+      for (int j = 0; j < 4; j++) c[m][j] += a * w[j];
+    }
+  }
+  for (int m = 0; m < M; m++)
+    for (int j = 0; j < 4; j++) store(C + m * ldc + j * n, add ? c[m][j] + load(C + m * ldc + j * n) : c[m][j]);
+}
+
+// One row alone waits for its own sums: two sets of them.
+template <class T>
+inline void micro_one(const T* A, const T* W, T* C, int64_t K, const T* bias, bool add) {
+  constexpr int n = N<T>;
+  V<T> c[4], d[4];
+  for (int j = 0; j < 4; j++) c[j] = bias ? load(bias + j * n) : V<T>{}, d[j] = V<T>{};
+  for (int64_t k = 0; k < K; k += 2) {
+    V<T> a = all(A[k]), b = all(A[k + 1]);
+    for (int j = 0; j < 4; j++) {
+      c[j] += a * load(W + k * PANEL<T> + j * n);
+      d[j] += b * load(W + (k + 1) * PANEL<T> + j * n);
+    }
+  }
+  for (int j = 0; j < 4; j++) store(C + j * n, add ? c[j] + d[j] + load(C + j * n) : c[j] + d[j]);
+}
+
+template <class T>
+inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc, int64_t M, const T* bias, bool add = false) {
+  for (int64_t n = 0; n < W.n; n += PANEL<T>) {
+    const T *w = W.w + n * W.k, *b = bias ? bias + n : nullptr;
+    int64_t m = 0;
+    for (; m + 6 <= M; m += 6) micro<T, 6>(A + m * lda, lda, w, C + m * ldc + n, ldc, W.k, b, add);
+    const T* a = A + m * lda;
+    T* c = C + m * ldc + n;
+    switch (M - m) {
+      case 5: micro<T, 5>(a, lda, w, c, ldc, W.k, b, add); break;
+      case 4: micro<T, 4>(a, lda, w, c, ldc, W.k, b, add); break;
+      case 3: micro<T, 3>(a, lda, w, c, ldc, W.k, b, add); break;
+      case 2: micro<T, 2>(a, lda, w, c, ldc, W.k, b, add); break;
+      case 1: micro_one<T>(a, w, c, W.k, b, add); break;
+    }
+  }
+}

@@ -1,0 +1,116 @@
+"""The CPU engine: csrc/ compiled with the package, called by address through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.job import Job
+
+LIB = Path(__file__).parents[1] / "lib"
+FUNCTIONS = ("rnn", "gru", "lstm", "attn_rnn")  # forward and backward each, as csrc/engine.cpp lists them
+TYPES = {torch.float32: 0, torch.float64: 1}
+ROWS_A_THREAD = 4  # fewer are not worth starting a thread for
+
+_plain = ("lengths", "x", "h0", "c0")
+_last = ("y", "c", "h1", "c1", "dy", "dh1", "dc1", "dx", "dh0", "dc0")
+
+
+class Args(ctypes.Structure):
+    """csrc/args.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("B", "T", "H", "heads", "parts", "norm")),
+        *((name, ctypes.c_void_p) for name in _plain),
+        ("w", ctypes.c_void_p * 4),
+        ("b", ctypes.c_void_p * 4),
+        *((name, ctypes.c_void_p) for name in _last),
+        ("d", ctypes.c_void_p * 4),
+    ]
+
+
+@cache
+def library() -> ctypes.CDLL | str:
+    """The engine for this machine, or why there is none."""
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    order = ("avx512", "avx2", "default")
+    for isa in order[order.index(best) if best in order else len(order) - 1 :]:
+        file = LIB / f"engine_{isa}.so"
+        if file.exists():
+            engine = ctypes.CDLL(str(file))
+            engine.seqloom_args_size.restype = ctypes.c_int64
+            if engine.seqloom_args_size() != ctypes.sizeof(Args):
+                return f"{file.name} belongs to another version of seqloom; install it again"
+            return engine
+    reason = LIB / "missing.txt"
+    return reason.read_text() if reason.exists() else "seqloom was installed without its CPU engine"
+
+
+def why_not_cpu(job: Job) -> str | None:
+    """What the engine does not do, for any cell."""
+    if job.x.device.type != "cpu":
+        return f"the CPU engine does not run on {job.x.device.type}"
+    if job.x.dtype not in TYPES:
+        return f"the CPU engine knows float32 and float64, not {job.x.dtype}"
+    if torch.is_autocast_enabled("cpu"):
+        return "the CPU engine does not run under autocast"
+    for field, name in (("reset", "reset"), ("mask", "recurrent dropout"), ("keep", "zoneout"), ("dt", "timespans")):
+        if getattr(job, field) not in (None, ()):
+            return f"the CPU engine has no {name} yet"
+    engine = library()
+    return engine if isinstance(engine, str) else None
+
+
+def call(cell: str, backward: bool, dtype: torch.dtype, shape: Sequence[int], **tensors: Any) -> None:
+    """One function of the engine; tensors must be contiguous and stay alive until it returns."""
+    args = Args(*shape)
+    for name, value in tensors.items():
+        if isinstance(value, (list, tuple)):
+            for i, t in enumerate(value):
+                getattr(args, name)[i] = None if t is None else _address(t)
+        elif isinstance(value, Tensor):
+            setattr(args, name, _address(value))
+        elif value is not None:
+            setattr(args, name, value)
+    engine = library()
+    assert isinstance(engine, ctypes.CDLL)
+    threads = max(1, min(torch.get_num_threads(), shape[0] // ROWS_A_THREAD))
+    number = 2 * FUNCTIONS.index(cell) + backward
+    if engine.seqloom_run(number, TYPES[dtype], threads, ctypes.byref(args)):
+        raise MemoryError(f"the CPU engine had no memory for {cell} with batch {shape[0]} and hidden size {shape[2]}")
+
+
+def _address(t: Tensor) -> int:
+    assert t.is_contiguous()
+    return t.data_ptr()
+
+
+def outputs(x: Tensor, lengths: Tensor | None, *shape: int) -> Tensor:
+    """Room for results; what lies past a length is not written, so it starts as 0."""
+    return x.new_empty(shape) if lengths is None else x.new_zeros(shape)
+
+
+def past(y: Tensor, h0: Tensor) -> Tensor:
+    """The state before every step, as rows: (B * T, H)."""
+    return torch.cat([h0.unsqueeze(1), y[:, :-1]], 1).flatten(0, 1)
+
+
+def product(d: Tensor, x: Tensor) -> Tensor:
+    """d^T x over many rows, in pieces: one long sum in float32 would be further off than the loop's short ones."""
+    rows = max(1, math.isqrt(len(d)))
+    total = d[:rows].T @ x[:rows]
+    for start in range(rows, len(d), rows):
+        total.addmm_(d[start : start + rows].T, x[start : start + rows])
+    return total
+
+
+def total(d: Tensor) -> Tensor:
+    """(B, T, M) summed to (M,), again in two short sums."""
+    return d.sum(1).sum(0)

@@ -1,0 +1,75 @@
+"""Second derivatives for kernels that have only a first: through the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.job import Job
+from seqloom.kernels import any_loop
+from seqloom.weights import bound
+
+Fused = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
+Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+def detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.detach() for t in tensors]
+
+
+def run_twice(
+    cell: Cell, job: Job, own: Mapping[str, Tensor], fused: Fused, leaves: Leaves = detached
+) -> tuple[Tensor, State]:
+    """Run `fused` on the input, the state and the cell's own weights.
+
+    `leaves` gives the same values, cut off from their history, as the kernel wants them.
+    """
+    names, k = list(own), len(job.state)
+
+    def fast(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        y, state = fused(x, rest[:k], dict(zip(names, rest[k:], strict=True)))
+        return y, *state
+
+    def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        view = bound(cell, dict(zip(names, rest[k:], strict=True)))
+        y, state = any_loop.run(view, Job(x, rest[:k], job.lengths))
+        return y, *state
+
+    inputs = [job.x, *job.state, *own.values()]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        y, *state = _Twice.apply(leaves, fast, slow, *inputs)
+    else:
+        y, *state = fast(*leaves(inputs))
+    return y, tuple(state)
+
+
+class _Twice(torch.autograd.Function):
+    """First derivative by the fused kernel's backward; further ones through the reference."""
+
+    @staticmethod
+    def forward(ctx: Any, leaves: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        inputs = leaves(tensors)
+        with torch.enable_grad():
+            for leaf, t in zip(inputs, tensors, strict=True):
+                leaf.requires_grad_(t.requires_grad)
+            outputs = fast(*inputs)
+        ctx.slow, ctx.inner = slow, (inputs, outputs)
+        ctx.save_for_backward(*tensors)
+        return tuple(o.detach() for o in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        again = torch.is_grad_enabled()
+        inputs, outputs = ctx.inner
+        if again:
+            inputs = ctx.saved_tensors
+            outputs = ctx.slow(*inputs)
+        wanted = [t for t in inputs if t.requires_grad]
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+        ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
+        found = iter(torch.autograd.grad(ends, wanted, pulls, True, again, allow_unused=True))
+        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
