@@ -19,11 +19,8 @@ struct Attn {
       : a(a), H(a.H), hp(padded<T>(H)), d(H / a.heads), scale(T(1) / std::sqrt(T(H / a.heads))), A(2 * hp, hp),
         O((const T*)a.w[1], 1, H, H, H, 1), G((const T*)a.w[2] + H, 1, H, H, 2 * H, 1), bA(2 * hp), bo((const T*)a.b[1], 1, H),
         gamma((const T*)a.w[3], 1, H), beta((const T*)a.b[3], 1, H) {
-    for (int64_t r = 0; r < H; r++)
-      for (int64_t c = 0; c < H; c++) {
-        A.at(r, c) = ((const T*)a.w[0])[r * H + c];
-        A.at(hp + r, c) = ((const T*)a.w[2])[r * 2 * H + c];
-      }
+    A.put(0, 0, (const T*)a.w[0], H, H, H, 1);
+    A.put(hp, 0, (const T*)a.w[2], H, H, 2 * H, 1);
     spread<T>(bA, (const T*)a.b[0], 1, H);
     spread<T>(bA + hp, (const T*)a.b[2], 1, H);
   }

@@ -64,11 +64,8 @@ void attn_rnn_backward(const Args& a, int part, int parts) {
   Rows rows(a.B, a.T, a.lengths, part, parts);
   const int64_t m0 = rows.count(), chunk = chunk_of(m0), c = chunk * m0;
   Packed<T> Gt((const T*)a.w[2] + H, 1, H, H, 1, 2 * H), Ot((const T*)a.w[1], 1, H, H, 1, H), At(hp, 2 * hp);
-  for (int64_t r = 0; r < H; r++)
-    for (int64_t k = 0; k < H; k++) {
-      At.at(k, r) = ((const T*)a.w[0])[r * H + k];
-      At.at(k, hp + r) = ((const T*)a.w[2])[r * 2 * H + k];
-    }
+  At.put(0, 0, (const T*)a.w[0], H, H, 1, H);
+  At.put(0, hp, (const T*)a.w[2], H, H, 1, 2 * H);
   Buffer<T> h(c * hp), u(c * hp), qg(c * 2 * hp), p(c * a.heads * 4), aC(c * hp), s(c * hp), o(c * hp), xhat(c * hp), r(c);
   Buffer<T> dh(m0 * hp), next(m0 * hp), dqg(m0 * 2 * hp), dout(m0 * hp), ds(m0 * hp), v(m0 * hp), du(hp), dscale(m0 * 2 * hp);
   for (int64_t i = 0; i < m0; i++) spread<T>(dh + i * hp, (const T*)a.dh1 + rows.row[i] * H, 1, H);

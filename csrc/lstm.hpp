@@ -52,9 +52,7 @@ void lstm_backward(const Args& a, int part, int parts) {
   Rows rows(a.B, a.T, a.lengths, part, parts);
   const int64_t m0 = rows.count(), chunk = chunk_of(m0);
   Packed<T> U((const T*)a.w[0], n, H, H, H, 1), Ut(hp, n * hp);
-  for (int64_t g = 0; g < n; g++)
-    for (int64_t r = 0; r < H; r++)
-      for (int64_t c = 0; c < H; c++) Ut.at(c, g * hp + r) = ((const T*)a.w[0])[(g * H + r) * H + c];
+  for (int64_t g = 0; g < n; g++) Ut.put(0, g * hp, (const T*)a.w[0] + g * H * H, H, H, 1, H);
   Spread<T> b((const T*)a.b[0], n, H);
   Buffer<T> h(chunk * m0 * hp), g(chunk * m0 * n * hp), gx(n * hp), c(hp), c1(hp), dh(m0 * hp), dc(m0 * hp), dg(m0 * n * hp);
   for (int64_t i = 0; i < m0; i++) {

@@ -46,9 +46,11 @@ inline V<T> all(T x) {
 }
 template <class T>
 inline T sum(V<T> v) {
-  T s = 0;
-  for (int i = 0; i < N<T>; i++) s += v[i];
-  return s;
+  T s[N<T>];
+  store(s, v);
+  for (int half = N<T> / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) s[i] += s[i + half];
+  return s[0];
 }
 template <class T>
 inline V<T> pick(typename Simd<T>::I yes, V<T> a, V<T> b) {
@@ -94,8 +96,7 @@ inline V<T> sigmoid(V<T> x) {
   return T(1) / (T(1) + vexp(-x));
 }
 
-// tanh: by exp far from 0; near it, where 1 - 2t / (1 + t) loses digits, x + x^3 P(x^2) (Cephes' constants for float,
-// a truncated series for double, good to 1e-16 below 0.2).
+// tanh: by exp far from 0; near it, where 1 - 2t / (1 + t) loses digits, x + x^3 P(x^2), for double P / Q (Cephes' constants).
 inline V<float> vtanh(V<float> x) {
   V<float> z = x * x, p = all(-5.70498872745e-3f);
   for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f}) p = p * z + c;
@@ -103,10 +104,10 @@ inline V<float> vtanh(V<float> x) {
   return pick<float>(z < 0.390625f, p * z * x + x, pick<float>(x < 0.f, -far, far));
 }
 inline V<double> vtanh(V<double> x) {
-  V<double> z = x * x, p = all(-929569. / 638512875);
-  for (double c : {21844. / 6081075, -1382. / 155925, 62. / 2835, -17. / 315, 2. / 15, -1. / 3}) p = p * z + c;
+  V<double> z = x * x, p = (-9.64399179425052238628e-1 * z - 9.92877231001918586564e1) * z - 1.61468768441708447952e3;
+  V<double> q = ((z + 1.12811678491632931402e2) * z + 2.23548839060100448583e3) * z + 4.84406305325125486048e3;
   V<double> t = vexp(-2. * absolute(x)), far = 1. - 2. * t / (1. + t);
-  return pick<double>(z < 0.01, p * z * x + x, pick<double>(x < 0., -far, far));
+  return pick<double>(z < 0.390625, p / q * z * x + x, pick<double>(x < 0., -far, far));
 }
 
 // The normal distribution at x: cdf and density. For float, erf(a) = 1 - exp(-a^2) t P(t) with t = 1 / (1 + a / 2), where P

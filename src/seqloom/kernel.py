@@ -19,7 +19,7 @@ BACKENDS = ("parallel", "cpu", "aten", "scan", "loop")  # fastest first; a kerne
 
 
 class Kernel(Protocol):
-    """A module of `kernels/`."""
+    """A module of `kernels/`. One that auto should leave to another also has not_unasked(), the reason."""
 
     def why_not(self, cell: Cell, job: Job) -> str | None: ...
     def run(self, cell: Cell, job: Job) -> tuple[Tensor, State]: ...
@@ -72,10 +72,8 @@ def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
 
 
 def _reasons(cell: Cell, job: Job) -> Iterator[tuple[str, str | None]]:
-    from seqloom.kernels import any_scan
-
     for name in for_cell(cell):
-        reason = load(name).why_not(cell, job)
-        if reason is None and name == "any_scan":
-            reason = any_scan.not_unasked(cell, job)
-        yield name, reason
+        kernel = load(name)
+        reason = kernel.why_not(cell, job)
+        unasked = getattr(kernel, "not_unasked", None)
+        yield name, reason or (unasked(cell, job) if unasked else None)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seqloom.cell import Cell, State
+from seqloom.cell import Cell, State, find
+from seqloom.job import Job
+from seqloom.kernel import Kernel, load
+from seqloom.kernels import any_loop
 from seqloom.layers.recurrent import Recurrent
 from seqloom.scan import scan
 from seqloom.weights import bound, weights
+
+SHAPES = ((1, 1, 3, 4), (2, 1, 5, 12), (1, 40, 8, 8), (5, 9, 7, 20), (9, 33, 16, 36), (7, 64, 32, 64))  # B, T, D, H
+DRAWS = 4  # of weights and input: a single distance is a matter of luck
 
 
 def check_cell(cell: str | type[Cell], input_size: int = 5, hidden_size: int = 8, **settings: Any) -> None:
@@ -48,6 +55,69 @@ def check_layer(make: Callable[[], Recurrent]) -> None:
         _check_streaming(layer, x)
     _check_state_dict(layer, make, x)
     _check_types(layer, x)
+
+
+def check_kernel(
+    kernel: Kernel | str, cell: str | type[Cell], dtype: torch.dtype = torch.float32, **settings: Any
+) -> None:
+    """A kernel gives what the reference loop gives: outputs, last state and every gradient.
+
+    It may be at most twice as far from the loop in float64 (root mean square) as the loop in its own type, where a last
+    bit is allowed to both. Short, long, odd, ragged, strided, twice; memory left unwritten is NaN here.
+    """
+    code = load(kernel) if isinstance(kernel, str) else kernel
+    limit = 3 if dtype == torch.float64 else 2  # float64 is itself as far from the truth as the loop: 2 + 1
+    generator, strict = torch.random.get_rng_state(), torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then holds NaN
+    try:
+        for B, T, D, H in SHAPES:
+            for lengths in (None, torch.arange(B) * T // max(1, B - 1)):
+                where = f"B={B} T={T} D={D} H={H} lengths={lengths}"
+                far: dict[str, float] = defaultdict(float)
+                near: dict[str, float] = defaultdict(float)
+                for seed in range(DRAWS):
+                    torch.manual_seed(seed)
+                    one = find(cell)(D, H, **settings)
+                    x = torch.randn(T, B, D).transpose(0, 1)  # strided
+                    _add_errors(code, one, x, lengths, dtype, far, near, where)
+                for name, error in far.items():
+                    assert error <= limit**2 * near[name], (
+                        f"{name} is {(error / near[name]) ** 0.5:.1f} times as far from float64 as the loop, {where}"
+                    )
+    finally:
+        torch.use_deterministic_algorithms(strict)
+        torch.random.set_rng_state(generator)
+
+
+def _add_errors(
+    code: Kernel, cell: Cell, x: Tensor, lengths: Tensor | None, dtype: torch.dtype, far: Any, near: Any, where: str
+) -> None:
+    """Squared distances from float64, of the kernel and of the loop, both in units of their types' rounding."""
+    exact = everything(any_loop.run, copy.deepcopy(cell).double(), x.double(), lengths)
+    loop = everything(any_loop.run, cell, x, lengths)  # in float32: of float64's own rounding nothing exact is known
+    own, x = copy.deepcopy(cell).to(dtype), x.to(dtype)
+    reason = code.why_not(own, Job(x, own.start(x), lengths))
+    assert reason is None, f"the kernel does not take {where}: {reason}"
+    found, again = (everything(code.run, own, x, lengths) for _ in range(2))
+    for name, true in exact.items():
+        assert torch.equal(found[name], again[name]), f"{name} differs between two calls, {where}"
+        unit, size = torch.finfo(dtype).eps, true.square().sum().item()
+        far[name] += (found[name].double() - true).square().sum().item() / unit**2
+        near[name] += (loop[name].double() - true).square().sum().item() / torch.finfo(torch.float32).eps ** 2 + size
+
+
+def everything(run: Any, cell: Cell, x: Tensor, lengths: Tensor | None) -> dict[str, Tensor]:
+    """What a scan gives, and the gradients of a loss that weighs every output differently."""
+    x = x.detach().requires_grad_()
+    state = tuple((s.detach() + 0.1).requires_grad_() for s in cell.start(x))
+    y, last = run(cell, Job(x, state, lengths))
+    loss = sum((t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in (y, *last))
+    leaves = {"dx": x, **{f"dstate {i}": s for i, s in enumerate(state)}}
+    leaves |= {f"d{name}": p for name, p in cell.named_parameters()}
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    found = {"y": y, **{f"state {i}": s for i, s in enumerate(last)}}
+    found |= {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(leaves, gradients, strict=True)}
+    return {name: t.detach() for name, t in found.items()}
 
 
 def _check_step(cell: Cell, x: Tensor) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, past, product, total, why_not_cpu
+from seqloom.kernels._cpu import call, outputs, past, product, total, whole, why_not_cpu
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
 
@@ -30,7 +30,9 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
         norm = (w["scale_n"], w["bias_n"]) if cell.norm else (None, None)
         products = (w["weight_q"], w["bias_q"], w["weight_o"], w["bias_o"], w["weight_g"], w["bias_g"])
-        y, h = _Scan.apply((parts, *settings), job.lengths, u.contiguous(), state[0].contiguous(), *products, *norm)
+        y, h = _Scan.apply(
+            (parts, *settings), whole(job.lengths), u.contiguous(), state[0].contiguous(), *products, *norm
+        )
         return y, (h,)
 
     return run_twice(cell, job, cell.own(), fused)

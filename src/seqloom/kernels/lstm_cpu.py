@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, past, product, total, why_not_cpu
+from seqloom.kernels._cpu import call, outputs, past, product, total, whole, why_not_cpu
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
 
@@ -21,11 +21,16 @@ def why_not(cell: Cell, job: Job) -> str | None:
     return why_not_cpu(job) or transformed()
 
 
+def not_unasked(cell: Cell, job: Job) -> str | None:
+    even = job.lengths is None and job.x.dtype == torch.float32
+    return "torch's own (oneDNN) is faster where all lengths are equal" if even else None
+
+
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         gx = F.linear(x, w["weight_ih"], w.get("bias_ih")).contiguous()
         h, c = (s.contiguous() for s in state)
-        y, h, c = _Scan.apply(gx, h, c, w["weight_hh"], w.get("bias_hh"), job.lengths)
+        y, h, c = _Scan.apply(gx, h, c, w["weight_hh"], w.get("bias_hh"), whole(job.lengths))
         return y, (h, c)
 
     return run_twice(cell, job, cell.own(), fused)
