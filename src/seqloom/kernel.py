@@ -15,7 +15,7 @@ from seqloom import kernels
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 
-BACKENDS = ("parallel", "cpu", "aten", "scan", "loop")  # fastest first; a kernel is named <cell>_<backend>
+BACKENDS = ("parallel", "cpu", "aten", "manual", "scan", "loop")  # fastest first; a kernel is named <cell>_<backend>
 
 
 class Kernel(Protocol):

@@ -48,8 +48,9 @@ def test_a_kernel_passes_the_public_check_in_float64(name):
         {"context": ("x", "h+x")},
     ],
 )
-def test_every_setting_of_attn_rnn_is_in_the_engine(settings):
-    check_kernel("attn_rnn_cpu", "attn_rnn", **settings)
+@pytest.mark.parametrize("kernel", ["cpu", "manual"])
+def test_every_setting_of_attn_rnn_is_in_its_kernels(kernel, settings):
+    check_kernel(f"attn_rnn_{kernel}", "attn_rnn", **settings)
 
 
 def test_the_engine_has_relu_and_no_bias():
@@ -150,7 +151,7 @@ def test_without_its_library_the_engine_says_why(monkeypatch):
     try:
         layer = seqloom.AttnRNN(5, 8)
         told = str(seqloom.explain(layer, torch.randn(3, 2, 5)))
-        assert "any_loop" in told and "installed without its CPU engine" in told
+        assert "l0: attn_rnn_manual" in told and "installed without its CPU engine" in told
         layer.kernel = "cpu"
         with pytest.raises(ValueError, match=r"attn_rnn_cpu.*cannot run this.*without its CPU engine"):
             layer(torch.randn(3, 2, 5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -100,22 +99,3 @@ def outputs(x: Tensor, lengths: Tensor | None, *shape: int) -> Tensor:
 def whole(lengths: Tensor | None) -> Tensor | None:
     """Lengths as the engine reads them."""
     return None if lengths is None else lengths.to(torch.int64).contiguous()
-
-
-def past(y: Tensor, h0: Tensor) -> Tensor:
-    """The state before every step, as rows: (B * T, H)."""
-    return torch.cat([h0.unsqueeze(1), y[:, :-1]], 1).flatten(0, 1)
-
-
-def product(d: Tensor, x: Tensor) -> Tensor:
-    """d^T x over many rows, in pieces: one long sum in float32 would be further off than the loop's short ones."""
-    rows = max(16, math.isqrt(len(d)))
-    total = d[:rows].T @ x[:rows]
-    for start in range(rows, len(d), rows):
-        total.addmm_(d[start : start + rows].T, x[start : start + rows])
-    return total
-
-
-def total(d: Tensor) -> Tensor:
-    """(B, T, M) summed to (M,), rows before steps as the loop does."""
-    return d.sum(0, dtype=torch.float64).sum(0).to(d.dtype)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, past, product, total, whole, why_not_cpu
+from seqloom.kernels._cpu import call, outputs, whole, why_not_cpu
+from seqloom.kernels._sums import past, product, total
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
 
