@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.backends.cudnn import rnn
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
+from seqloom.kernels._cudnn import names, together
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import detached, run_twice
 from seqloom.precision import autocast_dtype
@@ -30,22 +30,6 @@ def why_not_aten(cell: Cell, job: Job) -> str | None:
     if job.x.device.type == "meta":
         return "there is nothing to run on the meta device"
     return transformed()
-
-
-def names(cell: Cell) -> list[str]:
-    """The cell's parameters in the order that torch's functions take them."""
-    order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-    return [n for n in order if getattr(cell, n, None) is not None]
-
-
-def together(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
-    """On a GPU: copies of the weights in one piece of memory, without which cuDNN complains, and copies too."""
-    if not (weights[0].is_cuda and torch.backends.cudnn.enabled):
-        return weights
-    proj, code = getattr(cell, "proj_size", 0), rnn.get_cudnn_mode(mode)
-    copies = [w.clone() for w in weights]
-    torch._cudnn_rnn_flatten_weight(copies, len(copies), cell.input_size, code, cell.hidden_size, proj, 1, True, False)
-    return copies
 
 
 def run_fused(cell: Cell, job: Job, mode: str, fused: Callable[..., tuple[Tensor, State]]) -> tuple[Tensor, State]:

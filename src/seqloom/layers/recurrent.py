@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from seqloom.cell import Cell, State, find
 from seqloom.errors import InputError
 from seqloom.init import Init
 from seqloom.job import Job, turn
+from seqloom.kernels._cudnn import keep_together
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
 from seqloom.layers.states import aside, fits, states_in, states_out
@@ -87,6 +88,7 @@ class Recurrent(nn.Module):
         self.output_size = width
         self.proj_size = getattr(made, "proj_size", 0)
         dropouts.check(made)
+        self.flatten_parameters()
 
     def cell_at(self, index: int) -> Cell:
         """The cell of layer index // ways, direction index % ways."""
@@ -198,7 +200,17 @@ class Recurrent(nn.Module):
             hx = hx.detach() if isinstance(hx, Tensor) else tuple(s.detach() for s in hx)
 
     def flatten_parameters(self) -> None:
-        """Nothing to do; torch.nn's layers have it, so code calls it."""
+        """On a GPU, move the weights of torch's cells into one piece of memory each, as cuDNN wants them.
+
+        Done whenever the layer is moved; torch.nn's layers have it, so code calls it too.
+        """
+        for i in range(len(self.cells)):
+            keep_together(self.cell_at(i))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return self
 
     def reset_parameters(self) -> None:
         """Draw every cell's parameters anew."""
