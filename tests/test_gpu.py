@@ -123,3 +123,14 @@ def test_compile_makes_one_graph(kind):
         y.square().sum().backward()
         found.append([y.detach(), *(p.grad for p in model.parameters())])
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM, seqloom.RNN])
+def test_weights_lie_in_one_piece_wherever_the_layer_goes(kind):
+    layer = kind(16, 32, 2, bidirectional=True, device="cuda")
+    for moved in (layer, layer.half(), layer.cpu().float().cuda()):
+        for own in moved.all_weights:
+            assert len({p.untyped_storage().data_ptr() for p in own}) == 1
+    before = layer.weight_hh_l0.detach().clone()
+    layer.flatten_parameters()
+    assert torch.equal(layer.weight_hh_l0, before)
