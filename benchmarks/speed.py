@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def main() -> None:
         for row in bench.rows(settings, cells(settings.cells), before):
             found.append(row)
             after(str(row))
-    kind = torch.cuda.get_device_name() if given.device == "cuda" else platform.machine()
+    kind = torch.cuda.get_device_name() if given.device == "cuda" else torch.backends.cpu.get_cpu_capability()
     name = f"{datetime.now(UTC):%Y-%m-%d}-{kind.split()[-1].lower()}-speed{'-quick' * given.quick}.json"
     file = Path(__file__).parent / "results" / name
     file.write_text(json.dumps(bench.document(settings, found), indent=1) + "\n")

@@ -13,7 +13,7 @@ PACKAGE = Path(seqloom.__file__).parent
 # The floors of the house, highest first. A module may import from its own floor and from those below.
 FLOORS = [
     {"__main__", "cli"},
-    {"studies"},
+    {"studies", "bench"},
     {"testing", "doctor", "explain", "trace", "convert", "measure"},
     {"train"},
     {"models"},

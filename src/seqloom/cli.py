@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from seqloom import __version__, console
-from seqloom.settings import Compare
+from seqloom.settings import Bench, Compare
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 Json = Annotated[bool, Parameter(help="Print one JSON document in place of tables.")]
@@ -178,3 +178,34 @@ def compare(*, settings: Annotated[Compare, Parameter(name="*")] = Compare(), js
     if not finished:
         return INTERRUPTED
     return 0 if any(outcome.trained for outcome in outcomes) else 1
+
+
+@app.command
+def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Json = False) -> int:
+    """Time layers beside torch.nn's, forward and forward+backward.
+
+    A kernel is checked against the reference loop first; one that fails is not timed, and the command ends with 1.
+    """
+    with console.working("loading"):
+        from seqloom import bench as timing
+        from seqloom.studies.compare import cells as find_cells
+
+        kinds = find_cells(settings.cells)
+    found: list[timing.Row] = []
+    finished = False
+    try:
+        with console.progress(len(timing.grid(settings))) as (before, after):
+            for row in timing.rows(settings, kinds, before):
+                found.append(row)
+                after(str(row))
+        finished = True
+    except KeyboardInterrupt:
+        console.note("interrupted: this is what was finished")
+    if json:
+        console.show_json(timing.document(settings, found, finished))
+    else:
+        console.show_table(timing.table(settings, found))
+        print(f"\n{timing.caption(settings)}")
+    if not finished:
+        return INTERRUPTED
+    return int(any(row.reason.startswith(timing.RED) for row in found))

@@ -49,3 +49,51 @@ class Compare(BaseModel):
         for name, value in self.model_dump(exclude_none=True).items():
             words += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
         return shlex.join(words)
+
+
+class Bench(BaseModel):
+    """What `seqloom bench` times; of everything that is a list, every combination."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    cells: tuple[str, ...] = ("attn_rnn", "gru", "lstm")
+    """Cells, separated by commas: registered names, or path/to/file.py:MyCell."""
+    kernels: tuple[str, ...] = ("auto",)
+    """Kernels, separated by commas: backends such as cpu,aten,loop, full names, or auto for the fastest."""
+    hidden: tuple[Count, ...] = (64, 128)
+    """Hidden sizes, which are the input sizes too."""
+    batch: tuple[Count, ...] = (1, 32)
+    """Batch sizes."""
+    length: tuple[Count, ...] = (128,)
+    """Time steps."""
+    dtype: tuple[Literal["float32", "float64", "bfloat16", "float16"], ...] = ("float32",)
+    """Types of weights and input."""
+    threads: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = (1,)
+    """Threads that torch may use."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the layers run."""
+    ragged: bool = False
+    """Rows of different lengths, evenly from the longest to a single step."""
+    rounds: Count = 5
+    """Times that every layer has its turn; the fastest counts."""
+
+    @field_validator("cells", "kernels", "hidden", "batch", "length", "dtype", "threads", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Take "64,128" apart, and name nothing twice."""
+        given = value if isinstance(value, (list, tuple)) else [value]
+        parts = dict.fromkeys(part.strip() for one in given for part in str(one).split(",") if part.strip())
+        if not parts:
+            raise ValueError("name at least one")
+        return tuple(parts)
+
+    def words(self, field: str) -> str:
+        """The values of a list, as a flag takes them."""
+        return ",".join(str(value) for value in getattr(self, field))
+
+    def command(self) -> str:
+        """The command line that takes the same times, defaults written out."""
+        words = ["seqloom", "bench"]
+        for name, value in self.model_dump(exclude={"ragged"}).items():
+            words += [f"--{name}", self.words(name) if isinstance(value, tuple) else str(value)]
+        return shlex.join([*words, "--ragged"] if self.ragged else words)

@@ -1,0 +1,157 @@
+import json
+import math
+import shlex
+
+import pytest
+import torch
+
+from seqloom import bench, cli, doctor, testing
+from seqloom.cell import find
+from seqloom.settings import Bench
+
+TINY = dict(cells="gru", hidden=8, batch=2, length=5, rounds=1)
+WORDS = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
+KEYS = {
+    *("cell", "kernel", "library", "device", "dtype", "hidden", "batch", "length", "threads", "pass"),
+    *("us_per_step", "ratio_to_gru", "saved_bytes", "reason"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """No check but where a test is about it, and short rounds."""
+    monkeypatch.setattr(bench, "ROUND", 0.001)
+    monkeypatch.setattr(testing, "check_kernel", lambda *_: None)
+
+
+def times(**settings):
+    settings = Bench(**TINY | settings)
+    return list(bench.rows(settings, {name: find(name) for name in settings.cells}, lambda _: None))
+
+
+@pytest.fixture
+def here(capsys, monkeypatch):
+    """A command in this process: exit code, stdout, stderr."""
+    monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["bench", *words])
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_every_row_has_a_time_and_says_what_ran(ragged):
+    rows = times(cells="attn_rnn,min_gru", batch=(1, 3), ragged=ragged)
+    assert len(rows) == 2 * 2 * (2 + 3)
+    for row in rows:
+        assert row.as_dict().keys() == KEYS
+        assert not row.reason
+        assert math.isfinite(row.us_per_step) and row.us_per_step > 0
+        assert (row.saved_bytes is None) == (row.pass_ == "forward")
+    assert {"torch", "min_gru_parallel"} <= {row.kernel for row in rows}
+
+
+def test_ratios_are_to_torchs_gru_of_the_same_shape_and_pass():
+    rows = times(hidden=(8, 12))
+    gru = {(row.hidden, row.pass_): row for row in rows if row.cell == bench.GRU}
+    assert len(gru) == 4 and all(row.ratio_to_gru == 1 for row in gru.values())
+    for row in rows:
+        assert row.ratio_to_gru == pytest.approx(gru[row.hidden, row.pass_].us_per_step / row.us_per_step)
+
+
+def test_a_kernel_that_cannot_run_is_a_row_with_the_reason():
+    rows = [row for row in times(cells="min_gru", kernels="loop,cpu,warp") if row.cell == "min_gru"]
+    assert [row.kernel for row in rows] == ["any_loop", "cpu", "warp"] * 2
+    assert rows[0].us_per_step and not rows[0].reason
+    assert rows[2].us_per_step is None and rows[2].reason.startswith("no kernel 'warp' for cell 'min_gru'; it has:")
+
+
+def test_a_hidden_size_that_a_cell_cannot_have_is_a_row_with_the_reason():
+    first = times(cells="attn_rnn", hidden=10)[0]
+    assert first.us_per_step is None and "multiple of heads" in first.reason
+
+
+def test_auto_and_the_name_of_the_same_kernel_are_timed_once():
+    rows = times(cells="lstm", kernels="auto,aten,lstm_aten")
+    assert [row.kernel for row in rows if row.cell == "lstm"] == ["lstm_aten"] * 2
+
+
+def test_a_kernel_whose_check_fails_is_not_timed(here, monkeypatch):
+    calls = []
+
+    def red(*args):
+        calls.append(args)
+        raise AssertionError("dx is 9.0 times as far\nfrom float64 as the loop")
+
+    monkeypatch.setattr(testing, "check_kernel", red)
+    words = ["--cells", "min_gru", "--kernels", "parallel,loop", "--batch", "1,2", "--hidden", "8", "--length", "5"]
+    code, out, _ = here(*words, "--json")
+    rows = json.loads(out)["rows"]
+    refused = [row for row in rows if row["kernel"] == "min_gru_parallel"]
+    assert code == 1
+    assert len(refused) == 4 and len(calls) == 1
+    for row in refused:
+        assert row["reason"] == "check failed: dx is 9.0 times as far from float64 as the loop"
+        assert row["us_per_step"] is row["ratio_to_gru"] is row["saved_bytes"] is None
+    assert all(row["us_per_step"] for row in rows if row not in refused)
+
+
+def test_torchs_own_kernels_are_checked_by_the_doctors_self_test(monkeypatch):
+    monkeypatch.setattr(doctor, "verdict", lambda name, device: doctor.Verdict(name, device, "", "FAILED: off by 1"))
+    row = times(kernels="aten")[0]
+    assert (row.kernel, row.reason, row.us_per_step) == ("gru_aten", "check failed: off by 1", None)
+
+
+def test_the_check_is_the_real_one_where_nothing_is_replaced(monkeypatch):
+    monkeypatch.undo()
+    assert not times(cells="min_gru", kernels="parallel")[0].reason
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="a torch without oneDNN")
+def test_a_row_of_torch_names_the_library_that_ran():
+    library = {row.cell: row.library for row in times(cells="min_gru")}
+    assert library == {"min_gru": "", "torch.nn.RNN": "ATen", "torch.nn.GRU": "ATen", "torch.nn.LSTM": "oneDNN"}
+    assert {row.library for row in times(cells="min_gru", ragged=True)} == {"", "ATen"}
+
+
+def test_the_document_is_on_stdout_and_the_progress_on_stderr(here):
+    code, out, err = here(*WORDS, "--json")
+    found = json.loads(out)
+    assert (code, found["finished"]) == (0, True)
+    assert {"command", "date", "settings", "versions", "hardware", "rows"} <= found.keys()
+    assert len(err.splitlines()) == len(found["rows"]) == 8
+
+
+def test_the_table_says_how_it_was_made(here):
+    code, out, _ = here(*WORDS, "--dtype", "float32,float64", "--ragged")
+    assert code == 0
+    heading = " ".join(out.split("\n")[0].split())
+    assert heading == "cell kernel dtype H B T pass us/step x nn.GRU saved MB"
+    assert "denormals flushed" in out and "torch.nn packs" in out
+    assert out.rstrip().endswith("--ragged")
+
+
+def test_the_command_in_the_document_makes_the_same_settings():
+    settings = Bench(cells="gru,my cells.py:Mine", hidden=(8, 16), threads=[1, 2], ragged=True)
+    _, *words = shlex.split(settings.command())
+    assert cli.app.parse_args(words)[1].arguments["settings"] == settings
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hidden", "0"], "--hidden: Input should be greater than or equal to 1, got '0'"),
+        (["--batch", "1,many"], "--batch: Input should be a valid integer"),
+        (["--cells", ","], "--cells: name at least one"),
+        (["--cells", "gur"], "unknown cell 'gur'; did you mean 'gru'?"),
+        (["--dtype", "int8"], "'float32', 'float64', 'bfloat16' or 'float16'"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, words, said):
+    code, out, err = here(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("seqloom: ") and err.count("\n") == 1
+    assert said in err
