@@ -79,6 +79,13 @@ def test_importing_the_layers_needs_torch_alone():
     assert not [m for m in loaded if m.split(".")[0] in heavy]
 
 
+def test_a_function_is_not_hidden_by_the_module_of_its_name():
+    names = "scan convert explain trace"
+    code = "import importlib, seqloom; [importlib.import_module('seqloom.' + n) for n in '{0}'.split()];"
+    code += "print(*(callable(getattr(seqloom, n)) for n in '{0}'.split()))"
+    assert python(code.format(names)) == ["True"] * 4
+
+
 def test_importing_seqloom_adds_under_50_ms_to_torch():
     code = "import torch, time; t = time.perf_counter(); import seqloom; seqloom.GRU; print(time.perf_counter() - t)"
     assert min(float(python(code)[0]) for _ in range(3)) < 0.05

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, whole, why_not_cpu
+from seqloom.kernels._cpu import call, outputs, scratch, whole, why_not_cpu
 from seqloom.kernels._sums import past, product, total
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
@@ -55,8 +55,8 @@ class _Scan(torch.autograd.Function):
         lengths, u, h0, y, *own = ctx.saved_tensors
         B, T, H = u.shape
         dy, dh1 = dy.contiguous(), dh1.contiguous()
-        du, ds = outputs(u, lengths, B, T, H), outputs(u, lengths, B, T, H)
-        dqg, inner = outputs(u, lengths, B, T, 2 * H), outputs(u, lengths, B, T, 2 * H)
+        du = outputs(u, lengths, B, T, H)
+        ds, dqg, inner = scratch(u, lengths, (B, T, H), (B, T, 2 * H), (B, T, 2 * H))
         dh0, dnorm = torch.empty_like(h0), u.new_zeros(B, 2 * H)
         given = _given(ctx.settings, lengths, u, h0, own)
         call(

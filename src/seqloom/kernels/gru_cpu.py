@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, whole, why_not_cpu
+from seqloom.kernels._cpu import call, outputs, scratch, whole, why_not_cpu
 from seqloom.kernels._sums import past, product, total
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
@@ -51,7 +51,7 @@ class _Scan(torch.autograd.Function):
         gx, h0, U, b, lengths, y = ctx.saved_tensors
         B, T, H = y.shape
         dy, dh1 = dy.contiguous(), dh1.contiguous()
-        d, dh0 = outputs(gx, lengths, B, T, 4 * H), torch.empty_like(h0)
+        (d,), dh0 = scratch(gx, lengths, (B, T, 4 * H)), torch.empty_like(h0)
         given = dict(lengths=lengths, x=gx, h0=h0, w=[U], b=[b], y=y, dy=dy, dh1=dh1)
         call("gru", True, gx.dtype, (B, T, H), **given, dx=d, dh0=dh0)
         dU = product(d[..., : 3 * H].flatten(0, 1), past(y, h0))
