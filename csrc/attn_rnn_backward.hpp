@@ -69,16 +69,12 @@ void attn_rnn_backward(const Args& a, int part, int parts) {
   Buffer<T> h(c * hp), u(c * hp), qg(c * 2 * hp), p(c * a.heads * 4), aC(c * hp), s(c * hp), o(c * hp), xhat(c * hp), r(c);
   Buffer<T> dh(m0 * hp), next(m0 * hp), dqg(m0 * 2 * hp), dout(m0 * hp), ds(m0 * hp), v(m0 * hp), du(hp), dscale(m0 * 2 * hp);
   for (int64_t i = 0; i < m0; i++) spread<T>(dh + i * hp, (const T*)a.dh1 + rows.row[i] * H, 1, H);
+  std::vector<int64_t> first;
   for (int64_t end = rows.T; end > 0;) {
-    int64_t begin = std::max<int64_t>(0, end - chunk), many = 0;
-    std::vector<int64_t> first(end - begin);
-    for (int64_t t = begin; t < end; t++) {
-      first[t - begin] = many;
-      for (int64_t i = 0; i < rows.going(t); i++, many++) {
-        spread<T>(h + many * hp, before<T>(a, rows.row[i], t), 1, H);
-        spread<T>(u + many * hp, (const T*)a.x + (rows.row[i] * a.T + t) * H, 1, H);
-      }
-    }
+    int64_t begin = std::max<int64_t>(0, end - chunk), many = history<T>(a, rows, begin, end, h, first);
+    for (int64_t t = begin; t < end; t++)
+      for (int64_t i = 0; i < rows.going(t); i++)
+        spread<T>(u + (first[t - begin] + i) * hp, (const T*)a.x + (rows.row[i] * a.T + t) * H, 1, H);
     net.inside(many, h, u, qg, p, aC, s, o, xhat, r);
     for (int64_t t = end - 1; t >= begin; t--) {
       int64_t m = rows.going(t), k0 = first[t - begin];

@@ -51,13 +51,9 @@ void gru_backward(const Args& a, int part, int parts) {
   Spread<T> b((const T*)a.b[0], n, H);
   Buffer<T> h(chunk * m0 * hp), g(chunk * m0 * (n + 1) * hp), gx(n * hp), dh(m0 * hp), dg(m0 * (n + 1) * hp);
   for (int64_t i = 0; i < m0; i++) spread<T>(dh + i * hp, (const T*)a.dh1 + rows.row[i] * H, 1, H);
+  std::vector<int64_t> first;
   for (int64_t end = rows.T; end > 0;) {
-    int64_t begin = std::max<int64_t>(0, end - chunk), many = 0;
-    std::vector<int64_t> first(end - begin);
-    for (int64_t t = begin; t < end; t++) {
-      first[t - begin] = many;
-      for (int64_t i = 0; i < rows.going(t); i++, many++) spread<T>(h + many * hp, before<T>(a, rows.row[i], t), 1, H);
-    }
+    int64_t begin = std::max<int64_t>(0, end - chunk), many = history<T>(a, rows, begin, end, h, first);
     gemm<T>(h, hp, U, g, (n + 1) * hp, many, b);
     for (int64_t t = end - 1; t >= begin; t--) {
       int64_t m = rows.going(t);

@@ -59,13 +59,9 @@ void lstm_backward(const Args& a, int part, int parts) {
     spread<T>(dh + i * hp, (const T*)a.dh1 + rows.row[i] * H, 1, H);
     spread<T>(dc + i * hp, (const T*)a.dc1 + rows.row[i] * H, 1, H);
   }
+  std::vector<int64_t> first;
   for (int64_t end = rows.T; end > 0;) {
-    int64_t begin = std::max<int64_t>(0, end - chunk), many = 0;
-    std::vector<int64_t> first(end - begin);
-    for (int64_t t = begin; t < end; t++) {
-      first[t - begin] = many;
-      for (int64_t i = 0; i < rows.going(t); i++, many++) spread<T>(h + many * hp, before<T>(a, rows.row[i], t), 1, H);
-    }
+    int64_t begin = std::max<int64_t>(0, end - chunk), many = history<T>(a, rows, begin, end, h, first);
     gemm<T>(h, hp, U, g, n * hp, many, b);
     for (int64_t t = end - 1; t >= begin; t--) {
       int64_t m = rows.going(t);

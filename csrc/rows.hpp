@@ -52,5 +52,18 @@ inline const T* before(const Args& a, int64_t row, int64_t t) {
   return t ? (const T*)a.y + (row * a.T + t - 1) * a.H : (const T*)a.h0 + row * a.H;
 }
 
+// The states before steps begin .. end - 1 of every row that is going, one below the other; where each step begins in first.
+template <class T>
+inline int64_t history(const Args& a, const Rows& rows, int64_t begin, int64_t end, T* h, std::vector<int64_t>& first) {
+  const int64_t hp = padded<T>(a.H);
+  int64_t many = 0;
+  first.resize(end - begin);
+  for (int64_t t = begin; t < end; t++) {
+    first[t - begin] = many;
+    for (int64_t i = 0; i < rows.going(t); i++, many++) spread<T>(h + many * hp, before<T>(a, rows.row[i], t), 1, a.H);
+  }
+  return many;
+}
+
 // Steps whose gates are computed again in one product: enough rows to be efficient, few enough to stay in the cache.
 inline int64_t chunk_of(int64_t rows) { return std::max<int64_t>(1, 96 / std::max<int64_t>(1, rows)); }

@@ -143,6 +143,35 @@ def test_the_fast_kernel_really_runs():
     assert set(seqloom.explain(seqloom.LSTM(5, 8, batch_first=True), x, lengths=[7, 1, 3]).kernels) == {"lstm_cpu"}
 
 
+def test_the_engine_reads_nothing_that_does_not_fit():
+    """It works by address: a wrong size must never reach it."""
+    cell = seqloom.AttnRNNCell(8, 8)
+    x, h = torch.randn(2, 5, 8), torch.zeros(2, 8)
+    code = kernel.load("attn_rnn_cpu")
+    assert code.why_not(cell, Job(x, (h,))) is None
+    for job in (
+        Job(x[..., :6], (h,)),
+        Job(x, (h[:1],)),
+        Job(x, (h.double(),)),
+        Job(x, (h,), torch.tensor([5])),
+        Job(x.double(), (h.double(),)),
+    ):
+        assert code.why_not(cell, job) is not None
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "rnn", "attn_rnn"])
+def test_weights_may_lie_in_memory_as_they_like(name):
+    layer = seqloom.Recurrent(name, 6, 8, batch_first=True)
+    x = torch.randn(3, 7, 6)
+    expected = layer(x)[0]
+    for key, p in list(layer.named_parameters()):
+        if p.dim() == 2:
+            setattr(layer, key, torch.nn.Parameter(p.detach().t().contiguous().t()))
+    layer.kernel = "cpu"
+    torch.testing.assert_close(layer(x)[0], expected)
+    layer(x)[0].sum().backward()
+
+
 def test_without_its_library_the_engine_says_why(monkeypatch):
     from seqloom.kernels import _cpu
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.cell import Cell
 from seqloom.job import Job
 
 LIB = Path(__file__).parents[1] / "lib"
@@ -54,8 +55,8 @@ def library() -> ctypes.CDLL | str:
     return reason.read_text() if reason.exists() else "seqloom was installed without its CPU engine"
 
 
-def why_not_cpu(job: Job) -> str | None:
-    """What the engine does not do, for any cell."""
+def why_not_cpu(cell: Cell, job: Job) -> str | None:
+    """What the engine does not do, for any cell. It reads by address, so every size must be what it expects."""
     if job.x.device.type != "cpu":
         return f"the CPU engine does not run on {job.x.device.type}"
     if job.x.dtype not in TYPES:
@@ -65,8 +66,20 @@ def why_not_cpu(job: Job) -> str | None:
     for field, name in (("reset", "reset"), ("mask", "recurrent dropout"), ("keep", "zoneout"), ("dt", "timespans")):
         if getattr(job, field) not in (None, ()):
             return f"the CPU engine has no {name} yet"
+    tensors = (*job.state, *cell.own().values())
+    if any(t.dtype != job.x.dtype or t.device != job.x.device for t in tensors):
+        return "input, state and weights differ in type or device"
+    shapes = [s.shape for s in cell.initial_state(job.x)]
+    fit = [s.shape for s in job.state] == shapes and job.x.shape[-1] == cell.input_size
+    if not fit or (job.lengths is not None and job.lengths.shape != job.x.shape[:1]):
+        return "input, state and lengths do not fit the cell"
     engine = library()
     return engine if isinstance(engine, str) else None
+
+
+def not_when_large(cell: Cell, job: Job) -> str | None:
+    """Of gru and rnn: where torch's own is left the work."""
+    return "torch's own is as fast above 512 units" if cell.hidden_size > 512 and job.lengths is None else None
 
 
 def call(cell: str, backward: bool, dtype: torch.dtype, shape: Sequence[int], **tensors: Any) -> None:
@@ -89,7 +102,8 @@ def call(cell: str, backward: bool, dtype: torch.dtype, shape: Sequence[int], **
 
 
 def _address(t: Tensor) -> int:
-    assert t.is_contiguous()
+    if not t.is_contiguous():
+        raise ValueError(f"the CPU engine was given a strided tensor of shape {tuple(t.shape)}")
     return t.data_ptr()
 
 

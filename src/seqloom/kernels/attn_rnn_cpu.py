@@ -21,7 +21,7 @@ ROWS = {"h": 1, "x": 2, "h+x": 4, "h*x": 8}  # csrc/attn_rnn.hpp
 def why_not(cell: Cell, job: Job) -> str | None:
     if cell.slots > 1:
         return "the CPU engine has one slot"
-    return why_not_cpu(job) or transformed()
+    return why_not_cpu(cell, job) or transformed()
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:

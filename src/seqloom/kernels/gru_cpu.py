@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, scratch, whole, why_not_cpu
+from seqloom.kernels._cpu import call, not_when_large, outputs, scratch, whole, why_not_cpu
 from seqloom.kernels._sums import past, product, total
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
@@ -19,17 +19,16 @@ from seqloom.kernels._twice import run_twice
 def why_not(cell: Cell, job: Job) -> str | None:
     if not cell.reset_after:
         return "the CPU engine applies the reset gate after the product (reset_after=True)"
-    return why_not_cpu(job) or transformed()
+    return why_not_cpu(cell, job) or transformed()
 
 
-def not_unasked(cell: Cell, job: Job) -> str | None:
-    return "torch's own is as fast above 512 units" if cell.hidden_size > 512 and job.lengths is None else None
+not_unasked = not_when_large
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         gx, h = F.linear(x, w["weight_ih"], w.get("bias_ih")).contiguous(), state[0].contiguous()
-        y, h = _Scan.apply(gx, h, w["weight_hh"], w.get("bias_hh"), whole(job.lengths))
+        y, h = _Scan.apply(gx, h, w["weight_hh"].contiguous(), w.get("bias_hh"), whole(job.lengths))
         return y, (h,)
 
     return run_twice(cell, job, cell.own(), fused)

@@ -19,7 +19,7 @@ from seqloom.kernels._twice import run_twice
 def why_not(cell: Cell, job: Job) -> str | None:
     if cell.proj_size:
         return "the CPU engine has no projected LSTM (proj_size)"
-    return why_not_cpu(job) or transformed()
+    return why_not_cpu(cell, job) or transformed()
 
 
 def not_unasked(cell: Cell, job: Job) -> str | None:
@@ -31,7 +31,7 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         gx = F.linear(x, w["weight_ih"], w.get("bias_ih")).contiguous()
         h, c = (s.contiguous() for s in state)
-        y, h, c = _Scan.apply(gx, h, c, w["weight_hh"], w.get("bias_hh"), whole(job.lengths))
+        y, h, c = _Scan.apply(gx, h, c, w["weight_hh"].contiguous(), w.get("bias_hh"), whole(job.lengths))
         return y, (h, c)
 
     return run_twice(cell, job, cell.own(), fused)

@@ -1,4 +1,4 @@
-"""plain RNN on the CPU engine."""
+"""The plain RNN on the CPU engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import call, outputs, whole, why_not_cpu
+from seqloom.kernels._cpu import call, not_when_large, outputs, whole, why_not_cpu
 from seqloom.kernels._sums import past, product, total
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
@@ -19,18 +19,17 @@ from seqloom.kernels._twice import run_twice
 def why_not(cell: Cell, job: Job) -> str | None:
     if cell.nonlinearity not in ("tanh", "relu"):
         return f"the CPU engine knows tanh and relu, not {cell.nonlinearity}"
-    return why_not_cpu(job) or transformed()
+    return why_not_cpu(cell, job) or transformed()
 
 
-def not_unasked(cell: Cell, job: Job) -> str | None:
-    return "torch's own is as fast above 512 units" if cell.hidden_size > 512 and job.lengths is None else None
+not_unasked = not_when_large
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         gx, h = F.linear(x, w["weight_ih"], w.get("bias_ih")).contiguous(), state[0].contiguous()
         y, h = _Scan.apply(
-            gx, h, w["weight_hh"], w.get("bias_hh"), whole(job.lengths), int(cell.nonlinearity == "relu")
+            gx, h, w["weight_hh"].contiguous(), w.get("bias_hh"), whole(job.lengths), int(cell.nonlinearity == "relu")
         )
         return y, (h,)
 
@@ -59,5 +58,4 @@ class _Scan(torch.autograd.Function):
         call("rnn", True, gx.dtype, (B, T, H), **given, dx=d, dh0=dh0)
         dU = product(d.flatten(0, 1), past(y, h0))
         db = None if b is None else total(d)
-        dgx = d
-        return dgx, dh0, dU, db, None, None
+        return d, dh0, dU, db, None, None
