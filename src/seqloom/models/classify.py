@@ -1,45 +1,66 @@
-"""N to 1: one class for a whole sequence."""
+"""N to 1: one class, or one set of real values, for a whole sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-READOUTS = ("last", "mean")
+from seqloom.errors import InputError
+from seqloom.layers.readout import Readout
+from seqloom.models.embed import check_fits, check_ids
 
 
 class Classify(nn.Module):
-    """A layer, what it says of the whole sequence, dropout and a linear head.
+    """A layer, what it says of the whole sequence (`Readout`), dropout and a linear head.
 
-    `readout` "last" takes the output at each row's last real step (and the first one of a layer
-    that also reads backwards), "mean" the mean over its real steps. A row of length 0 reads 0.
+    Give `classes` for a class a row, or `outputs` for that many real values a row. The input is
+    features (B, T, D), or ids (B, T) where there is an `embed`: `Embed`, or a module like it.
     """
 
-    def __init__(self, layer: nn.Module, classes: int, readout: str = "last", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        layer: nn.Module,
+        classes: int | None = None,
+        readout: str = "last",
+        dropout: float = 0.0,
+        *,
+        embed: nn.Module | None = None,
+        outputs: int | None = None,
+    ) -> None:
         super().__init__()
-        if readout not in READOUTS:
-            raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {readout!r}")
-        if not getattr(layer, "batch_first", True):
-            raise ValueError("Classify takes a layer with batch_first=True")
-        self.layer, self.readout = layer, readout
+        if (classes is None) == (outputs is None):
+            raise ValueError(f"give classes or outputs, one of them; got classes={classes} and outputs={outputs}")
+        check_fits(layer, "Classify", embed)
+        self.embed, self.layer, self.classes = embed, layer, classes
+        width: int = layer.output_size  # type: ignore[assignment]
+        self.readout = Readout(readout, width, getattr(layer, "bidirectional", False))
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(layer.output_size, classes)  # type: ignore[arg-type]
+        self.head = nn.Linear(width, outputs if classes is None else classes)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """(B, T, D) -> logits (B, classes)."""
+        """(B, T, D) or ids (B, T) -> logits (B, classes) or values (B, outputs)."""
         if lengths is not None:
             lengths = torch.as_tensor(lengths, device=x.device)
-        y, _ = self.layer(x, lengths=lengths)
-        return self.head(self.dropout(self._read(y, lengths)))
+        y, _ = self.layer(x if self.embed is None else self.embed(x), lengths=lengths)
+        return self.head(self.dropout(self.readout(y, lengths)))
 
-    def _read(self, y: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, T, H) -> (B, H); outputs past a length are 0 already."""
-        if self.readout == "mean":
-            return y.mean(1) if lengths is None else y.sum(1) / lengths.clamp(min=1).unsqueeze(1)
-        last = y[:, -1] if lengths is None else y[torch.arange(len(y), device=y.device), (lengths - 1).clamp(min=0)]
-        if not getattr(self.layer, "bidirectional", False):
-            return last
-        forwards, backwards = last.chunk(2, -1)[0], y[:, 0].chunk(2, -1)[1]
-        return torch.cat([forwards, backwards], -1)
+    def loss(self, x: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """Cross-entropy of the classes y (B,), or the mean squared error of the values y (B, outputs)."""
+        if not y.numel():
+            raise InputError(f"a loss needs at least one target, got y of shape {tuple(y.shape)}")
+        if self.classes is not None:
+            check_ids(y, self.classes, "classes y")
+            return F.cross_entropy(self(x, lengths), y)
+        values = self(x, lengths)
+        if y.shape != values.shape:
+            raise InputError(f"y must have the shape {tuple(values.shape)} of the values, got {tuple(y.shape)}")
+        return F.mse_loss(values, y)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """The best class of each row (B,), or the values (B, outputs)."""
+        scores = self(x, lengths)
+        return scores if self.classes is None else scores.argmax(-1)

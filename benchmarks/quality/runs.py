@@ -1,0 +1,109 @@
+"""What the quality studies share: one training, and the file that a study leaves."""
+
+import argparse
+import copy
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqloom import doctor
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def flags(about: str | None, layers: list[str]) -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=about)
+    found.add_argument("--data", type=Path, required=True, help="the folder that holds the data set's folder")
+    found.add_argument("--layers", nargs="+", default=layers, help="names of layers/registry.py")
+    found.add_argument("--seeds", type=int, default=3)
+    found.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    found.add_argument("--quick", action="store_true", help="a glance: little data, little training")
+    found.add_argument("--out", type=Path, help="the JSON to write; by default one in benchmarks/results")
+    return found
+
+
+def fit(
+    model: nn.Module,
+    epochs: Iterable[Iterable[Callable[[], Tensor]]],
+    steps: int,
+    lr: float,
+    score: Callable[[], float],
+    title: str,
+) -> list[float]:
+    """AdamW, warm-up, cosine decay, clipping; the model is left at its best epoch by `score` (higher is better).
+
+    An epoch is a series of functions that return the loss of one batch.
+    """
+    optimiser = torch.optim.AdamW(model.parameters(), lr, weight_decay=1e-4)
+    warm = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser,
+        lambda s: min((s + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(1.0, s / steps)))),
+    )
+    scores: list[float] = []
+    best: dict[str, Tensor] = {}
+    for number, epoch in enumerate(epochs, 1):
+        model.train()
+        began, losses = time.perf_counter(), []
+        for batch in epoch:
+            loss = batch()
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            losses.append(loss.detach())
+        seconds = time.perf_counter() - began
+        model.eval()
+        scores.append(score())
+        if scores[-1] >= max(scores):
+            best = copy.deepcopy(model.state_dict())
+        loss = float(torch.stack(losses).mean())
+        print(f"{title} epoch {number}: loss {loss:.4f} validation {scores[-1]:.4f} ({seconds:.1f} s)", file=sys.stderr)
+    model.load_state_dict(best)
+    model.eval()
+    return scores
+
+
+def summary(values: list[float]) -> dict[str, Any]:
+    """Of one number for each seed."""
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "standard_deviation": spread, "n": len(values), "values": values}
+
+
+def write(name: str, given: argparse.Namespace, settings: dict[str, Any], trainings: list[dict[str, Any]]) -> None:
+    """Everything that a reader needs to believe the numbers, and to make them again."""
+    keys = sorted({(t["task"], t["layer"]) for t in trainings})
+    table = [
+        {"task": task, "layer": layer, "gate": rows[0]["gate"]}
+        | {metric: summary([row["test"][metric] for row in rows]) for metric in rows[0]["test"]}
+        for task, layer in keys
+        if (rows := [t for t in trainings if (t["task"], t["layer"]) == (task, layer)])
+    ]
+    kind = torch.cuda.get_device_name().split()[-1].lower() if given.device == "cuda" else "cpu"
+    file = given.out or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{kind}-{name}{'-quick' * given.quick}.json"
+    document = {
+        "study": name,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": settings,
+        "versions": doctor.versions(),
+        "hardware": doctor.hardware() | {"device": given.device},
+        "table": table,
+        "trainings": trainings,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=1) + "\n")
+    for row in table:
+        shown = ", ".join(f"{metric} {row[metric]['mean']:.2f}" for metric in row if isinstance(row[metric], dict))
+        print(f"{row['task']} {row['layer']}: {shown} (gate: {row['gate']})")
+    print(file)

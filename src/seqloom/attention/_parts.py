@@ -1,0 +1,116 @@
+"""What every attention shares: real steps, heads, and the contract of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.errors import InputError
+
+State = tuple[Tensor, ...]
+Lengths = Tensor | Sequence[int] | None
+
+
+class Heads(nn.Module):
+    """Queries, keys, values and an output product, in heads. Subclasses write `forward`.
+
+    `forward(x, state=None, lengths=None) -> (y, state)` on (B, T, D); a causal one returns a state
+    of `state_size` tensors, batch first, from which the next steps go on. Others return None.
+    """
+
+    state_size = 0
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        causal: bool,
+        bias: bool,
+        kv_heads: int | None = None,
+        memory_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
+        kv_heads = heads if kv_heads is None else kv_heads
+        if kv_heads < 1 or heads % kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
+        self.input_size = self.output_size = dim
+        self.heads, self.kv_heads, self.head_size, self.causal = heads, kv_heads, dim // heads, causal
+        self.memory_size = dim if memory_size is None else memory_size
+        self.q = nn.Linear(dim, dim, bias)
+        self.k = nn.Linear(self.memory_size, kv_heads * self.head_size, bias)
+        self.v = nn.Linear(self.memory_size, kv_heads * self.head_size, bias)
+        self.out = nn.Linear(dim, dim, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for product in (self.q, self.k, self.v, self.out):
+            nn.init.xavier_uniform_(product.weight)
+            if product.bias is not None:
+                nn.init.zeros_(product.bias)
+
+    def split(self, t: Tensor) -> Tensor:
+        """(B, T, heads d) -> (B, heads, T, d)."""
+        return t.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+    def join(self, t: Tensor) -> Tensor:
+        """(B, heads, T, d) -> the output (B, T, D)."""
+        return self.out(t.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State | None]:
+        """One time step for streaming: (B, D) -> (B, D), state; equals the whole at once."""
+        if not self.causal:
+            raise InputError(f"step: {type(self).__name__} with causal=False needs the whole sequence")
+        y, state = self(x.unsqueeze(1), state, **aside)
+        return y.squeeze(1), state
+
+    def select(self, state: State, rows: Tensor) -> State:
+        """The state of these batch rows, in their order; a row may come twice."""
+        return tuple(s.index_select(0, rows) for s in state)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, heads={self.heads}" + (", causal=True" if self.causal else "")
+
+
+def check_input(x: Tensor, size: int, name: str = "input") -> None:
+    if x.dim() != 3 or x.shape[-1] != size:
+        raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
+
+
+def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | None:
+    """(B, T): True at the steps inside each row's length, or None where all are."""
+    if lengths is None:
+        return None
+    lengths = torch.as_tensor(lengths)
+    if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
+        raise TypeError(f"{name} must be whole numbers, got {lengths.dtype}")
+    if lengths.shape != x.shape[:1]:
+        raise InputError(f"{name} must have one entry for each of {len(x)} rows, got shape {tuple(lengths.shape)}")
+    looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looked_at and len(x) and not torch._C._are_functorch_transforms_active():
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 0 or high > x.shape[1]:
+            wrong = low if low < 0 else high
+            raise InputError(f"{name} must lie between 0 and the {x.shape[1]} steps of input, got {wrong}")
+    return torch.arange(x.shape[1], device=x.device) < lengths.to(x.device).unsqueeze(1)
+
+
+def blank(x: Tensor, real: Tensor | None) -> Tensor:
+    """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
+    if real is None:
+        return x
+    return torch.where(real.reshape(*real.shape, *[1] * (x.dim() - 2)), x, torch.zeros_like(x))
+
+
+def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
+    """Over the last dimension, where allowed; a row that may look nowhere is zeros, and so is its gradient."""
+    if allowed is None:
+        return torch.softmax(s, -1)
+    a = torch.softmax(s.masked_fill(~allowed, torch.finfo(s.dtype).min), -1)
+    return a.masked_fill(~allowed, 0.0)

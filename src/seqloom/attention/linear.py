@@ -1,0 +1,81 @@
+"""Attention without a softmax, in time O(T): a product of features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention.features import Elu
+
+
+class LinearAttention(Heads):
+    """Keys and values are summed once, and every query reads the sums.
+
+        S = sum_j phi(k_j) v_j^T
+        z = sum_j phi(k_j)
+        y_i = W_o (phi(q_i) S / phi(q_i) z)
+
+    A causal one sums j <= i: within a chunk of steps as a matrix, across chunks as a running sum.
+    Its state is (S, z), of constant size. Katharopoulos et al. 2020, arXiv 2006.16236.
+    """
+
+    state_size = 2
+
+    def __init__(self, dim: int, heads: int = 4, *, causal: bool = False, chunk: int = 64, bias: bool = True) -> None:
+        super().__init__(dim, heads, causal, bias)
+        if chunk < 1:
+            raise ValueError(f"chunk must be at least 1 step, got {chunk}")
+        self.chunk = chunk
+        self.phi: Any = Elu()  # a module with query(q) and key(k, causal)
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
+        """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
+        real = real_steps(lengths, x)
+        q, k, v = self._parts(x, real)
+        if self.causal:
+            y, state = self._chunked(q, k, v, state)
+            return blank(self.join(y), real), state
+        S = k.mT @ v  # (B, heads, features, d)
+        z = k.sum(2)
+        y = _over(q @ S, q @ z.unsqueeze(-1))
+        return blank(self.join(y), real), None
+
+    def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
+        """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
+        real = real_steps(lengths, x)
+        q, k, _ = self._parts(x, real)
+        s = (q @ k.mT).tril() if self.causal else q @ k.mT
+        a = _over(s, s.sum(-1, keepdim=True))
+        return a if real is None else a * real[:, None, :, None]
+
+    def _parts(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        check_input(x, self.input_size)
+        x = blank(x, real)
+        q, k, v = (self.split(product(x)) for product in (self.q, self.k, self.v))
+        q, k = self.phi.query(q), self.phi.key(k, self.causal)
+        return q, (k if real is None else k * real[:, None, :, None]), v
+
+    def _chunked(self, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
+        T = q.shape[2]
+        c = min(self.chunk, T)
+        q, k, v = (F.pad(t, (0, 0, 0, -T % c)).unflatten(2, (-1, c)) for t in (q, k, v))  # (B, heads, n, c, .)
+        start = (None, None) if state is None else state
+        S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
+        A = (q @ k.mT).tril()
+        y = _over(A @ v + q @ S[:, :, :-1], A.sum(-1, keepdim=True) + q @ z[:, :, :-1].unsqueeze(-1))
+        return y.flatten(2, 3)[:, :, :T], (S[:, :, -1], z[:, :, -1])
+
+
+def _running(s: Tensor, start: Tensor | None) -> Tensor:
+    """(B, heads, n, ...) -> (B, heads, n + 1, ...): the sum before each chunk, and after the last."""
+    start = torch.zeros_like(s[:, :, 0]) if start is None else start
+    return torch.cat([start.unsqueeze(2), s], 2).cumsum(2)
+
+
+def _over(y: Tensor, sums: Tensor) -> Tensor:
+    """y / sums, 0 where nothing was summed."""
+    return y / torch.where(sums == 0, torch.ones_like(sums), sums)

@@ -1,0 +1,67 @@
+"""Attention to a few mixtures of steps instead of all of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.errors import InputError
+
+
+class LinformerAttention(Heads):
+    """Keys and values of T steps are mixed down to `rank` rows, in time O(T).
+
+        y = W_o softmax(Q (E K)^T / sqrt(d)) (F V)
+
+    E and F, (rank, max_length), are learned and shared by the heads; shorter sequences use their
+    first columns. Every row mixes the whole sequence, so there is no causal form.
+    Wang et al. 2020, arXiv 2006.04768.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 4,
+        *,
+        rank: int = 64,
+        max_length: int = 512,
+        causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        if causal:
+            raise ValueError("LinformerAttention mixes the whole sequence and cannot be causal; take LinearAttention")
+        super().__init__(dim, heads, causal, bias)
+        self.rank, self.max_length, self.dropout = rank, max_length, dropout
+        self.E = nn.Parameter(torch.randn(rank, max_length) / math.sqrt(max_length))
+        self.F = nn.Parameter(torch.randn(rank, max_length) / math.sqrt(max_length))
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, None]:
+        """(B, T, D) -> (B, T, D), None; steps past a row's length get zeros."""
+        real = real_steps(lengths, x)
+        q, k, v = self._parts(x, real)
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        return blank(self.join(y), real), None
+
+    def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
+        """What `forward` weighs its mixtures of values with: (B, heads, T, rank)."""
+        real = real_steps(lengths, x)
+        q, k, _ = self._parts(x, real)
+        a = torch.softmax(q @ k.mT / math.sqrt(self.head_size), -1)
+        return a if real is None else a * real[:, None, :, None]
+
+    def _parts(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        check_input(x, self.input_size)
+        T = x.shape[1]
+        if self.max_length < T:
+            raise InputError(
+                f"a sequence of {T} steps is longer than max_length={self.max_length}; "
+                f"make LinformerAttention with max_length={T}"
+            )
+        x = blank(x, real)
+        q, k, v = self.split(self.q(x)), blank(self.k(x), real), blank(self.v(x), real)
+        return q, self.split(self.E[:, :T] @ k), self.split(self.F[:, :T] @ v)

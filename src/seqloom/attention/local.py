@@ -1,0 +1,190 @@
+"""Attention to a neighbourhood, to global steps and to random blocks, in time and memory O(T w)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention.dense import Attention
+from seqloom.attention.pattern import Pattern
+from seqloom.attention.position import Position, RelativeXL, make_position
+
+
+class LocalAttention(Heads):
+    """`Attention` under the mask of a `Pattern`, block by block; never a matrix of T x T.
+
+    `pattern` may be a number: the window, in steps to each side. Parameters are named as those of
+    `Attention`. The state of a causal one are the keys and values of the last `window` steps and of
+    the global steps, and the number of steps so far: its size does not grow.
+    """
+
+    state_size = 5
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 4,
+        *,
+        pattern: Pattern | int = 128,
+        kv_heads: int | None = None,
+        causal: bool = False,
+        position: str | Position | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(dim, heads, causal, bias, kv_heads)
+        self.pattern = Pattern(pattern) if isinstance(pattern, int) else pattern
+        if causal:
+            self.pattern.check_causal()
+        self.position = make_position(position, heads, self.head_size)
+        if isinstance(self.position, RelativeXL) and (self.pattern.global_steps or self.pattern.random_blocks):
+            raise ValueError("position 'xl' knows the distances of a window alone; take 'rotary' or 'relative'")
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
+        """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
+        check_input(x, self.input_size)
+        real = real_steps(lengths, x)
+        x = blank(x, real)
+        B, T = x.shape[:2]
+        at = torch.arange(T, device=x.device).unsqueeze(0)
+        seen = None if state is None else state[4]
+        at = at if seen is None else at + seen.unsqueeze(1)
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        k = k if self.position is None else self.position.key(k, at)
+        if not self.causal:
+            y = self._blocks(_Rows(q, k, v, at, real), *self._columns(k, v))
+            return blank(self.join(self._global_rows(y, q, k, v, at, real)), real), None
+        count = x.new_full((B,), T, dtype=torch.long) if real is None else real.sum(1)
+        rows = _Rows(q, k, v, at, real) if state is None else self._after(state, q, k, v, at, real)
+        g = self._global_keys(state, k, v, at, count)
+        y = self._blocks(rows, *g)[:, :, -T:]
+        return blank(self.join(y), real), (*self._last(rows, count, T), *g, count if seen is None else seen + count)
+
+    def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
+        """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
+        dense = Attention(self.input_size, self.heads, kv_heads=self.kv_heads, position=self.position).to(x)
+        dense.q, dense.k, dense.v = self.q, self.k, self.v
+        return dense.weights(x, lengths=lengths, mask=self.pattern.mask(x.shape[1], self.causal).to(x.device))
+
+    def _blocks(self, rows: _Rows, k_g: Tensor, v_g: Tensor) -> Tensor:
+        """Each block of queries at its blocks of keys and at the global steps: (B, heads, T, d)."""
+        T, S, b = rows.q.shape[2], rows.k.shape[2], self.pattern.block
+        n = -(-T // b)  # one block of few queries looks at all there is
+        numbers = torch.tensor(self.pattern.blocks(n, self.causal) if n > 1 else [[0]], device=rows.q.device)
+        q = _cut(rows.q, n, b if n > 1 else T)  # (B, n, b, heads, d)
+        k, v = (_cut(t, n, b if n > 1 else S) for t in (rows.k, rows.v))
+        there = numbers.clamp(0, n - 1).flatten()
+        k, v = (t.index_select(1, there).unflatten(1, numbers.shape).flatten(0, 1).flatten(1, 2) for t in (k, v))
+        if self.pattern.global_steps:
+            k, v = torch.cat([k, _each(k_g, n)], 1), torch.cat([v, _each(v_g, n)], 1)  # (B n, columns, heads, d)
+        i, j, allowed = self._pairs(rows, numbers)
+        q, k, v = q.flatten(0, 1).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        y = self._ask(q, k, v, i.flatten(0, 1), j.flatten(0, 1), allowed.flatten(0, 1).unsqueeze(1))
+        return y.transpose(1, 2).unflatten(0, (-1, n)).flatten(1, 2)[:, :T].transpose(1, 2)
+
+    def _pairs(self, rows: _Rows, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Positions of queries (B, n, b) and keys (B, n, columns), and who may look at whom."""
+        p, B, T, S = self.pattern, len(rows.q), rows.q.shape[2], rows.k.shape[2]
+        if len(numbers) > 1:
+            step = torch.arange(p.block, device=numbers.device)
+            i = torch.arange(len(numbers), device=numbers.device).unsqueeze(1) * p.block + step  # counted in rows
+            j = (numbers.unsqueeze(-1) * p.block + step).flatten(1)
+        else:
+            j = torch.arange(S, device=numbers.device).unsqueeze(0)
+            i = j[:, S - T :]
+        far = i[0].unsqueeze(1) - j[0]  # (b, columns); blocks differ in their random ones alone
+        local = (far >= 0) & (far <= p.window) if self.causal else far.abs() <= p.window
+        if p.random_blocks and len(numbers) > 1:
+            local[:, -p.random_blocks * p.block :] = True
+        usable = (j >= 0) & (j < S)
+        if rows.real is not None:
+            usable = usable & rows.real[:, j.clamp(0, S - 1)]  # (B, n, columns)
+        start = rows.at[:, :1].unsqueeze(-1)
+        allowed, i, j = usable.unsqueeze(-2) & local, start + i, start + j  # counted from the sequence's start
+        if p.global_steps:  # they have columns of their own
+            g = torch.tensor(p.global_steps, device=numbers.device)
+            sees_g = g <= i.unsqueeze(-1) if self.causal else self._real_globals(rows, g)
+            allowed = allowed & ~torch.isin(j, g).unsqueeze(-2)
+            allowed = torch.cat([allowed.expand(B, -1, -1, -1), sees_g.expand(B, *i.shape[1:], -1)], -1)
+            j = torch.cat([j, g.expand(*j.shape[:2], -1)], -1)
+        return i.expand(B, -1, -1), j.expand(B, -1, -1), allowed.expand(B, *allowed.shape[-3:])
+
+    def _real_globals(self, rows: _Rows, g: Tensor) -> Tensor:
+        T = rows.q.shape[2]
+        real = (g < T).unsqueeze(0) if rows.real is None else rows.real[:, g.clamp(max=T - 1)] & (g < T)
+        return real[:, None, None]
+
+    def _ask(self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, j: Tensor, allowed: Tensor) -> Tensor:
+        if self.position is not None:
+            bias = self.position.bias(q, i, j)
+            q = self.position.query(q, i)
+            allowed = allowed if bias is None else torch.where(allowed, bias.to(q.dtype), -torch.inf)
+        drop = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, dropout_p=drop, enable_gqa=self.kv_heads != self.heads
+        )
+
+    def _columns(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        g = torch.tensor(self.pattern.global_steps, device=k.device, dtype=torch.long).clamp(max=k.shape[2] - 1)
+        return k.index_select(2, g), v.index_select(2, g)
+
+    def _global_rows(self, y: Tensor, q: Tensor, k: Tensor, v: Tensor, at: Tensor, real: Tensor | None) -> Tensor:
+        """Global steps look at all."""
+        T = q.shape[2]
+        g = torch.tensor([s for s in self.pattern.global_steps if s < T], device=q.device, dtype=torch.long)
+        if not len(g):
+            return y
+        allowed = torch.ones_like(at, dtype=torch.bool) if real is None else real
+        all_of_it = self._ask(q.index_select(2, g), k, v, g.unsqueeze(0), at, allowed[:, None, None])
+        return y.index_copy(2, g, all_of_it)
+
+    def _after(self, state: State, q: Tensor, k: Tensor, v: Tensor, at: Tensor, real: Tensor | None) -> _Rows:
+        """The steps that came before, put in front; in blocks, with dummies for their queries."""
+        w = self.pattern.window
+        k, v = torch.cat([state[0], k], 2), torch.cat([state[1], v], 2)
+        at = torch.cat([at[:, :1] + torch.arange(-w, 0, device=at.device), at], 1)
+        real = at >= 0 if real is None else (at >= 0) & F.pad(real, (w, 0), value=True)
+        return _Rows(F.pad(q, (0, 0, w, 0)) if q.shape[2] > self.pattern.block else q, k, v, at, real)
+
+    def _global_keys(self, state: State | None, k: Tensor, v: Tensor, at: Tensor, count: Tensor) -> State:
+        """Keys and values of the global steps so far, (B, heads, G, d) each."""
+        g = torch.tensor(self.pattern.global_steps, device=k.device, dtype=torch.long)
+        t = (g - at[:, :1]).expand(len(k), -1)  # where each stands among the new steps
+        new = ((t >= 0) & (t < count.unsqueeze(1)))[:, None, :, None]
+        index = t.clamp(0, k.shape[2] - 1)[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
+        old = (torch.zeros_like(index, dtype=k.dtype),) * 2 if state is None else state[2:4]
+        return tuple(torch.where(new, t.gather(2, index), o) for t, o in zip((k, v), old, strict=True))
+
+    def _last(self, rows: _Rows, count: Tensor, T: int) -> State:
+        """Keys and values of each row's last `window` real steps, zeros before the first."""
+        w = self.pattern.window
+        front = rows.k.shape[2] - T
+        k, v = (t if front else F.pad(t, (0, 0, w, 0)) for t in (rows.k, rows.v))
+        index = (count.unsqueeze(1) + torch.arange(w, device=count.device))[:, None, :, None]
+        return tuple(t.gather(2, index.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v))
+
+
+class _Rows(NamedTuple):
+    """Queries, keys and values (B, heads, T, d), their positions (B or 1, T) and which are real."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    at: Tensor
+    real: Tensor | None
+
+
+def _cut(t: Tensor, n: int, b: int) -> Tensor:
+    """(B, heads, T, d) -> (B, n, b, heads, d), filled up with zeros."""
+    t = t.transpose(1, 2)
+    return F.pad(t, (0, 0, 0, 0, 0, n * b - t.shape[1])).unflatten(1, (n, b))
+
+
+def _each(g: Tensor, n: int) -> Tensor:
+    """(B, heads, G, d) -> (B n, G, heads, d)."""
+    return g.transpose(1, 2).unsqueeze(1).expand(-1, n, -1, -1, -1).flatten(0, 1)

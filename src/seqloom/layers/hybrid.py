@@ -1,0 +1,195 @@
+"""Convolution, attention and recurrence together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.attention.dense import Attention
+from seqloom.cell import State
+from seqloom.layers.layer import Layer, without_padding
+from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.tcn import CausalConv
+
+ATTENTION = 3  # tensors of a causal Attention's state
+
+
+class Hybrid(Layer):
+    """Blocks that mix a convolution, attention and a recurrence, each in a learned share.
+
+        h0      = P x + p
+        n       = norm(h)
+        a, b, g = softmax(w)
+        h'      = h + dropout(a relu(conv(n)) + b attention(n) + g rnn(n))      in each block
+        y       = norm(h)
+
+    `causal=False` lets all three look both ways. `shares` says how each block mixes.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        layers: int = 1,
+        *,
+        cell: str = "gru",
+        heads: int = 4,
+        kernel: int = 3,
+        dropout: float = 0.0,
+        causal: bool = True,
+    ) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
+        self.causal = causal
+        self.project = nn.Linear(input_size, hidden_size)
+        self.blocks = nn.ModuleList(
+            _Mix(hidden_size, cell, heads, kernel, dropout, causal) for _ in range(_checked(layers))
+        )
+        self.norm = nn.LayerNorm(hidden_size)
+
+    def shares(self) -> Tensor:
+        """(layers, 3): of convolution, attention and recurrence in each block."""
+        return torch.stack([torch.softmax(block.w, 0).detach() for block in self.blocks])  # type: ignore[arg-type]
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
+        h, after = self.project(x), []
+        size = 0 if state is None else len(state) // len(self.blocks)
+        for i, block in enumerate(self.blocks):
+            h, part = block(h, None if state is None else state[i * size : (i + 1) * size], lengths)
+            after += part
+        return self.norm(h), tuple(after) if self.causal else None
+
+
+class _Mix(nn.Module):
+    def __init__(self, width: int, cell: str, heads: int, kernel: int, dropout: float, causal: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.conv = CausalConv(width, width, kernel)
+        self.attention = Attention(width, heads, causal=causal)
+        self.rnn = _both_ways(cell, width, width, 1, 0.0, causal)
+        self.w = nn.Parameter(torch.zeros(3))
+        self.dropout, self.causal = nn.Dropout(dropout), causal
+
+    def forward(self, h: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        past, seen, before = _apart(state)
+        n = without_padding(self.norm(h), lengths)
+        a, b, g = torch.softmax(self.w, 0)
+        conv, past = _conv(self.conv, n, past, lengths, self.causal)
+        attention, seen = self.attention(n, seen, lengths)
+        rnn, now = self.rnn(n, before, lengths)
+        h = h + self.dropout(a * torch.relu(conv) + b * attention + g * rnn)
+        return h, [past, *seen, *rows_first(now)] if self.causal else []
+
+
+class ConvRNN(Layer):
+    """A convolution finds what is near, a recurrence carries it on.
+
+        c = relu(conv(x))
+        y = rnn(dropout(c))
+
+    The convolution sees the past alone, or both sides where the recurrence does (`bidirectional`).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        layers: int = 1,
+        *,
+        cell: str = "gru",
+        kernel: int = 3,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.bidirectional, self.causal = bidirectional, not bidirectional
+        self.conv = CausalConv(input_size, hidden_size, kernel)
+        between = dropout if layers > 1 else 0.0
+        self.rnn = Recurrent(cell, hidden_size, hidden_size, layers, True, True, between, bidirectional)
+        self.dropout = nn.Dropout(dropout)
+        self.output_size = self.rnn.output_size
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
+        past, before = (None, None) if state is None else (state[0], layers_first(state[1:]))
+        c, past = _conv(self.conv, x, past, lengths, self.causal)
+        y, now = self.rnn(self.dropout(torch.relu(c)), before, lengths)
+        return y, (past, *rows_first(now)) if self.causal else None
+
+
+class RNNAttend(Layer):
+    """A recurrence, then attention of its outputs to each other.
+
+        h = rnn(x)
+        y = norm(h + dropout(attention(h)))
+
+    `causal=False` runs the recurrence in both directions and lets attention look everywhere.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        layers: int = 1,
+        *,
+        cell: str = "gru",
+        heads: int = 4,
+        dropout: float = 0.0,
+        causal: bool = True,
+    ) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
+        self.causal = causal
+        self.rnn = _both_ways(cell, input_size, hidden_size, layers, dropout, causal)
+        self.attention = Attention(hidden_size, heads, causal=causal)
+        self.norm, self.dropout = nn.LayerNorm(hidden_size), nn.Dropout(dropout)
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
+        seen, before = (None, None) if state is None else (state[:ATTENTION], layers_first(state[ATTENTION:]))
+        h, now = self.rnn(x, before, lengths)
+        attention, seen = self.attention(h, seen, lengths)
+        y = self.norm(h + self.dropout(attention))
+        return y, (*seen, *rows_first(now)) if self.causal else None
+
+
+def _both_ways(cell: str, width: int, hidden: int, layers: int, dropout: float, causal: bool) -> Recurrent:
+    """`hidden` outputs: of one direction, or half of each."""
+    if not causal and hidden % 2:
+        raise ValueError(f"causal=False needs an even hidden_size, half for each direction; got {hidden}")
+    between = dropout if layers > 1 else 0.0
+    return Recurrent(cell, width, hidden if causal else hidden // 2, layers, True, True, between, not causal)
+
+
+def _conv(conv: CausalConv, x: Tensor, past: Tensor | None, lengths: Tensor | None, causal: bool) -> tuple[Tensor, Any]:
+    """(B, T, C) -> (B, T, H), of the past alone or of both sides; x is 0 past a row's length."""
+    if causal:
+        y, past = conv(x.transpose(1, 2), past, lengths)
+        return y.transpose(1, 2), past
+    both = F.pad(x.transpose(1, 2), (conv.past - conv.past // 2, conv.past // 2))
+    return conv.conv(both).transpose(1, 2), None
+
+
+def _apart(state: State | None) -> tuple[Any, Any, Any]:
+    """Of the convolution, of the attention, of the recurrence."""
+    if state is None:
+        return None, None, None
+    return state[0], state[1 : 1 + ATTENTION], layers_first(state[1 + ATTENTION :])
+
+
+def rows_first(state: Tensor | State) -> State:
+    """Recurrent's (layers, B, ...), one or several -> a tuple of (B, layers, ...)."""
+    return tuple(s.transpose(0, 1) for s in ((state,) if isinstance(state, Tensor) else state))
+
+
+def layers_first(state: State) -> State:
+    """Back again."""
+    return tuple(s.transpose(0, 1).contiguous() for s in state)
+
+
+def _checked(layers: int) -> int:
+    if layers < 1:
+        raise ValueError(f"layers must be at least 1, got {layers}")
+    return layers

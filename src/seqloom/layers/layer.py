@@ -1,0 +1,69 @@
+"""The contract of a layer: a sequence in, a sequence out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.cell import State
+from seqloom.errors import InputError
+from seqloom.layers.formats import read
+from seqloom.layers.states import fits
+
+
+class Layer(nn.Module):
+    """A subclass sets `input_size` and `output_size` and writes `run`; the rest follows.
+
+    run(x, state, lengths) -> (y, state) takes (B, T, D) with zeros past each row's length. What it
+    returns there does not matter, but its state is that of each row's last real step: a flat tuple
+    of tensors, the batch first. A layer that is not `causal` looks ahead, and has no state.
+    """
+
+    batch_first, bidirectional = True, False
+    input_size: int
+    output_size: int
+    causal: bool = True
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[Tensor, State | None]:
+        """(B, T, D) -> (B, T, output_size), 0 past a row's length, and the state where the layer is causal.
+
+        Also one sequence (T, D), packed and nested ones; y comes in the form of x.
+        """
+        if state is not None and not self.causal:
+            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
+        batch = read(x, lengths, True, self.input_size)
+        fits(batch.x, next(self.parameters()))
+        order = batch.source if batch.packed else None  # whose rows stand longest first
+        if state is not None and order is not None and order.sorted_indices is not None:
+            state = self.select(state, order.sorted_indices)
+        y, state = self.run(batch.x, state, batch.lengths)
+        if state is not None and order is not None and order.unsorted_indices is not None:
+            state = self.select(state, order.unsorted_indices)
+        return batch.restore(without_padding(y, batch.lengths)), state
+
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One step for streaming: (B, D) -> (B, output_size); equals the whole at once."""
+        if not self.causal:
+            raise ValueError(f"step: a {type(self).__name__} that reads both ways needs the whole sequence")
+        y, state = self(x.unsqueeze(1), state)
+        assert state is not None
+        return y.squeeze(1), state
+
+    def select(self, state: State, rows: Tensor) -> State:
+        """The state of these rows of the batch, in their order; a row may come twice."""
+        return tuple(s.index_select(0, rows) for s in state)
+
+
+def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, T, H) with 0 past each row's length."""
+    if lengths is None:
+        return y
+    real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
+    return torch.where(real.unsqueeze(-1), y, torch.zeros_like(y))

@@ -1,0 +1,57 @@
+"""What a whole sequence says: (B, T, H) -> (B, H)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+READOUTS = ("last", "mean", "max", "attention")
+
+
+class Readout(nn.Module):
+    """One vector for each row, from its real steps alone. A row of length 0 reads 0.
+
+    last       y_n, n the row's last real step; of a layer that also reads backwards, where each direction ends
+    mean       1/n sum_t y_t
+    max        max_t y_t, each feature on its own
+    attention  sum_t a_t y_t,  a = softmax_t(v . tanh(W y_t + b))     Yang et al. 2016 (NAACL, N16-1174)
+    """
+
+    def __init__(self, name: str, width: int, bidirectional: bool = False) -> None:
+        super().__init__()
+        if name not in READOUTS:
+            raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {name!r}")
+        self.name, self.bidirectional = name, bidirectional
+        if name == "attention":
+            self.key = nn.Linear(width, width)  # W, b
+            self.query = nn.Linear(width, 1, bias=False)  # v
+
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, T, H), lengths (B,) on the same device -> (B, H)."""
+        if lengths is None:
+            lengths = torch.full((y.shape[0],), y.shape[1], device=y.device)
+        read = {"last": self._last, "mean": self._mean, "max": self._max, "attention": self._attention}[self.name]
+        return read(y, lengths) * (lengths > 0).unsqueeze(1)
+
+    def _last(self, y: Tensor, lengths: Tensor) -> Tensor:
+        last = y[torch.arange(len(y), device=y.device), (lengths - 1).clamp(min=0)]
+        if not self.bidirectional:
+            return last
+        forwards, backwards = last.chunk(2, -1)[0], y[:, 0].chunk(2, -1)[1]
+        return torch.cat([forwards, backwards], -1)
+
+    def _mean(self, y: Tensor, lengths: Tensor) -> Tensor:
+        return y.masked_fill(~_real(y, lengths), 0).sum(1) / lengths.clamp(min=1).unsqueeze(1)
+
+    def _max(self, y: Tensor, lengths: Tensor) -> Tensor:
+        return y.masked_fill(~_real(y, lengths), torch.finfo(y.dtype).min).amax(1)
+
+    def _attention(self, y: Tensor, lengths: Tensor) -> Tensor:
+        s = self.query(torch.tanh(self.key(y)))  # (B, T, 1)
+        a = s.masked_fill(~_real(y, lengths), torch.finfo(s.dtype).min).softmax(1)
+        return (a * y).sum(1)
+
+
+def _real(y: Tensor, lengths: Tensor) -> Tensor:
+    """(B, T, 1): True at the real steps."""
+    return (torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)).unsqueeze(-1)

@@ -1,0 +1,94 @@
+"""Every layer by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+BOTH = "bi_"  # before a name: a form that also looks ahead
+AHEAD = {"causal": False}
+TRANSFORMER = "transformer:Transformer"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a layer is, the settings that make it this one, and those of its form that also looks ahead."""
+
+    place: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    ahead: dict[str, Any] | None = None
+    width: bool = False  # it has one width, and needs its input brought to it
+
+
+def _transformer(attention: str, position: str, causal: bool = True) -> Entry:
+    settings = {"attention": attention, "position": position, "causal": causal}
+    return Entry(TRANSFORMER, settings, AHEAD if causal else None, width=True)
+
+
+LAYERS = {
+    "tcn": Entry("tcn:TCN"),
+    "transformer": _transformer("dense", "rotary"),
+    "local_transformer": _transformer("local", "rotary"),
+    "linear_transformer": _transformer("linear", "sinusoidal"),
+    "performer": _transformer("performer", "sinusoidal"),
+    "linformer": _transformer("linformer", "sinusoidal", causal=False),
+    "transformer_xl": Entry("memory:TransformerXL", width=True),
+    "memory_transformer": Entry("memory:MemoryTransformer", width=True),
+    "hybrid": Entry("hybrid:Hybrid", ahead=AHEAD),
+    "conv_rnn": Entry("hybrid:ConvRNN", ahead={"bidirectional": True}),
+    "rnn_attend": Entry("hybrid:RNNAttend", ahead=AHEAD),
+}
+
+
+def known() -> list[str]:
+    """The names that `make` takes."""
+    both = [name for name, entry in LAYERS.items() if entry.ahead is not None]
+    return [*_cells(), *LAYERS, *(BOTH + name for name in (*_cells(), *both))]
+
+
+def find(name: str) -> Callable[..., nn.Module]:
+    """The layer of this name, as a function of (input_size, hidden_size, **settings).
+
+    Every one takes (B, T, D), and the settings `layers` and `dropout`.
+    """
+    base, both = name.removeprefix(BOTH), name.startswith(BOTH)
+    if base in _cells() or ".py:" in base:  # a person's own cell, in a file
+        return partial(_recurrent, base, bidirectional=both)
+    if name in known():
+        entry = LAYERS[base]
+        settings = entry.settings | (entry.ahead or {} if both else {})
+        if entry.width:
+            from seqloom.layers.projected import around
+
+            return partial(around, entry.place, **settings)
+        module, _, kind = entry.place.partition(":")
+        return partial(getattr(import_module(f"seqloom.layers.{module}"), kind), **settings)
+    near = get_close_matches(name.lower().replace("-", "_"), known(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known())}"
+    raise ValueError(f"there is no layer {name!r}; {hint}")
+
+
+def make(name: str, input_size: int, hidden_size: int, **settings: Any) -> nn.Module:
+    """The layer of this name: `make("bi_gru", 8, 64, layers=2, dropout=0.1)`."""
+    return find(name)(input_size, hidden_size, **settings)
+
+
+def _recurrent(
+    cell: str, input_size: int, hidden_size: int, *, layers: int = 1, bidirectional: bool = False, **settings: Any
+) -> nn.Module:
+    from seqloom.layers.recurrent import Recurrent
+
+    return Recurrent(cell, input_size, hidden_size, layers, batch_first=True, bidirectional=bidirectional, **settings)
+
+
+def _cells() -> list[str]:
+    import seqloom.cells  # noqa: F401  (fills the registry)
+    from seqloom.cell import Cell
+
+    return [name for name, kind in Cell.registry.items() if kind.__module__.startswith("seqloom.cells.")]

@@ -1,0 +1,105 @@
+"""N to M real values: what a series does next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.errors import InputError
+from seqloom.layers.readout import Readout
+from seqloom.models.causal import check_causal
+from seqloom.models.embed import check_fits
+from seqloom.models.scale import Scale, error, middle
+
+MODES = ("direct", "autoregressive")
+
+
+class Forecast(nn.Module):
+    """The next `horizon` steps of the first `targets` features of a series.
+
+    "direct" reads the layer's answer to the whole past (`Readout` last) and says all steps at once.
+    "autoregressive" says one step, takes it for true and goes on; every feature must then be a
+    target. It is trained to say the next step of the true series, everywhere in it and in one pass.
+
+    `scale`: what each series is measured against before the layer sees it (`Scale`).
+    `quantiles`, such as (0.1, 0.5, 0.9): forecast these instead of the mean.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        horizon: int,
+        *,
+        targets: int | None = None,
+        mode: str = "direct",
+        scale: str = "last",
+        quantiles: Sequence[float] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1 step, got {horizon}")
+        check_fits(layer, "Forecast")
+        features: int = layer.input_size  # type: ignore[assignment]
+        self.targets = features if targets is None else targets
+        if not 1 <= self.targets <= features:
+            raise ValueError(f"targets must lie between 1 and the {features} features of the layer, got {targets}")
+        if mode == "autoregressive" and self.targets != features:
+            raise ValueError(f"an autoregressive forecast needs all {features} features as targets, got {targets}")
+        if mode == "autoregressive":
+            check_causal(layer, "an autoregressive Forecast")
+        self.layer, self.horizon, self.mode = layer, horizon, mode
+        self.quantiles, self.middle = tuple(quantiles), middle(quantiles)
+        self.scale = Scale(scale)
+        width: int = layer.output_size  # type: ignore[assignment]
+        self.readout = Readout("last", width, getattr(layer, "bidirectional", False))
+        self.dropout = nn.Dropout(dropout)
+        steps = horizon if mode == "direct" else 1
+        self.head = nn.Linear(width, steps * self.targets * max(1, len(self.quantiles)))
+
+    def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """The past (B, T, D) -> (B, horizon, targets), or (B, horizon, targets, quantiles)."""
+        if lengths is not None:
+            lengths = torch.as_tensor(lengths, device=x.device)
+        x, by = self.scale(x, lengths)
+        y, state = self.layer(x, lengths=lengths)
+        last = self.readout(y, lengths)
+        says = self._says(last, self.horizon) if self.mode == "direct" else self._roll(last, state)
+        return by.undo(says)
+
+    def loss(self, x: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """Mean squared error of the future y (B, horizon, targets), or the pinball loss of its quantiles."""
+        if tuple(y.shape) != (x.shape[0], self.horizon, self.targets) or not y.numel():
+            expected = (x.shape[0], self.horizon, self.targets)
+            raise InputError(f"y must be the future of shape {expected}, not empty; got {tuple(y.shape)}")
+        if self.mode == "direct":
+            return error(self(x, lengths), y, self.quantiles)
+        if lengths is not None:
+            raise InputError("an autoregressive forecast is trained on series of one length; leave lengths out")
+        scaled, by = self.scale(x, None)
+        whole = torch.cat([scaled, by.do(y)], 1)
+        says, _ = self.layer(whole[:, :-1])
+        return error(by.undo(self._says(says, 1)), torch.cat([x, y], 1)[:, 1:], self.quantiles)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """One number for each: (B, horizon, targets), of quantiles the one nearest the middle."""
+        y = self(x, lengths)
+        return y[..., self.middle] if self.quantiles else y
+
+    def _says(self, y: Tensor, steps: int) -> Tensor:
+        """(B, H) or (B, T, H) -> (B, steps or T, targets[, quantiles])."""
+        shape = (self.targets, len(self.quantiles)) if self.quantiles else (self.targets,)
+        return self.head(self.dropout(y)).view(y.shape[0], y.shape[1] if y.dim() == 3 else steps, *shape)
+
+    def _roll(self, last: Tensor, state: object) -> Tensor:
+        steps = [self._says(last, 1)]
+        for _ in range(1, self.horizon):
+            now = steps[-1].squeeze(1)
+            last, state = self.layer.step(now[..., self.middle] if self.quantiles else now, state)  # type: ignore[operator]
+            steps.append(self._says(last, 1))
+        return torch.cat(steps, 1)

@@ -1,0 +1,60 @@
+"""Drawing the next token from a distribution, or from the better part of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw a token; applied in this order.
+
+    temperature  logits / temperature: below 1 sharper, above 1 flatter
+    top_k        of the k most likely tokens alone; 0 for all
+    top_p        of the fewest most likely tokens whose probabilities reach p; 1 for all
+                 (Holtzman et al. 2020, arXiv 1904.09751)
+    seed         the same seed draws the same tokens on the same device; None draws from torch's own generator
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0, got {self.temperature}; the likeliest token is top_k=1")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be at least 1, or 0 for all tokens, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+
+    def generator(self, device: torch.device) -> torch.Generator | None:
+        """What the draws of one text come from."""
+        return None if self.seed is None else torch.Generator(device).manual_seed(self.seed)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(..., V) -> (..., V): what is drawn from."""
+        logits = logits / self.temperature
+        if 0 < self.top_k < logits.shape[-1]:
+            best, place = logits.topk(self.top_k)
+            logits = torch.full_like(logits, -torch.inf).scatter(-1, place, best)
+        p = logits.softmax(-1)
+        if self.top_p < 1:
+            ordered, place = p.sort(dim=-1, descending=True, stable=True)
+            before = ordered.cumsum(-1) - ordered  # what the likelier ones have already
+            p = torch.zeros_like(p).scatter(-1, place, ordered * (before < self.top_p))
+            p = p / p.sum(-1, keepdim=True)
+        return p
+
+    def draw(self, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(..., V) -> ids (...).
+
+        The smallest of exponential variables with rates p falls on i with probability p_i; unlike
+        torch.multinomial this never makes the host wait.
+        """
+        p = self.probabilities(logits)
+        return (p / torch.empty_like(p).exponential_(generator=generator)).argmax(-1)

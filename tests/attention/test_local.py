@@ -1,0 +1,152 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from seqloom.attention import Attention, LocalAttention, Pattern
+from seqloom.attention.position import POSITIONS
+
+B, D = 2, 8
+PATTERNS = [
+    Pattern(0),
+    Pattern(3),
+    Pattern(20),
+    Pattern(7, block=3),
+    Pattern(5, (0, 1, 2), block=4),
+    Pattern(5, (0, 11, 40), block=4),
+    Pattern(5, random_blocks=3, block=4),
+    Pattern(4, (0, 30), random_blocks=2, block=5),
+]
+CAUSAL = PATTERNS[:5]
+
+
+def both(pattern, causal=False, position=None, **settings):
+    """Local attention, and dense attention with its weights."""
+    local = LocalAttention(D, 2, pattern=pattern, causal=causal, position=position, **settings).double()
+    for p in local.parameters():
+        torch.nn.init.normal_(p, std=0.4)
+    dense = Attention(D, 2, causal=causal, position=position, **settings).double()
+    dense.load_state_dict(local.state_dict())
+    return local, dense
+
+
+def same(mine, exact, inputs):
+    torch.testing.assert_close(mine, exact)
+    g = torch.randn_like(exact)
+    torch.testing.assert_close(
+        torch.autograd.grad(mine, inputs, g), torch.autograd.grad(exact, inputs, g, retain_graph=True)
+    )
+
+
+FORMS = [(pattern, False) for pattern in PATTERNS] + [(pattern, True) for pattern in CAUSAL]
+
+
+@pytest.mark.parametrize(("pattern", "causal"), FORMS, ids=str)
+@pytest.mark.parametrize("T", [1, 5, 33, 64])
+def test_it_is_dense_attention_under_the_same_mask(pattern, causal, T):
+    local, dense = both(pattern, causal)
+    x = torch.randn(B, T, D, dtype=torch.float64, requires_grad=True)
+    mask = pattern.mask(T, causal)
+    for lengths in (None, [T, T // 2]):
+        exact, _ = dense(x, lengths=lengths, mask=mask)
+        same(local(x, lengths=lengths)[0], exact, x)
+        torch.testing.assert_close(local.weights(x, lengths), dense.weights(x, lengths=lengths, mask=mask))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_positions_and_grouped_heads_are_those_of_dense_attention(position, causal):
+    for pattern in (Pattern(4), Pattern(4, (0, 1), block=3)):
+        if position == "xl" and pattern.global_steps:
+            continue
+        local, dense = both(pattern, causal, position, kv_heads=1)
+        x = torch.randn(B, 23, D, dtype=torch.float64, requires_grad=True)
+        same(local(x)[0], dense(x, mask=pattern.mask(23, causal))[0], x)
+
+
+def test_the_mask_is_the_union_of_the_three_sets():
+    T, w, G = 40, 3, (2, 17)
+    plain, mask = Pattern(w, G).mask(T), Pattern(w, G, random_blocks=2, block=4).mask(T)
+    for i in range(T):
+        for j in range(T):
+            assert plain[i, j] == (abs(i - j) <= w or i in G or j in G)
+    drawn = (mask & ~plain).view(10, 4, 10, 4).sum((1, 3))
+    assert not (plain & ~mask).any()
+    assert ((drawn > 0).sum(1) <= 2).all() and drawn.any()
+    assert torch.equal(mask, Pattern(w, G, random_blocks=2, block=4).mask(T))
+    assert not torch.equal(mask, Pattern(w, G, random_blocks=2, block=4, seed=1).mask(T))
+
+
+@pytest.mark.parametrize("pattern", CAUSAL, ids=str)
+@pytest.mark.parametrize("position", [None, "rotary", "alibi"])
+def test_streaming_is_the_whole_at_once_with_a_state_that_does_not_grow(pattern, position):
+    local, _ = both(pattern, True, position)
+    T = 30
+    x = torch.randn(B, T, D, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([T, 19])
+    whole, _ = local(x, lengths=lengths)
+    for sizes in ([1] * T, [3, 26, 1], [26, 4]):
+        outputs, state, start, shapes = [], None, 0, set()
+        for size in sizes:
+            y, state = local(x[:, start : start + size], state, (lengths - start).clamp(0, size))
+            outputs.append(y)
+            shapes.add(tuple(s.shape for s in state))
+            start += size
+        same(torch.cat(outputs, 1), whole, x)
+        assert len(shapes) == 1
+        assert state[4].tolist() == [T, 19]
+
+
+def test_a_step_is_a_chunk_of_one_and_rows_can_be_selected():
+    local, _ = both(Pattern(3, (0,)), True)
+    x = torch.randn(B, 9, D, dtype=torch.float64)
+    whole, _ = local(x)
+    _, state = local(x[:, :8])
+    rows = torch.tensor([1, 0, 1])
+    y, _ = local.step(x[rows, 8], local.select(state, rows))
+    torch.testing.assert_close(y, whole[rows, 8])
+
+
+def test_what_cannot_be_causal_or_is_no_pattern_is_said():
+    with pytest.raises(ValueError, match="random_blocks=0"):
+        LocalAttention(8, pattern=Pattern(3, random_blocks=1), causal=True)
+    with pytest.raises(ValueError, match=r"first steps as global_steps, got \(1,\)"):
+        LocalAttention(8, pattern=Pattern(3, (1,)), causal=True)
+    with pytest.raises(ValueError, match="counted from 0, got -1"):
+        Pattern(3, (-1,))
+    with pytest.raises(ValueError, match="at least 0"):
+        Pattern(-1)
+    with pytest.raises(ValueError, match="window alone"):
+        LocalAttention(8, pattern=Pattern(3, (0,)), position="xl")
+
+
+MEASURE = """
+import resource, sys, time, torch
+from seqloom.attention import Attention, LocalAttention
+torch.set_num_threads(1)
+torch.manual_seed(0)
+def go(kind, T):
+    x = torch.randn(1, T, 64, requires_grad=True)
+    band = torch.ones(T, T, dtype=torch.bool).tril_(256).triu_(-256) if kind == "dense" else None
+    layer = LocalAttention(64, 4, pattern=256) if kind == "local" else Attention(64, 4)
+    start = time.perf_counter()
+    y, _ = layer(x) if kind == "local" else layer(x, mask=band)
+    y.sum().backward()
+    return time.perf_counter() - start
+go(sys.argv[1], 600)  # code is loaded
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+seconds = go(sys.argv[1], 16384)
+print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_at_16k_steps_it_takes_an_eighth_of_the_time_and_memory_of_dense_attention():
+    def measure(kind):
+        run = subprocess.run([sys.executable, "-c", MEASURE, kind], check=True, capture_output=True, text=True)
+        return [float(number) for number in run.stdout.split()]
+
+    dense, local = measure("dense"), [min(pair) for pair in zip(measure("local"), measure("local"), strict=True)]
+    assert local[0] < dense[0] / 8, f"{local[0]:.2f} s against {dense[0]:.2f} s"
+    assert local[1] < dense[1] / 8, f"{local[1] / 1024:.0f} MiB against {dense[1] / 1024:.0f} MiB"

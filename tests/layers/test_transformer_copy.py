@@ -1,0 +1,38 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from seqloom.layers.transformer import Transformer
+
+SYMBOLS, WORDS, DELAY = 8, 10, 100
+BLANK, RECALL = SYMBOLS, SYMBOLS + 1
+
+
+def copy_memory(rows):
+    """Ten symbols, a delay, then ten marks at which the symbols are asked for."""
+    words = torch.randint(SYMBOLS, (rows, WORDS))
+    blanks = torch.full((rows, DELAY), BLANK)
+    return torch.cat([words, blanks, torch.full((rows, WORDS), RECALL)], 1), words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("position", "steps"), [("rotary", 100), ("sinusoidal", 250)])
+def test_a_transformer_remembers_ten_symbols_over_a_hundred_steps(position, steps):
+    embed, head = nn.Embedding(SYMBOLS + 2, 64), nn.Linear(64, SYMBOLS)
+    layer = Transformer(64, 4, 2, causal=True, position=position)
+    model = nn.ModuleList([embed, layer, head])
+    optimiser = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, steps, pct_start=0.1)
+    for _ in range(steps):
+        x, words = copy_memory(16)
+        loss = F.cross_entropy(head(layer(embed(x))[0][:, -WORDS:]).flatten(0, 1), words.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    model.eval()
+    with torch.no_grad():
+        x, words = copy_memory(500)
+        found = head(layer(embed(x))[0][:, -WORDS:]).argmax(-1)
+    assert (found == words).double().mean().item() > 0.999
