@@ -1,0 +1,30 @@
+"""A saved coder, made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seqloom.tasks.coders.audio import AudioCoder
+from seqloom.tasks.coders.labels import LabelCoder
+from seqloom.tasks.coders.series import SeriesCoder, ValuesCoder
+from seqloom.tasks.coders.subwords import SubwordCoder
+from seqloom.tasks.coders.text import TextCoder
+from seqloom.tasks.coders.times import TimesCoder
+
+CODERS: dict[str, Any] = {
+    "text": TextCoder,
+    "subwords": SubwordCoder,
+    "labels": LabelCoder,
+    "series": SeriesCoder,
+    "values": ValuesCoder,
+    "audio": AudioCoder,
+    "times": TimesCoder,
+}
+
+
+def restore(state: dict[str, Any] | None) -> Any:
+    """The coder whose `state()` this was; None for None."""
+    if state is None:
+        return None
+    rest = dict(state)
+    return CODERS[rest.pop("coder")](**rest)

@@ -1,0 +1,77 @@
+"""Rows of different length in one flat array on disk: values, and where each row starts."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+LARGE = 256 << 20  # bytes
+ROWS_HELD = 4_096  # each touches 64 kB or more
+
+
+class Ragged:
+    """Row i is values[offsets[i] : offsets[i + 1]], read from disk only when asked for."""
+
+    def __init__(self, values: Array, offsets: Array) -> None:
+        self.values, self.offsets = values, offsets
+        self.lengths: Array = np.diff(offsets)
+        self._touched = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, rows: Array, fill: float = 0) -> tuple[Array, Array]:
+        """(B, T) or (B, T, D) with `fill` at the end, and lengths (B,)."""
+        lengths = self.lengths[rows]
+        steps = np.arange(int(lengths.max(initial=0)))
+        real = steps < lengths[:, None]  # (B, T)
+        out = np.full((*real.shape, *self.values.shape[1:]), fill, dtype=self.values.dtype)
+        out[real] = self.values[(self.offsets[rows][:, None] + steps)[real]]
+        self.touched(len(rows))
+        return out, lengths
+
+    def touched(self, rows: int) -> None:
+        """Hand pages of a large file back now and then; they would count as this process's memory."""
+        self._touched += rows
+        if self._touched > ROWS_HELD and isinstance(self.values, np.memmap) and self.values.nbytes > LARGE:
+            self._touched = 0
+            self.values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def open(folder: Path, name: str) -> Ragged:
+        facts = json.loads((folder / f"{name}.json").read_text())
+        shape, kind = tuple(facts["shape"]), np.dtype(facts["dtype"])
+        empty = 0 in shape
+        values = np.empty(shape, kind) if empty else np.memmap(folder / f"{name}.bin", kind, "r", shape=shape)
+        return Ragged(values, np.load(folder / f"{name}.offsets.npy"))
+
+
+class Writer:
+    """Appends rows to name.bin; `close` writes what `Ragged.open` needs."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.file = folder / f"{name}.bin"
+        self.file.touch()
+        self.lengths: list[Array] = []
+        self.shape: tuple[int, ...] = ()
+        self.dtype = "int32"
+
+    def add(self, values: Array, lengths: Array) -> None:
+        """values (sum of lengths, ...), lengths (rows,)."""
+        self.shape, self.dtype = values.shape[1:], values.dtype.str
+        with self.file.open("ab") as file:
+            values.tofile(file)
+        self.lengths.append(np.asarray(lengths, dtype=np.int64))
+
+    def close(self) -> None:
+        lengths = np.concatenate(self.lengths) if self.lengths else np.empty(0, np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        np.save(self.folder / f"{self.name}.offsets.npy", offsets)
+        facts = {"shape": [int(offsets[-1]), *self.shape], "dtype": self.dtype}
+        (self.folder / f"{self.name}.json").write_text(json.dumps(facts))

@@ -1,0 +1,76 @@
+"""A task as JSON: enough to encode new rows and to decode predictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seqloom.task import Note, Notes
+from seqloom.tasks.coders.states import restore
+from seqloom.tasks.plan import Plan
+from seqloom.tasks.reading import Reading
+
+FILE, FORMAT = "task.json", 1
+
+
+@dataclass(eq=False)
+class Saved:
+    """The plan, the options and the fitted coders of a task that was read from files."""
+
+    name: str
+    plan: Plan
+    options: Reading
+    x: Any
+    y: Any = None
+    times: Any = None
+    table: str = ""  # the columns, for a person
+    splits: dict[str, Any] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
+
+    def save(self, folder: Path | str) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        coders = {k: None if c is None else c.state() for k, c in (("x", self.x), ("y", self.y), ("times", self.times))}
+        record = {
+            "format": FORMAT,
+            "task": "files",
+            "name": self.name,
+            "plan": self.plan.record(),
+            "options": self.options.model_dump(exclude_defaults=True),
+            "table": self.table,
+            "splits": self.splits,
+            "notes": [[note.text, note.warning] for note in self.notes],
+        }
+        (folder / FILE).write_text(json.dumps(record | coders, ensure_ascii=False))
+
+    @staticmethod
+    def load(record: dict[str, Any]) -> Saved:
+        plan: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["plan"].items()}
+        x, y, times = (restore(record[k]) for k in ("x", "y", "times"))
+        return Saved(
+            record["name"],
+            Plan(**plan),
+            Reading(**record["options"]),
+            x,
+            y,
+            times,
+            record["table"],
+            record["splits"],
+            Notes(Note(text, warning) for text, warning in record["notes"]),
+        )
+
+
+def read_record(folder: Path | str) -> dict[str, Any]:
+    """task.json of a folder, checked."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise ValueError(f"{folder}: holds no {FILE}, so it is not a saved task")
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged ({error}); restore it from a copy") from None
+    if record.get("format", 0) > FORMAT:
+        raise ValueError(f"{path}: written by a newer seqloom (format {record['format']}); upgrade seqloom")
+    return record

@@ -1,0 +1,128 @@
+"""Which row is trained on, which is validated on, which is tested on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from seqloom.task import Notes
+from seqloom.tasks import duplicates
+from seqloom.tasks.paths import SPLITS
+from seqloom.tasks.plan import Plan
+from seqloom.tasks.reading import Reading
+from seqloom.tasks.source import Source
+
+Array = np.ndarray[Any, Any]
+
+
+def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading, notes: Notes) -> dict[str, Array]:
+    """split -> row numbers, of the rows in `keep` (N,) bool. Given splits stay; missing ones are made."""
+    given = _given(source, plan)
+    rows = {name: np.flatnonzero((given == name) & keep) for name in dict.fromkeys(given.tolist())}
+    rows = {"train" if name == "" else name: r for name, r in rows.items()}
+    if not len(rows.get("train", ())):
+        raise ValueError(f"{source.parts[0].label}: no usable rows to train on; splits: {', '.join(rows)}")
+    shares = {"valid": options.valid} if "test" in rows else {"valid": options.valid, "test": options.test}
+    shares = {name: share for name, share in shares.items() if name not in rows and ("valid" not in rows)}
+    if shares:
+        rows |= _made(source, plan, rows["train"], shares, texts, options, notes)
+    if texts and len(source.parts) > 1:
+        _shared(source, plan, rows, notes)
+    order = ("train", "valid", "test")
+    return {name: rows[name] for name in sorted(rows, key=lambda s: order.index(s) if s in order else 3)}
+
+
+def _given(source: Source, plan: Plan) -> Array:
+    """(N,) the name of each row's split, "" where none was given."""
+    if plan.split:
+        names = source.columns(plan.split)[plan.split].str.to_lowercase()
+        return np.array([SPLITS.get(name or "", name or "") for name in names], dtype=object)
+    parts = [np.full(part.rows, part.split or "", dtype=object) for part in source.parts]
+    return np.concatenate(parts)
+
+
+def _made(
+    source: Source, plan: Plan, rows: Array, shares: dict[str, float], texts: bool, options: Reading, notes: Notes
+) -> dict[str, Array]:
+    if plan.time and plan.layout == "rows" and source.frame().collect_schema()[plan.time].is_nested() is False:
+        stamps = source.columns(plan.time)[plan.time]
+        notes.say(f"split by time: later rows of {plan.time!r} are held out")
+        return _cut(rows[np.argsort(stamps.rank("dense").fill_null(0).to_numpy()[rows], kind="stable")], shares)
+    keys = _keys(source, plan, rows, texts, options, notes)
+    labels = np.zeros(len(rows), dtype=np.int64)
+    if plan.kind == "classify":
+        column = source.columns(plan.target[0])[plan.target[0]].cast(pl.String)
+        labels = column.rank("dense").fill_null(0).to_numpy()[rows].astype(np.int64)
+    share = ", ".join(f"{v:.0%} {k}" for k, v in shares.items())
+    notes.say(f"made a split: {share}, seed {options.split_seed}" + (", stratified" if plan.kind == "classify" else ""))
+    return _stratified(rows, keys, labels, shares, options.split_seed)
+
+
+def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading, notes: Notes) -> Array:
+    """(rows,) rows with the same key stay together."""
+    if plan.group and plan.layout != "long":
+        column = source.columns(plan.group)[plan.group].cast(pl.String)
+        notes.say(f"rows of one {plan.group!r} stay on one side of the split")
+        return column.rank("dense").fill_null(0).to_numpy().astype(np.int64)[rows]
+    if not texts or not options.near_duplicates:
+        return np.arange(len(rows))
+    wanted = np.zeros(source.rows, dtype=bool)
+    wanted[rows] = True
+    chunks = source.chunks(plan.input[:1])
+    keys = duplicates.clusters(_text(f.filter(wanted[start : start + len(f)]).to_series()) for start, f in chunks)
+    together = len(rows) - len(np.unique(keys))
+    if together:
+        notes.say(f"{together} texts nearly repeat another one; such texts stay on one side of the split")
+    return keys
+
+
+def _text(column: pl.Series) -> pl.Series:
+    return column.list.join(" ") if column.dtype.is_nested() else column
+
+
+def _cut(rows: Array, shares: dict[str, float]) -> dict[str, Array]:
+    """The last rows for the last share."""
+    parts, end = {}, len(rows)
+    for name, share in reversed(shares.items()):
+        start = end - max(1, round(share * len(rows)))
+        parts[name], end = np.sort(rows[max(start, 1) : end]), max(start, 1)
+    return {"train": np.sort(rows[:end])} | parts
+
+
+def _stratified(rows: Array, keys: Array, labels: Array, shares: dict[str, float], seed: int) -> dict[str, Array]:
+    """Groups in random order, each class by itself, until every split has its share of the class.
+
+    A group counts for the class of its first row. A class that is too small stays in training.
+    """
+    _, first, group, sizes = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    side = np.zeros(len(sizes), dtype=np.int64)  # 0 is train
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    label = labels[first][order]
+    for one in np.unique(label):
+        mine = order[label == one]
+        before = np.cumsum(sizes[mine]) - sizes[mine] / 2  # the middle of each group decides
+        total, edge = sizes[mine].sum(), 0.0
+        for number, share in enumerate(shares.values(), 1):
+            want = float(round(share * total))
+            side[mine[(before >= edge) & (before < edge + want)]] = number
+            edge += want
+    for number, name in enumerate(shares, 1):  # few, large groups may have left a split empty
+        spare = np.flatnonzero(side == 0)
+        if not (side == number).any():
+            if len(spare) < 2:
+                raise ValueError(f"too few different examples to hold some out for {name!r}; give the splits yourself")
+            side[spare[sizes[spare].argmin()]] = number
+    of_row = side[group.ravel()]
+    return {name: rows[of_row == number] for number, name in enumerate(("train", *shares))}
+
+
+def _shared(source: Source, plan: Plan, rows: dict[str, Array], notes: Notes) -> None:
+    """Count texts of a test split that training has too."""
+    chunks = [duplicates.equal(_text(frame.to_series())) for _, frame in source.chunks(plan.input[:1])]
+    hashes = np.concatenate(chunks)
+    for name in [name for name in rows if name.startswith("test")]:
+        count = int(np.isin(hashes[rows[name]], hashes[rows["train"]]).sum())
+        if count:
+            notes.warn(f"{count} of {len(rows[name])} texts of {name!r} are in training too")

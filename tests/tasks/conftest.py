@@ -1,0 +1,8 @@
+"""Every test has a cache of its own."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))

@@ -1,0 +1,235 @@
+"""Each bad input is one clear line, or a counted warning with file and row."""
+
+import gzip
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from seqloom.tasks.registry import open_task
+
+WORDS = ["sun", "moon", "star", "sea", "hill", "road", "tree", "house"]
+TEXTS = [" ".join(WORDS[(i * k + k) % 8] for k in range(1, 8)) + f" {i}" for i in range(40)]
+GOOD = [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(TEXTS)]
+
+
+def jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def fails(path, told, **options):
+    with pytest.raises(ValueError, match=told) as caught:
+        open_task(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_column(tmp_path):
+    told = fails(jsonl(tmp_path / "a.jsonl", GOOD), "no column 'labl'; did you mean 'label'", target="labl")
+    assert "a.jsonl" in told
+
+
+def test_a_missing_file_or_format(tmp_path):
+    fails(tmp_path / "nowhere.csv", "nowhere.csv: no such file or folder")
+    (tmp_path / "a.docx").write_text("x")
+    fails(tmp_path / "a.docx", "a.docx: cannot tell the format; files may end in .csv")
+    (tmp_path / "d").mkdir()
+    fails(tmp_path / "d", "holds no data")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet", "a.arrow", "a.txt", "a.conll"])
+def test_an_empty_file(name, tmp_path):
+    (tmp_path / name).write_text("")
+    fails(tmp_path / name, f"{name}: the file is empty")
+
+
+def test_a_table_of_a_header_alone(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n")
+    fails(tmp_path / "a.csv", "a.csv: holds no rows")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("only one", "line 4 has 1 fields, the first line has 2; complete"),
+        ("a,b,c", "line 4 has 3 fields, the first line has 2; put"),
+    ],
+)
+def test_a_row_with_the_wrong_number_of_fields(row, told, tmp_path):
+    (tmp_path / "a.csv").write_text(f"text,label\nx y,a\nz w,b\n{row}\nu v,a\n")
+    fails(tmp_path / "a.csv", told)
+
+
+def test_a_wrong_row_in_a_packed_file_is_said_of_that_file(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\nx,a\ny\n"))
+    fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: line 3 has 1 fields")
+
+
+def test_a_wrong_line_of_conll(tmp_path):
+    (tmp_path / "a.conll").write_text("EU NNP O\nsays O\n\n")
+    fails(tmp_path / "a.conll", "a.conll: line 2 has 2 fields, not 3")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"text": "a"', "line 3 is not JSON"),
+        (b'["a", "b"]', "line 3 is not an object"),
+        (b'{"text": "\xff"}', "line 3 is not UTF-8 \\(byte 0xff"),
+    ],
+)
+def test_a_bad_line_of_json(line, told, tmp_path):
+    good = b'{"text": "a b", "label": 1}\n'
+    (tmp_path / "a.jsonl").write_bytes(good * 2 + line + b"\n" + good)
+    fails(tmp_path / "a.jsonl", f"a.jsonl: {told}")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.conll"])
+def test_bytes_that_are_not_utf8(name, tmp_path):
+    (tmp_path / name).write_bytes(
+        b"text\tlabel\nok\ta\nna\xefve\tb\n".replace(b"\t", b"," if name == "a.csv" else b"\t")
+    )
+    fails(tmp_path / name, f"{name}: line 3 is not UTF-8 \\(byte 0xef at position 2\\); save the file as UTF-8")
+
+
+def test_a_text_file_by_class_that_is_not_utf8(tmp_path):
+    (tmp_path / "pos").mkdir()
+    (tmp_path / "pos" / "1.txt").write_bytes(b"\xff")
+    fails(tmp_path, r"1\.txt is not UTF-8")
+
+
+def test_duplicate_column_names(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label,text\nx,a,y\n")
+    fails(tmp_path / "a.csv", "two columns are named 'text'")
+
+
+def test_a_packed_file_that_is_cut_off(tmp_path):
+    packed = gzip.compress(b"text,label\n" + b"x,a\n" * 1000)
+    (tmp_path / "a.csv.gz").write_bytes(packed[: len(packed) // 2])
+    fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: ends in the middle or is damaged")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.npz"])
+def test_a_binary_file_that_is_something_else(name, tmp_path):
+    (tmp_path / name).write_bytes(b"this is no such file, but some text")
+    fails(tmp_path / name, f"{name}: (damaged, or not|not an .npz)")
+
+
+def test_pickled_objects_are_never_read(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([[1], [1, 2]], dtype=object))
+    fails(tmp_path / "a.npz", "pickle is never read; save numbers")
+
+
+def test_arrays_of_different_numbers_of_rows(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 4)), y=np.zeros(2))
+    fails(tmp_path / "a.npz", "different numbers of rows: x 3, y 2")
+
+
+def test_a_wav_that_is_none(tmp_path):
+    (tmp_path / "0_a.wav").write_bytes(b"RIFFxxxx")
+    fails(tmp_path, r"0_a\.wav: not a WAV file")
+
+
+def test_a_label_that_training_never_saw(tmp_path):
+    jsonl(tmp_path / "train.jsonl", GOOD)
+    jsonl(tmp_path / "test.jsonl", [*GOOD[:4], {"text": "new words here", "label": "c"}])
+    (warning,) = [w for w in open_task(tmp_path).notes.warnings if "training lacks" in w]
+    assert warning.startswith("1 rows of 'test' have a label that training lacks (first: ")
+    assert "test.jsonl: row 5, 'c')" in warning
+
+
+def test_a_class_with_one_example(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "a lonely text of its own", "label": "z"}])
+    task = open_task(path)
+    assert "1 of 3 classes have one training example: z" in task.notes.warnings
+    assert task.target.names == ("a", "b", "z")
+
+
+def test_one_class_alone(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [row | {"label": "a"} for row in GOOD])
+    fails(path, "target 'label' has only 'a' in training", target="label")
+
+
+def test_a_series_with_gaps(tmp_path):
+    rows = [{"series": [1.0, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
+    task = open_task(jsonl(tmp_path / "a.jsonl", rows))
+    (warning,) = task.notes.warnings
+    assert warning.startswith("2 of 20 sequences are with missing values") and "a.jsonl: row 4)" in warning
+    assert task.input.names == ("series", "missing:series")
+    for name in task.splits:
+        assert all(batch.x.isfinite().all() for batch in task.batches(name, batch=4))
+
+
+def test_infinite_numbers_are_gaps_too():
+    data = pl.DataFrame(
+        {"series": [[1.0, float("inf") if i == 2 else 0.5] for i in range(20)], "label": ["a", "b"] * 10}
+    )
+    task = open_task(data)
+    assert task.notes.warnings and all(b.x.isfinite().all() for n in task.splits for b in task.batches(n, batch=8))
+
+
+@pytest.mark.parametrize("empty", ["", "   ", None])
+def test_a_text_of_length_0(empty, tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [*GOOD[:9], {"text": empty, "label": "a"}, *GOOD[9:]])
+    task = open_task(path)
+    assert task.notes.warnings[0].startswith("1 of 41 rows have an empty 'text' (first: ")
+    assert "row 10); left out" in task.notes.warnings[0]
+    assert sum(split.size for split in task.splits.values()) == 40
+    assert task.encode(["", "sun"]).lengths.tolist() == [0, 1]
+
+
+def test_a_target_that_is_missing(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "no label here"}])
+    assert any("1 of 41 rows have no 'label'" in w for w in open_task(path).notes.warnings)
+
+
+def test_a_sequence_of_a_million_steps(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "sun " * 1_000_000, "label": "a"}])
+    task = open_task(path, limit=100)
+    (warning,) = task.notes.warnings
+    assert warning.startswith("1 of 41 sequences are longer than 100 steps and were cut") and "row 41)" in warning
+    assert max(int(b.lengths.max()) for n in task.splits for b in task.batches(n, batch=8)) == 100
+    assert task.encode(["moon " * 300]).lengths.tolist() == [100]
+
+
+def test_a_cut_target_still_ends_and_tags_are_cut_alike():
+    from seqloom.task import END
+
+    data = pl.DataFrame({"source": TEXTS, "target": ["sea " * 30] * 40})
+    task = open_task(data, input="source", target="target", kind="translate", limit=10)
+    batch = next(task.batches("train", batch=5))
+    assert batch.y.shape[1] == 10 and (batch.y[:, -1] == END).all()
+    tagged = open_task(
+        pl.DataFrame(
+            {
+                "tokens": [[*WORDS * 2, *(f"w{i}{k}" for k in range(8))] for i in range(20)],
+                "tags": [["A", "B"] * 12] * 20,
+            }
+        ),
+        limit=7,
+    )
+    batch = next(tagged.batches("train", batch=5))
+    assert batch.x.shape == batch.y.shape == (5, 7)
+
+
+def test_tokens_and_tags_of_different_length(tmp_path):
+    rows = [{"tokens": ["a", "b"], "tags": ["O", "B"]} for _ in range(9)] + [{"tokens": ["a", "b"], "tags": ["O"]}]
+    told = fails(jsonl(tmp_path / "a.jsonl", rows), "2 tokens but 1 tags", input="tokens", target="tags", kind="tag")
+    assert "row 10" in told
+
+
+def test_a_table_too_short_for_its_windows():
+    data = pl.DataFrame({"time": list(range(50)), "v": [float(i) for i in range(50)]})
+    fails(data, "no room for a window of 336 \\+ 96 rows; shorten lookback")
+
+
+def test_a_time_stamp_that_is_none():
+    data = pl.DataFrame({"date": ["2026-01-01"] * 30 + ["soon"], "v": [0.5 * i for i in range(31)]})
+    fails(data, "row 31: 'soon' in 'date' is no time stamp", time="date", kind="forecast", lookback=3, horizon=1)
+
+
+def test_a_text_too_short_to_split(tmp_path):
+    (tmp_path / "a.txt").write_text("ab")
+    fails(tmp_path / "a.txt", "give a longer text")

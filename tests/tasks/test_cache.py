@@ -1,0 +1,86 @@
+"""What was read once is not read again, unless it is damaged."""
+
+import json
+
+import numpy as np
+import pytest
+
+from seqloom.task import Notes
+from seqloom.tasks import cache
+from seqloom.tasks.registry import open_task
+
+LINES = "".join(json.dumps({"text": f"a text of number {i} {i * 7 % 5}", "label": i % 2}) + "\n" for i in range(40))
+
+
+def rows(task):
+    return [b.x.tolist() for b in task.batches("train", batch=5, seed=1)]
+
+
+def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    task = open_task(tmp_path / "a.jsonl")
+
+    def never(*_):
+        raise AssertionError("read again")
+
+    monkeypatch.setattr("seqloom.tasks.build._build", never)
+    monkeypatch.setattr("seqloom.tasks.readers.scanned._scan", never)
+    again = open_task(tmp_path / "a.jsonl")
+    assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    before = open_task(tmp_path / "a.jsonl").splits
+    (tmp_path / "a.jsonl").write_text(LINES + '{"text": "new", "label": 0}\n')
+    after = open_task(tmp_path / "a.jsonl").splits
+    assert sum(s.size for s in after.values()) == 41 and before["train"].hash != after["train"].hash
+
+
+def largest(kind):
+    return max(
+        (p for p in cache.home().glob(f"{kind}-*/*") if p.suffix in (".arrow", ".bin")), key=lambda p: p.stat().st_size
+    )
+
+
+@pytest.mark.parametrize("kind", ["table", "task"])
+@pytest.mark.parametrize("damage", ["truncated", "removed", "old", "no record"])
+def test_a_damaged_cache_is_built_again_with_a_warning(kind, damage, tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    before = rows(open_task(tmp_path / "a.jsonl"))
+    file = largest(kind)
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-20])
+    elif damage == "removed":
+        file.unlink()
+    elif damage == "old":
+        (file.parent / cache.DONE).write_text(json.dumps({"version": 0, "files": {}}))
+    else:
+        (file.parent / cache.DONE).unlink()
+    task = open_task(tmp_path / "a.jsonl")
+    assert rows(task) == before
+    assert [w for w in task.notes.warnings if "old or damaged and was built again" in w]
+
+
+def test_a_build_that_fails_leaves_nothing_behind():
+    def fail(work):
+        (work / "half").write_text("x")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        cache.entry("k", fail, Notes())
+    assert list(cache.home().iterdir()) == []
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.delenv("SEQLOOM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    assert cache.home() == tmp_path / "x" / "seqloom"
+
+
+def test_a_fingerprint_sees_names_and_contents(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(np.arange(5).tobytes())
+    before = cache.fingerprint(tmp_path / "d")
+    (tmp_path / "d" / "a").rename(tmp_path / "d" / "b")
+    assert cache.fingerprint(tmp_path / "d") != before

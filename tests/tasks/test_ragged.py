@@ -1,0 +1,20 @@
+"""Rows on disk: the same before and after pages are handed back."""
+
+import numpy as np
+
+from seqloom.tasks import ragged
+from seqloom.tasks.ragged import Ragged, Writer
+
+
+def test_pages_of_a_large_file_are_handed_back_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(ragged, "LARGE", 1)
+    monkeypatch.setattr(ragged, "ROWS_HELD", 10)
+    writer = Writer(tmp_path, "x")
+    lengths = np.random.default_rng(0).integers(0, 9, 50)
+    writer.add(np.arange(lengths.sum(), dtype=np.int32), lengths)
+    writer.close()
+    found = Ragged.open(tmp_path, "x")
+    before, _ = found.padded(np.arange(50), fill=-1)
+    assert found._touched == 0
+    again, _ = found.padded(np.arange(50), fill=-1)
+    assert np.array_equal(before, again) and before.max() == lengths.sum() - 1

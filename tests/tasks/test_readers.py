@@ -1,0 +1,240 @@
+"""Every format is read, packed or not, and says the same."""
+
+import bz2
+import gzip
+import json
+import lzma
+import sys
+import tarfile
+import types
+from io import BytesIO
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.io import wavfile
+
+from seqloom.task import Notes
+from seqloom.tasks.reading import reading
+from seqloom.tasks.registry import open_task
+from seqloom.tasks.source import source
+
+ROWS = [{"text": f'word{i} and more, of "them"', "label": "ab"[i % 2], "score": i / 2} for i in range(12)]
+
+
+def read(path, **options):
+    return source(path, reading(**options), Notes()).frame().collect()
+
+
+def write(path, **how):
+    frame = pl.DataFrame(ROWS)
+    suffix = path.suffix
+    if suffix == ".csv":
+        frame.write_csv(path)
+    elif suffix == ".tsv":
+        path.write_text("text\tlabel\tscore\n" + "".join(f"{r['text']}\t{r['label']}\t{r['score']}\n" for r in ROWS))
+    elif suffix == ".jsonl":
+        frame.write_ndjson(path)
+    elif suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif suffix == ".parquet":
+        frame.write_parquet(path)
+    elif suffix == ".arrow":
+        frame.write_ipc(path)
+    elif suffix == ".feather":
+        frame.write_ipc_stream(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "json", "parquet", "arrow", "feather"])
+def test_a_table_is_read_from_every_format(suffix, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    write(path)
+    assert read(path).to_dicts() == ROWS
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)])
+def test_a_packed_file_reads_as_the_file(suffix, pack, tmp_path):
+    path = tmp_path / "a.csv"
+    write(path)
+    (tmp_path / f"b.csv.{suffix}").write_bytes(pack(path.read_bytes()))
+    assert read(tmp_path / f"b.csv.{suffix}").equals(read(path))
+
+
+def test_zst_is_read_or_says_what_it_needs(tmp_path):
+    path = tmp_path / "a.jsonl.zst"
+    try:
+        import zstandard
+    except ImportError:
+        path.write_bytes(b"")
+        with pytest.raises(ValueError, match="pip install zstandard"):
+            read(path)
+    else:
+        path.write_bytes(zstandard.compress(b'{"a": 1}\n'))
+        assert read(path).to_dicts() == [{"a": 1}]
+
+
+def test_a_table_of_numbers_alone_needs_no_header(tmp_path):
+    (tmp_path / "a.csv").write_text("1.5,2\n3.5,4\n")
+    assert read(tmp_path / "a.csv").to_dict(as_series=False) == {"column_1": [1.5, 3.5], "column_2": [2, 4]}
+
+
+def test_na_in_a_column_of_numbers_is_a_gap_and_in_a_text_is_a_word(tmp_path):
+    (tmp_path / "a.csv").write_text("n,t\nNA,NA\n2,b\n?,c\n")
+    assert read(tmp_path / "a.csv").to_dict(as_series=False) == {"n": [None, 2.0, None], "t": ["NA", "b", "c"]}
+
+
+def test_a_type_that_changes_late_in_the_file_is_found(tmp_path):
+    (tmp_path / "a.csv").write_text("n\n" + "1\n" * 12_000 + "1.5\n")
+    assert read(tmp_path / "a.csv")["n"][-1] == 1.5
+
+
+def test_npz_with_lengths_and_splits(tmp_path):
+    x = np.arange(24.0).reshape(3, 4, 2)
+    arrays = {"x_train": x, "y_train": np.array([0, 1, 0]), "x_test": x[:1], "y_test": np.array([1])}
+    np.savez(tmp_path / "a.npz", **arrays)
+    frame = read(tmp_path / "a.npz")
+    assert frame["split"].to_list() == ["train"] * 3 + ["test"]
+    assert frame["x"][1].to_list() == x[1].tolist()
+    np.savez(tmp_path / "b.npz", x=x, y=np.array([0, 1, 0]), lengths=np.array([4, 1, 2]))
+    assert [len(row) for row in read(tmp_path / "b.npz")["x"]] == [4, 1, 2]
+
+
+CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nGerman JJ B-MISC\n. . O\n"
+
+
+@pytest.mark.parametrize("name", ["a.conll", "a.txt"])
+def test_conll_is_known_by_its_name_or_its_lines(name, tmp_path):
+    (tmp_path / name).write_text(CONLL * 3)
+    found = source(tmp_path / name, reading(), Notes())
+    assert found.usual == ("tokens", "column_3")
+    assert found.frame().collect().row(0) == (["EU", "rejects"], ["NNP", "VBZ"], ["B-ORG", "O"])
+
+
+def test_conllu_leaves_out_ranges_and_comments(tmp_path):
+    line = "{}\t{}\tl\t{}\tX\t_\t0\troot\t_\t_\n"
+    text = "# text = vamonos\n" + line.format("1-2", "vamonos", "_") + line.format(1, "vamos", "VERB")
+    (tmp_path / "a.conllu").write_text(text + line.format(2, "nos", "PRON") + line.format("2.1", "e", "X") + "\n")
+    frame = read(tmp_path / "a.conllu")
+    assert frame["tokens"].to_list() == [["vamos", "nos"]] and frame["upos"].to_list() == [["VERB", "PRON"]]
+
+
+def test_ts_with_dimensions_gaps_and_time_stamps(tmp_path):
+    (tmp_path / "a.ts").write_text("#c\n@classLabel true a b\n@data\n1,2,?:4,5,6:a\n7:8:b\n")
+    frame = read(tmp_path / "a.ts")
+    assert frame["series"].to_list() == [[[1, 4], [2, 5], [None, 6]], [[7, 8]]]
+    assert frame["label"].to_list() == ["a", "b"]
+    (tmp_path / "b.ts").write_text("@timeStamps true\n@targetlabel true\n@data\n(0,1.5),(2.5,3):0.25\n")
+    frame = read(tmp_path / "b.ts")
+    assert frame.row(0, named=True) == {"series": [[1.5], [3.0]], "times": [0.0, 2.5], "value": 0.25}
+
+
+def test_two_files_whose_lines_belong_together(tmp_path):
+    (tmp_path / "t.de").write_text("ja\nnein\n")
+    (tmp_path / "t.en").write_text("yes\nno\n")
+    found = source((tmp_path / "t.de", tmp_path / "t.en"), reading(), Notes())
+    assert found.frame().collect().to_dict(as_series=False) == {"de": ["ja", "nein"], "en": ["yes", "no"]}
+    assert found.usual == ("de", "en")
+    (tmp_path / "t.en").write_text("yes\n")
+    with pytest.raises(ValueError, match=r"t\.en: ends after 1 lines"):
+        source((tmp_path / "t.de", tmp_path / "t.en"), reading(), Notes())
+
+
+def test_a_plain_text_is_one_text_or_its_lines(tmp_path):
+    text = "one two\n\nthree\n"
+    (tmp_path / "a.txt").write_text(text)
+    found = source(tmp_path / "a.txt", reading(), Notes())
+    assert found.stream and "".join(found.frame().collect()["text"]) == text
+    found = source(tmp_path / "a.txt", reading(lines=True), Notes())
+    assert not found.stream and found.frame().collect()["text"].to_list() == ["one two", "three"]
+
+
+def test_folders_by_class_and_by_split(tmp_path):
+    for side in ("train", "test"):
+        for label in ("pos", "neg"):
+            (tmp_path / side / label).mkdir(parents=True)
+            (tmp_path / side / label / "1.txt").write_text(f"{side} {label}")
+    found = source(tmp_path, reading(), Notes())
+    assert {part.split for part in found.parts} == {"train", "test"}
+    assert sorted(found.frame().collect().select("text", "label").rows())[0] == ("test neg", "neg")
+    assert source(tmp_path / "train", reading(), Notes()).rows == 2
+
+
+def wav(kind, channels=1):
+    sound = np.sin(np.arange(2_000) * 0.3)
+    samples = {"i2": sound * 32767, "u1": sound * 127 + 128, "i4": sound * 2147483647, "f4": sound}[kind].astype(kind)
+    file = BytesIO()
+    wavfile.write(file, 8_000, np.stack([samples] * channels, 1) if channels > 1 else samples)
+    return file.getvalue(), sound
+
+
+@pytest.mark.parametrize(("kind", "channels"), [("i2", 1), ("u1", 1), ("i4", 2), ("f4", 1)])
+def test_wav_of_every_kind_is_read_between_minus_one_and_one(kind, channels, tmp_path):
+    content, sound = wav(kind, channels)
+    (tmp_path / "3_ann_0.wav").write_bytes(content)
+    row = read(tmp_path).row(0, named=True)
+    assert row["rate"] == 8_000 and (row["part_1"], row["part_2"]) == ("3", "ann")
+    assert np.abs(np.array(row["audio"]) - sound).max() < (0.02 if kind == "u1" else 1e-4)
+
+
+def test_wav_in_a_tar_labelled_by_folder_with_texts_beside(tmp_path):
+    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as tar:
+        for label in ("yes", "no"):
+            for name, content in ((f"{label}/1.wav", wav("i2")[0]), (f"{label}/1.txt", f"he says {label}\n".encode())):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, BytesIO(content))
+    frame = read(tmp_path / "a.tar.xz")
+    assert frame["label"].to_list() == ["yes", "no"] and frame["text"].to_list() == ["he says yes", "he says no"]
+
+
+def test_given_files_are_splits_and_a_prefix_names_them(tmp_path):
+    for name in ("Gun_TRAIN.ts", "Gun_TEST.ts", "Bow_TRAIN.ts", "Bow_TEST.ts"):
+        (tmp_path / name).write_text("@classLabel true a b\n@data\n1,2:a\n3,4:b\n")
+    found = source(tmp_path / "Gun", reading(), Notes())
+    assert [part.split for part in found.parts] == ["train", "test"] and found.name == "Gun"
+    with pytest.raises(ValueError, match="several data sets"):
+        source(tmp_path, reading(), Notes())
+
+
+def test_parallel_files_in_a_folder_are_paired_by_their_ends(tmp_path):
+    for stem in ("train", "val", "test_2016", "test_2017"):
+        for end in ("de", "en"):
+            (tmp_path / f"{stem}.{end}").write_text(f"{stem} {end}\n")
+    notes = Notes()
+    found = source(tmp_path, reading(input="de", target="en"), notes)
+    assert [part.split for part in found.parts] == ["train", "valid", "test", "test_2017"]
+    assert "further split 'test_2017'" in notes[0].text
+
+
+def test_a_train_file_alone_says_what_lies_beside_it(tmp_path):
+    for name in ("train.jsonl", "test.jsonl"):
+        write(tmp_path / name)
+    notes = Notes()
+    source(tmp_path / "train.jsonl", reading(), notes)
+    assert "test.jsonl" in notes[0].text
+
+
+def test_data_sets_of_hugging_face_by_name(monkeypatch):
+    class Part:
+        _fingerprint = "f"
+        features = {"label": types.SimpleNamespace(names=["neg", "pos"]), "text": object()}
+
+        def to_polars(self):
+            return pl.DataFrame({"text": ["a b c", "d e f"], "label": [0, 1]})
+
+    asked = []
+    fake = types.ModuleType("datasets")
+    fake.load_dataset = lambda path, config: asked.append((path, config)) or {"train": Part(), "validation": Part()}
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    found = source("hf:glue:sst2", reading(), Notes())
+    assert asked == [("glue", "sst2")] and [part.split for part in found.parts] == ["train", "valid"]
+    assert found.frame().collect()["label"].to_list() == ["neg", "pos"] * 2
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match="pip install datasets"):
+        source("hf:imdb", reading(), Notes())
+
+
+def test_frames_are_taken_as_they_are():
+    frame = pl.DataFrame({"text": [f"some words {i}" for i in range(20)], "label": ["a", "b"] * 10})
+    task = open_task({"train": frame, "test": frame.head(4)})
+    assert task.splits["test"].size == 4 and task.kind == "classify"

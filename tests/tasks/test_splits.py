@@ -1,0 +1,115 @@
+"""Splits: stratified, grouped, by time, near-duplicates together, and recorded."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pytest
+
+from seqloom.tasks.duplicates import clusters
+from seqloom.tasks.registry import open_task
+
+WORDS = [f"w{i}" for i in range(400)]
+
+
+def text(seed, n=12):
+    return " ".join(random.Random(seed).choices(WORDS, k=n))
+
+
+def rows(task):
+    return {name: task._index[name].tolist() for name in task.splits}
+
+
+def table(n=200, **more):
+    return pl.DataFrame(
+        {"text": [text(i) for i in range(n)], "label": [["a", "a", "a", "b"][i % 4] for i in range(n)]} | more
+    )
+
+
+def test_a_made_split_has_every_row_once_and_every_class_in_its_share():
+    data = table()
+    found = rows(open_task(data))
+    assert {k: len(v) for k, v in found.items()} == {"train": 160, "valid": 20, "test": 20}
+    assert sorted(i for part in found.values() for i in part) == list(range(200))
+    for part in found.values():
+        assert Counter(data["label"][i] for i in part)["b"] == len(part) / 4
+
+
+def test_the_seed_of_the_split_and_nothing_else_decides_it():
+    data = table()
+    one, same, other = (open_task(data, split_seed=s, limit=m) for s, m in ((0, 100), (0, 99), (1, 100)))
+    assert rows(one) == rows(same) != rows(other)
+    assert one.splits == same.splits and one.splits["test"].hash != other.splits["test"].hash
+
+
+def test_rows_of_a_group_stay_on_one_side():
+    data = table(who=[f"speaker {i % 23}" for i in range(200)])
+    found = rows(open_task(data, group="who"))
+    sides = [{data["who"][i] for i in part} for part in found.values()]
+    assert all(sides) and sum(map(len, sides)) == 23
+
+
+def test_later_rows_are_tested_on_when_time_is_given():
+    data = table(when=[f"2026-{1 + (i * 7 % 200) // 28:02d}-{1 + (i * 7 % 200) % 28:02d}" for i in range(200)])
+    found = rows(open_task(data, time="when", target="label"))
+    dates = {name: [data["when"][i] for i in part] for name, part in found.items()}
+    assert max(dates["train"]) <= min(dates["valid"]) and max(dates["valid"]) <= min(dates["test"])
+
+
+def test_near_duplicates_are_found_and_others_are_not():
+    long = [text(i, 200) for i in range(30)]
+    near = [t.replace(t.split()[30], "other", 1) for t in long[:10]]
+    shouted = [t.upper() + "!!" for t in long[10:15]]
+    found = clusters([pl.Series(long[:20]), pl.Series(long[20:] + near + shouted)])
+    assert [found[i] == found[30 + i] for i in range(10)] == [True] * 10
+    assert [found[10 + i] == found[40 + i] for i in range(5)] == [True] * 5
+    assert len(np.unique(found[:30])) == 30
+
+
+def test_short_texts_are_duplicates_only_when_equal():
+    found = clusters([pl.Series(["Ann Lee", "ann  lee", "Ann Loe", "", None, "王小明", "王小朋"])])
+    assert found[0] == found[1] != found[2]
+    assert found[3] == found[4] and found[5] != found[6]
+
+
+def test_near_duplicates_stay_on_one_side_unless_told_otherwise():
+    base = [text(i, 40) for i in range(60)]
+    data = pl.DataFrame({"text": base + [t + " again" for t in base], "label": ["a", "b"] * 60})
+
+    def divided(**options):
+        side = {i: name for name, part in rows(open_task(data, **options)).items() for i in part}
+        return sum(side[i] != side[i + 60] for i in range(60))
+
+    assert divided() == 0 < divided(near_duplicates=False)
+
+
+def test_given_splits_stay_and_only_validation_is_carved_out():
+    data = table(120, split=["train"] * 100 + ["test"] * 20)
+    found = rows(open_task(data))
+    assert found["test"] == list(range(100, 120))
+    assert len(found["valid"]) == 10 and sorted(found["train"] + found["valid"]) == list(range(100))
+    three = table(120, split=["train"] * 90 + ["dev"] * 20 + ["test"] * 10)
+    assert {k: len(v) for k, v in rows(open_task(three)).items()} == {"train": 90, "valid": 20, "test": 10}
+
+
+def test_texts_of_the_test_that_training_has_are_counted():
+    data = {
+        "train": table(100),
+        "test": pl.concat([table(100).head(3), pl.DataFrame({"text": ["new one"], "label": ["a"]})]),
+    }
+    warnings = open_task(data, valid=0.01).notes.warnings
+    assert [w for w in warnings if w.startswith("3 of 4 texts of 'test' are in training too")]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_shares_are_kept(share):
+    found = rows(open_task(table(), valid=share, test=share, near_duplicates=False))
+    assert len(found["valid"]) == len(found["test"]) == round(200 * share)
+
+
+def test_a_few_large_groups_leave_no_split_empty():
+    data = pl.DataFrame({"text": [text(i % 4, 30) for i in range(40)], "label": [["a", "b"][i % 2] for i in range(40)]})
+    assert all(split.size == 10 for split in list(open_task(data).splits.values())[1:])
+    with pytest.raises(ValueError, match="too few different examples"):
+        open_task(pl.DataFrame({"text": [text(0, 30), text(0, 30).upper()] * 5, "label": ["a", "b"] * 5}))
