@@ -21,7 +21,7 @@ format: .venv/installed
 
 # On a machine with a GPU and a torch of its own; installs nothing but seqloom.
 test-gpu:
-	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py tests/test_doctor.py
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py tests/test_gpu_kernels.py tests/test_doctor.py
 
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -4,11 +4,15 @@
 
 struct Args {
   int64_t B, T, H;
-  int64_t heads, parts, norm;       /* attn_rnn: parts is a set of bits h, x, h+x, h*x */
+  int64_t heads, parts, kind;       /* attn_rnn: heads, context as a set of bits, norm or not;  rnn: tanh or relu */
   const int64_t* lengths;           /* (B) or null */
-  const void *x, *h0, *c0;          /* what the input gives to each gate; first states */
-  const void *w[4], *b[4];          /* recurrent weights and biases, in the order each cell says */
-  void *y, *c, *h1, *c1;            /* outputs, memories, last states */
-  const void *dy, *dh1, *dc1;       /* backward: what they are to the loss */
-  void *dx, *dh0, *dc0, *d[4];      /* and what the inputs are */
+  const uint8_t* reset;             /* (B, T) or null: the state starts anew before these steps */
+  const void *x, *s0[2];            /* what the input gives to each gate; first states, h and c */
+  const void *start[2];             /* (B, H) each: where a reset starts */
+  const void *mask, *keep[2];       /* (B, H): recurrent dropout;  (B, T, H) each: zoneout; or null */
+  const void* w[8];                 /* recurrent weights and biases, in the order each cell says; null where it has none */
+  void *y, *c, *s1[2];              /* h and c after every step, last states */
+  void* saved;                      /* what happened inside every step, for the backward; null: it is computed again */
+  const void *dy, *ds1[2];          /* backward: what they are to the loss */
+  void *dx, *ds0[2], *dstart[2], *dw[8]; /* and what the inputs are */
 };

@@ -1,29 +1,59 @@
-// AttnRNN over time: u = W_u x (or x) is given; the states are all that the forward keeps.
-//   w: W_q, W_o, W_g (H x 2H: for h, for o), scale of the norm;  b: b_q, b_o, b_g, bias of the norm
+// AttnRNN: x is u. w: W_q, b_q, W_o, b_o, W_g (H x 2H: for h, for o), b_g, scale and shift of the norm; kind = 1: with the norm.
+// A record is q, g, s (what enters gelu), the attention of each head (4 numbers), and the mean and r of the norm.
 // Of the four context rows, h + u needs no product of its own: its score is the sum of two others.
 #pragma once
-#include "rows.hpp"
+#include "norm.hpp"
+#include "scan.hpp"
 
 enum { ROW_H = 1, ROW_X = 2, ROW_SUM = 4, ROW_PRODUCT = 8 };
 
 template <class T>
 struct Attn {
+  static constexpr int STATES = 1;
   const Args& a;
-  int64_t H, hp, d;
-  T scale;
-  Packed<T> A, O, G;  // [W_q; W_g for h], W_o, W_g for o
+  const int64_t H, hp, ld, d;
+  const T scale;
+  const bool ragged;  // H is not a whole number of panels
+  Packed<T> A, O, G, At_, Ot, Gt;  // [W_q; W_g for h], W_o, W_g for o; and their transposes
   Buffer<T> bA;
   Spread<T> bo, gamma, beta;
 
-  explicit Attn(const Args& a)
-      : a(a), H(a.H), hp(padded<T>(H)), d(H / a.heads), scale(T(1) / std::sqrt(T(H / a.heads))), A(2 * hp, hp),
-        O((const T*)a.w[1], 1, H, H, H, 1), G((const T*)a.w[2] + H, 1, H, H, 2 * H, 1), bA(2 * hp), bo((const T*)a.b[1], 1, H),
-        gamma((const T*)a.w[3], 1, H), beta((const T*)a.b[3], 1, H) {
-    A.put(0, 0, (const T*)a.w[0], H, H, H, 1);
-    A.put(hp, 0, (const T*)a.w[2], H, H, 2 * H, 1);
-    spread<T>(bA, (const T*)a.b[0], 1, H);
-    spread<T>(bA + hp, (const T*)a.b[2], 1, H);
+  Attn(const Args& a, bool backward)
+      : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
+        A(backward && a.saved ? 0 : 2 * hp, hp, H), O(A.n ? hp : 0, hp, H), G(A.n ? hp : 0, hp, H),
+        At_(backward ? hp : 0, 2 * hp, H), Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
+    const T *Wq = (const T*)a.w[0], *Wo = (const T*)a.w[2], *Wg = (const T*)a.w[4];
+    spread<T>(bA, (const T*)a.w[1], 1, H);
+    spread<T>(bA + hp, (const T*)a.w[5], 1, H);
+    if (A.n) {
+      A.put(0, 0, Wq, H, H, H, 1);
+      A.put(hp, 0, Wg, H, H, 2 * H, 1);
+      O.put(0, 0, Wo, H, H, H, 1);
+      G.put(0, 0, Wg + H, H, H, 2 * H, 1);
+    }
+    if (At_.n) {
+      At_.put(0, 0, Wq, H, H, 1, H);
+      At_.put(0, hp, Wg, H, H, 1, 2 * H);
+      Ot.put(0, 0, Wo, H, H, 1, H);
+      Gt.put(0, 0, Wg + H, H, H, 1, 2 * H);
+    }
   }
+  int64_t gates() const { return 1; }
+  static int64_t record(const Args& a) { return 3 * padded<T>(a.H) + round_up(4 * a.heads + 2, N<T>); }
+  int64_t slopes() const { return 4 * hp + N<T>; }
+
+  struct Work {
+    int64_t pairs;  // rows times heads, in whole vectors
+    Buffer<T> aC, o, score, slope, xhat, out, v;
+    Outer<T> A, O, G;
+    Buffer<T> b, dscale, room;
+    Work(const Attn& net, int64_t rows, bool backward)
+        : pairs(round_up(rows * net.a.heads, N<T>)), aC(rows * net.ld, net.ragged), o(rows * net.ld, false), score(7 * pairs),
+          slope(backward ? rows * net.ld : 0, false), xhat(backward ? rows * net.ld : 0, false),
+          out(backward ? rows * net.ld : 0, false), v(backward ? rows * net.ld : 0, false),
+          A(backward ? 2 * net.hp : 0, net.hp), O(backward ? net.hp : 0, net.hp),
+          G(backward ? net.hp : 0, net.hp), b(3 * net.hp), dscale(2 * net.hp), room(backward ? Outer<T>::room(rows, 2 * net.hp) : 0, false) {}
+  };
 
   // sums over one head of v * h, v * u and v * h * u
   void dots(const T* v, const T* h, const T* u, T& sh, T& su, T& sp) const {
@@ -37,89 +67,73 @@ struct Attn {
     for (; i < d; i++) sh += v[i] * h[i], su += v[i] * u[i], sp += v[i] * h[i] * u[i];
   }
 
-  // attention of one head: the weights p of its four rows, 0 for those left out
-  void attend(const T* q, const T* h, const T* u, T* p) const {
-    T sh, su, sp;
-    dots(q, h, u, sh, su, sp);
-    T s[4] = {sh * scale, su * scale, (sh + su) * scale, sp * scale}, top = -INFINITY, total = 0;
-    for (int k = 0; k < 4; k++)
-      if (a.parts >> k & 1) top = std::max(top, s[k]);
-    for (int k = 0; k < 4; k++) total += p[k] = a.parts >> k & 1 ? std::exp(s[k] - top) : T(0);
-    for (int k = 0; k < 4; k++) p[k] /= total;
-  }
-
   // out = wh h + wu u + wp h u over one head
   void mix(T* out, const T* h, const T* u, const T* p) const {
-    T wh = p[0] + p[2], wu = p[1] + p[2], wp = p[3];
+    const T wh = p[0] + p[2], wu = p[1] + p[2], wp = p[3];
     int64_t i = 0;
-    for (; i + N<T> <= d; i += N<T>) store(out + i, wh * load(h + i) + wu * load(u + i) + wp * (load(h + i) * load(u + i)));
+    for (; i + N<T> <= d; i += N<T>) {
+      V<T> hi = load(h + i), ui = load(u + i);
+      store(out + i, wh * hi + wu * ui + wp * (hi * ui));
+    }
     for (; i < d; i++) out[i] = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
   }
 
-  // xhat = (o + h - mean) / deviation; returns 1 / deviation. The padding is left out of the sums.
-  T normalise(const T* o, const T* h, T* xhat) const {
-    T mean = 0, variance = 0;
-    V<T> s{};
-    for (int64_t i = 0; i < hp; i += N<T>) s += load(o + i) + load(h + i);  // the padding is 0
-    mean = sum<T>(s) / T(H), s = V<T>{};
-    int64_t i = 0;
-    for (; i + N<T> <= H; i += N<T>) {
-      V<T> z = load(o + i) + load(h + i) - mean;
-      s += z * z;
+  // The attention of every row and head: softmax over the four context rows, 0 for those left out; several heads in a vector.
+  void attend(int64_t pairs, T* sh, T* su, T* sp, T* p) const {
+    for (int64_t i = 0; i < pairs; i += N<T>) {
+      V<T> s[4], top = all(T(-INFINITY)), total{};
+      s[0] = load(sh + i) * scale, s[1] = load(su + i) * scale, s[3] = load(sp + i) * scale;
+      s[2] = (load(sh + i) + load(su + i)) * scale;
+      for (int k = 0; k < 4; k++)
+        if (a.parts >> k & 1) top = pick<T>(s[k] > top, s[k], top);
+      for (int k = 0; k < 4; k++) total += s[k] = a.parts >> k & 1 ? vexp(s[k] - top) : V<T>{};
+      for (int k = 0; k < 4; k++) store(p + k * pairs + i, s[k] / total);
     }
-    variance = sum<T>(s);
-    for (; i < H; i++) variance += (o[i] + h[i] - mean) * (o[i] + h[i] - mean);
-    T r = T(1) / std::sqrt(variance / T(H) + T(1e-5));
-    for (i = 0; i < hp; i += N<T>) store(xhat + i, (load(o + i) + load(h + i) - mean) * r);
-    for (i = H; i < hp; i++) xhat[i] = 0;
-    return r;
   }
 
-  // the candidate, once xhat is known
-  V<T> candidate(const T* o, const T* xhat, int64_t i) const {
-    return a.norm ? load(xhat + i) * load(gamma + i) + load(beta + i) : load(o + i);
-  }
-
-  // Everything a step computes, for m rows at once: h, u -> q and gate (A), attention (p), aC, before gelu (s), o, xhat, r.
-  void inside(int64_t m, const T* h, const T* u, T* qg, T* p, T* aC, T* s, T* o, T* xhat, T* r) const {
-    gemm<T>(h, hp, A, qg, 2 * hp, m, bA);
+  void inside(int64_t m, const At<T>& at, Work& work) const {
+    const int64_t R = record(a), heads = a.heads, pairs = round_up(m * heads, N<T>);
+    T *sh = work.score, *su = sh + pairs, *sp = su + pairs, *p = sp + pairs;
+    gemm<T>(at.seen, ld, A, at.rec, R, m, bA);
     for (int64_t i = 0; i < m; i++)
-      for (int64_t k = 0; k < a.heads; k++) {
-        T* w = p + (i * a.heads + k) * 4;
-        attend(qg + i * 2 * hp + k * d, h + i * hp + k * d, u + i * hp + k * d, w);
-        mix(aC + i * hp + k * d, h + i * hp + k * d, u + i * hp + k * d, w);
+      for (int64_t e = 0; e < heads; e++) {
+        const int64_t j = i * heads + e;
+        dots(at.rec + i * R + e * d, at.s[0] + i * ld + e * d, at.x[i] + e * d, sh[j], su[j], sp[j]);
       }
-    gemm<T>(aC, hp, O, s, hp, m, bo);
-    for (int64_t i = 0; i < m * hp; i += N<T>) store(o + i, gelu<T>(load(s + i)));
-    gemm<T>(o, hp, G, qg + hp, 2 * hp, m, nullptr, true);
+    attend(pairs, sh, su, sp, p);
+    for (int64_t i = 0; i < m; i++)
+      for (int64_t e = 0; e < heads; e++) {
+        T* w = at.rec + i * R + 3 * hp + 4 * e;
+        for (int k = 0; k < 4; k++) w[k] = p[k * pairs + i * heads + e];
+        mix(work.aC + i * ld + e * d, at.s[0] + i * ld + e * d, at.x[i] + e * d, w);
+      }
+    gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo);
+    for (int64_t i = 0; i < m; i++)
+      for (int64_t j = 0; j < hp; j += N<T>) store(work.o + i * ld + j, gelu<T>(load(at.rec + i * R + 2 * hp + j)));
+    gemm<T>(work.o, ld, G, at.rec + hp, R, m, nullptr, true);
     for (int64_t i = 0; i < m; i++) {
-      T* g = qg + i * 2 * hp + hp;
+      T *g = at.rec + i * R + hp, *rest = at.rec + i * R + 3 * hp + 4 * heads;
       for (int64_t j = 0; j < hp; j += N<T>) store(g + j, sigmoid<T>(load(g + j)));
-      if (a.norm) r[i] = normalise(o + i * hp, h + i * hp, xhat + i * hp);
+      if (!a.kind) continue;
+      const Moments<T> z = moments<T>(H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
+      rest[0] = z.mean, rest[1] = z.r;
     }
   }
-};
-
-template <class T>
-void attn_rnn_forward(const Args& a, int part, int parts) {
-  Attn<T> net(a);
-  const int64_t H = a.H, hp = net.hp;
-  Rows rows(a.B, a.T, a.lengths, part, parts);
-  const int64_t m0 = rows.count();
-  Buffer<T> h(m0 * hp), u(m0 * hp), qg(m0 * 2 * hp), p(m0 * a.heads * 4), aC(m0 * hp), s(m0 * hp), o(m0 * hp), xhat(m0 * hp), r(m0);
-  for (int64_t i = 0; i < m0; i++) spread<T>(h + i * hp, (const T*)a.h0 + rows.row[i] * H, 1, H);
-  for (int64_t t = 0; t < rows.T; t++) {
-    int64_t m = rows.going(t);
-    for (int64_t i = 0; i < m; i++) spread<T>(u + i * hp, (const T*)a.x + (rows.row[i] * a.T + t) * H, 1, H);
-    net.inside(m, h, u, qg, p, aC, s, o, xhat, r);
+  void finish(int64_t m, const At<T>& at, Work& work) const {
     for (int64_t i = 0; i < m; i++) {
-      T* hi = h + i * hp;
+      T *g = at.rec + i * record(a) + hp, *rest = g + 2 * hp + 4 * a.heads, *h = at.s[0] + i * ld;
       for (int64_t j = 0; j < hp; j += N<T>) {
-        V<T> hj = load(hi + j), n = net.candidate(o + i * hp, xhat + i * hp, j);
-        store(hi + j, hj + load(qg + i * 2 * hp + hp + j) * (n - hj));
+        V<T> hj = load(h + j), n = load(work.o + i * ld + j);
+        if (a.kind) n = (n + hj - rest[0]) * rest[1] * load(gamma + j) + load(beta + j);
+        store(h + j, hj + load(g + j) * (n - hj));
       }
-      std::memcpy((T*)a.y + (rows.row[i] * a.T + t) * H, hi, H * sizeof(T));
     }
   }
-  for (int64_t i = 0; i < m0; i++) std::memcpy((T*)a.h1 + rows.row[i] * H, h + i * hp, H * sizeof(T));
-}
+
+  void prepare(int64_t many, const At<T>& at, Work& work) const;
+  void back(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
+  void back_gate(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
+  void back_heads(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
+  void weigh(int64_t many, const At<T>& at, Work& work) const;
+  void give(const Work& work, bool add) const;
+};

@@ -1,40 +1,51 @@
 // The plain C interface of the engine. Compiled once for each instruction set into a library of its own, so that no two
 // builds of one template can meet. A thread runs its rows through all of time; threads meet once, at the end.
-#include <atomic>
-#include <new>
-#include <thread>
-#include <vector>
-
 #include "attn_rnn_backward.hpp"
 #include "gru.hpp"
+#include "ln_gru.hpp"
+#include "ln_lstm.hpp"
 #include "lstm.hpp"
 #include "rnn.hpp"
 
-typedef void (*Run)(const Args&, int part, int parts);
-#define BOTH(name) {name<float>, name<double>}
-
-static const Run functions[][2] = {
-    BOTH(rnn_forward),  BOTH(rnn_backward),  BOTH(gru_forward),      BOTH(gru_backward),
-    BOTH(lstm_forward), BOTH(lstm_backward), BOTH(attn_rnn_forward), BOTH(attn_rnn_backward),
+struct Cell {
+  void (*forward)(const Args&, int threads);
+  void (*backward)(const Args&, int threads);
+  int64_t (*record)(const Args&);
 };
+#define BOTH(Net) \
+  { {run_forward<float, Net<float>>, run_backward<float, Net<float>>, Net<float>::record}, \
+    {run_forward<double, Net<double>>, run_backward<double, Net<double>>, Net<double>::record} }
 
-// Runs function number `function` for float (0) or double (1); returns 0, or 1 where there was no memory.
-extern "C" int seqloom_run(int function, int dtype, int threads, const Args* args) {
-  Run run = functions[function][dtype];
-  std::atomic<int> failed{0};
-  auto one = [&](int part) {
-    try {
-      run(*args, part, threads);
-    } catch (const std::bad_alloc&) {
-      failed = 1;
-    }
-  };
-  std::vector<std::thread> others;
-  for (int part = 1; part < threads; part++) others.emplace_back(one, part);
-  one(0);
-  for (auto& thread : others) thread.join();
-  return failed;
+static const Cell cells[][2] = {BOTH(Rnn), BOTH(Gru), BOTH(Lstm), BOTH(Attn), BOTH(LnGru), BOTH(LnLstm)};
+
+// Runs a cell for float (0) or double (1); returns 0, or 1 where there was no memory. The backward takes as many threads as
+// the forward had.
+extern "C" int seqloom_run(int cell, int backward, int dtype, int threads, const Args* args) {
+  const Cell& run = cells[cell][dtype];
+  try {
+    (backward ? run.backward : run.forward)(*args, threads);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
 }
 
-// The size of the record, so that a caller with another idea of it finds out.
+// How many numbers a row keeps of a step, where it keeps them.
+extern "C" int64_t seqloom_record(int cell, int dtype, const Args* args) { return cells[cell][dtype].record(*args); }
+
+// The size of the arguments, so that a caller with another idea of them finds out.
 extern "C" int64_t seqloom_args_size() { return sizeof(Args); }
+
+#include "step_cells.hpp"
+
+// One time step on the calling thread. Returns 0, or 1 where there was no memory.
+extern "C" int seqloom_step(const Call* call) {
+  try {
+    call->stack->layers->wide ? step_layers<double>(*call) : step_layers<float>(*call);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+extern "C" int64_t seqloom_step_size() { return sizeof(Step) + sizeof(Stack) + sizeof(Call); }

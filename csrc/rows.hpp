@@ -8,17 +8,18 @@
 
 struct Rows {
   std::vector<int64_t> row, length;  // places in the batch, and their real steps
-  int64_t T = 0;
+  int64_t T = 0, before = 0;         // most steps of a row; how many rows the threads before this one have
 
-  Rows(int64_t B, int64_t T, const int64_t* lengths, int part, int parts) {
-    std::vector<int64_t> order(B);
-    for (int64_t b = 0; b < B; b++) order[b] = b;
-    if (lengths) std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
-    for (int64_t i = part; i < B; i += parts) {
+  Rows(const Args& a, int part, int parts) {
+    std::vector<int64_t> order(a.B);
+    for (int64_t b = 0; b < a.B; b++) order[b] = b;
+    if (a.lengths) std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) { return a.lengths[i] > a.lengths[j]; });
+    for (int64_t i = part; i < a.B; i += parts) {
       row.push_back(order[i]);
-      length.push_back(lengths ? std::min(std::max<int64_t>(lengths[order[i]], 0), T) : T);
+      length.push_back(a.lengths ? std::min(std::max<int64_t>(a.lengths[order[i]], 0), a.T) : a.T);
       this->T = std::max(this->T, length.back());
     }
+    for (int p = 0; p < part; p++) before += (a.B - p + parts - 1) / parts;
   }
   int64_t count() const { return row.size(); }
   int64_t going(int64_t t) const {  // rows that have a step t
@@ -36,34 +37,18 @@ inline void gather(T* to, const T* from, int64_t gates, int64_t hidden) {
   for (int64_t g = 0; g < gates; g++) std::memcpy(to + g * hidden, from + g * padded<T>(hidden), hidden * sizeof(T));
 }
 template <class T>
-inline void accumulate(T* to, const T* from, int64_t hidden) {
-  for (int64_t i = 0; i < hidden; i++) to[i] += from[i];
-}
-template <class T>
 struct Spread : Buffer<T> {  // a bias, padded; zeros where there is none
-  Spread(const T* from, int64_t gates, int64_t hidden) : Buffer<T>(gates * padded<T>(hidden)) {
-    if (from) spread<T>(*this, from, gates, hidden);
+  Spread(const void* from, int64_t gates, int64_t hidden) : Buffer<T>(gates * padded<T>(hidden)) {
+    if (from) spread<T>(*this, (const T*)from, gates, hidden);
   }
 };
 
-// h before step t of a batch row: an output of the forward, or the first state.
+// to += the sum of some rows; short sums first.
 template <class T>
-inline const T* before(const Args& a, int64_t row, int64_t t) {
-  return t ? (const T*)a.y + (row * a.T + t - 1) * a.H : (const T*)a.h0 + row * a.H;
-}
-
-// The states before steps begin .. end - 1 of every row that is going, one below the other; where each step begins in first.
-template <class T>
-inline int64_t history(const Args& a, const Rows& rows, int64_t begin, int64_t end, T* h, std::vector<int64_t>& first) {
-  const int64_t hp = padded<T>(a.H);
-  int64_t many = 0;
-  first.resize(end - begin);
-  for (int64_t t = begin; t < end; t++) {
-    first[t - begin] = many;
-    for (int64_t i = 0; i < rows.going(t); i++, many++) spread<T>(h + many * hp, before<T>(a, rows.row[i], t), 1, a.H);
+inline void sum_rows(int64_t rows, const T* from, int64_t by, int64_t n, T* to) {
+  for (int64_t i = 0; i < n; i += N<T>) {
+    V<T> s{};
+    for (int64_t k = 0; k < rows; k++) s += load(from + k * by + i);
+    store(to + i, load(to + i) + s);
   }
-  return many;
 }
-
-// Steps whose gates are computed again in one product: enough rows to be efficient, few enough to stay in the cache.
-inline int64_t chunk_of(int64_t rows) { return std::max<int64_t>(1, 96 / std::max<int64_t>(1, rows)); }

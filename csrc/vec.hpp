@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #ifndef VBYTES
 #define VBYTES 16
@@ -44,25 +45,53 @@ template <class T>
 inline V<T> all(T x) {
   return x - V<T>{};
 }
-template <class T>
+// Halves onto each other until every lane has the whole sum.
+template <class T, int W = N<T> / 2>
 inline T sum(V<T> v) {
+#ifdef __clang__
   T s[N<T>];
   store(s, v);
   for (int half = N<T> / 2; half; half /= 2)
     for (int i = 0; i < half; i++) s[i] += s[i + half];
   return s[0];
+#else
+  typename Simd<T>::I other;
+  for (int i = 0; i < N<T>; i++) other[i] = i ^ W;
+  v += __builtin_shuffle(v, other);
+  if constexpr (W > 1)
+    return sum<T, W / 2>(v);
+  else
+    return v[0];
+#endif
+}
+// N vectors as a square: its columns become its rows. Blocks of W change places across the diagonal, W = N / 2, N / 4, ...
+template <class T, int W = N<T> / 2>
+inline void transpose(V<T>* v) {
+#ifdef __clang__
+  for (int i = 0; i < N<T>; i++)
+    for (int j = 0; j < i; j++) {
+      T t = v[i][j];
+      v[i][j] = v[j][i], v[j][i] = t;
+    }
+#else
+  typename Simd<T>::I upper, lower;
+  for (int i = 0; i < N<T>; i++) upper[i] = i & W ? N<T> + i - W : i, lower[i] = i & W ? N<T> + i : i + W;
+#pragma GCC unroll 16
+  for (int i = 0; i < N<T>; i++)
+    if (!(i & W)) {
+      V<T> a = v[i], b = v[i + W];
+      v[i] = __builtin_shuffle(a, b, upper), v[i + W] = __builtin_shuffle(a, b, lower);
+    }
+  if constexpr (W > 1) transpose<T, W / 2>(v);
+#endif
 }
 template <class T>
 inline V<T> pick(typename Simd<T>::I yes, V<T> a, V<T> b) {
-  typedef typename Simd<T>::I I;
-  return (V<T>)((yes & (I)a) | (~yes & (I)b));
+  return yes ? a : b;
 }
 
-template <class X>
-inline X absolute(X x) {
-  for (unsigned i = 0; i < sizeof(X) / sizeof(x[0]); i++) x[i] = x[i] < 0 ? -x[i] : x[i];
-  return x;
-}
+inline V<float> absolute(V<float> x) { return (V<float>)((Simd<float>::I)x & 0x7fffffff); }
+inline V<double> absolute(V<double> x) { return (V<double>)((Simd<double>::I)x & 0x7fffffffffffffff); }
 
 // exp: x = n ln 2 + r, a polynomial in r, and n into the exponent bits. Cephes' constants for float; for
 // double the Taylor series, whose 13 terms are exact to rounding for |r| <= ln 2 / 2.

@@ -5,7 +5,7 @@ import shlex
 import pytest
 import torch
 
-from seqloom import bench, cli, doctor, testing
+from seqloom import bench, cli, doctor, testing, timing
 from seqloom.cell import find
 from seqloom.settings import Bench
 
@@ -13,14 +13,14 @@ TINY = dict(cells="gru", hidden=8, batch=2, length=5, rounds=1)
 WORDS = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
 KEYS = {
     *("cell", "kernel", "library", "device", "dtype", "hidden", "batch", "length", "threads", "pass"),
-    *("us_per_step", "ratio_to_gru", "saved_bytes", "reason"),
+    *("us_per_step", "ratio_to_gru", "saved_bytes", "peak_bytes", "reason"),
 }
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     """No check but where a test is about it, and short rounds."""
-    monkeypatch.setattr(bench, "ROUND", 0.001)
+    monkeypatch.setattr(timing, "ROUND", 0.001)
     monkeypatch.setattr(testing, "check_kernel", lambda *_: None)
 
 
@@ -155,3 +155,16 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, words, said):
     assert (code, out) == (2, "")
     assert err.startswith("seqloom: ") and err.count("\n") == 1
     assert said in err
+
+
+def test_a_plot_is_drawn(here, tmp_path):
+    file = tmp_path / "speed.svg"
+    code, out, err = here(*WORDS, "--plot", str(file))
+    assert code == 0 and "us/step" in out and str(file) in err
+    assert "torch.nn.GRU" in file.read_text()
+
+
+@pytest.mark.parametrize("name", ["speed.txt", "nowhere/speed.svg"])
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_timed(here, tmp_path, name):
+    code, out, err = here(*WORDS, "--plot", str(tmp_path / name))
+    assert code == 2 and not out and len(err.strip().splitlines()) == 1

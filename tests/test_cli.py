@@ -109,12 +109,15 @@ def test_list_cells_has_a_row_for_every_registered_cell(here):
 def test_list_prints_tables(here):
     assert "3(dh + h^2 + 2h)" in here("list", "cells", "--hidden", "8")[1]
     layers, kernels = here("list", "layers")[1], here("list", "kernels")[1]
-    assert any(line.split()[:2] == ["AttnRNN", "attn_rnn"] for line in layers.splitlines())
+    assert any(line.split()[:3] == ["attn_rnn", "bi_attn_rnn", "One"] for line in layers.splitlines())
+    assert any(line.split()[:2] == ["local_transformer", "bi_local_transformer"] for line in layers.splitlines())
     assert any(line.split()[:3] == ["min_gru_parallel", "min_gru", "parallel"] for line in kernels.splitlines())
 
 
 def test_list_layers_and_kernels_are_json_on_request(here):
-    assert {"layer": "GRU", "cell": "gru"}.items() <= json.loads(here("list", "layers", "--json")[1])[1].items()
+    rows = {row["layer"]: row for row in json.loads(here("list", "layers", "--json")[1])}
+    assert rows["tcn"]["both ways"] is None and rows["gru"]["both ways"] == "bi_gru"
+    assert all(row["description"] for row in rows.values())
     assert json.loads(here("list", "kernels", "--json")[1])[-1]["kernel"] == "any_loop"
 
 

@@ -14,6 +14,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from seqloom import measure, testing
+    from seqloom.attention import (
+        Attention,
+        LinearAttention,
+        LinformerAttention,
+        LocalAttention,
+        Pattern,
+        PerformerAttention,
+    )
     from seqloom.cell import Cell
     from seqloom.cells import (
         AttnRNNCell,
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
     from seqloom.explain import explain
     from seqloom.init import Init
     from seqloom.layers.dropouts import Dropouts
+    from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+    from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
     from seqloom.layers.named import (
         GRU,
         LNGRU,
@@ -47,7 +57,18 @@ if TYPE_CHECKING:
         MinLSTM,
         RNNAttention,
     )
+    from seqloom.layers.readout import Readout
     from seqloom.layers.recurrent import Recurrent
+    from seqloom.layers.tcn import TCN
+    from seqloom.layers.transformer import Transformer
+    from seqloom.layers.transformer_block import Block
+    from seqloom.models.classify import Classify
+    from seqloom.models.forecast import Forecast
+    from seqloom.models.generate import Generate
+    from seqloom.models.segments import SegmentForecast
+    from seqloom.models.tag import Tag
+    from seqloom.models.transcribe import Transcribe
+    from seqloom.models.translate import Translate
     from seqloom.scan import scan
     from seqloom.trace import trace
 
@@ -56,9 +77,22 @@ _LAYERS = (
     *("MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNNAttention"),
 )
 _WHERE = {
+    **dict.fromkeys(("Attention", "LocalAttention", "LinearAttention", "Pattern"), "attention"),
+    **dict.fromkeys(("PerformerAttention", "LinformerAttention"), "attention"),
     "Cell": "cell",
     "Dropouts": "layers.dropouts",
     "Init": "init",
+    "Block": "layers.transformer_block",
+    **dict.fromkeys(("ConvRNN", "Hybrid", "RNNAttend"), "layers.hybrid"),
+    **dict.fromkeys(("MemoryTransformer", "Recurrence", "TransformerXL"), "layers.memory"),
+    "Readout": "layers.readout",
+    "TCN": "layers.tcn",
+    "Transformer": "layers.transformer",
+    **{
+        name: f"models.{name.lower()}"
+        for name in ("Classify", "Forecast", "Generate", "Tag", "Transcribe", "Translate")
+    },
+    "SegmentForecast": "models.segments",
     "Recurrent": "layers.recurrent",
     "convert": "convert",
     "explain": "explain",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from seqloom import doctor, testing
 from seqloom.cell import Cell
@@ -21,19 +19,17 @@ from seqloom.explain import explain
 from seqloom.layers.recurrent import Recurrent
 from seqloom.measure import saved_bytes
 from seqloom.settings import Bench
-from seqloom.train import small_models_on_cpu
+from seqloom.timing import Library, Run, peak_bytes, seconds
+from seqloom.train_small import small_models_on_cpu
 
 TORCH: dict[str, type[nn.RNNBase]] = {f"torch.nn.{kind.__name__}": kind for kind in (nn.RNN, nn.GRU, nn.LSTM)}
 GRU = "torch.nn.GRU"
-LIBRARIES = {"aten::_cudnn_rnn": "cuDNN", "aten::mkldnn_rnn_layer": "oneDNN"}
 SELF_TESTED = ("_aten", "any_scan", "any_loop")  # by the doctor: torch's own code, and the reference
-ROUND = 0.05  # seconds in which a round calls a layer again and again; a longer call is made once
 AXES = ("threads", "dtype", "length", "hidden", "batch")
 PASSES = ("forward", "forward+backward")
 RED = "check failed: "
 
 Data = tuple[Tensor, Tensor, Tensor | None]
-Run = Callable[[], None]
 Check = Callable[[str, type[Cell], str, torch.dtype], str]
 
 
@@ -54,6 +50,7 @@ class Row:
     us_per_step: float | None = None
     ratio_to_gru: float | None = None  # above 1: faster than torch.nn.GRU
     saved_bytes: int | None = None  # between forward and backward
+    peak_bytes: int | None = None  # of a call, on a GPU
     reason: str = ""  # why there is no time, or what is not known of the kernel
 
     def timed(self, seconds: float | None, gru: float | None) -> Row:
@@ -112,12 +109,11 @@ def _race(settings: Bench, kinds: Mapping[str, type[Cell]], blank: Row, check: C
     for cell, asked in [*product(kinds, settings.kernels), *((name, "torch") for name in TORCH)]:
         row, call = _enter(replace(blank, cell=cell, kernel=asked), kinds.get(cell), check, data)
         found.setdefault((row.cell, row.kernel), (row, call))  # "auto" and a name may mean the same
-    wait = torch.cuda.synchronize if settings.device == "cuda" else lambda: None
     racing = {key: run for key, (_, run) in found.items() if run}
     best = dict.fromkeys(racing, float("inf"))
     for _ in range(settings.rounds):
         for key, run in racing.items():
-            best[key] = min(best[key], _seconds(run, wait))
+            best[key] = min(best[key], seconds(run, settings.device))
     gru = best.get((GRU, "torch"))
     return [row.timed(best.get(key), gru) for key, (row, _) in found.items()]
 
@@ -132,7 +128,7 @@ def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple
             if kind is not None:
                 row = replace(row, kernel=explain(layer, x, lengths=lengths).kernels[0])
             if row.kernel.endswith(("torch", "_aten")):
-                with _Library() as library:
+                with Library() as library:
                     padded(x)
                 row = replace(row, library=library.name)
         if kind is not None:
@@ -143,6 +139,7 @@ def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple
             row = replace(row, saved_bytes=saved_bytes(padded, x))
         run = partial(_pass, padded, x, [x, *layer.parameters()], dy if training else None)
         run()  # to warm up
+        row = replace(row, peak_bytes=peak_bytes(run, row.device))
     except Exception as error:  # a kernel that cannot run is a row too
         return replace(row, reason=" ".join(str(error).split()) or type(error).__name__), None
     return row, run
@@ -167,26 +164,16 @@ def _layer(kind: type[Cell] | None, row: Row, dtype: torch.dtype) -> Any:
 
 def _check(kernel: str, kind: type[Cell], device: str, dtype: torch.dtype) -> str:
     """ "" for a kernel that may be timed, RED and the reason for one that may not."""
-    if device == "cuda" or kernel.endswith(SELF_TESTED):
+    if kernel.endswith(SELF_TESTED):
         verdict = doctor.verdict(kernel, device)
         if verdict.failed:
             return RED + verdict.self_test.removeprefix("FAILED: ")
         return verdict.self_test.replace("skipped", "not checked").removesuffix("ok")
     try:
-        testing.check_kernel(kernel, kind, dtype)
+        testing.check_kernel(kernel, kind, dtype, device)
     except Exception as error:
         return RED + " ".join(str(error).split())
     return ""
-
-
-class _Library(TorchDispatchMode):
-    """Whose fused code is called."""
-
-    name = "ATen"
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.name = LIBRARIES.get(func.name(), self.name)
-        return func(*args, **(kwargs or {}))
 
 
 def _pass(layer: nn.Module, x: Tensor, leaves: Sequence[Tensor], dy: Tensor | None) -> None:
@@ -194,18 +181,6 @@ def _pass(layer: nn.Module, x: Tensor, leaves: Sequence[Tensor], dy: Tensor | No
         y = layer(x)
     if dy is not None:
         torch.autograd.grad(y, leaves, dy, allow_unused=True)
-
-
-def _seconds(run: Run, wait: Run) -> float:
-    """Of the fastest call in a round; the first one finds the caches as another layer left them."""
-    best, begun = float("inf"), time.perf_counter()
-    while best == float("inf") or time.perf_counter() < begun + ROUND:
-        wait()
-        start = time.perf_counter()
-        run()
-        wait()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def table(settings: Bench, found: Sequence[Row]) -> list[dict[str, Any]]:
@@ -218,6 +193,7 @@ def table(settings: Bench, found: Sequence[Row]) -> list[dict[str, Any]]:
         | {"H": row.hidden, "B": row.batch, "T": row.length, "pass": row.pass_}
         | {"us/step": row.us_per_step, "x nn.GRU": row.ratio_to_gru}
         | {"saved MB": None if row.saved_bytes is None else row.saved_bytes / 1e6}
+        | ({"peak MB": None if row.peak_bytes is None else row.peak_bytes / 1e6} if row.device == "cuda" else {})
         | {name: getattr(row, name) for name in last}
         for row in found
     ]
@@ -227,11 +203,12 @@ def caption(settings: Bench) -> str:
     """What ran where, and how it was timed."""
     versions, here = doctor.versions(), doctor.hardware()
     machine = here["gpus"][0]["name"] if settings.device == "cuda" else f"{here['cpu']}, {here['instructions']}"
+    how = "median call in the best" if settings.device == "cuda" else "fastest call"
     given = "ragged: lengths from T to 1, torch.nn packs and pads them; " if settings.ragged else ""
     return (
         f"{machine}, {here['cores']} cores; threads: {settings.words('threads')}; {settings.words('dtype')}; "
         f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
-        f"whole layers, input size = H; {given}denormals flushed on the CPU; fastest call of {settings.rounds} rounds, "
+        f"whole layers, input size = H; {given}denormals flushed on the CPU; {how} of {settings.rounds} rounds, "
         "in which every layer has its turn; x nn.GRU above 1 is faster than torch.nn.GRU\n"
         f"{settings.command()}"
     )
@@ -242,7 +219,7 @@ def document(settings: Bench, found: Sequence[Row], finished: bool = True) -> di
     return {
         "command": settings.command(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": settings.model_dump(),
+        "settings": settings.model_dump(mode="json"),
         "versions": doctor.versions(),
         "hardware": doctor.hardware() | {"denormals": "flushed"},
         "finished": finished,

@@ -8,22 +8,25 @@ from typing import Any
 from seqloom.cell import Cell
 from seqloom.job import Job
 from seqloom.kernel import Choice, choose
+from seqloom.kernels._step import ROWS
 from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.streaming import why_not_stream
 from seqloom.scan import run_job
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel of every layer and direction; print it."""
+    """The kernel of every layer and direction, and what a `step` of a stream does; print it."""
 
     choices: tuple[tuple[str, Choice], ...]
+    step: str = ""
 
     @property
     def kernels(self) -> tuple[str, ...]:
         return tuple(choice.name for _, choice in self.choices)
 
     def __str__(self) -> str:
-        return "\n".join(f"{where}: {choice}" for where, choice in self.choices)
+        return "\n".join([*(f"{where}: {choice}" for where, choice in self.choices), f"step: {self.step}"])
 
 
 def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
@@ -37,4 +40,11 @@ def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
         return run_job(cell, job, kernel, values)
 
     layer.run_with(watched, *args, **kwargs)
-    return Explanation(tuple(seen))
+    return Explanation(tuple(seen), _step(layer))
+
+
+def _step(layer: Recurrent) -> str:
+    reason = why_not_stream(layer)
+    if reason is None:
+        return f"one call of the CPU engine, without gradients and for up to {ROWS} rows"
+    return f"none, {reason}" if layer.bidirectional else f"as above, since {reason}"

@@ -26,7 +26,7 @@ def interval(values: Sequence[float]) -> Interval:
     mean = sum(values) / n
     if n == 1:
         return Interval(mean, None, 1)
-    from scipy import stats  # type: ignore[import-untyped]
+    from scipy import stats
 
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
     return Interval(mean, float(stats.t.ppf(0.975, n - 1)) * deviation / math.sqrt(n), n)

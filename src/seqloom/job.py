@@ -46,7 +46,8 @@ class Job:
         """Everything but x that a step has a part of, time first."""
         parts = {"reset": self.reset, "dt": self.dt}
         if self.lengths is not None:
-            parts["valid"] = self.valid()
+            valid = self.valid()
+            parts |= {"valid": valid, "reset": None if self.reset is None else self.reset & valid}
         parts |= {f"keep_{i}": k for i, k in enumerate(self.keep)}
         return {name: t.transpose(0, 1) for name, t in parts.items() if t is not None}
 

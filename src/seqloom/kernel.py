@@ -15,7 +15,7 @@ from seqloom import kernels
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 
-BACKENDS = ("parallel", "cpu", "aten", "manual", "scan", "loop")  # fastest first; a kernel is named <cell>_<backend>
+BACKENDS = ("parallel", "cuda", "cpu", "aten", "graph", "manual", "scan", "loop")  # fastest first: <cell>_<backend>
 
 
 class Kernel(Protocol):
@@ -67,7 +67,8 @@ def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
         )
     reason = load(matching[0]).why_not(cell, job)
     if reason is not None:
-        raise ValueError(f"kernel {matching[0]!r} cannot run this: {reason}; use kernel='auto'")
+        nearest = next((name for name, against in _reasons(cell, job) if against is None), "none")
+        raise ValueError(f"kernel {matching[0]!r} cannot run this: {reason}; the nearest that can is {nearest!r}")
     return Choice(matching[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -76,6 +77,17 @@ class Bench(BaseModel):
     """Rows of different lengths, evenly from the longest to a single step."""
     rounds: Count = 5
     """Times that every layer has its turn; the fastest counts."""
+    plot: Path | None = None
+    """A picture of it, too: a file that ends in .svg, .png or .pdf."""
+
+    @field_validator("plot")
+    @classmethod
+    def _drawable(cls, value: Path | None) -> Path | None:
+        if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
+            raise ValueError(f"a picture ends in .svg, .png or .pdf, got {value.name!r}")
+        if value is not None and not value.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {value.parent}")
+        return value
 
     @field_validator("cells", "kernels", "hidden", "batch", "length", "dtype", "threads", mode="before")
     @classmethod
@@ -94,6 +106,6 @@ class Bench(BaseModel):
     def command(self) -> str:
         """The command line that takes the same times, defaults written out."""
         words = ["seqloom", "bench"]
-        for name, value in self.model_dump(exclude={"ragged"}).items():
+        for name, value in self.model_dump(exclude={"ragged", "plot"}).items():
             words += [f"--{name}", self.words(name) if isinstance(value, tuple) else str(value)]
         return shlex.join([*words, "--ragged"] if self.ragged else words)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,11 @@ from seqloom.cell import Cell
 from seqloom.job import Job
 from seqloom.kernels import any_loop, any_scan
 from seqloom.testing import check_kernel
+from seqloom.weights import bound
 
-NAMED = [name for name in kernel.known() if not name.startswith("any_")]
+NAMED = [name for name in kernel.known() if not name.startswith("any_") and not name.endswith(("_cuda", "_graph"))]
+ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
+WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time
 
 
 def parts(cell, x, lengths, run):
@@ -26,6 +30,22 @@ def parts(cell, x, lengths, run):
     weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
     loss = (y * weight).sum() + sum(s.sum() for s in last)
     return [y, *last, *torch.autograd.grad(loss, [x, *state, *cell.parameters()])]
+
+
+def asking(name, dtype=torch.float64):
+    """A cell that learns where it starts, and a job that asks for everything at once."""
+    cell = Cell.registry[name](5, 12).to(dtype)
+    cell.learn_initial_state()
+    x = torch.randn(4, 9, 5, dtype=dtype, requires_grad=True)
+    state = tuple((s.detach() + 0.1).requires_grad_() for s in cell.start(x))
+    return cell, Job(
+        x,
+        state,
+        lengths=torch.tensor([9, 0, 4, 7]),
+        reset=torch.rand(4, 9) < 0.3,
+        mask=2.0 * torch.randint(2, (4, 12)).to(dtype),
+        keep=tuple(torch.rand(4, 9, 12, dtype=dtype) for _ in state),
+    )
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -48,7 +68,7 @@ def test_a_kernel_passes_the_public_check_in_float64(name):
         {"context": ("x", "h+x")},
     ],
 )
-@pytest.mark.parametrize("kernel", ["cpu", "manual"])
+@pytest.mark.parametrize("kernel", ["cpu", pytest.param("manual", marks=pytest.mark.slow)])
 def test_every_setting_of_attn_rnn_is_in_its_kernels(kernel, settings):
     check_kernel(f"attn_rnn_{kernel}", "attn_rnn", **settings)
 
@@ -57,6 +77,50 @@ def test_the_engine_has_relu_and_no_bias():
     check_kernel("rnn_cpu", "rnn", nonlinearity="relu")
     for name in ("rnn", "gru", "lstm"):
         check_kernel(f"{name}_cpu", name, bias=False)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_kernel_takes_resets_and_dropouts_and_gives_the_loops_second_derivatives(name):
+    cell, job = asking(name.rpartition("_")[0])
+    code, found = kernel.load(name), []
+    assert code.why_not(cell, job) is None
+    for run in (any_loop.run, code.run):
+        y, last = run(cell, job)
+        leaves = [job.x, *job.state, *cell.parameters()]
+        first = torch.autograd.grad(y.square().sum() + sum(s.sum() for s in last), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        found.append([y, *last, *first, *second])
+    torch.testing.assert_close(found[1], found[0])
+    assert first[-1].abs().sum() > 0  # where it starts anew
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_layer_with_dropouts_and_resets_stays_on_the_engine(name):
+    noise = seqloom.Dropouts(recurrent=0.3, zoneout=0.2)
+    layer = seqloom.Recurrent(name, 5, 8, batch_first=True, bidirectional=True, dropouts=noise)
+    x, reset = torch.randn(3, 7, 5), torch.rand(3, 7) < 0.3
+    assert set(seqloom.explain(layer, x, reset=reset).kernels) == {f"{name}_cpu"}
+    found = []
+    for kind in ("cpu", "loop"):
+        layer.kernel = kind
+        torch.manual_seed(1)
+        y, _ = layer(x, reset=reset, lengths=[7, 3, 5])
+        found.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_what_is_not_kept_for_the_backward_is_computed_again(name, monkeypatch):
+    from seqloom.kernels import _cpu_scan
+
+    cell, job = asking(name)
+    code, found = kernel.load(f"{name}_cpu"), []
+    for limit in (_cpu_scan.SAVED_BYTES, 0):
+        monkeypatch.setattr(_cpu_scan, "SAVED_BYTES", limit)
+        y, last = code.run(cell, job)
+        loss = y.square().sum() + sum(s.sum() for s in last)
+        found.append([y, *last, *torch.autograd.grad(loss, [job.x, *job.state, *cell.parameters()])])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
 
 
 class Faulty:
@@ -83,6 +147,11 @@ class Faulty:
             return torch.where(torch.isnan(room), room, y) if y.shape[1] > 20 else y, last
         if self.fault == "half precision inside":
             return y.bfloat16().to(y.dtype), last
+        if self.fault in ("reset", "mask", "keep"):
+            return any_loop.run(cell, replace(job, **{self.fault: () if self.fault == "keep" else None}))
+        if self.fault == "no gradient to the start":
+            view = bound(cell, {"initial_0": cell.start(job.x)[0][0].detach()}) if job.reset is not None else cell
+            return any_loop.run(view, job)
         return y, last
 
 
@@ -94,32 +163,41 @@ class Faulty:
         ("another result the second time", "y differs between two calls"),
         ("a step left unwritten", "y differs|y is"),
         ("half precision inside", "y is"),
+        ("reset", "y is .*reset"),
+        ("mask", "y is .*mask"),
+        ("keep", "y is .*keep"),
+        ("no gradient to the start", "dinitial_0 is .*reset"),
     ],
 )
 def test_a_planted_fault_is_found(fault, found):
-    check_kernel(Faulty(""), "gru")
     with pytest.raises(AssertionError, match=found):
         check_kernel(Faulty(fault), "gru")
 
 
+def test_the_loop_itself_passes():
+    check_kernel(Faulty(""), "gru")
+
+
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_the_engine_is_right_for_older_processors(capability):
-    code = (
-        "from seqloom.testing import check_kernel as c; [c(n + '_cpu', n) for n in ('rnn', 'gru', 'lstm', 'attn_rnn')]"
-    )
+    code = f"from seqloom.testing import check_kernel as c; [c(n + '_cpu', n) for n in {ENGINE}]"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "attn_rnn"])
+@pytest.mark.parametrize("name", ENGINE)
 def test_two_threads_give_what_one_gives(name):
-    layer = seqloom.Recurrent(name, 8, 16, batch_first=True, kernel="cpu")
-    x, found = torch.randn(11, 20, 8), []
+    layer = seqloom.Recurrent(name, 8, 16, batch_first=True, kernel="cpu", dtype=torch.float64)
+    x, found = torch.randn(11, 20, 8, dtype=torch.float64), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         y, _ = layer(x, lengths=torch.arange(11) * 2)
         found.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
+    y, _ = layer(x, lengths=torch.arange(11) * 2)
+    torch.set_num_threads(1)  # between forward and backward
+    found.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
     torch.testing.assert_close(found[1], found[0])  # torch's own products may round differently
+    torch.testing.assert_close(found[2], found[1])
 
 
 def test_a_hundred_thousand_steps():
@@ -155,11 +233,16 @@ def test_the_engine_reads_nothing_that_does_not_fit():
         Job(x, (h.double(),)),
         Job(x, (h,), torch.tensor([5])),
         Job(x.double(), (h.double(),)),
+        Job(x, (h,), reset=torch.zeros(2, 4, dtype=torch.bool)),
+        Job(x, (h,), mask=torch.ones(2, 7)),
+        Job(x, (h,), keep=(torch.zeros(2, 5, 7),)),
+        Job(x, (h,), keep=(torch.zeros(2, 5, 8),) * 2),
+        Job(x, (h,), mask=torch.ones(2, 8, requires_grad=True)),
     ):
         assert code.why_not(cell, job) is not None
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "rnn", "attn_rnn"])
+@pytest.mark.parametrize("name", ENGINE)
 def test_weights_may_lie_in_memory_as_they_like(name):
     layer = seqloom.Recurrent(name, 6, 8, batch_first=True)
     x = torch.randn(3, 7, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def run_twice(
 
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         view = bound(cell, dict(zip(names, rest[k:], strict=True)))
-        y, state = any_loop.run(view, Job(x, rest[:k], job.lengths))
+        y, state = any_loop.run(view, replace(job, x=x, state=rest[:k]))
         return y, *state
 
     inputs = [job.x, *job.state, *own.values()]

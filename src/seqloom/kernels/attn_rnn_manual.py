@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,8 +32,10 @@ NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scal
 def why_not(cell: Cell, job: Job) -> str | None:
     if cell.slots > 1:
         return "the hand-written backward has one slot"
-    if not job.plain:
-        return "the hand-written backward has no reset, recurrent dropout or zoneout yet"
+    if job.dt is not None:
+        return "the hand-written backward knows no timespans"
+    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
+        return "the hand-written backward gives dropout masks no gradient"
     if autocast_dtype(job.x.device.type):
         return "the hand-written backward does not run under autocast"
     if job.x.shape[0] == 0:
@@ -44,7 +46,8 @@ def why_not(cell: Cell, job: Job) -> str | None:
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
-        y, h = _Scan.apply(cell, job.lengths, u, state[0], *(w.get(name) for name in NAMES))
+        start = None if job.reset is None else bound(cell, w).start(x)[0]
+        y, h = _Scan.apply(cell, job, start, u, state[0], *(w.get(name) for name in NAMES))
         return y, (h,)
 
     return run_twice(cell, job, cell.own(), fused)
@@ -53,36 +56,48 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, cell: Cell, lengths: Tensor | None, u: Tensor, h0: Tensor, *own: Any
+        ctx: Any, cell: Cell, job: Job, start: Tensor | None, u: Tensor, h0: Tensor, *own: Any
     ) -> tuple[Tensor, Tensor]:
         view = bound(cell, {n: w for n, w in zip(NAMES, own, strict=True) if w is not None})
         view.input_size = cell.hidden_size  # u is projected already
-        y, (h,) = any_loop.run(view, Job(u, (h0,), lengths))
-        ctx.cell = cell
-        ctx.save_for_backward(lengths, u, h0, y, *own)
+        y, (h,) = any_loop.run(view, replace(job, x=u, state=(h0,)))
+        ctx.cell, ctx.job = cell, replace(job, x=u.detach(), state=())
+        ctx.save_for_backward(start, u, h0, y, *own)
         return y, h.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dh: Tensor) -> tuple[Tensor | None, ...]:
-        lengths, u, h0, y, *own = ctx.saved_tensors
-        B, T, H = u.shape
-        h = past(y, h0)
-        at = _inside(ctx.cell, h.view(B, T, H), u, own)
+        start, u, h0, y, *own = ctx.saved_tensors
+        job, now = ctx.job, ctx.job.per_step()
+        h = past(y, h0).view(u.shape)
+        if start is not None:
+            h = torch.where(job.reset.unsqueeze(-1), start.unsqueeze(1), h)
+        seen = h if job.mask is None else h * job.mask.unsqueeze(1)
+        at = _inside(ctx.cell, h, seen, u, own)
         found: list[tuple[Tensor, ...]] = []
-        valid = None if lengths is None else torch.arange(T, device=u.device) < lengths.unsqueeze(1)
-        for t in reversed(range(T)):
-            before, *inner = _back(at, t, dh + dy[:, t], own)
-            if valid is not None:
-                now = valid[:, t].unsqueeze(1)
-                before = torch.where(now, before, dh)
-                inner = [torch.where(now, d, torch.zeros_like(d)) for d in inner]
+        dstart = None if start is None else torch.zeros_like(start)
+        for t in reversed(range(u.shape[1])):
+            dlater = dh + dy[:, t]
+            kept = now["keep_0"][t].to(dlater.dtype) * dlater if job.keep else None
+            before, dseen, *inner = _back(at, t, dlater if kept is None else dlater - kept, own)
+            before = before + (dseen if job.mask is None else dseen * job.mask)
+            before = before if kept is None else before + kept
+            if dstart is not None:
+                anew = now["reset"][t].unsqueeze(1)
+                dstart = dstart + torch.where(anew, before, torch.zeros_like(before))
+                before = torch.where(anew, torch.zeros_like(before), before)
+            if "valid" in now:
+                valid = now["valid"][t].unsqueeze(1)
+                before = torch.where(valid, before, dh)
+                inner = [torch.where(valid, d, torch.zeros_like(d)) for d in inner]
             dh = before
             found.append(tuple(inner))
         dq, ds, dg, du, dn = (torch.stack(parts[::-1], 1) for parts in zip(*found, strict=True))
-        dWg = product(dg.flatten(0, 1), torch.cat([h, at.o.flatten(0, 1)], 1))
-        products = (product(dq.flatten(0, 1), h), total(dq), product(ds.flatten(0, 1), at.aC.flatten(0, 1)), total(ds))
+        seen = seen.flatten(0, 1)
+        dWg = product(dg.flatten(0, 1), torch.cat([seen, at.o.flatten(0, 1)], 1))
+        dWq, dWo = product(dq.flatten(0, 1), seen), product(ds.flatten(0, 1), at.aC.flatten(0, 1))
         norm = (total(dn * at.xhat), total(dn)) if own[6] is not None else (None, None)
-        return None, None, du, dh, *products, dWg, total(dg), *norm
+        return None, None, dstart, du, dh, dWq, total(dq), dWo, total(ds), dWg, total(dg), *norm
 
 
 @dataclass(frozen=True)
@@ -102,10 +117,10 @@ class _Inside:
     r: Tensor
 
 
-def _inside(cell: Any, h: Tensor, u: Tensor, own: Sequence[Tensor]) -> _Inside:
+def _inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> _Inside:
     Wq, bq, Wo, bo, Wg, bg, scale, bias = own
     heads = (cell.heads, h.shape[-1] // cell.heads)
-    q = F.linear(h, Wq, bq)
+    q = F.linear(seen, Wq, bq)
     C = torch.stack([h, u, h + u, h * u], 2).unflatten(-1, heads)
     score = (q.unsqueeze(2).unflatten(-1, heads) * C).sum(-1, keepdim=True) / math.sqrt(heads[1])
     out = torch.tensor([row not in cell.context for row in ROWS], device=h.device).view(4, 1, 1)
@@ -115,7 +130,7 @@ def _inside(cell: Any, h: Tensor, u: Tensor, own: Sequence[Tensor]) -> _Inside:
     cdf = 0.5 * (1 + torch.erf(s * math.sqrt(0.5)))
     slope = cdf + s * torch.exp(-0.5 * s * s) / math.sqrt(2 * math.pi)
     o = F.gelu(s)
-    g = torch.sigmoid(F.linear(torch.cat([h, o], -1), Wg, bg))
+    g = torch.sigmoid(F.linear(torch.cat([seen, o], -1), Wg, bg))
     z = o + h
     r = torch.rsqrt(z.var(-1, correction=0, keepdim=True) + 1e-5)
     xhat = (z - z.mean(-1, keepdim=True)) * r
@@ -124,7 +139,7 @@ def _inside(cell: Any, h: Tensor, u: Tensor, own: Sequence[Tensor]) -> _Inside:
 
 
 def _back(at: _Inside, t: int, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """One step: the gradient of h' -> that of h, and of q, s, the gate before its sigmoid, u and n."""
+    """One step: the gradient of h' -> those of h, of what is seen of h, of q, s, the gate before its sigmoid, u, n."""
     Wq, _, Wo, _, Wg, _, scale, _ = own
     h, u, q, p, xhat, r = (a[:, t] for a in (at.h, at.u, at.q, at.p, at.xhat, at.r))
     heads = p.shape[2], h.shape[-1] // p.shape[2]
@@ -146,4 +161,4 @@ def _back(at: _Inside, t: int, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tenso
     du = (wu + ws) * v + (zu + zs) * q_ + both * h_
     dq = ((zh + zs) * h_ + (zu + zs) * u_ + zp * h_ * u_).flatten(-2)
     dC = ((wh + ws) * v + (zh + zs) * q_ + both * u_).flatten(-2)
-    return dh - dn + dz + dgh + dq @ Wq + dC, dq, ds, dg, du.flatten(-2), dn
+    return dh - dn + dz + dC, dgh + dq @ Wq, dq, ds, dg, du.flatten(-2), dn

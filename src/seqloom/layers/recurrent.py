@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -19,11 +19,12 @@ from seqloom.kernels._cudnn import keep_together
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
 from seqloom.layers.states import aside, fits, states_in, states_out
+from seqloom.layers.streaming import Streaming
 from seqloom.precision import made_on
 from seqloom.scan import run_job
 
 
-class Recurrent(nn.Module):
+class Recurrent(Streaming):
     """A cell over time, in layers and directions: a drop-in for torch.nn.RNN, LSTM and GRU.
 
     Every argument up to `dtype` is torch's. Parameters are named as torch names them
@@ -162,42 +163,6 @@ class Recurrent(nn.Module):
     def _own_type(self, x: Tensor) -> Tensor:
         """Under autocast a layer still carries its state in the type of its weights."""
         return x.to(next(self.parameters()).dtype)
-
-    def step(
-        self, input: Tensor, hx: Tensor | State | None = None, *, timespans: Tensor | None = None
-    ) -> tuple[Tensor, Any]:
-        """One time step for streaming: (B, D) or (D,) -> y, state; equals the whole at once."""
-        if self.bidirectional:
-            raise ValueError("step: a bidirectional layer needs the whole sequence")
-        if input.dim() not in (1, 2):
-            raise InputError(f"step takes (B, D) or (D,), got shape {tuple(input.shape)}")
-        time = 1 if self.batch_first and input.dim() == 2 else 0
-        spans = None if timespans is None else timespans.unsqueeze(time)
-        y, state = self(input.unsqueeze(time), hx, timespans=spans)
-        return y.squeeze(time), state
-
-    def chunks(
-        self,
-        input: Tensor,
-        size: int,
-        hx: Tensor | State | None = None,
-        lengths: Tensor | None = None,
-        **aside: Tensor,
-    ) -> Iterator[tuple[Tensor, Any]]:
-        """Truncated back-propagation: y and state chunk by chunk, the carried state detached.
-
-        `aside` is what else `forward` takes along the time: reset, timespans.
-        """
-        if size < 1:
-            raise ValueError(f"size must be at least 1 step, got {size}")
-        time = 1 if self.batch_first and input.dim() == 3 else 0
-        for start in range(0, input.shape[time], size):
-            length = min(size, input.shape[time] - start)
-            left = None if lengths is None else (torch.as_tensor(lengths) - start).clamp(0, length)
-            parts = {name: t.narrow(time, start, length) for name, t in aside.items()}
-            y, hx = self(input.narrow(time, start, length), hx, left, **parts)
-            yield y, hx
-            hx = hx.detach() if isinstance(hx, Tensor) else tuple(s.detach() for s in hx)
 
     def flatten_parameters(self) -> None:
         """On a GPU, move the weights of torch's cells into one piece of memory each, as cuDNN wants them.

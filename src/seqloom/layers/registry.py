@@ -24,20 +24,23 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
     ahead: dict[str, Any] | None = None
     width: bool = False  # it has one width, and needs its input brought to it
+    about: str = ""  # where the class alone does not say it
 
 
-def _transformer(attention: str, position: str, causal: bool = True) -> Entry:
+def _transformer(attention: str, position: str, about: str, causal: bool = True) -> Entry:
     settings = {"attention": attention, "position": position, "causal": causal}
-    return Entry(TRANSFORMER, settings, AHEAD if causal else None, width=True)
+    return Entry(TRANSFORMER, settings, AHEAD if causal else None, width=True, about=f"A Transformer with {about}.")
 
 
 LAYERS = {
     "tcn": Entry("tcn:TCN"),
-    "transformer": _transformer("dense", "rotary"),
-    "local_transformer": _transformer("local", "rotary"),
-    "linear_transformer": _transformer("linear", "sinusoidal"),
-    "performer": _transformer("performer", "sinusoidal"),
-    "linformer": _transformer("linformer", "sinusoidal", causal=False),
+    "transformer": _transformer("dense", "rotary", "attention to every step before"),
+    "local_transformer": _transformer("local", "rotary", "attention to the steps near by"),
+    "linear_transformer": _transformer("linear", "sinusoidal", "linear attention: a state of fixed size"),
+    "performer": _transformer("performer", "sinusoidal", "random features in place of softmax"),
+    "linformer": _transformer(
+        "linformer", "sinusoidal", "keys and values of fixed number, of the whole sequence", causal=False
+    ),
     "transformer_xl": Entry("memory:TransformerXL", width=True),
     "memory_transformer": Entry("memory:MemoryTransformer", width=True),
     "hybrid": Entry("hybrid:Hybrid", ahead=AHEAD),
@@ -72,6 +75,19 @@ def find(name: str) -> Callable[..., nn.Module]:
     near = get_close_matches(name.lower().replace("-", "_"), known(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known())}"
     raise ValueError(f"there is no layer {name!r}; {hint}")
+
+
+def about(name: str) -> str:
+    """What it is, in one line."""
+    if name in _cells():
+        from seqloom.cell import Cell
+
+        text = Cell.registry[name].__doc__ or ""
+    else:
+        entry = LAYERS[name]
+        module, _, kind = entry.place.partition(":")
+        text = entry.about or getattr(import_module(f"seqloom.layers.{module}"), kind).__doc__ or ""
+    return text.strip().partition("\n")[0]
 
 
 def make(name: str, input_size: int, hidden_size: int, **settings: Any) -> nn.Module:

@@ -1,0 +1,72 @@
+"""A whole training on a GPU, AttnRNN beside torch.nn.GRU: python benchmarks/train_gpu.py [--json FILE].
+
+The adding problem (two marked numbers of T, one in each half), mixed precision in bfloat16, Adam with clipping:
+the same data, steps and sizes for both; times include everything from the data to the optimiser.
+"""
+
+import argparse
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import seqloom
+from seqloom import doctor
+
+H, T, B, STEPS, WARM = 128, 512, 64, 300, 20
+
+
+def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    values = torch.rand(B, T, generator=generator, device="cuda")
+    marks = torch.zeros_like(values)
+    for half in range(2):
+        where = torch.randint(half * T // 2, (half + 1) * T // 2, (B, 1), generator=generator, device="cuda")
+        marks.scatter_(1, where, 1.0)
+    return torch.stack([values, marks], -1), (values * marks).sum(1)
+
+
+def train(name: str, layer: nn.Module) -> dict[str, float | str]:
+    """Seconds a step after warming up, and the mean squared error over the last fifty."""
+    first, head = nn.Linear(2, H).cuda(), nn.Linear(H, 1).cuda()
+    model = nn.ModuleList([first, layer.cuda(), head])
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3, fused=True)
+    noise, losses = torch.Generator("cuda").manual_seed(0), []
+    for step in range(STEPS):
+        if step == WARM:
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+        x, y = batch(noise)
+        with torch.autocast("cuda", torch.bfloat16):
+            found = head(layer(first(x))[0][:, -1])
+        loss = nn.functional.mse_loss(found.float().squeeze(1), y)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        losses.append(loss.detach())
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - begun) / (STEPS - WARM)
+    return {"layer": name, "ms_per_step": 1e3 * seconds, "loss": torch.stack(losses[-50:]).mean().item()}
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("--json", type=Path, help="a file for the result")
+    given = flags.parse_args()
+    rows = []
+    for name, kind in (("seqloom.AttnRNN", seqloom.AttnRNN), ("torch.nn.GRU", nn.GRU)) * 2:  # twice: the spread
+        torch.manual_seed(0)
+        rows.append(train(name, kind(H, H, batch_first=True)))
+        print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    found = {"command": "python benchmarks/train_gpu.py", "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    found |= {"setting": {"hidden": H, "length": T, "batch": B, "dtype": "bfloat16", "steps": STEPS}, "rows": rows}
+    found |= {"versions": doctor.versions(), "hardware": doctor.hardware()}
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

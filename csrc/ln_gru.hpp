@@ -1,0 +1,66 @@
+// GRU with layer normalisation: x is N(W x). w: U, scale, shift.
+// A record is r, z, n, xhat of the three products, and their r; slopes are those of r, z, N(U_n h), n, and of U h.
+#pragma once
+#include "gru.hpp"
+#include "norm.hpp"
+
+template <class T>
+struct LnGru : Gated<T, 3, 1> {
+  typedef Gated<T, 3, 1> Base;
+  using Base::a, Base::hp, Base::ld, Base::H;
+  Spread<T> scale, shift;
+
+  LnGru(const Args& a, bool backward) : Base(a, backward), scale(a.w[1], 3, a.H), shift(a.w[2], 3, a.H) {}
+  static int64_t record(const Args& a) { return 6 * padded<T>(a.H) + round_up(3, N<T>) + N<T>; }
+  int64_t slopes() const { return 7 * hp + N<T>; }
+
+  struct Work : Base::Work {
+    Buffer<T> u, scale;
+    Work(const LnGru& net, int64_t rows, bool backward)
+        : Base::Work(net, rows, backward), u(4 * net.hp), scale(backward ? 3 * net.hp : 0) {}
+  };
+
+  void inside(int64_t m, const At<T>& at, Work& work) const {
+    const int64_t R = record(a);
+    gemm<T>(at.seen, ld, this->U, at.rec + 3 * hp, R, m, nullptr);
+    for (int64_t i = 0; i < m; i++) {
+      T *g = at.rec + i * R, *xhat = g + 3 * hp;
+      for (int64_t k = 0; k < 3; k++) xhat[3 * hp + k] = normalise<T>(H, hp, xhat + k * hp);
+      for (int64_t j = 0; j < 3 * hp; j += N<T>) store(work.u + j, load(xhat + j) * load(scale + j) + load(shift + j));
+      gru_gates<T>(hp, at.x[i], work.u);
+      std::memcpy(g, work.u, 3 * hp * sizeof(T));
+    }
+  }
+  void finish(int64_t m, const At<T>& at, Work&) const {
+    for (int64_t i = 0; i < m; i++) gru_finish<T>(hp, at.rec + i * record(a), at.s[0] + i * ld);
+  }
+  void prepare(int64_t, const At<T>&, Work&) const {}
+  void back(int64_t m, const At<T>& at, int64_t, Work& work) const {
+    const int64_t R = record(a), S = slopes();
+    for (int64_t i = 0; i < m; i++) {
+      const T *g = at.rec + i * R, *xhat = g + 3 * hp;
+      T* o = at.slope + i * S;
+      for (int64_t j = 0; j < hp; j += N<T>)
+        store(work.u + j, load(xhat + 2 * hp + j) * load(scale + 2 * hp + j) + load(shift + 2 * hp + j));
+      gru_back<T>(hp, g, work.u, at.s[0] + i * ld, at.d[0] + i * ld, o);
+      for (int64_t k = 0; k < 3; k++)
+        norm_back<T>(H, hp, xhat + k * hp, xhat[3 * hp + k], scale + k * hp, o + k * hp, o + (4 + k) * hp);
+      gather<T>(at.dx[i], o, 2, H);
+      gather<T>(at.dx[i] + 2 * H, o + 3 * hp, 1, H);
+    }
+    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.add);
+  }
+  void weigh(int64_t many, const At<T>& at, Work& work) const {
+    const int64_t S = slopes();
+    work.U.add(many, at.slope + 4 * hp, S, at.seen, ld, work.room);
+    sum_products<T>(many, at.slope, S, at.rec + 3 * hp, record(a), 3 * hp, work.scale);
+    sum_rows<T>(many, at.slope, S, 3 * hp, work.b);
+  }
+  void give(const Work& work, bool add) const {
+    for (int64_t g = 0; g < 3; g++) {
+      work.U.give((T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
+      give_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
+      give_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);
+    }
+  }
+};

@@ -1,0 +1,103 @@
+"""AttnRNN on an NVIDIA GPU, any size and type: products by torch, what lies between them fused, a CUDA graph of both.
+
+Six launches a step each way, recorded once for a chunk of steps and run again for every chunk. The forward keeps
+the outputs alone; the backward computes what was inside a chunk again, and makes the weights' gradients chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.job import Job
+from seqloom.kernels import _cuda
+from seqloom.kernels._attn_rnn_blocks import TYPES
+from seqloom.kernels._attn_rnn_chunks import Back, Chunk, Onward
+from seqloom.kernels._attn_rnn_parts import Plan, parts, second
+from seqloom.kernels._graphs import recorded
+from seqloom.kernels._transforms import transformed
+from seqloom.precision import autocast_dtype
+
+STEPS = 32  # of a chunk, where there are so many
+
+
+def why_not(cell: Cell, job: Job) -> str | None:
+    x = job.x
+    if not x.is_cuda:
+        return "it is for CUDA tensors"
+    dtype = autocast_dtype("cuda") or x.dtype
+    if dtype not in TYPES:
+        return f"it computes in bfloat16, float16 or float32, not {str(dtype).removeprefix('torch.')}"
+    if cell.slots > 1:
+        return "it has one slot"
+    if cell.heads > 32:
+        return f"it takes up to 32 heads, not {cell.heads}"
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        return "the batch is empty"
+    return transformed() or _cuda.why_not(x.device)
+
+
+def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+    y, h = _Scan.apply(*parts(cell, job))
+    return y, (h.to(job.state[0].dtype),)
+
+
+def _chunk(kind: type[Chunk], plan: Plan, u: Tensor) -> tuple[Any, Callable[[], None]]:
+    B, T, _ = u.shape
+    steps = min(STEPS, 1 << (T - 1).bit_length())
+    key = (kind, plan.setting, B, steps, u.device)
+    return recorded(key, lambda: kind(plan.setting, B, steps, u.device))
+
+
+def _left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
+    """(chunks, B): how many steps of each chunk a row has."""
+    B, T, _ = u.shape
+    begins = torch.arange(0, T, steps, device=u.device).unsqueeze(1)
+    ends = torch.full((B,), T, device=u.device) if lengths is None else lengths.clamp(max=T)
+    return (ends - begins).clamp(0, steps).to(torch.int32)
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, u: Tensor, h0: Tensor, start: Tensor | None, *own: Any) -> tuple[Tensor, Tensor]:
+        ctx.plan = plan
+        T = u.shape[1]
+        chunk: Onward
+        chunk, do = _chunk(Onward, plan, u)
+        chunk.set_weights(own, plan.mask, start)
+        chunk.h.copy_(h0)
+        left = _left(plan.lengths, u, chunk.steps)
+        y = torch.empty_like(u, memory_format=torch.contiguous_format)
+        for k, begin in enumerate(range(0, T, chunk.steps)):
+            n = min(chunk.steps, T - begin)
+            chunk.take(plan, u, left[k], begin, n)
+            do()
+            y[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
+        ctx.save_for_backward(u, h0, start, y, *own)
+        return y, chunk.h.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+        plan: Plan = ctx.plan
+        u, h0, start, y, *own = ctx.saved_tensors
+        if torch.is_grad_enabled():  # someone asks for a second derivative
+            return None, *second(plan, (u, h0, start, *own), (dy, dlast))
+        T = u.shape[1]
+        chunk: Back
+        chunk, do = _chunk(Back, plan, u)
+        chunk.set_weights(own, plan.mask, start)
+        chunk.clear(dlast)
+        left = _left(plan.lengths, u, chunk.steps)
+        du = torch.empty_like(y)
+        for k, begin in reversed(list(enumerate(range(0, T, chunk.steps)))):
+            n = min(chunk.steps, T - begin)
+            chunk.take(plan, u, left[k], begin, n)
+            chunk.take_back(h0, y, dy, begin, n)
+            do()
+            du[:, begin : begin + n].copy_(chunk.du[:n].transpose(0, 1))
+        weights = (None if w is None else d.to(w.dtype, copy=True) for w, d in zip(own, chunk.gradients, strict=True))
+        return None, du, chunk.dh.clone(), None if start is None else chunk.dstart.clone(), *weights

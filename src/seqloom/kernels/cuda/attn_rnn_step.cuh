@@ -1,0 +1,122 @@
+// One step of AttnRNN for 8 rows: three products, each after a barrier.
+//   q = W_q h + b_q   a = softmax(q [h, x, h + x, h * x] / sqrt d) for each head   aC = a [h, x, h + x, h * x]
+//   s = W_o aC + b_o   o = gelu(s)   g = sigmoid(W_gh h + W_go o + b_g)   n = LayerNorm(o + h)   h' = h + g (n - h)
+// log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 5, fitted to the product u Phi(-u): 5e-7 in gelu.
+DEV float tail(float v) {
+  const float u = smaller(size(v), 6.0f);
+  float p = -0.0004732773231808096f;
+  p = p * u + 0.00708435894921422f;
+  p = p * u - 0.051826950162649155f;
+  p = p * u - 0.4599928557872772f;
+  p = p * u - 1.1507877111434937f;
+  p = p * u - 1.000037670135498f;
+  return exp2_(p);
+}
+DEV float gelu(float v) { return larger(v, 0.f) - size(v) * tail(v); }
+DEV float gelu_slope(float v) {
+  const float t = tail(v), cdf = v > 0.f ? 1.f - t : t;
+  return cdf + v * 0.3989422804014327f * exp2_(-0.7213475204444817f * v * v);
+}
+DEV float sigmoid(float v) {
+  if constexpr (TYPE == BF16) return 0.5f * tanh_(0.5f * v) + 0.5f;  // within 2^-11, of which bf16 sees nothing
+  else return inverse(1.0f + exp2_(-1.4426950408889634f * v));
+}
+// Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. A row that is left out has 0.
+DEV void attention(float (&a)[4], float qh, float qx, float qp) {
+  constexpr float LOG2E = 1.4426950408889634f;
+  const float k = LOG2E * inverse_root((float)D), s[4] = {k * qh, k * qx, k * (qh + qx), k * qp};
+  float top = -3.0e38f, sum = 0.f;
+#pragma unroll
+  for (int j = 0; j < 4; j++) if (CONTEXT >> j & 1) top = larger(top, s[j]);
+#pragma unroll
+  for (int j = 0; j < 4; j++) { a[j] = CONTEXT >> j & 1 ? exp2_(s[j] - top) : 0.f; sum += a[j]; }
+  sum = inverse(sum);
+#pragma unroll
+  for (int j = 0; j < 4; j++) a[j] *= sum;
+}
+
+constexpr int AT_H = 0, AT_A = BUFFER, AT_O = 2 * BUFFER, AT_Z = 3 * BUFFER, AT_SUMS = AT_Z + (MASK && NORM ? BUFFER : 0), STEP_BYTES = AT_SUMS + SUMS;
+
+struct Step {
+  const Lane &l;
+  u32 memory, Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
+  float bq[2], bo[2], bg[2], scale[2], bias[2];
+  // what happened inside, in the layout of C
+  float q[4], a[PLACES][4], aC[4], s[4], o[4], g[4], xhat[4], r[2], n[4];
+
+  DEV Step(const Lane &l, u32 memory, const Weights &w) : l(l), memory(memory) {
+    load_weight(Wq, w.q, H, l); load_weight(Wh, w.g, 2 * H, l); load_weight(Wo, w.o, H, l); load_weight(Wc, w.g + H, 2 * H, l);
+    load_vector(bq, w.bias_q, l); load_vector(bo, w.bias_o, l); load_vector(bg, w.bias_g, l);
+    if constexpr (NORM) { load_vector(scale, w.scale, l); load_vector(bias, w.bias, l); }
+  }
+  // The h that the products see has been stored at AT_H. `arrived` runs when what others stored or fetched is there, and
+  // may fill x; `meanwhile` runs in the shadow of the second product.
+  template <class Arrived, class Meanwhile>
+  DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const Arrived &arrived, const Meanwhile &meanwhile) {
+    wait_block();
+    arrived();
+    u32 hb[TILES][2];
+    load_buffer(hb, memory + AT_H, l);
+    const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]}, starto[4] = {bo[0], bo[0], bo[1], bo[1]};
+    float gh[4], hx[4], p[3][4], sum[3][PLACES];
+    product<4>(q, startq, Wq, hb);
+    product<2>(gh, startg, Wh, hb);  // needed much later
+#pragma unroll
+    for (int i = 0; i < 4; i++) { hx[i] = h[i] * x[i]; p[0][i] = q[i] * h[i]; p[1][i] = q[i] * x[i]; p[2][i] = q[i] * hx[i]; }
+    head_sums(sum, p, memory + AT_SUMS, l);
+    float c[3][PLACES], ch[4], cx[4], cp[4];
+#pragma unroll
+    for (int i = 0; i < PLACES; i++) {
+      attention(a[i], sum[0][i], sum[1][i], sum[2][i]);
+      c[0][i] = a[i][0] + a[i][2]; c[1][i] = a[i][1] + a[i][2]; c[2][i] = a[i][3];
+    }
+    spread(ch, c[0], l); spread(cx, c[1], l); spread(cp, c[2], l);
+    u32 v[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
+    narrow(v, aC);
+    store_buffer(memory + AT_A, v[0], v[1], l);
+    wait_block();
+    {
+      u32 b[TILES][2];
+      load_buffer(b, memory + AT_A, l);
+      meanwhile();
+      product<4>(s, starto, Wo, b);
+    }
+    float z[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) { o[i] = gelu(s[i]); z[i] = o[i] + h[i]; }
+    narrow(v, o);
+    store_buffer(memory + AT_O, v[0], v[1], l);
+    if constexpr (MASK && NORM) { narrow(v, z); store_buffer(memory + AT_Z, v[0], v[1], l); }
+    wait_block();
+    u32 ob[TILES][2];
+    load_buffer(ob, memory + AT_O, l);
+    product<4>(g, gh, Wc, ob);
+    if constexpr (NORM) normalise(z, hb, ob);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      g[i] = sigmoid(g[i]);
+      n[i] = NORM ? xhat[i] * scale[i >> 1] + bias[i >> 1] : o[i];
+      after[i] = h[i] + g[i] * (n[i] - h[i]);
+    }
+  }
+  // With Z = o + h as B and {Z^T; ones} as A, mma gives sums of squares on its diagonal, and sums below.
+  DEV void normalise(const float (&z)[4], const u32 (&hb)[TILES][2], const u32 (&ob)[TILES][2]) {
+    float part[2][4] = {};
+    u32 zb[TILES][2];
+    if constexpr (MASK) load_buffer(zb, memory + AT_Z, l);
+#pragma unroll
+    for (int k = 0; k < TILES; k++) {
+      const u32 v = MASK ? zb[k][0] : add_pairs<TYPE>(ob[k][0], hb[k][0]), w = MASK ? zb[k][1] : add_pairs<TYPE>(ob[k][1], hb[k][1]);
+      mma<TYPE>(part[k & 1], v, ONES, w, ONES, v, w);
+    }
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const float square = from_lane(part[0][c] + part[1][c], 9 * l.pair + 4 * c) * (1.0f / H);
+      const float mean = (part[0][c + 2] + part[1][c + 2]) * (1.0f / H);
+      r[c] = inverse_root(larger(square - mean * mean, 0.f) + 1e-5f);
+      xhat[c] = (z[c] - mean) * r[c]; xhat[c + 2] = (z[c + 2] - mean) * r[c];
+    }
+  }
+};

@@ -1,0 +1,106 @@
+"""Pictures for reports and papers: matplotlib, without a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+MARKS = "osD^vP*Xh"
+COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#000000", "#7f7f7f", "#009e73", "#cc79a7", "#a6761d", "#e6ab02")
+
+
+def speed(rows: Sequence[Any], path: Path) -> None:
+    """Microseconds a step against the hidden size: one panel a pass, batch and type, one line a layer."""
+    plt = _pyplot()
+    timed = [row for row in rows if row.us_per_step is not None]
+    if not timed:
+        raise ValueError("nothing was timed, so there is nothing to draw")
+    panels = list(dict.fromkeys((row.pass_, row.dtype, row.batch, row.length, row.threads) for row in timed))
+    columns = min(len(panels), 4)
+    lines = -(-len(panels) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(3.6 * columns, 3 * lines), squeeze=False, layout="constrained")
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        mine = [row for row in timed if (row.pass_, row.dtype, row.batch, row.length, row.threads) == panel]
+        for name in dict.fromkeys(_name(row) for row in mine):
+            points = sorted((row.hidden, row.us_per_step) for row in mine if _name(row) == name)
+            style = "--" if name.startswith("torch") else "-"
+            axis.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=name)
+        axis.set(xscale="log", yscale="log", xlabel="hidden size", ylabel="us a step")
+        axis.set_title(f"{panel[0]}, {panel[1]}, B={panel[2]}, T={panel[3]}, threads={panel[4]}", fontsize=8)
+        axis.set_xticks(sorted({row.hidden for row in mine}), labels=sorted({row.hidden for row in mine}))
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.set_visible(False)
+    axes.flat[0].legend(fontsize=7)
+    _save(figure, path)
+
+
+def _name(row: Any) -> str:
+    return row.cell if row.kernel == "torch" else row.kernel
+
+
+def growth(rows: Sequence[Any], path: Path) -> None:
+    """Time, memory and longest path against the length, in logarithms: one line a form, its slope the exponent."""
+    plt = _pyplot()
+    panels = (
+        ("time, forward and backward: ms", lambda row: [1e3 * s for s in row.seconds]),
+        ("kept for the backward: MB", lambda row: [b / 1e6 for b in row.saved_bytes]),
+        ("longest path, counted: steps", lambda row: row.path),
+    )
+    figure, axes = plt.subplots(1, len(panels), figsize=(13, 4.6), layout="constrained")
+    for axis, (title, values) in zip(axes, panels, strict=True):
+        for n, row in enumerate(rows):
+            look = {"marker": MARKS[n % len(MARKS)], "color": COLOURS[n % len(COLOURS)], "markersize": 4}
+            label = f"{row.form}: time T^{row.time_exponent.value:.1f}, memory T^{row.memory_exponent.value:.1f}"
+            wide = 1.5 if axis is not axes[-1] else 6 - 5 * n / len(rows)  # paths lie upon each other
+            axis.plot(row.lengths, values(row), **look, linewidth=wide, label=label)
+        axis.set(xscale="log", yscale="log", xlabel="length T", title=title)
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    _save(figure, path)
+
+
+def attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    """Where each row looked among the columns: a grid (rows, columns), the darker the more.
+
+    Weights from 0.1 on are written into their squares. `path` ends in .svg, .png or .pdf.
+    """
+    plt = _pyplot()
+    grid = [[float(w) for w in line] for line in weights]
+    if len(grid) != len(rows) or any(len(line) != len(columns) for line in grid):
+        shape = f"{len(grid)} x {len(grid[0]) if grid else 0}"
+        raise ValueError(f"weights must be {len(rows)} rows x {len(columns)} columns, as their labels, got {shape}")
+    long = max((len(word) for word in (*rows, *columns)), default=0)
+    size = (1.2 + 0.07 * long + 0.42 * len(columns), 0.8 + 0.07 * long + 0.42 * len(rows))
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    axis.imshow(grid, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+    axis.set_xticks(range(len(columns)), labels=columns, rotation=60, ha="left", rotation_mode="anchor")
+    axis.set_yticks(range(len(rows)), labels=rows)
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.set_xticks([n - 0.5 for n in range(1, len(columns))], minor=True)
+    axis.set_yticks([n - 0.5 for n in range(1, len(rows))], minor=True)
+    axis.grid(which="minor", color="#dddddd", linewidth=0.5)
+    axis.tick_params(which="minor", length=0)
+    for i, line in enumerate(grid):
+        for j, w in enumerate(line):
+            if w >= 0.1:
+                axis.text(j, i, f"{w:.1f}", ha="center", va="center", fontsize=7, color="w" if w > 0.5 else "k")
+    _save(figure, path)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path)
+    _pyplot().close(figure)

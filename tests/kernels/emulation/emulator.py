@@ -1,0 +1,51 @@
+"""Runs the kernels' own text on the CPU: compiled as C++ with emulate.hpp in place of device.cuh."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from seqloom.kernels import _cuda, _nvrtc
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++")
+ENTRY = """
+extern "C" const char *emulate_{0}(const void *arguments, int blocks, int threads, int shared, int seed) {{
+  gpu::body = [=] {{ {0}(*({1} *)arguments); }};
+  return gpu::run(blocks, threads, shared, seed);
+}}
+extern "C" int bytes_{0}() {{ return {2}_BYTES; }}
+extern "C" int arguments_{0}() {{ return sizeof({1}); }}
+"""
+
+
+def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
+    """In place of Code.launch."""
+    made = library(code.files, code.settings, change)
+    assert getattr(made, f"bytes_{code.name}")() == code.shared
+    assert getattr(made, f"arguments_{code.name}")() == ctypes.sizeof(arguments)
+    run = getattr(made, f"emulate_{code.name}")
+    run.restype, run.argtypes = ctypes.c_char_p, [ctypes.c_void_p, *[ctypes.c_int] * 4]
+    error = run(ctypes.addressof(arguments), blocks, code.threads, code.shared, 1 + blocks)
+    if error:
+        raise RuntimeError(error.decode())
+
+
+@cache
+def library(files: tuple[str, ...], settings: tuple, change: tuple[str, str] | None) -> ctypes.CDLL:
+    """The kernels of these files; `change` replaces a part of the text once, to see what a fault does."""
+    text = _nvrtc.source(files[1:])
+    if change is not None and change[0] in text:
+        assert text.count(change[0]) == 1, f"{change[0]!r} occurs {text.count(change[0])} times"
+        text = text.replace(*change)
+    for name, record in re.findall(r"^KERNEL\((\w+), (\w+),", text, re.MULTILINE):
+        text += ENTRY.format(name, record, name.removeprefix("attn_rnn_").upper())
+    with TemporaryDirectory(prefix="seqloom-emulation-") as folder:
+        Path(folder, "kernel.cpp").write_text(f'#include "{HERE / "emulate.hpp"}"\n{text}')
+        macros = [f"-D{name}={value}" for name, value in settings]
+        flags = ["-O1", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-w"]
+        subprocess.run([str(COMPILER), *flags, *macros, "kernel.cpp", "-o", "kernel.so"], check=True, cwd=folder)
+        return ctypes.CDLL(str(Path(folder, "kernel.so")))

@@ -1,0 +1,168 @@
+"""Steps of a stream that the CPU engine leaves to `forward`: their values, their errors, and who sees them."""
+
+import copy
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import seqloom
+from seqloom.kernels._step import ROWS, function
+from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.streaming import why_not_stream
+
+pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
+
+
+def make(cell="attn_rnn", *args, dtype=torch.float64, **kwargs):
+    return seqloom.Recurrent(cell, *args or (3, 8), dtype=dtype, **kwargs).eval()
+
+
+def tensors(state):
+    return [state] if isinstance(state, torch.Tensor) else list(state)
+
+
+def close(mine, theirs):
+    for a, b in zip(tensors(mine[0]) + tensors(mine[1]), tensors(theirs[0]) + tensors(theirs[1]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def whole(layer, x, hx=None):
+    """What one step must give: `forward` with one step of time, here with the reference loop."""
+    layer = copy.deepcopy(layer)
+    layer.kernel = "loop"
+    with torch.no_grad():
+        y, state = layer(x.unsqueeze(0), hx)
+    return y.squeeze(0), state
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """A list that grows with every call of `forward`'s own work."""
+    calls, run = [], Recurrent.run_with
+    monkeypatch.setattr(Recurrent, "run_with", lambda *args, **kw: calls.append(1) or run(*args, **kw))
+    return calls
+
+
+def test_frozen_weights_need_no_mode(ran):
+    layer, x = make().requires_grad_(False), torch.randn(2, 3, dtype=torch.float64)
+    layer.step(x)
+    assert not ran
+    layer.step(x.requires_grad_())[0].sum().backward()
+    assert ran and x.grad.any()
+
+
+def test_a_step_with_gradients_has_them(ran):
+    layer, x = make(), torch.randn(2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        _, now = layer.step(x)
+    layer.step(x, now)[0].sum().backward()
+    assert ran and layer.weight_q_l0.grad.any()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cell": "min_gru"},
+        {"cell": "gru", "reset_after": False},
+        {"cell": "lstm", "proj_size": 4},
+        {"cell": "attn_rnn", "slots": 2},
+        {"cell": "rnn", "nonlinearity": "gelu"},
+        {"cell": "gru", "kernel": "loop"},
+        {"cell": "gru", "check": True},
+        {"cell": "gru", "dropouts": seqloom.Dropouts(zoneout=0.3)},
+        {"cell": "lstm", "dropouts": seqloom.Dropouts(zoneout=(0.0, 0.3))},
+    ],
+)
+def test_what_the_engine_does_not_do_goes_through_forward(settings, ran):
+    layer, x = make(**settings), torch.randn(2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        found = layer.step(x)
+    assert ran and why_not_stream(layer)
+    close(found, whole(layer, x))
+
+
+def test_noise_is_for_training_alone(ran):
+    x = torch.randn(2, 3, dtype=torch.float64)
+    for noise in (
+        {"dropout": 0.5},
+        {"dropouts": seqloom.Dropouts(recurrent=0.5)},
+        {"dropouts": seqloom.Dropouts(weight=0.5)},
+    ):
+        layer = make("gru", 3, 8, 2, **noise)
+        with torch.no_grad():
+            y, _ = layer.step(x)
+            assert not ran
+            assert not torch.equal(layer.train().step(x)[0], y)
+            assert ran.pop()
+            assert torch.equal(layer.eval().step(x)[0], y)
+
+
+def test_more_rows_than_the_engine_takes_go_through_forward(ran):
+    layer, x = make(), torch.randn(ROWS + 1, 3, dtype=torch.float64)
+    with torch.no_grad():
+        close(layer.step(x), whole(layer, x))
+        assert layer.step(x[:0])[0].shape == (0, 8)
+    assert ran
+
+
+def test_whoever_watches_a_layer_sees_its_steps(ran):
+    layer, x, seen = make(dtype=torch.float32), torch.randn(2, 3), []
+    with torch.no_grad():
+        for listen in (layer.register_forward_hook, torch.nn.modules.module.register_module_forward_hook):
+            handle = listen(lambda *_: seen.append(1))
+            layer.step(x)
+            handle.remove()
+        assert len(seen) == 2
+        with FlopCounterMode(display=False) as flops:
+            layer.step(x)
+        assert flops.get_total_flops() > 0
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer.step(x)[0].dtype == torch.bfloat16
+        each = torch.func.vmap(lambda row: layer.step(row)[0])(x)
+        torch.testing.assert_close(each, layer.step(x)[0])
+        slope = torch.func.jvp(lambda x: layer.step(x)[0], (x,), (torch.ones_like(x),))[1]
+    assert slope.any()
+
+
+def test_a_layer_with_a_forward_of_its_own_steps_with_it():
+    class Louder(seqloom.GRU):
+        def forward(self, *args, **kwargs):
+            y, state = super().forward(*args, **kwargs)
+            return 2 * y, state
+
+    layer, x = Louder(3, 8), torch.randn(2, 3)
+    with torch.no_grad():
+        y, state = layer.step(x)
+        assert torch.equal(y, 2 * state[0])
+        layer = seqloom.GRU(3, 8)
+        layer.step(x)
+        layer.forward = lambda *_, **__: (x.unsqueeze(0), None)
+        assert torch.equal(layer.step(x)[0], x)
+
+
+def test_a_compiled_step_is_one_graph_with_the_same_values():
+    layer, x = make(), torch.randn(2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        found = torch.compile(layer.step, fullgraph=True, backend="eager")(x)
+        close(found, layer.step(x))
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_mistakes_are_named_as_forward_names_them(cell):
+    layer, x, h = make(cell, dtype=torch.float32), torch.randn(2, 3), torch.randn(1, 2, 8)
+    others = [h[0], h[..., :5], h.double(), (h, h[:, :1]), (h, h, h), (h, h.double()), h.to("meta"), "h"]
+    calls = [(torch.randn(2, 4), None), (torch.randn(2, 1, 3), None), (x.double(), None), (x.to("meta"), None)]
+    for call in [*calls, *((x, hx) for hx in others)]:
+        with pytest.raises((ValueError, TypeError, AttributeError)) as expected:
+            layer.step(*call)
+        with pytest.raises(type(expected.value)) as found, torch.no_grad():
+            layer.step(*call)
+        assert str(found.value) == str(expected.value)
+
+
+def test_an_explanation_says_what_a_step_does():
+    x = torch.randn(2, 5, 3)
+    assert "step: one call of the CPU engine" in str(seqloom.explain(seqloom.GRU(3, 8), x))
+    assert "step: as above, since kernel='loop'" in str(seqloom.explain(seqloom.GRU(3, 8, kernel="loop"), x))
+    assert "step: none, a bidirectional" in str(seqloom.explain(seqloom.GRU(3, 8, bidirectional=True), x))

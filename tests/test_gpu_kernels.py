@@ -1,0 +1,160 @@
+"""Kernels of our own on a real GPU. Run by `make test-gpu`."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import seqloom
+from seqloom.kernels import _nvrtc
+from seqloom.testing import check_kernel
+
+pytestmark = pytest.mark.gpu
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+KERNELS = [("attn_rnn_cuda", BF16), ("attn_rnn_cuda", FP16), *(("attn_rnn_graph", t) for t in (BF16, FP16, FP32))]
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), KERNELS)
+@pytest.mark.parametrize("settings", [{}, {"heads": 1, "norm": False, "context": ("h", "x")}], ids=["usual", "bare"])
+def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(kernel, dtype, settings):
+    check_kernel(kernel, "attn_rnn", dtype, "cuda", **settings)
+
+
+def layer_of(size=64, dtype=BF16, kernel="auto", **settings):
+    torch.manual_seed(0)
+    return seqloom.AttnRNN(size, size, batch_first=True, kernel=kernel, device="cuda", dtype=dtype, **settings)
+
+
+@pytest.mark.parametrize(("size", "dtype", "kernel"), [(64, BF16, "cuda"), (128, FP16, "cuda"), (256, BF16, "graph")])
+def test_the_fast_one_is_taken_unasked(size, dtype, kernel):
+    x = torch.randn(3, 5, size, device="cuda", dtype=dtype)
+    assert seqloom.explain(layer_of(size, dtype), x).kernels == [f"attn_rnn_{kernel}"]
+    assert seqloom.explain(layer_of(size, FP32), x.float()).kernels == ["attn_rnn_graph"]
+
+
+@pytest.mark.parametrize("kernel", ["cuda", "graph"])
+def test_a_hundred_thousand_steps(kernel):
+    layer = layer_of(32, kernel=kernel)
+    x = torch.randn(2, 100_000, 32, device="cuda", dtype=BF16, requires_grad=True)
+    y, _ = layer(x)
+    y.sum().backward()
+    for t in (y, x.grad, *(p.grad for p in layer.parameters())):
+        assert torch.isfinite(t).all()
+    assert y[:, -1].abs().sum() > 0
+
+
+@pytest.mark.parametrize("kernel", ["cuda", "graph"])
+def test_nothing_waits_for_the_host_and_nothing_depends_on_chance(kernel):
+    layer = layer_of(kernel=kernel)
+    x = torch.randn(9, 40, 64, device="cuda", dtype=BF16)
+    lengths = torch.randint(0, 41, (9,), device="cuda")
+    layer(x, lengths=lengths)[0].sum().backward()  # compiled, recorded
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that this mode is new
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            layer.zero_grad()
+            y, _ = layer(x, lengths=lengths)
+            y.square().sum().backward()
+            found.append([y, *(p.grad.clone() for p in layer.parameters())])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kernel", ["cuda", "graph"])
+def test_it_can_be_captured_in_a_persons_own_graph(kernel):
+    layer = layer_of(kernel=kernel)
+    x = torch.randn(4, 20, 64, device="cuda", dtype=BF16)
+    with torch.no_grad():
+        layer(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y, _ = layer(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        torch.testing.assert_close(y, layer(x)[0])
+
+
+@pytest.mark.parametrize("size", [64, 256])
+def test_autocast_gives_its_type_and_full_precision_gradients(size):
+    layer = layer_of(size, FP32)
+    x = torch.randn(3, 9, size, device="cuda")
+    with torch.autocast("cuda", BF16):
+        assert seqloom.explain(layer, x).kernels == [f"attn_rnn_{'cuda' if size == 64 else 'graph'}"]
+        y, state = layer(x)
+    y.float().square().sum().backward()
+    assert y.dtype == BF16 and state.dtype == FP32 and layer.weight_q_l0.grad.dtype == FP32
+    exact = copy.deepcopy(layer).double()
+    exact.zero_grad()
+    exact(x.double())[0].square().sum().backward()
+    for (name, p), q in zip(layer.named_parameters(), exact.parameters(), strict=True):
+        assert (p.grad - q.grad).norm() < 0.05 * q.grad.norm(), name
+
+
+@pytest.mark.parametrize("kernel", ["cuda", "graph"])
+def test_checkpointing_and_second_derivatives_work(kernel):
+    layer = layer_of(kernel=kernel)
+    x = torch.randn(3, 9, 64, device="cuda", dtype=BF16, requires_grad=True)
+    (plain,) = torch.autograd.grad(layer(x)[0].sum(), x)
+    (again,) = torch.autograd.grad(checkpoint(lambda x: layer(x)[0], x, use_reentrant=False).sum(), x)
+    assert torch.equal(plain, again)
+    (first,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.float().square().sum(), x)
+    assert torch.isfinite(second).all() and second.abs().sum() > 0
+
+
+def test_compile_makes_one_graph_around_it():
+    layer = layer_of()
+    whole = torch.compile(copy.deepcopy(layer), fullgraph=True)
+    x = torch.randn(3, 9, 64, device="cuda", dtype=BF16)
+    found = []
+    for model in (layer, whole):
+        y, _ = model(x)
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
+
+
+def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
+    x = torch.randn(3, 9, 256, device="cuda", dtype=BF16)
+    with pytest.raises(ValueError, match=r"16, 32, \.\. 128, not 256; the nearest that can is 'attn_rnn_graph'"):
+        layer_of(256, kernel="cuda")(x)
+
+
+def test_a_damaged_build_is_built_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path))
+    x = torch.randn(3, 9, 16, device="cuda", dtype=BF16)
+    layer = seqloom.AttnRNN(16, 16, heads=2, batch_first=True, kernel="cuda", device="cuda", dtype=BF16)
+    expected = layer(x)[0]
+    built = list(_nvrtc.folder().glob("*.cubin"))
+    assert built
+    for file in built:
+        file.write_bytes(file.read_bytes()[:-7])
+    from seqloom.kernels import _attn_rnn_blocks
+
+    _attn_rnn_blocks.setting.cache_clear()  # as in another process
+    with pytest.warns(UserWarning, match="is damaged; building it again"):
+        found = layer(x)[0]
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kernel", ["cuda", "graph"])
+def test_running_out_of_memory_leaves_the_process_usable(kernel):
+    layer = layer_of(kernel=kernel)
+    x = torch.randn(8, 200, 64, device="cuda", dtype=BF16)
+    expected = layer(x)[0]
+    huge = torch.empty(1, device="cuda", dtype=BF16).expand(1 << 20, 1 << 12, 64)
+    with pytest.raises(torch.OutOfMemoryError):
+        layer(huge)
+    torch.cuda.empty_cache()
+    assert torch.equal(layer(x)[0], expected)
