@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom import Cell, testing
+from seqloom import Cell, Recurrent, testing
 from seqloom.settings import Compare
 from seqloom.studies.compare import cells, document, hidden_size, run
 from seqloom.studies.table import table
@@ -77,7 +77,7 @@ def test_every_model_gets_nearly_the_parameters_of_the_budget(model, task):
     (kind,) = cells([model]).values()
     hidden = hidden_size(kind, task, 10_000)
     assert hidden % 4 == 0
-    layer = testing.Recurrent(kind, 8, hidden)
+    layer = Recurrent(kind, 8, hidden)
     assert sum(p.numel() for p in layer.parameters()) + 10 * hidden + 10 == pytest.approx(10_000, rel=0.06)
 
 

@@ -1,0 +1,144 @@
+import json
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from seqloom import cli, study
+from seqloom.study import Study
+
+
+@dataclass(frozen=True)
+class Size:
+    rows: int = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    n: int
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A study that takes no time."""
+    monkeypatch.setattr(Study, "registry", dict(Study.registry))
+
+    class Tiny(Study[Size, Found], name="tiny"):
+        """Numbers from 0 on."""
+
+        full, quick = Size(), Size(1)
+        stop = False
+
+        @property
+        def parts(self):
+            return self.settings.rows
+
+        def run(self, before):
+            for n in range(self.settings.rows):
+                before(f"number {n}")
+                if self.stop and n:
+                    raise KeyboardInterrupt
+                yield Found(n)
+
+        def table(self, rows):
+            return [{"n": row.n} for row in rows]
+
+        def caption(self):
+            return "counted"
+
+        def verdict(self, rows):
+            return f"There are {len(rows)}."
+
+        def plot(self, rows, path):
+            path.write_text("drawn")
+
+    return Tiny
+
+
+@pytest.fixture
+def here(capsys, monkeypatch):
+    """A command in this process: exit code, stdout, stderr."""
+    monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_every_study_is_listed_with_what_it_shows(here):
+    code, out, err = here("study", "--list")
+    assert (code, err) == (0, "")
+    assert any(line.startswith("complexity ") and "longest path" in line for line in out.splitlines())
+    rows = json.loads(here("study", "--list", "--json")[1])
+    assert [row["study"] for row in rows] == study.known()
+    assert all(row["shows"].endswith(".") for row in rows)
+    assert here("study")[1] == out
+
+
+def test_the_table_is_on_stdout_and_the_log_on_stderr(here, tiny):
+    code, out, err = here("study", "tiny")
+    assert code == 0
+    assert [line.strip() for line in out.split("\n\n")[0].splitlines()[2:]] == ["0", "1", "2"]
+    assert out.endswith("counted\n\nThere are 3.\n\nseqloom study tiny\n")
+    assert err.splitlines() == ["Found(n=0)", "Found(n=1)", "Found(n=2)"]
+
+
+def test_quick_is_smaller_and_json_is_the_document(here, tiny):
+    code, out, _ = here("study", "tiny", "--quick", "--json")
+    document = json.loads(out)
+    assert (code, document["rows"], document["settings"]) == (0, [{"n": 0}], {"rows": 1})
+    assert document["command"] == "seqloom study tiny --quick"
+    assert document["shows"] == "Numbers from 0 on." and document["finished"]
+    assert {"date", "versions", "hardware"} <= document.keys()
+
+
+def test_out_gets_the_document_and_the_picture(here, tiny, tmp_path):
+    folder = tmp_path / "new" / "folder"
+    code, _, err = here("study", "tiny", "--out", str(folder))
+    assert code == 0 and str(folder / "tiny.svg") in err
+    assert sorted(file.name for file in folder.iterdir()) == ["tiny.json", "tiny.svg"]
+    assert json.loads((folder / "tiny.json").read_text())["verdict"] == "There are 3."
+
+
+def test_a_picture_that_fails_leaves_the_old_one_and_no_rest(here, tiny, tmp_path, monkeypatch):
+    def fails(self, rows, path):
+        path.write_text("half")
+        raise ValueError("no colours")
+
+    (tmp_path / "tiny.svg").write_text("old")
+    monkeypatch.setattr(tiny, "plot", fails)
+    code, _, err = here("study", "tiny", "--out", str(tmp_path))
+    assert code == 2 and err.splitlines()[-1] == "seqloom: no colours"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny.json", "tiny.svg"]
+    assert (tmp_path / "tiny.svg").read_text() == "old"
+
+
+def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny, "stop", True)
+    code, out, err = here("study", "tiny", "--json", "--out", str(tmp_path))
+    document = json.loads(out)
+    assert code == 130 and "interrupted" in err
+    assert document["rows"] == [{"n": 0}] and not document["finished"]
+    assert document["verdict"] == "Interrupted: no verdict."
+    assert json.loads((tmp_path / "tiny.json").read_text()) == document
+
+
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
+    (tmp_path / "file").write_text("")
+    for words, said in (
+        (["complexiti"], "there is no study 'complexiti'; did you mean 'complexity'?"),
+        (["xyz"], "there is no study 'xyz'; known are complexity"),
+        (["complexity", "--out", str(tmp_path / "file")], "is a file; name a folder"),
+        (["complexity", "--quik"], "--quick"),
+    ):
+        code, out, err = here("study", *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("seqloom: ") and err.count("\n") == 1 and said in err
+
+
+def test_a_table_is_not_a_study(here):
+    assert "table" not in study.known()
+    assert here("study", "table")[0] == 2 and "seqloom.studies.table" in sys.modules
