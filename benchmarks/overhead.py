@@ -18,16 +18,16 @@ import torch
 from torch import nn
 
 from seqloom.models.build import build
-from seqloom.optimise import optimiser
 from seqloom.task import Split
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
 from seqloom.train_settings import Train
+from seqloom.training.optimise import optimiser
 
 CASES = {
     "small": ("pattern", {"steps": 32}, {"hidden": 32, "embedding": 32}),
     "middling": ("pattern", {"steps": 128}, {"hidden": 128, "embedding": 128}),
-    "transformer": ("pattern", {"steps": 64}, {"hidden": 64, "embedding": 64, "model": "transformer", "layers": 2}),
+    "transformer": ("pattern", {"steps": 32}, {"hidden": 32, "embedding": 32, "model": "transformer"}),
 }
 
 

@@ -13,19 +13,21 @@ PACKAGE = Path(seqloom.__file__).parent
 # The floors of the house, highest first. A module may import from its own floor and from those below.
 FLOORS = [
     {"__main__", "cli"},
+    {"commands"},
     {"studies", "bench"},
-    {"testing", "doctor", "explain", "trace", "convert", "measure"},
-    {"train"},
+    {"study", "lab", "estimators"},
+    {"testing", "doctor", "explain", "trace", "convert", "measure", "timing", "pictures"},
+    {"train", "training", "run", "predict"},
     {"models"},
     {"layers"},
     {"scan"},
     {"op"},
     {"kernel"},
-    {"cells", "kernels", "tasks"},
-    {"job", "init"},
+    {"cells", "kernels", "tasks", "attention"},
+    {"job", "init", "task"},
     {"weights"},
     {"cell"},
-    {"errors", "precision", "settings", "console", "interval", "__init__"},
+    {"errors", "precision", "settings", "train_settings", "metrics", "console", "interval", "__init__"},
 ]
 FLOOR = {room: depth for depth, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,111 +1,417 @@
-from itertools import pairwise
+"""The loop: every kind of task, the guards, and what the settings promise."""
 
+import math
+import re
+
+import polars as pl
 import pytest
 import torch
 from torch import nn
 
-import seqloom
-from seqloom.models.classify import Classify
-from seqloom.train import _share, accuracy, small_models_on_cpu, train
+from seqloom.models.build import build
+from seqloom.run import Run
+from seqloom.task import IGNORE, UNSEEN, Batch
+from seqloom.tasks.registry import open_task
+from seqloom.train import train
+from seqloom.train_settings import Train
+from seqloom.training import guard, step
+from seqloom.training.optimise import Average, optimiser
+from seqloom.training.processes import Processes
+from seqloom.training.schedule import Schedule
+from seqloom.training.step import Stepper
+
+N = 80
+SMALL = {"hidden": 8, "embedding": 8, "device": "cpu", "batch": 16}
 
 
-def problem(n=96):
-    """Which of two features has the larger sum."""
-    x = torch.randn(n, 5, 2, generator=torch.Generator().manual_seed(0))
-    return x, (x.sum(1)[:, 0] > x.sum(1)[:, 1]).long()
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
 
 
-def trained(seed=0, epochs=4, lr=0.02, dropout=0.2, **more):
-    torch.manual_seed(seed)
-    model = Classify(seqloom.GRU(2, 8, batch_first=True), 2, dropout=dropout)
-    return model, train(model, problem(), problem(48), epochs=epochs, lr=lr, batch=16, seed=seed, **more)
+def series(i):
+    return [[float(i % 7 + t), float(-t)] for t in range(i % 5 + 2)]
 
 
-def test_the_same_seed_gives_the_same_numbers_and_weights():
-    (one, first), (two, second) = trained(3), trained(3)
-    assert (first.loss, first.validation, first.best) == (second.loss, second.validation, second.best)
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+def waves(n=400):
+    return {"a": [math.sin(i / 5) for i in range(n)], "b": [math.cos(i / 7) for i in range(n)]}
 
 
-def test_another_seed_gives_other_numbers():
-    assert trained(3)[1].loss != trained(4)[1].loss
+TABLES = {
+    "classify": ({"text": [f"some w{i % 9} words {i}" for i in range(N)], "label": ["a", "b"] * (N // 2)}, {}),
+    "regress": ({"series": [series(i) for i in range(N)], "value": [i / 3 for i in range(N)]}, {}),
+    "tag": ({"tokens": [["a", "b", f"c{i % 7}"] for i in range(N)], "tags": [["O", "B-x", "I-x"]] * N}, {}),
+    "translate": (
+        {"source": [f"one {i % 9} two" for i in range(N)], "target": [f"eins {i % 9} zwei" for i in range(N)]},
+        {"input": "source", "target": "target", "kind": "translate"},
+    ),
+    "generate": ({"text": [f"name{i}" for i in range(N)]}, {"kind": "generate"}),
+    "forecast": (waves(), {"kind": "forecast", "lookback": 24, "horizon": 8}),
+    "transcribe": (
+        {
+            "audio": [[0.1 * (t % (i + 2)) for t in range(2500)] for i in range(N)],
+            "rate": [8000] * N,
+            "text": [f"n {i % 4}" for i in range(N)],
+        },
+        {"kind": "transcribe", "input": "audio", "target": "text"},
+    ),
+}
+MEASURED = {
+    "classify": {"accuracy", "macro_f1"},
+    "regress": {"mse", "rmse", "mae"},
+    "tag": {"accuracy", "span_f1"},
+    "translate": {"perplexity", "bits", "accuracy", "exact", "bleu"},
+    "generate": {"perplexity", "bits", "accuracy"},
+    "forecast": {"mse", "rmse", "mae", "mase"},
+    "transcribe": {"cer", "wer"},
+}
 
 
-def test_training_learns_and_leaves_the_model_at_its_best_epoch():
-    model, record = trained(epochs=8)
-    assert record.loss[-1] < 0.7 * record.loss[0]
-    assert record.validation[record.best] == max(record.validation) > 0.9
-    assert accuracy(model, problem(48)) == record.validation[record.best]
-    assert len(record.seconds) == len(record.loss) == 8
+def opened(kind):
+    columns, options = TABLES[kind]
+    return open_task(pl.DataFrame(columns), **options)
 
 
-def test_the_weights_are_those_of_the_best_epoch_not_of_the_last():
-    class Scripted(nn.Module):
-        """Right on every row after epochs 1 and 2, wrong later."""
-
-        def __init__(self):
-            super().__init__()
-            self.epoch = nn.Parameter(torch.zeros(()))
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x):
-            self.calls += self.training
-            right = x.sum(1).flip(1)
-            return (right if self.calls <= 2 else -right) + self.epoch
-
-    model = Scripted()
-    record = train(model, problem(), problem(48), epochs=4, lr=0.1, batch=96)
-    assert record.validation == [1, 1, 0, 0]
-    assert (record.best, model.calls.item()) == (1, 2)
-
-
-def test_every_epoch_is_told():
-    told = []
-    trained(epochs=3, after_epoch=lambda: told.append(1))
-    assert len(told) == 3
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_kind_of_task_trains_saves_loads_and_predicts(kind, tmp_path):
+    task = opened(kind)
+    assert task.kind == kind
+    made = train(task, Train(steps=4, **SMALL), tmp_path / "run", source={"path": "x"})
+    run = Run.load(tmp_path / "run")
+    assert (run.finished, run.record["source"], run.settings) == ("steps", {"path": "x"}, made.settings)
+    tested = run.metrics()[-1]
+    assert tested["split"] == "test" and MEASURED[kind] | {"loss"} <= tested.keys()
+    low, high = tested["loss_interval"]
+    assert low <= tested["loss"] <= high
+    model, batch = run.model(), next(iter(task.batches("test", batch=3)))
+    assert not model.training
+    found = model.predict(batch)
+    lengths = None if kind in ("classify", "regress", "forecast") else found.lengths
+    said = run.task.decode(found.values, lengths)
+    assert len(said) == 3
+    if found.probabilities is not None:
+        torch.testing.assert_close(found.probabilities.sum(-1), torch.ones(found.probabilities.shape[:-1]))
 
 
-def test_training_leaves_the_callers_random_numbers_alone():
-    model = Classify(seqloom.GRU(2, 8, batch_first=True), 2, dropout=0.2)
-    before = torch.random.get_rng_state()
-    train(model, problem(), problem(48), epochs=1, lr=0.01)
-    assert torch.equal(torch.random.get_rng_state(), before)
+@pytest.mark.parametrize("kind", ["classify", "tag", "forecast", "translate"])
+@pytest.mark.parametrize("model", ["transformer", "bi_lstm", "tcn"])
+def test_other_layers_train_too(kind, model, tmp_path):
+    if (kind, model) == ("translate", "bi_lstm"):
+        model = "lstm"
+    train(opened(kind), Train(steps=2, model=model, **SMALL), tmp_path / "run")
+    assert Run.load(tmp_path / "run").model() is not None
 
 
-def test_lengths_reach_the_model_in_training_and_validation():
-    x, y = problem()
-    lengths = torch.full((len(x),), 3)
-    spoilt = x.clone()
-    spoilt[:, 3:] = 5.0
-    records = []
-    for data in ((x, y, lengths), (spoilt, y, lengths)):
-        torch.manual_seed(0)
-        model = Classify(seqloom.RNN(2, 4, batch_first=True), 2)
-        records.append(train(model, data, data, epochs=2, lr=0.01))
-    assert records[0].loss == records[1].loss
-    assert records[0].validation == records[1].validation
+def test_the_options_of_models_reach_them(tmp_path):
+    crf = build(opened("tag"), Train(crf=True, **SMALL))
+    assert crf.model.crf is not None
+    assert build(opened("forecast"), Train(**SMALL)).segment == 8
+    assert build(opened("forecast"), Train(segment=0, **SMALL)).segment == 0
+    assert build(opened("classify"), Train(**SMALL)).model.readout.name == "max"
+    assert build(opened("classify"), Train(readout="last", **SMALL)).model.readout.name == "last"
+    assert isinstance(build(opened("classify"), Train(normalise=False, **SMALL)).model.head, nn.Linear)
+    tied = build(opened("generate"), Train(tied=True, **SMALL))
+    assert tied.model.head.linear.weight is tied.model.embed.table.weight
+    with pytest.raises(ValueError, match="'tcn' is none"):
+        build(opened("classify"), Train(model="tcn", zoneout=0.1, **SMALL))
+    with pytest.raises(ValueError, match="did you mean 'gru'"):
+        build(opened("classify"), Train(model="gruu", **SMALL))
 
 
-def test_a_loss_that_is_not_finite_is_an_error_that_names_the_epoch():
-    model = Classify(seqloom.GRU(2, 8, batch_first=True), 2)
-    x, y = problem()
-    with pytest.raises(FloatingPointError, match=r"the loss is nan in epoch 1 at lr 0\.01"):
-        train(model, (x * torch.nan, y), (x, y), epochs=3, lr=0.01)
+def test_tied_weights_and_a_crf_survive_the_disk(tmp_path):
+    for kind, more in (("generate", {"tied": True}), ("tag", {"crf": True})):
+        task = opened(kind)
+        train(task, Train(steps=3, **more, **SMALL), tmp_path / kind)
+        batch = next(iter(task.batches("test", batch=4)))
+        one, two = (Run.load(tmp_path / kind).model("last") for _ in range(2))
+        assert torch.equal(one(batch)[0], two(batch)[0])
+        assert float(one(batch)[0].detach()) > 0
 
 
-def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
-    shares = [_share(step, 100) for step in range(100)]
-    assert shares[:5] == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert shares[5] == 1.0
-    assert all(a > b for a, b in pairwise(shares[5:]))
-    assert 0 < shares[-1] < 0.01
-    assert _share(0, 1) == 1.0
+def test_a_forecast_of_some_features_reads_them_in_the_order_it_needs():
+    task = open_task(pl.DataFrame(waves()), kind="forecast", lookback=24, horizon=8, input="a,b", target="b")
+    model = build(task, Train(**SMALL)).eval()
+    batch = next(iter(task.batches("test", batch=3)))
+    assert model.order == [1, 0]
+    # the last value of b comes back where the head says nothing
+    nn.init.zeros_(model.model.head.weight)
+    nn.init.zeros_(model.model.head.bias)
+    torch.testing.assert_close(model.predict(batch).values, batch.x[:, -1:, 1:2].expand(3, 8, 1))
 
 
-def test_the_threads_are_given_back():
-    before = torch.get_num_threads()
-    with small_models_on_cpu():
-        assert torch.get_num_threads() == 1
-        assert float(torch.tensor(1e-39) * 0.5) == 0  # a denormal
-    assert torch.get_num_threads() == before
-    assert float(torch.tensor(1e-39) * 0.5) > 0
+@pytest.mark.parametrize("model", ["ode_gru", "bi_ode_gru", "gru"])
+def test_irregular_time_stamps_reach_the_layer(model, tmp_path):
+    """Alike values, other times: only the times can tell the classes apart."""
+    steps = [[0.0, 1.0, 2.0, 3.0, 4.0] if i % 2 else [0.0, 0.5, 6.0, 6.5, 7.0] for i in range(N)]
+    data = {
+        "series": [[1.0, 2.0, 1.0, 2.0, i % 9 / 9] for i in range(N)],
+        "times": steps,
+        "label": ["a", "b"] * (N // 2),
+    }
+    task = open_task(pl.DataFrame(data), input="series", target="label", time="times")
+    assert next(iter(task.batches("train", batch=4))).timespans is not None
+    run = train(task, Train(epochs=15, model=model, lr=0.02, **SMALL), tmp_path / "run")
+    assert run.metrics()[-1]["accuracy"] == 1.0
+    assert run.model().predict(run.task.encode([{"series": [1.0, 2.0]}])).values.shape == (1,)
+
+
+def test_losses_leave_out_what_has_no_target():
+    model = build(opened("classify"), Train(dropout=0, **SMALL)).eval()
+    batch = next(iter(opened("classify").batches("valid", batch=4)))
+    whole, some = batch.y.clone(), batch.y.clone()
+    some[1] = UNSEEN
+    each = model.each(model.scores(batch)[0], batch)
+    less = Batch(batch.x, batch.lengths, batch.rows, some)
+    torch.testing.assert_close(model(less)[0], each[[0, 2, 3]].sum())
+    assert (model.counts(batch).sum(), model.counts(less).sum()) == (len(whole), len(whole) - 1)
+    task = opened("regress")
+    model, batch = build(task, Train(**SMALL)).eval(), next(iter(task.batches("valid", batch=4)))
+    each = model.each(model.scores(batch)[0], batch)
+    y = batch.y.clone()
+    y[2] = torch.nan
+    less = Batch(batch.x, batch.lengths, batch.rows, y)
+    torch.testing.assert_close(model(less)[0], each[[0, 1, 3]].sum())
+    assert int(model.counts(less).sum()) == 3
+
+
+def stepper(more=None, dropout=0.0):
+    task = opened("tag")
+    torch.manual_seed(0)
+    settings = Train(dropout=dropout, **(SMALL | (more or {})))
+    return Stepper(build(task, settings), settings, Processes()), task
+
+
+def weights(made):
+    return {name: p.detach().clone() for name, p in made.model.named_parameters()}
+
+
+def ragged(task, n, seed=0):
+    batch = next(iter(task.batches("train", batch=n, seed=seed)))
+    y = batch.y.clone()
+    y[0, 1:] = IGNORE  # parts with different numbers of targets
+    return Batch(batch.x, batch.lengths, batch.rows, y)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 16])
+def test_a_batch_in_parts_makes_the_step_of_the_whole(parts):
+    (whole, task), (halved, _) = stepper({"optimiser": "sgd"}), stepper({"optimiser": "sgd"})
+    halved.parts = parts
+    batch = ragged(task, 10)
+    assert whole.step([batch], 0, 0.5)[0] == pytest.approx(halved.step([batch], 0, 0.5)[0], rel=1e-6)
+    torch.testing.assert_close(weights(halved), weights(whole), rtol=1e-5, atol=1e-7)
+
+
+def test_accumulated_batches_make_the_step_of_one_large_batch():
+    (one, task), (many, _) = stepper({"optimiser": "sgd"}), stepper({"optimiser": "sgd"})
+    large = ragged(task, 12)
+    one.step([large], 0, 0.5)
+    many.step([large.part(k, 3) for k in range(3)], 0, 0.5)
+    torch.testing.assert_close(weights(many), weights(one), rtol=1e-5, atol=1e-7)
+
+
+def test_out_of_memory_halves_the_batch_says_so_and_makes_the_same_step(monkeypatch, capsys):
+    (whole, task), (small, _) = stepper({"optimiser": "sgd"}), stepper({"optimiser": "sgd"})
+    batch, forward, sizes = ragged(task, 8), small.model.forward, []
+
+    def scarce(batch, state=None):
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(batch, state)
+
+    monkeypatch.setattr(small.model, "forward", scarce)
+    whole.step([batch], 0, 0.5)
+    small.step([batch], 0, 0.5)
+    assert (sizes, small.parts) == ([8, 4, 2, 2, 2, 2], 4)
+    assert "does not fit into memory; it is taken in 4 parts" in capsys.readouterr().err
+    torch.testing.assert_close(weights(small), weights(whole), rtol=1e-5, atol=1e-7)
+    monkeypatch.setattr(small.model, "forward", lambda *_: scarce(ragged(task, 8)))
+    with pytest.raises(MemoryError, match="a batch of 1 rows of 3 steps does not fit"):
+        small.step([batch], 1, 0.5)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
+    made, task = stepper()
+    monkeypatch.setattr(made.model, "forward", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes do not match")))
+    with pytest.raises(RuntimeError, match="shapes"):
+        made.step([ragged(task, 4)], 0, 0.1)
+
+
+def test_a_weight_that_is_not_finite_is_named_with_the_step_and_the_rows(tmp_path, monkeypatch):
+    task, whole = opened("classify"), step.Stepper.step
+
+    def poisoned(self, batches, number, lr):
+        if number == 3:
+            with torch.no_grad():
+                self.model.model.layer.weight_hh_l0[0, 0] = torch.inf
+        return whole(self, batches, number, lr)
+
+    monkeypatch.setattr(step.Stepper, "step", poisoned)
+    with pytest.raises(FloatingPointError) as found:
+        train(task, Train(steps=9, **SMALL), tmp_path / "run")
+    text = str(found.value)
+    assert "in step 4, in the batch of rows " in text and "and 8 more" in text
+    assert "first not finite: weight 'model.layer.weight_hh_l0'" in text
+
+
+class Bad(nn.Module):
+    """Fine forwards where `when` is "gradient", not at all where it is "output"."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.when, self.w = when, nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x * torch.sqrt(self.w - 1) if self.when == "gradient" else x / (self.w - 1)
+
+
+@pytest.mark.parametrize(
+    ("when", "said"), [("gradient", "the gradient of '1.w'"), ("output", r"the output of '1' \(Bad\)")]
+)
+def test_the_first_layer_or_gradient_that_is_not_finite_is_named(when, said):
+    model = nn.Sequential(nn.Linear(2, 2), Bad(when), nn.Linear(2, 1))
+    x = torch.randn(3, 2)
+    assert re.fullmatch(said, guard.find(model, lambda: model(x).sum(), x))
+    x[1, 0] = torch.nan
+    assert guard.find(model, lambda: model(x).sum(), x) == "the input, in row 1 of the batch"
+
+
+def test_a_step_that_is_not_finite_changes_no_weight():
+    made, task = stepper()
+    with torch.no_grad():
+        made.model.model.head[1].weight[0, 0] = torch.nan
+    before = weights(made)
+    with pytest.raises(FloatingPointError, match=r"first not finite: weight 'model.head.1.weight'"):
+        made.step([ragged(task, 4)], 0, 0.1)
+    torch.testing.assert_close(weights(made), before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_noise_follows_from_the_seed_and_the_step_alone():
+    (one, task), (two, _) = stepper(dropout=0.5), stepper(dropout=0.5)
+    batch = ragged(task, 6)
+    torch.rand(17)
+    first = one.step([batch], 4, 0.0)
+    torch.rand(5)
+    assert two.step([batch], 4, 0.0) == first
+    assert two.step([batch], 5, 0.0) != first
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+def test_biases_norms_and_embeddings_do_not_decay(kind):
+    model = build(opened("classify"), Train(**SMALL))
+    made = optimiser(model, Train(optimiser=kind, weight_decay=0.1))
+    names = {id(p): name for name, p in model.named_parameters()}
+    decays = {names[id(p)]: group["weight_decay"] for group in made.param_groups for p in group["params"]}
+    assert decays.keys() == set(names.values())
+    assert {name for name, decay in decays.items() if decay} == {
+        "model.layer.weight_ih_l0",
+        "model.layer.weight_hh_l0",
+        "model.head.1.weight",
+    }
+
+
+def test_schedules():
+    def shares(kind, progress=(), **more):
+        made = Schedule(Train(schedule=kind, warmup=0.2, **more), 10)
+        found = []
+        for number in range(10):
+            found.append(made.share(number))
+            if number < len(progress):
+                made.validated(progress[number])
+        return found
+
+    assert shares("constant") == [0.5] + [1.0] * 9
+    cosine = shares("cosine")
+    assert (
+        cosine[:3] == [0.5, 1.0, 1.0]
+        and cosine[6] == pytest.approx(0.5)
+        and cosine == cosine[:2] + sorted(cosine[2:], reverse=True)
+    )
+    progress = [True, True, False, False, False, True, False, False]
+    assert shares("plateau", progress)[2:] == [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
+    assert shares("step", [True] * 8, decay_after=3)[2:] == [1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+
+
+def test_the_average_follows_the_weights():
+    model = nn.Linear(3, 2)
+    made = Average(model, 0.9)
+    start = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight += 1
+    made.update(model)  # d = 0.1
+    torch.testing.assert_close(made.weights["weight"], 0.1 * start + 0.9 * (start + 1))
+    for _ in range(200):
+        made.update(model)
+    torch.testing.assert_close(made.weights["weight"], start + 1)
+
+
+def test_patience_stops_a_training_that_gets_no_better(tmp_path):
+    settings = Train(epochs=50, patience=2, lr=1e-12, warmup=0, schedule="constant", **SMALL)
+    run = train(opened("classify"), settings, tmp_path / "run")
+    assert run.finished == "patience"
+    assert len([line for line in run.metrics() if line["split"] == "valid"]) < 20
+
+
+def test_the_best_weights_are_those_of_the_best_validation(tmp_path):
+    run = train(open_task("digits"), Train(epochs=4, hidden=16, lr=0.02, device="cpu"), tmp_path / "run")
+    lines = [line for line in run.metrics() if line["split"] == "valid"]
+    best = max(lines, key=lambda line: (line["accuracy"], -line["loss"]))
+    assert run.checkpoint("best").facts["step"] == best["step"] == run.metrics()[-1]["step"]
+    assert lines[-1]["train_loss"] < 0.5 * lines[0]["train_loss"]
+    assert run.metrics()[-1]["accuracy"] > 0.85
+
+
+def test_the_average_is_what_is_validated_and_loaded(tmp_path):
+    task = opened("classify")
+    run = train(task, Train(steps=6, ema=0.99, lr=0.1, **SMALL), tmp_path / "run")
+    found = run.checkpoint("last")
+    own, mean = found.tensors("training"), found.tensors("weights")
+    assert not torch.equal(own["weights/model.head.1.weight"], mean["model.head.1.weight"])
+    assert torch.equal(run.model("last").state_dict()["model.head.1.weight"], mean["model.head.1.weight"])
+
+
+def test_half_precision_trains_on_a_cpu_and_fp16_asks_for_a_gpu(tmp_path):
+    run = train(opened("classify"), Train(steps=3, precision="bf16", **SMALL), tmp_path / "run")
+    assert math.isfinite(run.metrics()[-1]["loss"])
+    with pytest.raises(ValueError, match="precision='fp16' needs a GPU"):
+        train(opened("classify"), Train(steps=3, precision="fp16", **SMALL), tmp_path / "half")
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_as_a_plain_one_does(tmp_path):
+    plain, fast = (
+        train(opened("classify"), Train(steps=3, dropout=0, compile=c, **SMALL), tmp_path / f"run{c}")
+        for c in (False, True)
+    )
+    torch.testing.assert_close(
+        fast.checkpoint().tensors("weights"), plain.checkpoint().tensors("weights"), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_tensorboard_files_are_written_on_request(tmp_path):
+    pytest.importorskip("tensorboard")
+    train(opened("classify"), Train(steps=3, tensorboard=True, **SMALL), tmp_path / "run")
+    assert next(p.name for p in (tmp_path / "run/tensorboard").iterdir()).startswith("events")
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="give one of batch and tokens"):
+        Train(batch=3, tokens=4)
+    with pytest.raises(ValueError, match="give one of epochs and steps"):
+        Train(epochs=3, steps=4)
+    with pytest.raises(ValueError, match="tied needs embedding and hidden to be equal"):
+        Train(tied=True, hidden=3)
+    with pytest.raises(ValueError, match="has no end; give steps in place of epochs"):
+        train(open_task("adding"), Train(epochs=3, **SMALL), tmp_path / "run")
+    with pytest.raises(ValueError, match="device 'gpu' cannot be used"):
+        train(open_task("adding"), Train(device="gpu"), tmp_path / "other")
+
+
+def test_a_line_a_minute_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("seqloom.training.telling.MINUTE", 0.0)
+    monkeypatch.setattr("seqloom.training.telling.BLINK", 0.0)
+    monkeypatch.setattr("seqloom.training.telling.SOON", 0.0)
+    train(opened("classify"), Train(steps=6, validate_every=3, **SMALL), tmp_path / "run")
+    said = capsys.readouterr()
+    assert "steps/s" in said.err and "left" in said.err and "accuracy" in said.err
+    assert not said.out

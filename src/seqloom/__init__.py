@@ -38,8 +38,10 @@ if TYPE_CHECKING:
         RNNCell,
     )
     from seqloom.convert import convert
+    from seqloom.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
     from seqloom.explain import explain
     from seqloom.init import Init
+    from seqloom.lab.fit import fit
     from seqloom.layers.dropouts import Dropouts
     from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
     from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from seqloom.models.tag import Tag
     from seqloom.models.transcribe import Transcribe
     from seqloom.models.translate import Translate
+    from seqloom.run import Run
     from seqloom.scan import scan
     from seqloom.trace import trace
 
@@ -96,6 +99,9 @@ _WHERE = {
     "Recurrent": "layers.recurrent",
     "convert": "convert",
     "explain": "explain",
+    "fit": "lab.fit",
+    "Run": "run",
+    **dict.fromkeys(("SequenceClassifier", "SequenceRegressor", "SequenceTagger"), "estimators"),
     "measure": "",  # a module itself
     "scan": "scan",
     "testing": "",

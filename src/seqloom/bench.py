@@ -20,7 +20,7 @@ from seqloom.layers.recurrent import Recurrent
 from seqloom.measure import saved_bytes
 from seqloom.settings import Bench
 from seqloom.timing import Library, Run, peak_bytes, seconds
-from seqloom.train_small import small_models_on_cpu
+from seqloom.training.small import small_models_on_cpu
 
 TORCH: dict[str, type[nn.RNNBase]] = {f"torch.nn.{kind.__name__}": kind for kind in (nn.RNN, nn.GRU, nn.LSTM)}
 GRU = "torch.nn.GRU"

@@ -11,10 +11,9 @@ from typing import Annotated, Any, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from seqloom import __version__, console
+from seqloom.commands import INTERRUPTED, Json
+from seqloom.commands.study import study
 from seqloom.settings import Bench, Compare
-
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
-Json = Annotated[bool, Parameter(help="Print one JSON document in place of tables.")]
 
 app = App(
     name="seqloom",
@@ -24,6 +23,20 @@ app = App(
 )
 listing = App(name="list", help="Show what there is: cells, layers, kernels.")
 app.command(listing)
+app.command(study)
+# Loaded when they are called: their settings need torch.
+app.command(
+    "seqloom.commands.lab:look", name="look", help="Say what a file's columns are and what can be learned from it."
+)
+app.command(
+    "seqloom.commands.lab:init", name="init", help="Look at data and write a settings file, every setting explained."
+)
+app.command("seqloom.commands.lab:train_app", name="train", help="Train a model on a file, a folder or a named task.")
+app.command("seqloom.commands.lab:runs", name="runs", help="What was trained: model, data, how far, how good.")
+app.command("seqloom.commands.use:predict", name="predict", help="Apply a trained model to new rows.")
+app.command("seqloom.commands.use:evaluate", name="evaluate", help="Measure a trained model on data it has not seen.")
+app.command("seqloom.commands.use:generate", name="generate", help="Write texts with a trained language model.")
+app.command("seqloom.commands.use:translate", name="translate", help="Translate lines or rows with a trained model.")
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -38,6 +51,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except (CycloptsError, ValueError, TypeError, OSError) as error:
         if os.environ.get("SEQLOOM_TRACEBACK"):
             raise
@@ -53,8 +68,8 @@ def _plain(error: Exception) -> str:
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return str(error)
-    wrong = [(e["loc"][0], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
-    return "; ".join(f"--{flag}: {reason}, got {value!r}" for flag, reason, value in wrong)
+    wrong = [(e["loc"], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
+    return "; ".join(f"--{at[0]}: {reason}, got {value!r}" if at else reason for at, reason, value in wrong)
 
 
 @listing.command
@@ -91,15 +106,16 @@ def cells(*, input: int = 64, hidden: int = 128, json: Json = False) -> None:
 
 @listing.command
 def layers(*, json: Json = False) -> None:
-    """The layers by name, each a cell over time with torch.nn.GRU's arguments."""
+    """Every layer by name, as `seqloom.layers.registry.make` takes it, and the form of it that also looks ahead."""
     with console.working("reading"):
-        from seqloom.layers import named
+        from seqloom.layers import registry
 
-        own = [thing for _, thing in sorted(vars(named).items()) if getattr(thing, "__module__", "") == named.__name__]
+        names = registry.known()
+        both = {name: registry.BOTH + name if registry.BOTH + name in names else None for name in names}
         rows = [
-            {"layer": kind.__name__, "cell": kind(1, 4).cells[0].name, "description": _first_line(kind)}
-            for kind in own
-            if not kind.__name__.startswith("_")
+            {"layer": name, "both ways": both[name], "description": registry.about(name)}
+            for name in names
+            if not name.startswith(registry.BOTH)
         ]
     console.show_json(rows) if json else console.show_table(rows)
 
@@ -201,6 +217,12 @@ def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Js
         finished = True
     except KeyboardInterrupt:
         console.note("interrupted: this is what was finished")
+    if settings.plot and any(row.us_per_step for row in found):
+        with console.working("drawing"):
+            from seqloom.pictures import speed
+
+            speed(found, settings.plot)
+        console.note(f"drawn in {settings.plot}")
     if json:
         console.show_json(timing.document(settings, found, finished))
     else:

@@ -1,109 +1,93 @@
-"""One training of a model on tensors: seeded, and the same every time."""
+"""One training of any model on any task, as a run on disk that can be resumed bit for bit."""
 
 from __future__ import annotations
 
-import copy
-import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-CLIP = 1.0
-WARM_UP = 0.05  # of all steps
+from seqloom.run import Run, fingerprint
+from seqloom.task import Task
+from seqloom.train_settings import Train
+from seqloom.training.loop import Training
+from seqloom.training.processes import Processes, joined, local_device
 
-Examples = tuple[Tensor, ...]  # x, y, then what else the model takes (lengths), N rows each
-
-
-@dataclass
-class Record:
-    """What happened, epoch by epoch."""
-
-    loss: list[float] = field(default_factory=list)  # mean over the training examples
-    validation: list[float] = field(default_factory=list)  # accuracy
-    seconds: list[float] = field(default_factory=list)  # of training alone
-    best: int = 0  # the epoch whose weights the model has now
+FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}  # may change on resume
 
 
-def train(
-    model: nn.Module,
-    data: Examples,
-    validation: Examples,
-    *,
-    epochs: int,
-    lr: float,
-    batch: int = 64,
-    seed: int = 0,
-    after_epoch: Callable[[], None] = lambda: None,
-) -> Record:
-    """Train with Adam, clipping, warm-up and cosine decay; leave the model at its best epoch.
+def train(task: Task, settings: Train | None, folder: Path | str, *, resume: bool = False, source: Any = None) -> Run:
+    """Train, and leave a run in `folder`: its best weights, its last ones, its metrics.
 
-    The best epoch is the one with the highest validation accuracy, the later of equals.
+    With `resume`, a run that is there goes on where its last checkpoint was taken, under its own
+    settings, and ends with the very weights it would have had. Under torchrun, several processes
+    train on parts of each batch. `source` is kept in run.json, for who opens the data again.
     """
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
-    order = torch.Generator().manual_seed(seed)
-    steps = epochs * math.ceil(len(data[0]) / batch)
-    record, weights, step = Record(), {}, 0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # for dropout
-        for epoch in range(epochs):
-            model.train()
-            began, total = time.perf_counter(), torch.zeros(())
-            for rows in torch.randperm(len(data[0]), generator=order).split(batch):
-                for group in optimiser.param_groups:
-                    group["lr"] = lr * _share(step, steps)
-                total += _step(model, optimiser, tuple(t[rows] for t in data)) * len(rows)
-                step += 1
-            record.seconds.append(time.perf_counter() - began)
-            record.loss.append(float(total) / len(data[0]))
-            if not math.isfinite(record.loss[-1]):
-                raise FloatingPointError(f"the loss is {record.loss[-1]} in epoch {epoch + 1} at lr {lr}")
-            record.validation.append(accuracy(model, validation))
-            if record.validation[-1] >= record.validation[record.best]:
-                record.best, weights = epoch, copy.deepcopy(model.state_dict())
-            after_epoch()
-    model.load_state_dict(weights)
-    return record
+    with ExitStack() as stack:
+        device = choose_device(settings or _settings_of(Path(folder)))
+        processes = stack.enter_context(joined(device))
+        run = _open(task, settings, Path(folder), resume, source, processes)
+        if processes.first:
+            stack.enter_context(run.locked())
+        stack.enter_context(_quiet_machine(run.settings, device))
+        if not (run.finished and _tested(run, task)):
+            Training(task, run, device, processes).go()
+        processes.same(None)  # the last file is there before anyone reads it
+        return run
 
 
-def _share(step: int, steps: int) -> float:
-    """Of the highest learning rate: up in a line, down in a cosine."""
-    warm = math.ceil(WARM_UP * steps)
-    if step < warm:
-        return (step + 1) / warm
-    return 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
+def _open(task: Task, settings: Train | None, folder: Path, resume: bool, source: Any, processes: Processes) -> Run:
+    there = processes.same((folder / "run.json").exists())
+    if not (resume and there):
+        if processes.first:
+            Run.create(folder, settings or Train(), task, source)
+        processes.same(None)
+        return Run.load(folder)
+    run = Run.load(folder)
+    if fingerprint(task) != run.record["data"]:
+        raise ValueError(f"{folder} was trained on other data than task {task.name!r} has now; start a new run")
+    changed = {} if settings is None else settings.model_dump(exclude=FREE)
+    for name, value in changed.items():
+        was = getattr(run.settings, name)
+        if value != was:
+            raise ValueError(f"{folder} was trained with {name}={was}, not {value}; resume it as it is")
+    if settings is not None:
+        run.settings = settings
+    return run
 
 
-def _step(model: nn.Module, optimiser: torch.optim.Optimizer, rows: Examples) -> Tensor:
-    x, y, *more = rows
-    loss = F.cross_entropy(model(x, *more), y)
-    optimiser.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-    optimiser.step()
-    return loss.detach()
+def _settings_of(folder: Path) -> Train:
+    return Run.load(folder).settings if (folder / "run.json").exists() else Train()
 
 
-@torch.no_grad()
-def accuracy(model: nn.Module, data: Examples) -> float:
-    """The share of rows whose class has the highest score."""
-    model.eval()
-    x, y, *more = data
-    return float((model(x, *more).argmax(-1) == y).double().mean())
+def choose_device(settings: Train) -> torch.device:
+    """The one asked for; a GPU where there is one."""
+    asked = settings.device
+    if asked == "auto":
+        return local_device(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        torch.zeros((), device=asked)
+        return local_device(torch.device(asked))
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {asked!r} cannot be used: {str(error).splitlines()[0]}") from None
 
 
 @contextmanager
-def small_models_on_cpu() -> Iterator[None]:
-    """One thread, which small models are fastest with, and no denormals, which slow a CPU down."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _quiet_machine(settings: Train, device: torch.device) -> Iterator[None]:
+    """The threads asked for, no denormals, which slow a CPU down, and the caller's random numbers untouched."""
+    threads, flushed = torch.get_num_threads(), float(torch.tensor(1e-39) * 0.5) == 0
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     torch.set_flush_denormal(True)
     try:
-        yield
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)
+
+
+def _tested(run: Run, task: Task) -> bool:
+    return "test" not in task.splits or any(line.get("split") == "test" for line in run.metrics())

@@ -18,7 +18,7 @@ from seqloom.models.classify import Classify
 from seqloom.settings import Compare
 from seqloom.studies.table import Outcome, conclusion, table
 from seqloom.tasks import digits
-from seqloom.train_small import accuracy, small_models_on_cpu, train
+from seqloom.training.small import accuracy, small_models_on_cpu, train
 
 MULTIPLE = 4  # of which hidden sizes are multiples, so that attention heads fit
 

@@ -17,7 +17,7 @@ from seqloom.measure import saved_bytes
 from seqloom.studies.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
 from seqloom.study import Study
 from seqloom.timing import ROUND
-from seqloom.train_small import small_models_on_cpu
+from seqloom.training.small import small_models_on_cpu
 
 MIDDLE = 1.5  # between T and T^2
 NEAR = 0.25  # an exponent this far from the counted one still agrees with it

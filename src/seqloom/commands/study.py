@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from seqloom import console
-
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+from seqloom.commands import INTERRUPTED, Json
 
 
 def study(
@@ -19,7 +18,7 @@ def study(
     list: Annotated[bool, Parameter(help="Name every study, and what it shows.")] = False,
     quick: Annotated[bool, Parameter(help="A smaller form of it, in about a minute.")] = False,
     out: Annotated[Path | None, Parameter(help="A folder for NAME.json and NAME.svg, a picture.")] = None,
-    json: Annotated[bool, Parameter(help="Print one JSON document in place of tables.")] = False,
+    json: Json = False,
 ) -> int:
     """Measure what a chapter claims: a table, a sentence, a picture.
 

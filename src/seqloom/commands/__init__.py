@@ -1,0 +1,8 @@
+"""What all commands share."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+Json = Annotated[bool, Parameter(help="Print one JSON document in place of tables.")]

@@ -1,0 +1,71 @@
+"""The lab in Python: data in, a trained run out."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from seqloom.lab.data import open_data
+from seqloom.lab.runs import RUNS, new_folder
+from seqloom.models.build import build
+from seqloom.run import WHICH, Run
+from seqloom.task import Task
+from seqloom.tasks.reading import Reading
+from seqloom.train import train
+from seqloom.train_settings import Train
+
+
+def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | str = RUNS, **settings: Any) -> Run:
+    """Train a model on data, and return the finished run.
+
+        run = seqloom.fit("reviews.csv", model="bi_lstm", target="stars", epochs=5)
+        run.predict(["What a film!"])
+
+    `data` is a file, a folder, a frame of polars or pandas, a dict of splits, the name of a task or
+    a `Task`. `settings` are those of `seqloom train`: how the data are read, and how the model is
+    built and trained. The run is the folder `name` in `runs`; by default a new one is made.
+    """
+    training, reading = sorted_out({"model": model} | settings)
+    task, source = open_data(data, reading)
+    check_builds(task, training)
+    return trained(task, training, new_folder(task.name, model, name, runs), source)
+
+
+def trained(task: Task, settings: Train, folder: Path, source: Any) -> Run:
+    """A new run. Settings that turn out wrong before the first step leave no folder behind."""
+    there = folder.exists()
+    try:
+        return train(task, settings, folder, source=source)
+    except ValueError:
+        if not there and not any((folder / which).exists() for which in WHICH):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def check_builds(task: Task, settings: Train) -> None:
+    """Raise what is wrong with the model before anything is on disk."""
+    with torch.random.fork_rng(devices=[]):
+        build(task, settings)
+
+
+def sorted_out(settings: Mapping[str, Any]) -> tuple[Train, dict[str, Any]]:
+    """The settings of the training, checked, and those of the reading."""
+    known = [*Train.model_fields, *Reading.model_fields]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"no setting {name!r}; {hint}")
+    reading = {name: value for name, value in settings.items() if name in Reading.model_fields}
+    try:
+        return Train(**{name: value for name, value in settings.items() if name not in reading}), reading
+    except ValidationError as error:
+        first = error.errors()[0]
+        what, told = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{what}: {told}, got {first['input']!r}" if what else told) from None

@@ -1,0 +1,83 @@
+"""Results as JSON lines, CSV or plain lines, to standard output or to a file that appears when it is complete."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+FORMS = ("jsonl", "csv", "lines")
+Result = Mapping[str, Any]
+
+
+def write(results: Iterable[Result], out: Path | None = None, form: str | None = None) -> int:
+    """Write them one by one and say how many. The form follows from the file's name; else JSON lines."""
+    form = form or (out.suffix.lstrip(".") if out and out.suffix else "jsonl")
+    if form not in FORMS:
+        raise ValueError(f"results are written as {' or '.join(FORMS[:2])}, got {form!r}")
+    count = 0
+    with _opened(out) as file:
+        put = {"csv": _csv, "lines": _plain, "jsonl": _json}[form](file)
+        for result in results:
+            put(result)
+            count += 1
+    return count
+
+
+@contextmanager
+def _opened(out: Path | None) -> Iterator[IO[str]]:
+    """Standard output, or a new file that takes its name at the end."""
+    if out is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}")
+    work = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with work.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        work.replace(out)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def _json(file: IO[str]) -> Callable[[Result], Any]:
+    return lambda result: file.write(json.dumps(result, ensure_ascii=False) + "\n")
+
+
+def _plain(file: IO[str]) -> Callable[[Result], Any]:
+    """The translation alone; a line each, whatever is in it."""
+    return lambda result: file.write(" ".join(str(result["translation"]).splitlines()) + "\n")
+
+
+def _csv(file: IO[str]) -> Callable[[Result], Any]:
+    """The first result's keys are the heading; a dict within becomes columns, a list of words one field."""
+    writer: csv.DictWriter[str] | None = None
+
+    def put(result: Result) -> None:
+        nonlocal writer
+        flat = dict(_flat(result))
+        if writer is None:
+            writer = csv.DictWriter(file, list(flat), restval="", extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(flat)
+
+    return put
+
+
+def _flat(result: Result) -> Iterator[tuple[str, Any]]:
+    for name, value in result.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}:{key}", _field(inner)) for key, inner in value.items())
+        else:
+            yield name, _field(value)
+
+
+def _field(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value

@@ -1,0 +1,83 @@
+"""What people give a scikit-learn estimator as X, as a list of sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+TEXT = "texts, lists of tokens, or arrays (T,) or (T, D)"
+
+
+def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
+    """Texts, lists of tokens, or arrays (T, D).
+
+    A table (N, T) is N series of T numbers and keeps its T, as everywhere in scikit-learn; an array
+    (N, T, D) is N series of T steps. Series of different lengths come as a list of arrays.
+    """
+    if _is_table(X):
+        table = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        return list(table[:, :, None])
+    rows = list(X)
+    if not rows:
+        raise ValueError(f"X is empty; give at least one sequence: {TEXT}")
+    found = [_row(row, number) for number, row in enumerate(rows)]
+    kinds = {_kind(row) for row in found}
+    if len(kinds) > 1:
+        raise ValueError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {TEXT}")
+    _same_kind(estimator, kinds.pop(), found, reset)
+    return found
+
+
+def _is_table(X: Any) -> bool:
+    """Whether scikit-learn's own rules for X apply."""
+    if isinstance(X, (list, tuple)):
+        return False
+    if not hasattr(X, "__array__") or not hasattr(X, "shape"):
+        return True  # sparse matrices and things that are no data: scikit-learn says what is wrong with them
+    array = np.asarray(X)
+    if array.ndim == 3:
+        return False
+    return not (array.ndim == 1 and array.dtype.kind in "OUT" and _holds_sequences(array))
+
+
+def _holds_sequences(array: Any) -> bool:
+    return bool(len(array)) and isinstance(array[0], (str, list, tuple, np.ndarray))
+
+
+def _row(row: Any, number: int) -> Any:
+    if isinstance(row, str):
+        if not row.strip():
+            raise ValueError(f"X[{number}] is an empty text; leave it out")
+        return row
+    tokens = list(row) if isinstance(row, (list, tuple)) else row
+    if not np.ndim(tokens) and not isinstance(tokens, list):
+        raise ValueError(f"X[{number}] is {row!r}, which is no sequence; give {TEXT}")
+    if len(tokens) == 0:
+        raise ValueError(f"X[{number}] is empty; leave it out")
+    if isinstance(tokens, list) and isinstance(tokens[0], str):
+        return [str(token) for token in tokens]
+    try:
+        array = np.asarray(tokens, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"X[{number}] is neither words nor numbers (T,) or (T, D)") from None
+    if array.ndim > 2:
+        raise ValueError(f"X[{number}] has the shape {array.shape}; give (T,) or (T, D)")
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _kind(row: Any) -> str:
+    if isinstance(row, str):
+        return "texts"
+    return "lists of tokens" if isinstance(row, list) else f"arrays of {row.shape[1]} features"
+
+
+def _same_kind(estimator: Any, kind: str, found: list[Any], reset: bool) -> None:
+    """A list has no columns to count; remember instead what its rows are."""
+    if reset:
+        estimator.sequence_kind_ = kind
+        if hasattr(estimator, "n_features_in_"):
+            del estimator.n_features_in_
+    elif kind != getattr(estimator, "sequence_kind_", "arrays of 1 features"):
+        raise ValueError(f"X holds {kind}, but fit was given {estimator.sequence_kind_}")

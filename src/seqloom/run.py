@@ -1,0 +1,195 @@
+"""One training as a folder.
+
+run.json        settings, versions, seed, the data's fingerprint; written once
+metrics.jsonl   one JSON object a line, appended to
+last/ best/     checkpoints (see checkpoint.py): weights.safetensors is the model
+task/           what encodes inputs and decodes predictions
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from seqloom.models.for_task import ForTask
+from seqloom.task import Task
+from seqloom.tasks.registry import load_task
+from seqloom.train_settings import Train
+from seqloom.training import checkpoint
+from seqloom.training.checkpoint import Checkpoint, Damaged
+
+FORMAT = 1
+FILE = "run.json"
+METRICS = "metrics.jsonl"
+WHICH = ("best", "last")
+PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
+
+
+class Run:
+    """A training on disk: `Run.load("runs/reviews")`."""
+
+    def __init__(self, folder: Path, record: dict[str, Any], settings: Train) -> None:
+        self.folder, self.record, self.settings = folder, record, settings
+
+    @classmethod
+    def create(cls, folder: Path | str, settings: Train, task: Task, source: Any = None) -> Run:
+        """A new folder. `source` (JSON) says where the data came from, for who opens it again."""
+        folder = Path(folder)
+        if (folder / FILE).exists():
+            raise ValueError(f"{folder} holds a run already; resume it, or choose another name")
+        folder.mkdir(parents=True, exist_ok=True)
+        task.save(folder / "task")
+        checkpoint.settle(folder / "task")
+        record = {
+            "format": FORMAT,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "settings": settings.model_dump(),
+            "seed": settings.seed,
+            "task": {"name": task.name, "kind": task.kind},
+            "data": fingerprint(task),
+            "source": source,
+            "versions": versions(),
+        }
+        checkpoint.replace(folder / FILE, json.dumps(record, indent=1, ensure_ascii=False).encode())
+        return cls(folder, record, settings)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Run:
+        """A run that was created; its data need not be there."""
+        folder = Path(path)
+        file = folder / FILE
+        if not file.is_file():
+            there = "there is no such folder" if not folder.is_dir() else f"it has no {FILE}"
+            raise ValueError(f"{folder} is not a run: {there}")
+        try:
+            record = json.loads(file.read_bytes())
+            newer = record["format"] > FORMAT
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{file} is damaged; restore it from a copy") from None
+        if newer:
+            made = record.get("versions", {}).get("seqloom", "?")
+            raise ValueError(f"{folder} was written by a newer seqloom ({made}, format {record['format']}); upgrade it")
+        try:
+            settings = Train(**record["settings"])
+        except ValidationError as error:
+            wrong = ", ".join(".".join(map(str, one["loc"])) or one["msg"] for one in error.errors())
+            raise ValueError(f"{file} has settings that this seqloom does not know: {wrong}") from None
+        except (KeyError, TypeError):
+            raise ValueError(f"{file} is damaged; restore it from a copy") from None
+        return cls(folder, record, settings)
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @cached_property
+    def task(self) -> Task:
+        """Encodes inputs and decodes predictions; reads other files with `over`. Has no data of its own."""
+        return load_task(self.folder / "task")
+
+    @property
+    def finished(self) -> str | None:
+        """Why training ended ("steps", "epochs", "patience"); None where it has not."""
+        try:
+            found = checkpoint.find(self.folder / "last")
+        except Damaged:
+            return None
+        return None if found is None else found.facts.get("finished")
+
+    def checkpoint(self, which: str = "best", missing_ok: bool = False) -> Checkpoint | None:
+        """The one asked for; where it is damaged, the other one, with a warning."""
+        if which not in WHICH:
+            raise ValueError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
+        try:
+            found = self._whole(which)
+        except Damaged as error:
+            other = WHICH[1 - WHICH.index(which)]
+            try:
+                found = self._whole(other)
+            except Damaged:
+                found = None
+            if found is None:
+                raise Damaged(f"{error}, and there is no other checkpoint to fall back to") from None
+            warnings.warn(f"{error}; taking {other}/ of step {found.facts['step']} instead", stacklevel=2)
+        if found is None and not missing_ok:
+            raise ValueError(f"{self.folder} has no checkpoint yet; let it train for a while first")
+        return found
+
+    def _whole(self, which: str) -> Checkpoint | None:
+        """With every file looked at."""
+        for _ in range(3):  # a training may be renaming it
+            try:
+                found = checkpoint.find(self.folder / which)
+                if found is not None:
+                    for file in found.facts["files"]:
+                        found.tensors(file.removesuffix(".safetensors"))
+                return found
+            except (FileNotFoundError, Damaged) as error:
+                wrong = error
+        raise wrong if isinstance(wrong, Damaged) else Damaged(str(wrong))
+
+    def model(self, which: str = "best", device: str = "cpu") -> ForTask:
+        """The trained model: `predict(batch)`, in eval mode. Of an average of weights, the average."""
+        from seqloom.models.build import build
+        from seqloom.training.weights_file import load_weights
+
+        found = self.checkpoint(which)
+        assert found is not None
+        model = build(self.task, self.settings)
+        load_weights(model, found.tensors("weights"))
+        return model.to(device).eval()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl; a last line that is torn is left out."""
+        file = self.folder / METRICS
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in _whole_lines(file.read_bytes()).splitlines()]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other process trains here meanwhile; the lock ends with the process, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        with (self.folder / FILE).open("rb") as file:  # written once, so never replaced under the lock
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(f"{self.folder} is being trained by another process; wait for it to end") from None
+            yield
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.settings.model} on {self.record['task']['name']})"
+
+
+def _whole_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
+
+
+def fingerprint(task: Task) -> dict[str, Any]:
+    """Which examples are in which split."""
+    return {name: {"size": split.size, "hash": split.hash} for name, split in task.splits.items()}
+
+
+def versions() -> dict[str, str]:
+    """Of what a training's numbers depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,27 @@
+"""A model's weights as a flat dict for a file: each tensor once, whatever names share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Name -> tensor; of tied weights the first name."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor.detach()
+    return found
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy into the model; every name must be there, and no other."""
+    own = weights_of(model)
+    if own.keys() != tensors.keys():
+        odd = sorted(own.keys() ^ tensors.keys())[0]
+        raise ValueError(f"the weights are not those of this model: {odd!r} is in one of them alone")
+    model.load_state_dict(dict(tensors), strict=False)  # not strict: the other names of tied weights

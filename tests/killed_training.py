@@ -1,0 +1,78 @@
+"""Train in a child process that is killed (SIGKILL) at random moments, and resume it until it is done.
+
+    python killed_training.py FOLDER KILLS
+
+Whatever the moment, what lies on the disk must be whole. Prints one line of JSON.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from seqloom.run import Run
+from seqloom.tasks.registry import open_task
+from seqloom.train import train
+from seqloom.train_settings import Train
+from seqloom.training import checkpoint
+
+torch.set_num_threads(1)
+SETTINGS = Train(
+    steps=60, validate_every=10, checkpoint_steps=1, hidden=12, embedding=8, dropout=0.3, ema=0.9, batch=8, device="cpu"
+)
+
+
+def child(folder: Path) -> int:
+    """A process of its own that trains, or goes on training."""
+    number = os.fork()
+    if number:
+        return number
+    task = open_task("pattern", steps=10, valid=20, test=20)
+    train(task, SETTINGS, folder, resume=True)
+    os._exit(0)
+
+
+def check(folder: Path) -> None:
+    """Nothing in the folder is half-written."""
+    if not (folder / "run.json").exists():
+        return
+    run = Run.load(folder)
+    assert run.task.kind == "classify"
+    for which in ("last", "best"):
+        found = checkpoint.find(folder / which)
+        if (folder / which).exists():
+            assert found is not None and found.folder == folder / which
+        if found is not None:
+            assert found.tensors("weights") and found.tensors("training")
+    steps = [line["step"] for line in run.metrics()]
+    assert steps == sorted(steps)
+
+
+def main(folder: Path, kills: int) -> None:
+    train(open_task("pattern", steps=10, valid=20, test=20), SETTINGS, folder / "whole")
+    chance, done, saving = random.Random(), 0, 0
+    while done < kills:
+        number = child(folder / "killed")
+        time.sleep(chance.uniform(0.01, 0.25))
+        if os.waitpid(number, os.WNOHANG)[0]:
+            # it was done before the kill: the folder is whole, and the next one starts anew
+            assert Run.load(folder / "killed").finished
+            (folder / "killed").rename(folder / f"done{done}.{time.monotonic_ns()}")
+            continue
+        os.kill(number, signal.SIGKILL)
+        os.waitpid(number, 0)
+        done += 1
+        saving += any(p.suffix in (".new", ".old") for p in (folder / "killed").glob("*"))
+        check(folder / "killed")
+    _, status = os.waitpid(child(folder / "killed"), 0)
+    assert status == 0
+    print(json.dumps({"kills": done, "while_saving": saving}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

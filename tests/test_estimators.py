@@ -1,0 +1,163 @@
+"""The estimators keep scikit-learn's rules, and take sequences of every kind."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_regressors_train, parametrize_with_checks
+
+from seqloom.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
+
+QUICK = {"hidden": 4, "epochs": 1, "random_state": 0}
+LEARNED = {"hidden": 8, "epochs": 15, "lr": 0.02, "random_state": 0}
+CHECKED = [SequenceClassifier("rnn", **QUICK), SequenceRegressor("rnn", **QUICK)]
+
+
+def expected_failures(estimator):
+    if isinstance(estimator, SequenceClassifier):
+        return {
+            "check_classifiers_train": "after fit with a list, series of any length are right; it wants another "
+            "number of columns refused",
+        }
+    return {"check_regressors_train": "one epoch is too few to learn; below it runs with more"}
+
+
+@parametrize_with_checks(CHECKED, expected_failed_checks=expected_failures)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def test_scikit_learns_check_of_learning_with_enough_epochs():
+    check_regressors_train("SequenceRegressor", SequenceRegressor("rnn", **LEARNED))
+
+
+def series(n=60, seed=0):
+    """Series of different lengths, one class two higher than the other."""
+    random = np.random.default_rng(seed)
+    y = np.array(["low", "high"])[np.arange(n) % 2]
+    return [random.normal(size=(random.integers(3, 9), 2)) + 2 * (k == "high") for k in y], y
+
+
+def test_a_classifier_learns_series_of_different_lengths():
+    X, y = series()
+    model = SequenceClassifier("gru", **LEARNED).fit(X, y)
+    assert model.score(X, y) > 0.95
+    p = model.predict_proba(X)
+    assert model.classes_.tolist() == ["high", "low"]
+    assert p.shape == (60, 2)
+    assert p.sum(1) == pytest.approx(1)
+    assert (model.classes_[p.argmax(1)] == model.predict(X)).all()
+
+
+def test_the_same_random_state_gives_the_same_model_and_another_another():
+    X, y = series(30)
+    one, two, other = (SequenceClassifier(hidden=4, epochs=1, random_state=s).fit(X, y) for s in (1, 1, 2))
+    assert (one.predict_proba(X) == two.predict_proba(X)).all()
+    assert (one.predict_proba(X) != other.predict_proba(X)).any()
+    assert (pickle.loads(pickle.dumps(one)).predict_proba(X) == one.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        ["a good film and a fine one", "what a bad and dull film"] * 20,
+        np.array(["a good film and a fine one", "what a bad and dull film"] * 20, dtype=object),
+        [["a", "good", "film"], ["bad", "film"]] * 20,
+        np.tile(np.array([[1.0, 2, 3], [-1, -2, -3]]), (20, 1)),
+        np.tile(np.array([[[1.0, 0], [2, 0]], [[-1, 0], [-2, 0]]]), (20, 1, 1)),
+        [[1, 2, 3], [-1.0, -2]] * 20,
+    ],
+    ids=["texts", "an array of texts", "tokens", "a table", "an array (N, T, D)", "lists of numbers"],
+)
+def test_every_kind_of_sequence_is_learned(X):
+    y = np.arange(40) % 2
+    model = SequenceClassifier("gru", **LEARNED).fit(X, y)
+    assert model.score(X, y) == 1.0
+    assert model.predict(X[:3]).tolist() == [0, 1, 0]
+
+
+def test_a_regressor_answers_in_the_units_and_the_shape_of_y():
+    X, _ = series(60)
+    y = np.array([100 + 10 * x.mean() for x in X])
+    model = SequenceRegressor("gru", **LEARNED | {"epochs": 30}).fit(X, y)
+    assert model.score(X, y) > 0.8
+    assert model.predict(X).shape == (60,)
+    both = SequenceRegressor("gru", **QUICK).fit(X, np.stack([y, -y], 1))
+    assert both.predict(X[:5]).shape == (5, 2)
+    assert ((both.predict(X) > [50, -150]) & (both.predict(X) < [150, -50])).all()
+
+
+def test_a_tagger_says_a_tag_for_every_step():
+    X = [["the", "cat", "sleeps"], ["cat", "the"], ["sleeps"]] * 10
+    y = [["D", "N", "V"], ["N", "D"], ["V"]] * 10
+    model = SequenceTagger("gru", **LEARNED).fit(X, y)
+    assert model.predict([["cat", "sleeps"], ["the"]]) == [["N", "V"], ["D"]]
+    assert model.score(X, y) == 1.0
+    assert cross_val_score(SequenceTagger("gru", **QUICK), X, y, cv=3).shape == (3,)
+    assert clone(model).get_params() == model.get_params()
+    numbers = SequenceTagger("gru", **QUICK).fit([np.ones((n, 2)) for n in (2, 3)] * 5, [[1, 2], [2, 2, 1]] * 5)
+    assert set(numbers.predict([np.ones((4, 2))])[0]) <= {1, 2}
+
+
+def test_they_work_in_pipelines_searches_and_cross_validation():
+    X, y = series(60)
+    halved = FunctionTransformer(lambda rows: [row[::2] for row in rows])
+    model = make_pipeline(halved, SequenceClassifier("gru", **LEARNED))
+    assert cross_val_score(model, X, y, cv=3).mean() > 0.8
+    search = GridSearchCV(SequenceClassifier("rnn", **QUICK), {"hidden": [2, 4]}, cv=2).fit(X, y)
+    assert search.best_params_["hidden"] in (2, 4)
+
+
+def test_any_setting_of_the_training_can_be_given():
+    X, y = series(20)
+    model = SequenceClassifier(**QUICK, settings={"layers": 2, "dropout": 0.0, "weight_decay": 0.0}).fit(X, y)
+    assert model.model_.model.layer.num_layers == 2
+    with pytest.raises(ValueError, match="no setting 'layer'; did you mean 'layers'"):
+        SequenceClassifier(**QUICK, settings={"layer": 2}).fit(X, y)
+    with pytest.raises(ValueError, match="did you mean 'gru'"):
+        SequenceClassifier("gur", **QUICK).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("X", "said"),
+    [
+        ([], "X is empty"),
+        (["a b", ""], r"X\[1\] is an empty text"),
+        ([["a"], []], r"X\[1\] is empty"),
+        (["a b", ["a", "b"]], "X mixes lists of tokens and texts"),
+        ([np.ones((2, 3)), np.ones((2, 2))], "X mixes arrays of 2 features and arrays of 3 features"),
+        ([np.ones((2, 3, 4))], r"X\[0\] has the shape \(2, 3, 4\)"),
+        ([1.0, 2.0], r"X\[0\] is 1.0, which is no sequence"),
+        ([[1, 2], ["a", None]], "X mixes|neither words nor numbers"),
+    ],
+)
+def test_what_is_no_sequence_is_named(X, said):
+    with pytest.raises(ValueError, match=said):
+        SequenceClassifier(**QUICK).fit(X, list(range(len(X))))
+
+
+def test_what_was_not_fitted_or_fitted_on_something_else_is_refused():
+    X, y = series(20)
+    for kind in (SequenceClassifier, SequenceRegressor, SequenceTagger):
+        with pytest.raises(NotFittedError):
+            kind().predict(X)
+    model = SequenceClassifier(**QUICK).fit(X, y)
+    with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 2 features"):
+        model.predict(["a text"])
+    with pytest.raises(ValueError, match=r"X\[1\] has 2 steps but y\[1\] has 1 tags"):
+        SequenceTagger(**QUICK).fit([["a"], ["b", "c"]], [["X"], ["X"]])
+    with pytest.raises(ValueError, match="only one class, 'low'"):
+        SequenceClassifier(**QUICK).fit(X, ["low"] * 20)
+
+
+def test_a_class_too_rare_to_be_held_out_is_still_known():
+    X, y = series(30)
+    y = np.where(np.arange(30) == 7, "rare", y)
+    model = SequenceClassifier(**QUICK).fit(X, y)
+    assert model.classes_.tolist() == ["high", "low", "rare"]
+    assert model.predict_proba(X).shape == (30, 3)

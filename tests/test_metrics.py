@@ -1,0 +1,173 @@
+"""Metrics against the libraries that define them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+
+from seqloom.metrics import better, macro_f1, primary, scores
+from seqloom.models.for_task import Predicted
+from seqloom.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
+from seqloom.training.scoring import KINDS, _written, score
+from seqloom.training.spans import span_f1, spans
+
+
+class Plain(Task):
+    """Only its spaces and `decode` matter here."""
+
+    def __init__(self, kind, space, target, names=None):
+        super().__init__("plain", kind, space, target)
+        self.names = names
+
+    def decode(self, predictions, lengths=None):
+        rows = predictions.tolist()
+        if lengths is not None:
+            rows = [row[:n] for row, n in zip(rows, lengths.tolist(), strict=True)]
+        return rows if self.names is None else [" ".join(self.names[k] for k in row) for row in rows]
+
+    batches = count = encode = save = None
+
+
+Plain.__abstractmethods__ = frozenset()
+
+
+def batch(y, x=None, y_lengths=None):
+    x = torch.zeros(len(y), 3, 1) if x is None else x
+    return Batch(x, torch.full((len(y),), x.shape[1]), torch.arange(len(y)), y, y_lengths)
+
+
+def measured(task, y, p, **more):
+    return scores(KINDS[task.kind](task, batch(y, **more), Predicted(p))).values
+
+
+def test_accuracy_and_macro_f1_are_scikit_learns():
+    y, p = torch.randint(5, (200,)), torch.randint(5, (200,))
+    found = measured(Plain("classify", Features(("a",)), Classes(tuple("abcde"))), y, p)
+    assert found["accuracy"] == pytest.approx(sk.accuracy_score(y, p))
+    assert found["macro_f1"] == pytest.approx(sk.f1_score(y, p, average="macro"))
+    w = np.random.default_rng(0).integers(0, 4, 200).astype(float)
+    assert macro_f1(y.numpy(), p.numpy(), w) == pytest.approx(sk.f1_score(y, p, average="macro", sample_weight=w))
+
+
+def test_a_class_that_training_lacks_is_wrong_whatever_is_said():
+    task = Plain("classify", Features(("a",)), Classes(("a", "b")))
+    found = measured(task, torch.tensor([0, 1, UNSEEN, UNSEEN]), torch.tensor([0, 1, 0, 1]))
+    assert found["accuracy"] == 0.5
+    assert found["macro_f1"] == pytest.approx(2 / 3)  # one false alarm for each class
+
+
+def test_tags_that_are_not_asked_for_or_not_scored_do_not_count():
+    task = Plain("tag", Features(("a",)), Tags(("blank", "1", "2"), unscored=("blank",)))
+    y = torch.tensor([[1, 2, 0], [UNSEEN, 2, IGNORE]])
+    p = torch.tensor([[1, 1, 2], [0, 2, 1]])
+    assert measured(task, y, p) == {"accuracy": pytest.approx(2 / 4)}
+
+
+def test_chunks_follow_conllevals_rules():
+    assert spans(["B-NP", "I-NP", "B-NP", "O", "I-VP", "I-NP"]) == {
+        (0, 2, "NP"),
+        (2, 3, "NP"),
+        (4, 5, "VP"),
+        (5, 6, "NP"),
+    }
+    right, said = [["B-X", "I-X", "O", "B-Y"]], [["B-X", "I-X", "B-Y", "O"]]
+    assert span_f1(right, said) == pytest.approx(0.5)
+    assert span_f1([["O"]], [["O"]]) == 0.0
+    task = Plain("tag", Features(("a",)), Tags(("B-X", "I-X", "O")))
+    found = measured(task, torch.tensor([[0, 1, 2], [2, UNSEEN, IGNORE]]), torch.tensor([[0, 1, 2], [2, 0, 0]]))
+    assert found["span_f1"] == pytest.approx(2 * 1 / (2 + 2))
+
+
+def test_errors_of_numbers_leave_out_what_is_missing():
+    task = Plain("regress", Features(("a",)), Values(("u", "v")))
+    y, p = torch.tensor([[1.0, torch.nan], [3.0, 4.0]]), torch.tensor([[2.0, 9.0], [3.0, 1.0]])
+    found = measured(task, y, p)
+    assert found == {
+        "mse": pytest.approx(10 / 3),
+        "rmse": pytest.approx(math.sqrt(10 / 3)),
+        "mae": pytest.approx(4 / 3),
+    }
+
+
+def test_mase_is_1_for_the_naive_forecast_of_a_straight_line():
+    task = Plain("forecast", Features(("other", "a")), Values(("a",), 1))
+    line = torch.arange(6.0).view(1, 6, 1)
+    x = torch.cat([torch.randn(1, 5, 1), line[:, :5]], 2)
+    found = measured(task, line[:, 5:], line[:, 4:5], x=x)
+    assert found["mase"] == pytest.approx(1.0) and found["mse"] == found["mae"] == 1.0
+    flat = torch.zeros(1, 5, 2)
+    assert math.isnan(measured(task, line[:, 5:], line[:, 4:5], x=flat)["mase"])
+
+
+def test_perplexity_and_bits_follow_from_the_loss():
+    found = scores({"nats": np.array([2.0, 4.0]), "targets": np.array([1.0, 2.0]), "language": np.ones(2)}).values
+    assert found == {"loss": 2.0, "perplexity": pytest.approx(math.exp(2)), "bits": pytest.approx(2 / math.log(2))}
+
+
+def test_bleu_is_sacrebleus():
+    from sacrebleu.metrics import BLEU
+
+    names = [f"w{i}" for i in range(12)]
+    task = Plain("translate", Tokens(12, "words"), Tokens(12, "words"), names)
+    right, said = torch.randint(4, 8, (30, 9)), torch.randint(4, 8, (30, 8))
+    right[:, :5] = said[:, :5].clone()
+    lengths = torch.randint(5, 10, (30,))
+    made = Predicted(said, torch.randint(4, 9, (30,)))
+    rows = _written(task, batch(right, y_lengths=lengths), made)
+    references, texts = task.decode(right, lengths - 1), task.decode(said, made.lengths)
+    assert scores(rows).values["bleu"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
+    assert scores(rows).values["exact"] == sum(a == b for a, b in zip(references, texts, strict=True)) / 30
+
+
+def test_error_rates_are_jiwers():
+    import jiwer
+
+    names = [*"....", " ", *"abcdef"]
+    task = Plain("transcribe", Features(("a",)), Tokens(11, "characters"))
+    task.decode = lambda v, n: [
+        "".join(names[k] for k in row[:m]).strip() for row, m in zip(v.tolist(), n, strict=True)
+    ]
+    y, p = torch.randint(4, 11, (20, 12)), torch.randint(4, 11, (20, 12))
+    n, m = torch.randint(4, 13, (20,)), torch.randint(1, 13, (20,))
+    y[:, 0] = 5
+    found = scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Predicted(p, m))).values
+    right, said = task.decode(y, n), task.decode(p, m)
+    assert found["cer"] == pytest.approx(jiwer.cer(right, said)) and found["wer"] == pytest.approx(
+        jiwer.wer(right, said)
+    )
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+    random, inside = np.random.default_rng(0), 0
+    for number in range(60):
+        right = (random.random(150) < 0.7).astype(float)
+        low, high = scores({"right": right, "scored": np.ones(150)}, intervals=True, seed=number).intervals["accuracy"]
+        inside += low <= 0.7 <= high
+    assert 50 <= inside <= 60
+    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(0.7 * 0.3 / 150), rel=0.2)
+
+
+def test_what_is_better():
+    assert better("accuracy", 0.9, 0.8) and not better("loss", 0.9, 0.8) and better("loss", 0.8, 0.9)
+    assert (
+        better("loss", 3.0, math.nan) and not better("loss", math.nan, 3.0) and not better("loss", math.nan, math.nan)
+    )
+    assert primary("tag", {"accuracy": 1, "span_f1": 1}) == "span_f1" and primary("tag", {"accuracy": 1}) == "accuracy"
+    assert primary("translate", {"bleu": 1}) == "loss" and primary("transcribe", {"cer": 1}) == "cer"
+
+
+def test_a_split_is_scored_alike_whatever_the_batches(tmp_path):
+    from seqloom.models.build import build
+    from seqloom.tasks.registry import open_task
+    from seqloom.train_settings import Train
+
+    task = open_task("reverse", steps=5, valid=40)
+    model = build(task, Train(hidden=8, embedding=8))
+    one, other = (score(model, task, "valid", batch=size, intervals=True) for size in (7, 40))
+    assert one.rows == other.rows == 40
+    assert one.values == pytest.approx(other.values, rel=1e-5)
+    assert model.training
+    with pytest.raises(ValueError, match="has no end"):
+        score(model, task, "train")
