@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,6 +32,7 @@ FORMAT = 1
 FILE = "run.json"
 METRICS = "metrics.jsonl"
 WHICH = ("best", "last")
+TRIES = 5
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
 
 
@@ -60,7 +61,7 @@ class Run:
             "source": source,
             "versions": versions(),
         }
-        checkpoint.replace(folder / FILE, json.dumps(record, indent=1, ensure_ascii=False).encode())
+        checkpoint.write_file(folder / FILE, json.dumps(record, indent=1, ensure_ascii=False).encode())
         return cls(folder, record, settings)
 
     @classmethod
@@ -106,16 +107,16 @@ class Run:
             return None
         return None if found is None else found.facts.get("finished")
 
-    def checkpoint(self, which: str = "best", missing_ok: bool = False) -> Checkpoint | None:
-        """The one asked for; where it is damaged, the other one, with a warning."""
+    def checkpoint(self, which: str = "best", missing_ok: bool = False, files: Sequence[str] = ()) -> Checkpoint | None:
+        """The one asked for, with these of its files or all; where it is damaged, the other one, with a warning."""
         if which not in WHICH:
             raise ValueError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
         try:
-            found = self._whole(which)
+            found = self._whole(which, files)
         except Damaged as error:
             other = WHICH[1 - WHICH.index(which)]
             try:
-                found = self._whole(other)
+                found = self._whole(other, files)
             except Damaged:
                 found = None
             if found is None:
@@ -125,15 +126,11 @@ class Run:
             raise ValueError(f"{self.folder} has no checkpoint yet; let it train for a while first")
         return found
 
-    def _whole(self, which: str) -> Checkpoint | None:
-        """With every file looked at."""
-        for _ in range(3):  # a training may be renaming it
+    def _whole(self, which: str, files: Sequence[str]) -> Checkpoint | None:
+        for _ in range(TRIES):  # a training may be renaming it
             try:
                 found = checkpoint.find(self.folder / which)
-                if found is not None:
-                    for file in found.facts["files"]:
-                        found.tensors(file.removesuffix(".safetensors"))
-                return found
+                return None if found is None else found.whole(*files)
             except (FileNotFoundError, Damaged) as error:
                 wrong = error
         raise wrong if isinstance(wrong, Damaged) else Damaged(str(wrong))
@@ -143,11 +140,17 @@ class Run:
         from seqloom.models.build import build
         from seqloom.training.weights_file import load_weights
 
-        found = self.checkpoint(which)
+        found = self.checkpoint(which, files=["weights"])
         assert found is not None
         model = build(self.task, self.settings)
         load_weights(model, found.tensors("weights"))
         return model.to(device).eval()
+
+    def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:
+        """What the model says of new rows, or of a file's: one dict each, in their order."""
+        from seqloom.predict import predict
+
+        return list(predict(self, rows, **options))
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a last line that is torn is left out."""

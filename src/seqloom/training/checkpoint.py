@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +31,24 @@ class Damaged(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole one: where it is and its facts."""
+    """A whole one: where it is, its facts, and the files that have been read already."""
 
     folder: Path
     facts: dict[str, Any]
+    read: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def whole(self, *names: str) -> Checkpoint:
+        """The same with these files read, or all: from now on nobody can change it."""
+        every = names or [file.removesuffix(".safetensors") for file in self.facts["files"]]
+        return replace(self, read={name: self.tensors(name) for name in every})
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Those of one file, on the CPU; {} where it has none of that name."""
         from safetensors.torch import load
 
         file = f"{name}.safetensors"
-        if file not in self.facts["files"]:
-            return {}
+        if name in self.read or file not in self.facts["files"]:
+            return self.read.get(name, {})
         data = (self.folder / file).read_bytes()
         if hashlib.sha256(data).hexdigest() != self.facts["files"][file]:
             raise Damaged(f"{self.folder / file} is damaged: {len(data)} bytes that are not those that were written")
@@ -97,7 +103,7 @@ def find(place: Path) -> Checkpoint | None:
     """The checkpoint that belongs in `place`, whole; None where there never was one. Changes nothing."""
     new, old = _beside(place)
     wrong: Damaged | None = None
-    for folder in (place, new, old):
+    for folder in (place, new, old, place):  # the last look: it may have been renamed meanwhile
         if not folder.is_dir() or (folder == new and place.is_dir()):
             continue
         try:
@@ -122,7 +128,7 @@ def read(folder: Path) -> Checkpoint:
     return Checkpoint(folder, facts)
 
 
-def replace(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """A single file, whole: under another name, synced, renamed."""
     new = path.with_name(path.name + ".new")
     try:
