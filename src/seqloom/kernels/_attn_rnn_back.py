@@ -69,7 +69,5 @@ class Chunk:
 
 def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
     """total (+)= d r in float32."""
-    if d.is_cuda:
-        torch.baddbmm(total, d, r, out_dtype=torch.float32, beta=0 if first else 1, out=total)
-    else:
-        torch.baddbmm(total, d.float(), r.float(), beta=0 if first else 1, out=total)
+    product = torch.bmm(d, r, out_dtype=torch.float32) if d.is_cuda else torch.bmm(d.float(), r.float())
+    total.copy_(product) if first else total.add_(product)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from seqloom.cell import Cell
 from seqloom.job import Job
-from seqloom.kernels import any_loop
+from seqloom.kernels import _cuda, any_loop
 from seqloom.kernels._attn_rnn_blocks import Setting, setting
+from seqloom.kernels._transforms import transformed
 from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
 
@@ -30,6 +31,23 @@ class Plan:
     mask: Tensor | None
     keep: Tensor | None
     reset: Tensor | None
+
+
+def why_not(cell: Any, job: Job, types: Collection[torch.dtype], heads: int) -> str | None:
+    """What every kernel of AttnRNN for a GPU asks for."""
+    dtype = autocast_dtype("cuda") or job.x.dtype
+    if not job.x.is_cuda:
+        return "it is for CUDA tensors"
+    if dtype not in types:
+        names = " or ".join(str(t).removeprefix("torch.") for t in types)
+        return f"it computes in {names}, not {str(dtype).removeprefix('torch.')}"
+    if cell.slots > 1:
+        return "it has one slot"
+    if cell.heads > heads:
+        return f"it takes up to {heads} heads, not {cell.heads}"
+    if job.x.shape[0] == 0 or job.x.shape[1] == 0:
+        return "the batch is empty"
+    return transformed() or _cuda.why_not(job.x.device)
 
 
 def parts(cell: Any, job: Job) -> tuple[Any, ...]:

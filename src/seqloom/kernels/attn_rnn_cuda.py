@@ -14,33 +14,20 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import _cuda
+from seqloom.kernels import _attn_rnn_parts, _cuda
 from seqloom.kernels._attn_rnn_back import Chunk
 from seqloom.kernels._attn_rnn_blocks import LARGEST, Forward, Weights
 from seqloom.kernels._attn_rnn_parts import Plan, parts, second
-from seqloom.kernels._transforms import transformed
-from seqloom.precision import autocast_dtype
 
 MULTIPLE = 16  # of which the hidden size is one
 CHUNK = 1 << 20  # numbers in one of a chunk's planes
 
 
 def why_not(cell: Cell, job: Job) -> str | None:
-    x = job.x
-    if not x.is_cuda:
-        return "it is for CUDA tensors"
-    dtype = autocast_dtype("cuda") or x.dtype
-    if dtype not in (torch.bfloat16, torch.float16):
-        return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
-    if cell.hidden_size % MULTIPLE or cell.hidden_size > LARGEST:
+    reason = _attn_rnn_parts.why_not(cell, job, (torch.bfloat16, torch.float16), heads=16)
+    if reason is None and (cell.hidden_size % MULTIPLE or cell.hidden_size > LARGEST):
         return f"it takes hidden sizes {MULTIPLE}, {2 * MULTIPLE}, .. {LARGEST}, not {cell.hidden_size}"
-    if cell.slots > 1:
-        return "it has one slot"
-    if cell.heads > 16:
-        return f"it takes up to 16 heads, not {cell.heads}"
-    if x.shape[0] == 0 or x.shape[1] == 0:
-        return "the batch is empty"
-    return transformed() or _cuda.why_not(x.device)
+    return reason
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:

@@ -14,31 +14,17 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import _cuda
+from seqloom.kernels import _attn_rnn_parts
 from seqloom.kernels._attn_rnn_blocks import TYPES
 from seqloom.kernels._attn_rnn_chunks import Back, Chunk, Onward
 from seqloom.kernels._attn_rnn_parts import Plan, parts, second
 from seqloom.kernels._graphs import recorded
-from seqloom.kernels._transforms import transformed
-from seqloom.precision import autocast_dtype
 
 STEPS = 32  # of a chunk, where there are so many
 
 
 def why_not(cell: Cell, job: Job) -> str | None:
-    x = job.x
-    if not x.is_cuda:
-        return "it is for CUDA tensors"
-    dtype = autocast_dtype("cuda") or x.dtype
-    if dtype not in TYPES:
-        return f"it computes in bfloat16, float16 or float32, not {str(dtype).removeprefix('torch.')}"
-    if cell.slots > 1:
-        return "it has one slot"
-    if cell.heads > 32:
-        return f"it takes up to 32 heads, not {cell.heads}"
-    if x.shape[0] == 0 or x.shape[1] == 0:
-        return "the batch is empty"
-    return transformed() or _cuda.why_not(x.device)
+    return _attn_rnn_parts.why_not(cell, job, TYPES, heads=32)
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
