@@ -80,11 +80,12 @@ def test_low_precision_runs(name, dtype):
     assert torch.isfinite(y).all() and y.dtype == dtype
 
 
-def test_lengths_and_reset_on_the_gpu_make_no_synchronisation():
-    _, layer = both("gru")
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "attn_rnn"])
+def test_lengths_on_the_gpu_make_no_synchronisation(name):
+    _, layer = both(name)
     x = torch.randn(3, 9, 16, device="cuda")
     lengths = torch.tensor([9, 0, 4], device="cuda")
-    layer(x, lengths=lengths)
+    layer(x, lengths=lengths)[0].sum().backward()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that this mode is new
         torch.cuda.set_sync_debug_mode("error")

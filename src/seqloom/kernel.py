@@ -15,7 +15,17 @@ from seqloom import kernels
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 
-BACKENDS = ("parallel", "cuda", "cpu", "aten", "graph", "manual", "scan", "loop")  # fastest first: <cell>_<backend>
+BACKENDS = (
+    "parallel",
+    "cuda",
+    "cluster",
+    "cpu",
+    "aten",
+    "graph",
+    "manual",
+    "scan",
+    "loop",
+)  # fastest first: <cell>_<backend>
 
 
 class Kernel(Protocol):

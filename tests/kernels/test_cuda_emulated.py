@@ -116,7 +116,7 @@ def test_the_row_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(
 
 
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
-    monkeypatch.setattr(attn_rnn_cuda, "CHUNK", 20 * 32)
+    monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 32)
     cell = cell_of(32, 4)
     assert worst(attn_rnn_cuda, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
 
@@ -157,6 +157,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.xdist_group("faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

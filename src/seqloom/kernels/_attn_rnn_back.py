@@ -10,21 +10,23 @@ from torch import Tensor
 
 from seqloom.kernels import _cuda
 from seqloom.kernels._attn_rnn_blocks import Finish, Inside, Reverse, Setting, Sums
+from seqloom.kernels._attn_rnn_sums import pieces
 
 BLOCKS = 528  # of the kernels that are parallel in time: four a multiprocessor of the largest GPUs
-PIECE = 256  # rows that a product sums in one go
-PRODUCTS = 1 << 20  # numbers in the sums of all pieces of one weight
 INSIDE = ("seen", "aC", "o", "n", "q", "slope", "g")
 BACK = ("dq", "ds", "dg", "dn")
 
 
 class Chunk:
-    """What is inside some steps, and its gradients: planes of (rows, H), padded to whole pieces."""
+    """What is inside some steps, and its gradients: planes of (rows, H), padded to whole pieces.
 
-    def __init__(self, setting: Setting, B: int, steps: int, u: Tensor) -> None:
+    `given` are the other arguments of the kernels: what they are told is written once for all chunks.
+    """
+
+    def __init__(self, setting: Setting, B: int, steps: int, u: Tensor, given: dict[str, Any]) -> None:
         self.setting, self.B, self.device = setting, B, u.device
         H, rows = setting.hidden, B * steps
-        self.pieces = max(1, min(rows // PIECE, PRODUCTS // H**2))
+        self.pieces = pieces(rows, H, u.dtype)
         self.parts = max(1, min(BLOCKS, rows // 32))
         padded = -(-rows // self.pieces) * self.pieces
         self.inside, self.back = u.new_empty(7, padded, H), u.new_empty(4, padded, H)
@@ -32,20 +34,24 @@ class Chunk:
         self.products = u.new_empty(4 * self.pieces, H, H, dtype=torch.float32)
         self.partial = u.new_empty(self.parts, 5, H, dtype=torch.float32)
         self.first = True
+        planes = dict(zip(INSIDE, self.inside, strict=True)) | dict(zip(BACK, self.back, strict=True))
+        if not setting.norm:
+            planes["n"] = planes["o"]
+        told = given | planes | {"aux": self.aux, "partial": self.partial}
+        self.told: tuple[Any, ...] = tuple(_cuda.pointers(kind, told) for kind in (Inside, Reverse, Sums))
 
-    def go_back(self, given: dict[str, Any], begin: int, steps: int) -> None:
+    def go_back(self, begin: int, steps: int) -> None:
         rows, setting = self.B * steps, self.setting
         if rows < self.back.shape[1]:
             self.inside[:3, rows:] = 0
             self.back[:, rows:] = 0
-        planes = dict(zip(INSIDE, self.inside, strict=True)) | dict(zip(BACK, self.back, strict=True))
-        if not setting.norm:
-            planes["n"] = planes["o"]
-        given = given | planes | {"aux": self.aux, "from_": begin, "steps": steps}
-        setting.inside.launch(_cuda.pointers(Inside, given), min(BLOCKS, -(-rows // 8)), self.device)
-        setting.reverse.launch(_cuda.pointers(Reverse, given), -(-self.B // 8), self.device)
-        sums = planes | {"partial": self.partial, "rows": rows, "first": int(self.first)}
-        setting.sums.launch(_cuda.pointers(Sums, sums), self.parts, self.device)
+        inside, reverse, sums = self.told
+        inside.from_ = reverse.from_ = begin
+        inside.steps = reverse.steps = steps
+        sums.rows, sums.first = rows, int(self.first)
+        setting.inside.launch(inside, min(BLOCKS, -(-rows // 8)), self.device)
+        setting.reverse.launch(reverse, -(-self.B // 8), self.device)
+        setting.sums.launch(sums, self.parts, self.device)
         self._add_products()
         self.first = False
 
@@ -69,5 +75,8 @@ class Chunk:
 
 def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
     """total (+)= d r in float32."""
+    if d.dtype == torch.float32:
+        torch.bmm(d, r, out=total) if first else total.baddbmm_(d, r)
+        return
     product = torch.bmm(d, r, out_dtype=torch.float32) if d.is_cuda else torch.bmm(d.float(), r.float())
     total.copy_(product) if first else total.add_(product)

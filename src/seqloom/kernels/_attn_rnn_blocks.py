@@ -108,11 +108,13 @@ class Setting:
 
     @cached_property
     def sums(self) -> Code:
-        return self._code("sums", "", 4 * 10 * 4 * self.hidden // 2)
+        groups, files = 2 if self.hidden > 512 else 4, ("device.cuh", "pairs.cuh", "attn_rnn_sums.cu")
+        pairs = groups * self.hidden // 2
+        return Code("attn_rnn_sums", files, self._macros, pairs, 4 * 10 * pairs)
 
     @cached_property
     def finish(self) -> Code:
-        return replace(self._code("sums", "", 0), name="attn_rnn_finish")
+        return replace(self.sums, name="attn_rnn_finish", shared=0)
 
     @cached_property
     def rows(self) -> dict[str, Code]:
@@ -130,7 +132,7 @@ class Setting:
         return Code(f"attn_rnn_{name}", files, self._macros, threads, shared)
 
     def _code(self, name: str, part: str, shared: int) -> Code:
-        parts = [f"attn_rnn_{part}.cuh"] if part else []
+        parts = ["attn_rnn_math.cuh", f"attn_rnn_{part}.cuh"] if part else []
         files = ("device.cuh", "attn_rnn.cuh", *parts, f"attn_rnn_{name}.cu")
         return Code(f"attn_rnn_{name}", files, self._macros, 2 * self.hidden, shared)
 

@@ -113,7 +113,7 @@ class Back(Chunk):
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
         self.gradients = [self._new(*shape, **whole) for shape in shapes]
         rows = K * B
-        self.pieces = next(n for n in range(pieces(rows, H), 0, -1) if rows % n == 0)
+        self.pieces = next(n for n in range(pieces(rows, H, setting.dtype), 0, -1) if rows % n == 0)
 
     def clear(self, dlast: Tensor) -> None:
         """Before the last chunk, which is the first to be gone through."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PIECE = 256  # rows that are summed in one go
+PIECE = {torch.float32: 32}  # rows that are summed in one go: a long sum in float32 is further off than the loop's
+USUAL = 256  # in the other types, whose own rounding is coarser
 LIMIT = 1 << 20  # numbers in the sums of all pieces of one weight
 
 
-def pieces(rows: int, hidden: int) -> int:
-    return max(1, min(rows // PIECE, LIMIT // hidden**2))
+def pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
+    return max(1, min(rows // PIECE.get(dtype, USUAL), LIMIT // hidden**2))
 
 
 def sums(back: Tensor, planes: Tensor, n: int) -> tuple[Tensor, ...]:

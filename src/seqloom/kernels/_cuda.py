@@ -27,9 +27,10 @@ class Code:
     shared: int  # bytes
 
     def launch(self, arguments: ctypes.Structure, blocks: int, device: torch.device) -> None:
-        index = torch.cuda.current_device() if device.index is None else device.index
+        here = torch._C._cuda_getDevice()
+        index = here if device.index is None else device.index
         kernel = self._loaded.get(index)
-        if kernel is None or index != torch.cuda.current_device():
+        if kernel is None or index != here:
             with torch.cuda.device(index):
                 kernel = self._loaded.setdefault(index, _load(self, index))
                 self._launch(kernel, arguments, blocks)
@@ -38,7 +39,7 @@ class Code:
 
     def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
         _ask("cuLaunchKernel", kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters, None)
 
     @cached_property
@@ -50,6 +51,11 @@ class Code:
 def why_not(device: torch.device) -> str | None:
     """Why kernels of our own cannot run there."""
     return _why_not(device.index if device.index is not None else torch.cuda.current_device())
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @cache
@@ -67,7 +73,8 @@ def _why_not(index: int) -> str | None:
 
 
 def _load(code: Code, index: int) -> ctypes.c_void_p:
-    """On this device, whose context is current."""
+    """On this device, which is the current one."""
+    torch.empty(1, device=f"cuda:{index}")  # before anything is on a device, it has no context
     major, minor = torch.cuda.get_device_capability(index)
     image = _nvrtc.built(_nvrtc.source(code.files), dict(code.settings), f"sm_{major}{minor}")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -79,11 +86,12 @@ def _load(code: Code, index: int) -> ctypes.c_void_p:
 
 def pointers(kind: type[ctypes.Structure], given: Mapping[str, Any]) -> ctypes.Structure:
     """A record of arguments from what it needs of these: a tensor as its address, nothing as null."""
-    values = {}
+    found = kind()
     for name, *_ in kind._fields_:
         value = given.get(name)
-        values[name] = value.data_ptr() if isinstance(value, torch.Tensor) else value
-    return kind(**{name: value for name, value in values.items() if value is not None})
+        if value is not None:
+            setattr(found, name, value.data_ptr() if isinstance(value, torch.Tensor) else value)
+    return found
 
 
 def record(name: str, fields: Sequence[str | tuple[str, type]]) -> type[ctypes.Structure]:

@@ -29,11 +29,11 @@ def together(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
     return copies
 
 
-def flatten(cell: Cell, mode: str, weights: list[Tensor]) -> None:
-    """Move the memory of these tensors into one piece, laid out for cuDNN."""
+def flatten(cell: Cell, mode: str, weights: list[Tensor], more: int = 0) -> None:
+    """Move the memory of these tensors into one piece, laid out for cuDNN; `more` features than the cell takes."""
     proj, code = getattr(cell, "proj_size", 0), rnn.get_cudnn_mode(mode)
-    count = len(weights)
-    torch._cudnn_rnn_flatten_weight(weights, count, cell.input_size, code, cell.hidden_size, proj, 1, True, False)
+    count, width = len(weights), cell.input_size + more
+    torch._cudnn_rnn_flatten_weight(weights, count, width, code, cell.hidden_size, proj, 1, True, False)
 
 
 def modes(cell: Cell) -> str | None:

@@ -20,7 +20,8 @@ from seqloom.kernels._attn_rnn_blocks import LARGEST, Forward, Weights
 from seqloom.kernels._attn_rnn_parts import Plan, parts, second
 
 MULTIPLE = 16  # of which the hidden size is one
-CHUNK = 1 << 20  # numbers in one of a chunk's planes
+CHUNKS = 2  # a chunk's memory, eleven planes of its states, stays small beside a layer's own
+SMALL, LARGE = 1 << 19, 1 << 24  # numbers in a plane: fewer are not worth their launches, more not their memory
 
 
 def why_not(cell: Cell, job: Job) -> str | None:
@@ -64,11 +65,17 @@ class _Scan(torch.autograd.Function):
         first, anew = (None if t is None else t.to(u.dtype).contiguous() for t in (h0, start))
         given = _shared(plan, weights, x, y) | {"dy": dy, "du": du, "dh": dh, "dstart": dstart, "B": B, "T": T}
         given |= {"h0": first, "start": anew}
-        size = min(T, max(1, CHUNK // (B * H)))
-        chunk = Chunk(plan.setting, B, size, u)
+        size = _steps(B, T, H)
+        chunk = Chunk(plan.setting, B, size, u, given)
         for begin in reversed(range(0, T, size)):
-            chunk.go_back(given, begin, min(size, T - begin))
+            chunk.go_back(begin, min(size, T - begin))
         return None, du, dh, dstart, *chunk.gradients(own)
+
+
+def _steps(B: int, T: int, H: int) -> int:
+    """How many make a chunk."""
+    wanted = -(-T // CHUNKS) * B * H
+    return min(T, max(1, min(LARGE, max(SMALL, wanted)) // (B * H)))
 
 
 def _shared(plan: Plan, own: Any, x: Tensor, y: Tensor) -> dict[str, Any]:

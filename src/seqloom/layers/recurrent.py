@@ -124,8 +124,10 @@ class Recurrent(Streaming):
     ) -> tuple[Any, Any]:
         """`forward`, with `run` in place of the scan of each layer and direction."""
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
-        fits(batch.x, next(self.parameters()))
-        batch = replace(batch, x=self._own_type(batch.x))
+        weight = self._weight()
+        fits(batch.x, weight)
+        if batch.x.dtype != weight.dtype:  # under autocast
+            batch = replace(batch, x=batch.x.to(weight.dtype))
         x = batch.x
         states = states_in(hx, batch, [self.cell_at(i) for i in range(len(self.cells))])
         flags, dt = self._aside("reset", reset, batch), self._aside("timespans", timespans, batch)
@@ -136,9 +138,9 @@ class Recurrent(Streaming):
                 x = F.dropout(x, self.dropout, self.training)
             outputs = []
             for way in range(ways):
-                cell = self.cell_at(layer * ways + way)
-                state = cell.start(self._own_type(x)) if states is None else states[layer * ways + way]
-                y, end = self._one(run, cell, Job(self._own_type(x), state, batch.lengths, flags, dt), bool(way))
+                cell, own = self.cell_at(layer * ways + way), x.to(weight.dtype)
+                state = cell.start(own) if states is None else states[layer * ways + way]
+                y, end = self._one(run, cell, Job(own, state, batch.lengths, flags, dt), bool(way))
                 outputs.append(y)
                 ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
@@ -160,9 +162,10 @@ class Recurrent(Streaming):
             raise InputError(f"timespans were given, but cell {self.cell_at(0).name!r} knows no time; take 'ode_gru'")
         return None if given is None else aside(name, given, batch, self.batch_first)
 
-    def _own_type(self, x: Tensor) -> Tensor:
-        """Under autocast a layer still carries its state in the type of its weights."""
-        return x.to(next(self.parameters()).dtype)
+    def _weight(self) -> Tensor:
+        """Any of them: under autocast a layer still carries its state in the type of its weights."""
+        own = next((p for p in self._parameters.values() if p is not None), None)
+        return next(self.parameters()) if own is None else own  # a person's cell may have modules alone
 
     def flatten_parameters(self) -> None:
         """On a GPU, move the weights of torch's cells into one piece of memory each, as cuDNN wants them.

@@ -42,8 +42,12 @@ def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> lis
 
 def states_out(ends: list[State], batch: Batch) -> Tensor | State:
     """The last state of each cell -> torch's form."""
-    whole = tuple(batch.state_out(torch.stack(parts)) for parts in zip(*ends, strict=True))
+    whole = tuple(batch.state_out(_stacked(parts)) for parts in zip(*ends, strict=True))
     return whole[0] if len(whole) == 1 else whole
+
+
+def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)  # the usual one needs no copy
 
 
 def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:

@@ -1,15 +1,14 @@
-// A GPU's block on the CPU, in place of device.cuh: every thread is a fiber, and the kernels' own text runs in it.
+// A GPU's block, or a cluster of blocks, on the CPU, in place of device.cuh: every thread is a fiber, and the kernels' own text runs in it.
+// A fiber is entered through its context once and then by longjmp, which asks nothing of the operating system.
 // Harsher than the real thing: warps take turns at random, what is fetched in the background arrives only when waited for,
 // shared memory begins as NaN, and an address outside it or off its alignment is an error.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <random>
-#include <string>
+#include <memory>
 #include <vector>
 #define DEV inline
 #define KERNEL(name, Args, threads) static void name(const Args &a)
@@ -17,37 +16,47 @@ typedef uint32_t u32;
 typedef uint16_t u16;
 typedef uint8_t u8;
 typedef long long i64;
-constexpr int BF16 = 0, FP16 = 1;
+constexpr int BF16 = 0, FP16 = 1, FP32 = 2;
 
 namespace gpu {
+constexpr int STACK = 1 << 16, MOST = 256, CLOSE = 16;  // bytes of a fiber's stack, warps and blocks of a cluster
 struct Barrier { int waiting = 0, round = 0; };
 struct Copy { u32 to; const void *from; int n; };
 struct Fiber {
   ucontext_t context;
-  bool done = false;
-  std::vector<char> stack = std::vector<char>(1 << 17);
+  jmp_buf place;
+  bool begun = false, done = false;
+  const Barrier *at = nullptr;  // where it waits, since which round
+  int round = 0;
+  std::unique_ptr<char[]> stack{new char[STACK]};
   std::vector<Copy> open;
-  std::deque<std::vector<Copy>> groups;
+  std::vector<std::vector<Copy>> groups;
+  bool can_run() const { return !done && (!at || at->round != round); }
 };
 inline std::vector<Fiber> fibers;
-inline ucontext_t home;
-inline int current, block, blocks;
+inline ucontext_t first_home;
+inline jmp_buf home;
+inline int current, block, blocks, threads, room;  // block: the first of the cluster; threads and room (bytes): of each
 inline std::vector<unsigned char> memory;
-inline Barrier whole, warps[32], named[16];
-inline u32 words[32][32][8];
-inline float values[32][32];
-inline std::string error;
-inline std::function<void()> body;
+inline Barrier whole[CLOSE], warps[MOST], named[CLOSE][16];
+inline u32 words[MOST][32][8];
+inline float values[MOST][32], operands[MOST][32][12];
+inline const char *error;
+inline void (*body)(const void *);
+inline const void *arguments;
 
-inline void fail(const char *what) { if (error.empty()) error = what; }
-inline void give_way() { swapcontext(&fibers[current].context, &home); }
+inline void fail(const char *what) { if (!error) error = what; }
+inline void give_way() { if (!_setjmp(fibers[current].place)) _longjmp(home, 1); }
 inline void wait(Barrier &b, int count) {
-  const int round = b.round;
-  if (++b.waiting == count) { b.waiting = 0; b.round++; }
-  else while (b.round == round && error.empty()) give_way();
+  if (++b.waiting == count) { b.waiting = 0; b.round++; return; }
+  Fiber &f = fibers[current];
+  f.at = &b; f.round = b.round;
+  give_way();
+  f.at = nullptr;
 }
 inline int lane() { return current & 31; }
 inline int warp() { return current >> 5; }
+inline int rank() { return current / threads; }
 inline void meet() { wait(warps[warp()], 32); }
 inline bool fits(u32 at, u32 n, u32 aligned) {
   if (at % aligned) { fail("shared memory: misaligned address"); return false; }
@@ -87,64 +96,102 @@ inline void load(u32 *r, int n, u32 at, bool turned) {
   meet();
 }
 inline void start(int i) {
-  body();
+  body(arguments);
   fibers[i].done = true;
-  for (;;) give_way();
+  give_way();
 }
-inline const char *run(int grid, int threads, int shared, int seed) {
-  std::mt19937 chance(seed);
-  error.clear();
-  blocks = grid;
-  for (block = 0; block < grid && error.empty(); block++) {
-    memory.assign(shared, 0xff);
-    whole = Barrier();
+inline void enter(int i) {
+  current = i;
+  Fiber &f = fibers[i];
+  if (_setjmp(home)) return;
+  if (f.begun) _longjmp(f.place, 1);
+  f.begun = true;
+  swapcontext(&first_home, &f.context);
+}
+struct Chance {  // xorshift
+  u32 v;
+  u32 operator()(u32 n) { v ^= v << 13; v ^= v >> 17; v ^= v << 5; return (v >> 4) % n; }
+};
+inline bool (*arrive)(Chance &);  // some of what is on its way between blocks; whether there was any
+inline void (*leave)();           // when a cluster is done
+inline const char *run(int grid, int threads, int shared, int seed, int cluster) {
+  Chance chance{0x9e3779b9u * (u32)seed | 1u};
+  error = nullptr;
+  blocks = grid; gpu::threads = threads; room = shared + 1024;  // between two blocks lies what is nobody's
+  const int all = cluster * threads;
+  for (block = 0; block < grid && !error; block += cluster) {
+    memory.assign(cluster * room, 0xff);
+    for (auto &b : whole) b = Barrier();
     for (auto &b : warps) b = Barrier();
-    for (auto &b : named) b = Barrier();
-    fibers = std::vector<Fiber>(threads);
-    for (int i = 0; i < threads; i++) {
+    for (auto &some : named) for (auto &b : some) b = Barrier();
+    fibers = std::vector<Fiber>(all);
+    for (int i = 0; i < all; i++) {
       Fiber &f = fibers[i];
       getcontext(&f.context);
-      f.context.uc_stack.ss_sp = f.stack.data();
-      f.context.uc_stack.ss_size = f.stack.size();
-      f.context.uc_link = &home;
+      f.context.uc_stack.ss_sp = f.stack.get();
+      f.context.uc_stack.ss_size = STACK;
       makecontext(&f.context, (void (*)())start, 1, i);
     }
-    for (int left = threads; left && error.empty();) {
-      const int w = chance() % (threads / 32), turns = 1 + (chance() % 2 ? chance() % 300 : chance() % 5);
-      for (int turn = 0; turn < turns && error.empty(); turn++) {
-        const int offset = chance() % 32;
-        for (int i = 0; i < 32 && error.empty(); i++) {
-          current = 32 * w + ((i + offset) & 31);
-          if (!fibers[current].done) { swapcontext(&home, &fibers[current].context); left -= fibers[current].done; }
+    for (int left = all; left && !error;) {
+      const int w = chance(all / 32), turns = 1 + (chance(2) ? chance(300) : chance(5));
+      bool ran = true;
+      for (int turn = 0; turn < turns && ran && !error; turn++) {
+        const int offset = chance(32);
+        ran = false;
+        for (int i = 0; i < 32 && !error; i++) {
+          const int one = 32 * w + ((i + offset) & 31);
+          if (fibers[one].can_run()) { enter(one); left -= fibers[one].done; ran = true; }
         }
       }
+      bool any = (arrive && arrive(chance)) || ran;
+      for (int i = 0; i < all && !any; i++) any = fibers[i].can_run();
+      if (left && !any) fail("every thread waits for another");
     }
+    if (leave && !error) leave();
+    for (int i = 0; i < cluster; i++)
+      for (int k = shared; k < room && !error; k++) if (memory[i * room + k] != 0xff) fail("shared memory: written past its end");
   }
-  return error.c_str();
+  return error;
 }
 }  // namespace gpu
 
-inline int thread() { return gpu::current; }
-inline int block() { return gpu::block; }
+inline int thread() { return gpu::current % gpu::threads; }
+inline int block() { return gpu::block + gpu::rank(); }
 inline int blocks() { return gpu::blocks; }
-inline u32 shared_memory() { return 0; }
-inline void wait_block() { gpu::wait(gpu::whole, (int)gpu::fibers.size()); }
-inline void wait_some(int name, int threads) { gpu::wait(gpu::named[name], threads); }
+inline u32 shared_memory() { return gpu::rank() * gpu::room; }
+inline void wait_block() { gpu::wait(gpu::whole[gpu::rank()], gpu::threads); }
+inline void wait_some(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
 inline void wait_warp() { gpu::meet(); }
 template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  auto &warp = gpu::words[gpu::warp()];
+  auto &warp = gpu::operands[gpu::warp()];
   const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
-  memcpy(warp[gpu::lane()], mine, sizeof mine);
+  for (int i = 0; i < 12; i++) warp[gpu::lane()][i] = gpu::wide<TYPE>(gpu::part(mine[i / 2], i & 1));
   gpu::meet();
   const int row = gpu::lane() >> 2, pair = gpu::lane() & 3;
   for (int i = 0; i < 4; i++) {
     const int r = i < 2 ? row : row + 8, column = 2 * pair + (i & 1);
     double sum = c[i];
-    for (int k = 0; k < 16; k++) {
-      const u32 a = warp[4 * (r % 8) + k % 8 / 2][(r >= 8) + 2 * (k >= 8)], b = warp[4 * column + k % 8 / 2][4 + (k >= 8)];
-      sum += (double)gpu::wide<TYPE>(gpu::part(a, k & 1)) * gpu::wide<TYPE>(gpu::part(b, k & 1));
-    }
+    for (int k = 0; k < 16; k++)
+      sum += (double)warp[4 * (r % 8) + k % 8 / 2][2 * ((r >= 8) + 2 * (k >= 8)) + (k & 1)] * warp[4 * column + k % 8 / 2][2 * (4 + (k >= 8)) + (k & 1)];
     c[i] = (float)sum;
+  }
+  gpu::meet();
+}
+inline u32 bits(float v) { u32 r; memcpy(&r, &v, 4); return r; }
+inline float number(u32 v) { float r; memcpy(&r, &v, 4); return r; }
+inline u32 to_tf32(float v) { return std::isfinite(v) ? (bits(v) + 0x1000) & ~0x1fffu : bits(v); }
+inline u32 to_tf32_here(float v) { return to_tf32(v); }
+inline void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {  // cuts off bits of operands and of sums
+  auto &warp = gpu::operands[gpu::warp()];
+  const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
+  for (int i = 0; i < 6; i++) warp[gpu::lane()][i] = number(mine[i] & ~0x1fffu);
+  gpu::meet();
+  const int row = gpu::lane() >> 2, pair = gpu::lane() & 3;
+  for (int i = 0; i < 4; i++) {
+    double sum = c[i];
+    for (int k = 0; k < 8; k++) sum += (double)warp[4 * row + k % 4][(i >= 2) + 2 * (k >= 4)] * warp[4 * (2 * pair + (i & 1)) + k % 4][4 + (k >= 4)];
+    c[i] = (float)sum;
+    if (std::fabs((double)c[i]) > std::fabs(sum)) c[i] = std::nextafterf(c[i], 0.f);
   }
   gpu::meet();
 }
@@ -171,7 +218,7 @@ inline void fetch_commit() {
   f.open.clear();
 }
 template <int LEFT> void fetch_wait() {
-  for (auto &groups = gpu::fibers[gpu::current].groups; (int)groups.size() > LEFT; groups.pop_front())
+  for (auto &groups = gpu::fibers[gpu::current].groups; (int)groups.size() > LEFT; groups.erase(groups.begin()))
     for (auto &c : groups.front()) { memset(&gpu::memory[c.to], 0, 16); if (c.n) memcpy(&gpu::memory[c.to], c.from, c.n); }
 }
 template <class... V> void put_words(u32 at, V... v) {
@@ -189,6 +236,13 @@ inline void get_words(float *v, int n, u32 at) {
 inline float get_shared(u32 at) { float v = 0; get_words(&v, 1, at); return v; }
 inline void get_shared(float &v, float &w, u32 at) { float r[2] = {}; get_words(r, 2, at); v = r[0]; w = r[1]; }
 inline void get_shared(float (&v)[4], u32 at) { get_words(v, 4, at); }
+inline void put_shared(u32 at, const u32 (&v)[4]) { if (gpu::fits(at, 16, 16)) memcpy(&gpu::memory[at], v, 16); gpu::give_way(); }
+inline void get_shared(u32 (&v)[4], u32 at) { if (gpu::fits(at, 16, 16)) memcpy(v, &gpu::memory[at], 16); gpu::give_way(); }
+inline void ask_global(const void *from) { (void)*(const volatile char *)from; }
+inline void get_global(float &v, float &w, const float *from) {
+  if ((uintptr_t)from % 8) gpu::fail("global memory: misaligned load");
+  v = from[0]; w = from[1];
+}
 inline u32 get_global(const u16 *from) {
   if ((uintptr_t)from % 4) gpu::fail("global memory: misaligned load");
   u32 v;
@@ -196,6 +250,7 @@ inline u32 get_global(const u16 *from) {
   return v;
 }
 inline void put_global(u16 *to, u32 v) { if ((uintptr_t)to % 4) gpu::fail("global memory: misaligned store"); else memcpy(to, &v, 4); }
+inline void put_global(float *to, float v, float w) { if ((uintptr_t)to % 8) gpu::fail("global memory: misaligned store"); else { to[0] = v; to[1] = w; } }
 inline void put_global(float *to, const float (&v)[4]) { if ((uintptr_t)to % 16) gpu::fail("global memory: misaligned store"); else memcpy(to, v, 16); }
 inline float from_lane(float v, int lane) {
   gpu::values[gpu::warp()][gpu::lane()] = v;

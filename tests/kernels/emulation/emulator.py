@@ -1,4 +1,4 @@
-"""Runs the kernels' own text on the CPU: compiled as C++ with emulate.hpp in place of device.cuh."""
+"""Runs the kernels' own text on the CPU: compiled as C++ with an emulation of what it says to the GPU."""
 
 import ctypes
 import re
@@ -12,10 +12,12 @@ from seqloom.kernels import _cuda, _nvrtc
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
+EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp"}
 ENTRY = """
-extern "C" const char *emulate_{0}(const void *arguments, int blocks, int threads, int shared, int seed) {{
-  gpu::body = [=] {{ {0}(*({1} *)arguments); }};
-  return gpu::run(blocks, threads, shared, seed);
+extern "C" const char *emulate_{0}(const void *arguments, int blocks, int threads, int shared, int seed, int cluster) {{
+  gpu::body = [](const void *a) {{ {0}(*(const {1} *)a); }};
+  gpu::arguments = arguments;
+  return gpu::run(blocks, threads, shared, seed, cluster);
 }}
 extern "C" int bytes_{0}() {{ return {2}_BYTES; }}
 extern "C" int arguments_{0}() {{ return sizeof({1}); }}
@@ -23,29 +25,29 @@ extern "C" int arguments_{0}() {{ return sizeof({1}); }}
 
 
 def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
-    """In place of Code.launch."""
-    made = library(code.files, code.settings, change)
+    """In place of Code.launch; `change` replaces a part of the text once, to see what a fault does."""
+    text = _nvrtc.source([name for name in code.files if name not in EMULATED])
+    if change is not None and change[0] in text:
+        assert text.count(change[0]) == 1, f"{change[0]!r} occurs {text.count(change[0])} times"
+        text = text.replace(*change)
+    made = library(text, code.settings, tuple(EMULATED[name] for name in code.files if name in EMULATED))
     assert getattr(made, f"bytes_{code.name}")() == code.shared
     assert getattr(made, f"arguments_{code.name}")() == ctypes.sizeof(arguments)
     run = getattr(made, f"emulate_{code.name}")
-    run.restype, run.argtypes = ctypes.c_char_p, [ctypes.c_void_p, *[ctypes.c_int] * 4]
-    error = run(ctypes.addressof(arguments), blocks, code.threads, code.shared, 1 + blocks)
+    run.restype, run.argtypes = ctypes.c_char_p, [ctypes.c_void_p, *[ctypes.c_int] * 5]
+    error = run(ctypes.addressof(arguments), blocks, code.threads, code.shared, 1 + blocks, getattr(code, "cluster", 1))
     if error:
         raise RuntimeError(error.decode())
 
 
 @cache
-def library(files: tuple[str, ...], settings: tuple, change: tuple[str, str] | None) -> ctypes.CDLL:
-    """The kernels of these files; `change` replaces a part of the text once, to see what a fault does."""
-    text = _nvrtc.source(files[1:])
-    if change is not None and change[0] in text:
-        assert text.count(change[0]) == 1, f"{change[0]!r} occurs {text.count(change[0])} times"
-        text = text.replace(*change)
-    for name, record in re.findall(r"^KERNEL\((\w+), (\w+),", text, re.MULTILINE):
+def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL:
+    """The kernels of this text."""
+    for name, record in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+), (\w+),", text, re.MULTILINE):
         text += ENTRY.format(name, record, name.removeprefix("attn_rnn_").upper())
     with TemporaryDirectory(prefix="seqloom-emulation-") as folder:
-        Path(folder, "kernel.cpp").write_text(f'#include "{HERE / "emulate.hpp"}"\n{text}')
+        Path(folder, "kernel.cpp").write_text("".join(f'#include "{HERE / name}"\n' for name in headers) + text)
         macros = [f"-D{name}={value}" for name, value in settings]
-        flags = ["-O1", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-w"]
+        flags = ["-O0", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-w"]  # compiling is most of the time
         subprocess.run([str(COMPILER), *flags, *macros, "kernel.cpp", "-o", "kernel.so"], check=True, cwd=folder)
         return ctypes.CDLL(str(Path(folder, "kernel.so")))

@@ -66,6 +66,21 @@ DEV void store_buffer(u32 at, u32 v, u32 w, const Lane &l) { put_shared(at + l.w
 DEV void load_sequence(u32 (&v)[2], u32 at, const Lane &l) {
   load2_turned(v[0], v[1], at + (l.lane & 7) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
 }
+// The batch rows of this lane's two columns, their lengths, and what they start with, as C; zeros past the last row.
+template <class Args> DEV void load_rows(int (&column)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float *start, const Args &a, const Lane &l) {
+#pragma unroll
+  for (int c = 0; c < 2; c++) {
+    column[c] = 8 * block() + 2 * l.pair + c;
+    length[c] = column[c] >= a.B ? 0 : a.lengths ? (int)a.lengths[column[c]] : a.T;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const i64 at = (i64)column[i & 1] * H + l.unit[i >> 1];
+    const bool there = column[i & 1] < a.B;
+    h[i] = there ? start[at] : 0.f;
+    if constexpr (MASK) { float none; mask[i] = 0.f; if (there) unpack<TYPE>(mask[i], none, (u32)a.mask[at]); }
+  }
+}
 DEV void widen(float (&v)[4], const u32 (&p)[2]) { unpack<TYPE>(v[0], v[1], p[0]); unpack<TYPE>(v[2], v[3], p[1]); }
 DEV void narrow(u32 (&p)[2], const float (&v)[4]) { p[0] = pack<TYPE>(v[0], v[1]); p[1] = pack<TYPE>(v[2], v[3]); }
 

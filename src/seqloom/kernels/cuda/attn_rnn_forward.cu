@@ -22,18 +22,7 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   Step step(l, memory, a.w);
   int column[2], length[2];
   float h[4], x[4], after[4], mask[4], keep[4];
-#pragma unroll
-  for (int c = 0; c < 2; c++) {
-    column[c] = first + 2 * l.pair + c;
-    length[c] = column[c] >= a.B ? 0 : a.lengths ? (int)a.lengths[column[c]] : a.T;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const i64 at = (i64)column[i & 1] * H + l.unit[i >> 1];
-    const bool there = column[i & 1] < a.B;
-    h[i] = there ? a.h0[at] : 0.f;
-    if constexpr (MASK) { float none; mask[i] = 0.f; if (there) unpack<TYPE>(mask[i], none, (u32)a.mask[at]); }
-  }
+  load_rows(column, length, h, mask, a.h0, a, l);
   // Thread k of H brings 16 bytes of row k / (H / 8); the other half of the block brings keep.
   const int lead = l.thread < H ? l.thread : l.thread - H, its = lead / (H / 8), part = lead % (H / 8) * 8;
   const bool inside = first + its < a.B, second = l.thread >= H;

@@ -29,18 +29,7 @@ KERNEL(attn_rnn_reverse, Reverse, THREADS) {
   float scale[2], bias[2], dh[4], dstart[4] = {}, mask[4];
   if constexpr (NORM) { load_vector(scale, a.w.scale, l); load_vector(bias, a.w.bias, l); }
   int column[2], length[2];
-#pragma unroll
-  for (int c = 0; c < 2; c++) {
-    column[c] = first + 2 * l.pair + c;
-    length[c] = column[c] >= a.B ? 0 : a.lengths ? (int)a.lengths[column[c]] : a.T;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const i64 at = (i64)column[i & 1] * H + l.unit[i >> 1];
-    const bool there = column[i & 1] < a.B;
-    dh[i] = there ? a.dh[at] : 0.f;
-    if constexpr (MASK) { float none; mask[i] = 0.f; if (there) unpack<TYPE>(mask[i], none, (u32)a.mask[at]); }
-  }
+  load_rows(column, length, dh, mask, a.dh, a, l);
   // Each half of the block brings one of a pair of streams; some threads the attention, too.
   const bool second = l.thread >= H;
   const int lead = second ? l.thread - H : l.thread, its = lead / (H / 8), part = lead % (H / 8) * 8;

@@ -11,7 +11,7 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 typedef long long i64;
-constexpr int BF16 = 0, FP16 = 1;
+constexpr int BF16 = 0, FP16 = 1, FP32 = 2;
 
 DEV int thread() { return threadIdx.x; }
 DEV int block() { return blockIdx.x; }
@@ -32,6 +32,15 @@ template <int TYPE> DEV void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, 
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+// The same for 32 bits, of which a product sees 19: mma.m16n8k8, where a0 and a1 have k = pair, a2 and a3 pair + 4, as b0 and b1.
+DEV void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEV u32 to_tf32(float v) { u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v)); return r; }
+DEV u32 to_tf32_here(float v) { u32 r; asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v)); return r; }  // every time anew
+DEV u32 bits(float v) { return __float_as_uint(v); }
+DEV float number(u32 v) { return __uint_as_float(v); }
 // 8 x 8 matrices of 16 bits; a lane names the address of one row, and gets (row, 2pair..), or transposed (2pair.., row).
 DEV void load4(u32 &r0, u32 &r1, u32 &r2, u32 &r3, u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -71,12 +80,21 @@ DEV void get_shared(float &v, float &w, u32 at) { asm volatile("ld.shared.v2.f32
 DEV void get_shared(float (&v)[4], u32 at) {
   asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(at) : "memory");
 }
+DEV void put_shared(u32 at, const u32 (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+DEV void get_shared(u32 (&v)[4], u32 at) {
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
+}
+DEV void ask_global(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }  // it will be needed soon
+DEV void get_global(float &v, float &w, const float *from) { asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v), "=f"(w) : "l"(from)); }
 DEV u32 get_global(const u16 *from) {
   u32 v;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
 DEV void put_global(u16 *to, u32 v) { asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
+DEV void put_global(float *to, float v, float w) { asm volatile("st.global.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(v), "f"(w) : "memory"); }
 DEV void put_global(float *to, const float (&v)[4]) {
   asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
 }

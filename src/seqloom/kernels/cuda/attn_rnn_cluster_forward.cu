@@ -1,0 +1,127 @@
+// AttnRNN through time on clusters: a cluster takes its rows through all steps. Equations as in attn_rnn_step.cuh.
+constexpr int CLUSTER_FORWARD_BYTES = CLUSTER_BYTES;
+
+struct Forward {
+  Weights w;
+  const Element *x, *keep;         // (B, T, H) with these strides, keep contiguous
+  const float *h0, *start;     // (B, H); start: where a reset begins
+  const Element *mask;             // (B, H)
+  const u8 *reset;             // (B, T)
+  const i64 *lengths;          // (B,), or null
+  Element *y;                      // (B, T, H) with these strides, zeros past a length already
+  float *last;                 // (B, H)
+  i64 x_row, x_step, y_row, y_step;
+  int B, T;
+};
+
+CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
+  const Block b;
+  const int first = ROWS * (block() / CLUSTER), row = first + b.column;
+  const bool there = b.there && row < a.B;
+  Weight<false> Wq, Wo;
+  Weight<(KEPT > 0)> Wh;
+  Weight<(KEPT > 1)> Wc;
+  Wq.load(a.w.q, H, b); Wo.load(a.w.o, H, b); Wh.load(a.w.g, 2 * H, b, 0); Wc.load(a.w.g + H, 2 * H, b, 1);
+  float bq[2], bo[2], bg[2], scale[2], bias[2], h[2], x[2], mask[2], keep[2];
+  load_pair(bq, a.w.bias_q + b.unit, b.there); load_pair(bo, a.w.bias_o + b.unit, b.there); load_pair(bg, a.w.bias_g + b.unit, b.there);
+  if constexpr (NORM) { load_pair(scale, a.w.scale + b.unit, b.there); load_pair(bias, a.w.bias + b.unit, b.there); }
+  const i64 at = there ? (i64)row * H + b.unit : 0;
+#pragma unroll
+  for (int e = 0; e < 2; e++) h[e] = there ? a.h0[at + e] : 0.f;
+  if constexpr (MASK) load_pair(mask, a.mask + at, there);
+  int length = 0, end = 0;  // of this row, and of the longest of the cluster's
+  for (int i = 0; i < ROWS; i++)
+    if (first + i < a.B) {
+      const int n = a.lengths ? (int)a.lengths[first + i] : a.T;
+      end = n > end ? n : end;
+      if (b.works && i == b.column) length = n;
+    }
+  const Element *xs = a.x + (there ? (i64)row * a.x_row + b.unit : 0), *keeps = a.keep + (KEEP && there ? (i64)row * a.T * H + b.unit : 0);
+  Element *y = a.y + (there ? (i64)row * a.y_row + b.unit : 0);
+  Pair next_x{}, next_keep{};
+  bool anew = false;
+  auto fetch = [&](int t) {  // long before it is needed
+    const bool now = there && t < length;
+    next_x = now ? get_pair(xs + (i64)t * a.x_step) : Pair{};
+    if constexpr (KEEP) next_keep = now ? get_pair(keeps + (i64)t * H) : Pair{};
+  };
+  auto look = [&](int t) { if constexpr (RESET) anew = there && t < length && a.reset[(i64)row * a.T + t]; };
+  auto begin = [&] {  // what the products of the next step see of the state
+    float seen[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      if constexpr (RESET) if (anew) h[e] = a.start[at + e];
+      seen[e] = MASK ? h[e] * mask[e] : h[e];
+    }
+    b.share(FIRST, to_pair(seen[0], seen[1]));
+  };
+  b.open();
+  look(0);
+  fetch(0);
+  if (b.works && end > 0) begin();
+#pragma unroll 1
+  for (int t = 0; t < end; t++) {
+    const u32 parity = t & 1;
+    b.expect_all(THIRD);
+    float c[NTILES][4] = {}, gate[NTILES][4] = {}, s[2], o[2] = {}, z[2];
+    from_pair(x[0], x[1], next_x);
+    if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
+    fetch(t + 1);
+    look(t + 1);
+    b.take(FIRST, parity);
+    product(c, Wq, FIRST, b);
+    b.put_part(c);
+    wait_block();
+    if (b.works) {
+      float q[2], p[3][2], sum[PER][3], aC[2];
+      b.get_sum(q, bq);
+#pragma unroll
+      for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
+      b.head_sums(sum, p, parity);
+#pragma unroll
+      for (int e = 0; e < PER; e++) {
+        float w[4];
+        attention(w, sum[e][0], sum[e][1], sum[e][2]);
+#pragma unroll
+        for (int i = e; i < 2; i += PER) aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
+      }
+      b.share(SECOND, to_pair(aC[0], aC[1]));
+    }
+    product(gate, Wh, FIRST, b);  // needed much later
+    b.take(SECOND, parity);
+    clear(c);
+    product(c, Wo, SECOND, b);
+    b.put_part(c);
+    wait_block();
+    if (b.works) {
+      b.get_sum(s, bo);
+#pragma unroll
+      for (int e = 0; e < 2; e++) { o[e] = b.there ? gelu(s[e]) : 0.f; z[e] = o[e] + h[e]; }
+      b.share(THIRD, to_pair(o[0], o[1]));
+      if constexpr (NORM) b.share_spread(THIRD, z);
+    }
+    b.take(THIRD, parity);
+    product(gate, Wc, THIRD, b);
+    b.put_part(gate);
+    float mean = 0.f, r = 1.f;
+    if constexpr (NORM) if (b.works) b.get_spread(mean, r);
+    wait_block();
+    if (b.works) {
+      float g[2];
+      b.get_sum(g, bg);
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const float n = NORM ? (z[e] - mean) * r * scale[e] + bias[e] : o[e];
+        float after = h[e] + sigmoid(g[e]) * (n - h[e]);
+        if constexpr (KEEP) after += keep[e] * (h[e] - after);
+        h[e] = t < length ? after : h[e];
+      }
+      const Pair out = to_pair(h[0], h[1]);
+      if (t + 1 < end) begin();
+      if (there && t < length) put_pair(y + (i64)t * a.y_step, out);
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < 2; e++) if (there) a.last[at + e] = h[e];
+  wait_cluster();
+}

@@ -1,0 +1,134 @@
+"""Clusters of blocks, the kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
+
+from seqloom.kernels import _attn_rnn_cluster_code, _cuda, attn_rnn_cluster
+from seqloom.kernels._attn_rnn_blocks import setting
+from seqloom.kernels._attn_rnn_cluster_code import LARGEST, Division, division, divisions
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+import emulator
+
+pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+
+
+def test_every_size_has_clusters_that_hold_it():
+    for size, largest in LARGEST.items():
+        for hidden in range(16, largest + 1, 16):
+            for head in (hidden // n for n in range(1, 17) if hidden % n == 0):
+                ways = divisions(hidden, head, size)
+                assert ways and ways[0].rows == 8
+                for way in ways:
+                    assert way.cluster * way.units >= hidden and 16 * way.split * way.deep >= hidden
+                    assert way.warps >= way.rows and way.units <= 64 and way.fits(head, size)
+
+
+def test_a_batch_that_does_not_run_at_once_gets_more_rows_to_a_cluster():
+    how = [setting(H, 4, BF16, ("h", "x"), True, False, False, False) for H in (256, 512, 768)]
+    ways = [[division(s, B, 132) for B in (56, 64, 256)] for s in how]
+    assert [[(way.rows, way.cluster) for way in row] for row in ways] == [
+        [(8, 4), (8, 4), (16, 4)],
+        [(8, 16), (16, 16), (16, 8)],
+        [(8, 16), (8, 16), (8, 16)],  # no block holds these weights and 16 rows
+    ]
+
+
+SHAPES = [
+    (32, 4, BF16, 9, 3, {"lengths": True}, {}),  # one block, a head is half of a tile
+    (192, 4, FP16, 3, 3, EVERYTHING, {"D": 24}),  # four blocks, a head each
+    (144, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # heads of 9 units lie across blocks
+    (272, 2, BF16, 2, 2, {"reset": True}, {"context": ("x", "h*x")}),  # eight blocks, of which two have nothing to do
+    (64, 4, FP32, 9, 3, EVERYTHING, {"D": 24}),
+    (80, 1, FP32, 3, 3, {"lengths": True}, {}),  # two blocks, a head lies across them
+    (144, 16, FP32, 2, 2, {}, {"context": ("h", "h*x")}),
+]
+
+
+@pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
+def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
+    cell = cell_of(H, heads, **settings)
+    assert worst(attn_rnn_cluster, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
+@pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32)])
+def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
+    cell = cell_of(H, heads)
+    assert worst(attn_rnn_cluster, cell, job_of(cell, 18, 3, dtype, **EVERYTHING), dtype)[0] < 2
+
+
+@pytest.mark.parametrize("dtype", [FP16, FP32])
+def test_weights_in_shared_memory(monkeypatch, dtype):
+    monkeypatch.setattr(_attn_rnn_cluster_code, "division", lambda *_: Division(8, 2, 1, 8, 1, 2))
+    cell = cell_of(32, 4)
+    assert worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, dtype), dtype)[0] < 2
+
+
+def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
+    monkeypatch.setattr(_attn_rnn_cluster_code, "_tf32", lambda: True)
+    cell = cell_of(48, 2)
+    ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, FP32), FP32)
+    assert 2 < ratio < 2**13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("H", "dtype"), [(256, BF16), (384, FP16), (512, BF16), (528, FP16), (272, FP32)])
+def test_large_clusters_are_at_most_twice_as_far_from_float64_as_the_loop(H, dtype):
+    cell = cell_of(H, 4)
+    assert worst(attn_rnn_cluster, cell, job_of(cell, 9, 4, dtype, lengths=True), dtype)[0] < 2
+
+
+def test_what_lies_past_a_length_does_not_matter():
+    cell = cell_of(32, 4).to(BF16)
+    job = job_of(cell, 3, 4, BF16, lengths=True)
+    weigh = torch.randn(3, 4, 32).double(), torch.randn(3, 32).double()
+    other = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), torch.nan))
+    found, again = (everything(attn_rnn_cluster.run, cell, j, weigh) for j in (job, other))
+    for name, value in found.items():
+        assert torch.equal(value, again[name]), name
+
+
+FAULTS = {
+    "no barrier between the parts of q": (
+        "b.put_part(c);\n    wait_block();\n    if (b.works) {\n      float q[2]",
+        "b.put_part(c);\n    if (b.works) {\n      float q[2]",
+    ),
+    "the state taken before it came": (
+        "    b.take(FIRST, parity);\n    product(c, Wq, FIRST, b);",
+        "    product(c, Wq, FIRST, b);",
+    ),
+    "sent after the last step": ("if (t + 1 < end) begin();", "begin();"),
+    "sums over a row not expected": ("b.expect_all(THIRD);", "b.expect_all(-1);"),
+    "no wait for the other blocks of a head": (
+        "if constexpr (CROSSED) await(barrier(HEAD), parity); else wait_warp();",
+        "wait_warp();",
+    ),
+    "ds taken before it came": (
+        "product(back, Wh, FIRST, b);  // needed much later\n    b.take(SECOND, parity);",
+        "product(back, Wh, FIRST, b);",
+    ),
+    "no barrier between the parts of W_q^T dq": ("b.put_part(back);\n    wait_block();", "b.put_part(back);"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    cell = cell_of(80, 1)
+    try:
+        ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 2, 3, BF16), BF16)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2
