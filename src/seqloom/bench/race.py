@@ -1,10 +1,9 @@
-"""How fast the layers are beside torch.nn's: whole layers, input projection included, in one process."""
+"""Layers against each other, shape after shape: whole layers, input projection included, in one process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -14,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqloom import doctor, testing
+from seqloom.bench.rivals import rivals
 from seqloom.cell import Cell
 from seqloom.explain import explain
 from seqloom.layers.recurrent import Recurrent
 from seqloom.measure import saved_bytes
 from seqloom.settings import Bench
-from seqloom.timing import Library, Run, peak_bytes, seconds
+from seqloom.timing import Library, Run, peak_bytes, recorded, seconds
 from seqloom.training.small import small_models_on_cpu
 
-TORCH: dict[str, type[nn.RNNBase]] = {f"torch.nn.{kind.__name__}": kind for kind in (nn.RNN, nn.GRU, nn.LSTM)}
 GRU = "torch.nn.GRU"
 SELF_TESTED = ("_aten", "any_scan", "any_loop")  # by the doctor: torch's own code, and the reference
 AXES = ("threads", "dtype", "length", "hidden", "batch")
@@ -49,14 +48,17 @@ class Row:
     pass_: str
     us_per_step: float | None = None
     ratio_to_gru: float | None = None  # above 1: faster than torch.nn.GRU
+    graph_us_per_step: float | None = None  # on a GPU, recorded as a CUDA graph: without the host's time
+    graph_ratio_to_gru: float | None = None  # to torch.nn.GRU recorded likewise
     saved_bytes: int | None = None  # between forward and backward
     peak_bytes: int | None = None  # of a call, on a GPU
     reason: str = ""  # why there is no time, or what is not known of the kernel
 
-    def timed(self, seconds: float | None, gru: float | None) -> Row:
+    def timed(self, seconds: float | None, gru: float | None, graph: str = "") -> Row:
         if seconds is None:
             return self
-        return replace(self, us_per_step=1e6 * seconds / self.length, ratio_to_gru=gru and gru / seconds)
+        found = {"us_per_step": 1e6 * seconds / self.length, "ratio_to_gru": gru and gru / seconds}
+        return replace(self, **{graph + name: value for name, value in found.items()})  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         return {name.rstrip("_"): value for name, value in asdict(self).items()}
@@ -72,7 +74,7 @@ def grid(settings: Bench) -> list[tuple[Any, ...]]:
 
 
 def rows(settings: Bench, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]) -> Iterator[Row]:
-    """Every cell with every kernel, then torch.nn's layers, for one shape and pass after the other."""
+    """Every cell with every kernel, then other libraries' layers, for one shape and pass after the other."""
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; use --device cpu")
     check = cache(_check)
@@ -86,7 +88,10 @@ def rows(settings: Bench, kinds: Mapping[str, type[Cell]], before: Callable[[str
 
 
 class _Padded(nn.Module):
-    """A layer from padded sequences to padded sequences: torch.nn's have to pack them where they are ragged."""
+    """A layer from padded sequences to padded sequences: torch.nn's have to pack them where they are ragged.
+
+    A layer that knows no lengths goes through the padding, too.
+    """
 
     def __init__(self, layer: nn.Module, lengths: Tensor | None) -> None:
         super().__init__()
@@ -94,7 +99,7 @@ class _Padded(nn.Module):
         self.lengths = lengths if lengths is None or isinstance(layer, Recurrent) else lengths.cpu()
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.lengths is None:
+        if self.lengths is None or not isinstance(self.layer, Recurrent | nn.RNNBase):
             return self.layer(x)[0]
         if isinstance(self.layer, Recurrent):
             return self.layer(x, lengths=self.lengths)[0]
@@ -106,16 +111,24 @@ def _race(settings: Bench, kinds: Mapping[str, type[Cell]], blank: Row, check: C
     """Round after round, each layer in its turn, so that what slows the machine slows all of them."""
     found: dict[tuple[str, str], tuple[Row, Run | None]] = {}
     data = _data(settings, blank)
-    for cell, asked in [*product(kinds, settings.kernels), *((name, "torch") for name in TORCH)]:
+    for cell, asked in [*product(kinds, settings.kernels), *((name, "torch") for name in rivals())]:
         row, call = _enter(replace(blank, cell=cell, kernel=asked), kinds.get(cell), check, data)
         found.setdefault((row.cell, row.kernel), (row, call))  # "auto" and a name may mean the same
     racing = {key: run for key, (_, run) in found.items() if run}
+    best = _best(settings, racing)
+    rows = {key: row.timed(best.get(key), best.get((GRU, "torch"))) for key, (row, _) in found.items()}
+    if settings.device == "cuda":
+        best = _best(settings, {key: graph for key, run in racing.items() if (graph := recorded(run))})
+        rows = {key: row.timed(best.get(key), best.get((GRU, "torch")), "graph_") for key, row in rows.items()}
+    return list(rows.values())
+
+
+def _best(settings: Bench, racing: Mapping[tuple[str, str], Run]) -> dict[tuple[str, str], float]:
     best = dict.fromkeys(racing, float("inf"))
     for _ in range(settings.rounds):
         for key, run in racing.items():
             best[key] = min(best[key], seconds(run, settings.device))
-    gru = best.get((GRU, "torch"))
-    return [row.timed(best.get(key), gru) for key, (row, _) in found.items()]
+    return best
 
 
 def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple[Row, Run | None]:
@@ -127,12 +140,16 @@ def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple
         with torch.set_grad_enabled(training):
             if kind is not None:
                 row = replace(row, kernel=explain(layer, x, lengths=lengths).kernels[0])
+            else:
+                row = replace(row, kernel=getattr(layer, "kernel", row.kernel))
             if row.kernel.endswith(("torch", "_aten")):
                 with Library() as library:
                     padded(x)
                 row = replace(row, library=library.name)
         if kind is not None:
             row = replace(row, reason=check(row.kernel, kind, row.device, x.dtype))
+        elif lengths is not None and not isinstance(layer, nn.RNNBase):
+            row = replace(row, reason="takes no lengths: the padding was computed, too")
         if row.reason.startswith(RED):
             return row, None
         if training:
@@ -158,7 +175,7 @@ def _layer(kind: type[Cell] | None, row: Row, dtype: torch.dtype) -> Any:
     size: dict[str, Any] = dict(input_size=row.hidden, hidden_size=row.hidden, batch_first=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layer = TORCH[row.cell](**size) if kind is None else Recurrent(kind, kernel=row.kernel, **size)
+        layer = rivals()[row.cell](**size) if kind is None else Recurrent(kind, kernel=row.kernel, **size)
     return layer.to(row.device, dtype)
 
 
@@ -181,47 +198,3 @@ def _pass(layer: nn.Module, x: Tensor, leaves: Sequence[Tensor], dy: Tensor | No
         y = layer(x)
     if dy is not None:
         torch.autograd.grad(y, leaves, dy, allow_unused=True)
-
-
-def table(settings: Bench, found: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as they are printed; what is the same in all of them stands in the caption."""
-    several = [name for name in ("threads", "dtype") if len(getattr(settings, name)) > 1]
-    last = ["reason"] if any(row.reason for row in found) else []
-    return [
-        {"cell": row.cell, "kernel": f"{row.kernel} ({row.library})" if row.library else row.kernel}
-        | {name: getattr(row, name) for name in several}
-        | {"H": row.hidden, "B": row.batch, "T": row.length, "pass": row.pass_}
-        | {"us/step": row.us_per_step, "x nn.GRU": row.ratio_to_gru}
-        | {"saved MB": None if row.saved_bytes is None else row.saved_bytes / 1e6}
-        | ({"peak MB": None if row.peak_bytes is None else row.peak_bytes / 1e6} if row.device == "cuda" else {})
-        | {name: getattr(row, name) for name in last}
-        for row in found
-    ]
-
-
-def caption(settings: Bench) -> str:
-    """What ran where, and how it was timed."""
-    versions, here = doctor.versions(), doctor.hardware()
-    machine = here["gpus"][0]["name"] if settings.device == "cuda" else f"{here['cpu']}, {here['instructions']}"
-    how = "median call in the best" if settings.device == "cuda" else "fastest call"
-    given = "ragged: lengths from T to 1, torch.nn packs and pads them; " if settings.ragged else ""
-    return (
-        f"{machine}, {here['cores']} cores; threads: {settings.words('threads')}; {settings.words('dtype')}; "
-        f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
-        f"whole layers, input size = H; {given}denormals flushed on the CPU; {how} of {settings.rounds} rounds, "
-        "in which every layer has its turn; x nn.GRU above 1 is faster than torch.nn.GRU\n"
-        f"{settings.command()}"
-    )
-
-
-def document(settings: Bench, found: Sequence[Row], finished: bool = True) -> dict[str, Any]:
-    """Everything that a reader needs to believe the times, and to take them again."""
-    return {
-        "command": settings.command(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": settings.model_dump(mode="json"),
-        "versions": doctor.versions(),
-        "hardware": doctor.hardware() | {"denormals": "flushed"},
-        "finished": finished,
-        "rows": [row.as_dict() for row in found],
-    }
