@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
 from seqloom.models.embed import Embed
+from seqloom.models.head import Head
 
 
 def test_ids_become_vectors_and_padding_is_zero_and_stays_so():
@@ -46,3 +48,18 @@ def test_it_compiles_without_a_break_where_ids_are_looked_at():
     embed = Embed(7, 4)
     traced = torch.export.export(embed, (torch.tensor([[1, 2]]),)).module()
     torch.testing.assert_close(traced(torch.tensor([[3, 0]])), embed(torch.tensor([[3, 0]])))
+
+
+def test_a_scaled_table_gives_the_same_vectors_from_smaller_numbers_and_a_tied_head_takes_it_as_it_is():
+    torch.manual_seed(0)
+    plain = Embed(9, 16)
+    torch.manual_seed(0)
+    scaled = Embed(9, 16, scaled=True)
+    ids = torch.arange(9)
+    torch.testing.assert_close(scaled(ids), plain(ids))
+    torch.testing.assert_close(scaled.table.weight * 4, plain.table.weight)
+    y = torch.randn(3, 16)
+    heads = [Head(16, embed, tied=True) for embed in (plain, scaled)]
+    for head in heads:
+        nn.init.zeros_(head.linear.bias)
+    torch.testing.assert_close(heads[0](y), heads[1](y))

@@ -11,10 +11,14 @@ from seqloom.errors import InputError
 class Embed(nn.Module):
     """Ids (B, T) -> vectors (B, T, dim), with dropout on the vectors.
 
-    The id `padding` is always the zero vector and learns nothing; None where no id is padding.
+    The id `padding` is always the zero vector and learns nothing; None where no id is padding. `scaled`
+    keeps a table of sqrt(dim) smaller numbers and multiplies what it reads by that: the same vectors, which
+    learn sqrt(dim) times faster, as a Transformer needs (Vaswani et al. 2017, arXiv 1706.03762, 3.4).
     """
 
-    def __init__(self, vocabulary: int, dim: int, dropout: float = 0.0, padding: int | None = 0) -> None:
+    def __init__(
+        self, vocabulary: int, dim: int, dropout: float = 0.0, padding: int | None = 0, *, scaled: bool = False
+    ) -> None:
         super().__init__()
         if vocabulary < 1 or dim < 1:
             raise ValueError(f"vocabulary and dim must be at least 1, got {vocabulary} and {dim}")
@@ -23,11 +27,15 @@ class Embed(nn.Module):
         self.vocabulary, self.output_size, self.padding = vocabulary, dim, padding
         self.table = nn.Embedding(vocabulary, dim, padding_idx=padding)
         self.dropout = nn.Dropout(dropout)
+        self.scale = dim**0.5 if scaled else 1.0
+        if scaled:
+            with torch.no_grad():
+                self.table.weight /= self.scale
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...) -> (..., dim)."""
         check_ids(ids, self.vocabulary, "ids")
-        return self.dropout(self.table(ids))
+        return self.dropout(self.table(ids) * self.scale)
 
 
 def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:

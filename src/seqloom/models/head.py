@@ -11,7 +11,7 @@ class Head(nn.Module):
     """Dropout, then logits = W y + b.
 
     `tied` takes the embedding as W, one table for reading and writing (Press & Wolf 2017, arXiv
-    1608.05859). Its vectors are of length sqrt(H), so y is then divided by that.
+    1608.05859). Where its vectors are of length sqrt(H), as they are unless scaled, y is divided by that.
     """
 
     def __init__(self, width: int, embed: Embed, *, tied: bool = False, dropout: float = 0.0) -> None:
@@ -22,7 +22,7 @@ class Head(nn.Module):
             )
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(width, embed.vocabulary)
-        self.scale = width**-0.5 if tied else 1.0
+        self.scale = width**-0.5 if tied and embed.scale == 1.0 else 1.0
         if tied:
             self.linear.weight = embed.table.weight
 
