@@ -1,0 +1,134 @@
+"""The page in a real browser: Chromium, where there is one."""
+
+import shutil
+
+import pytest
+import sample_page
+
+from seqloom import report
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+playwright = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    report.write(sample_page.page(), folder, {"study": "sample"})
+    return (folder / "report.html").as_uri()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Opens the page; at the end nothing may have been complained of, or asked from outside."""
+    wrong, contexts = [], []
+
+    def show(width=1200, scheme="light", **settings):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, **settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(("file:", "data:")) else None
+        )
+        page.goto(address)
+        return page
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_has_no_serious_fault_of_accessibility(opened, scheme):
+    page = opened(scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+    page.add_style_tag(content=".scroll { background: none !important }")  # axe cannot see through its shadow
+    found = axe.Axe().run(page).response["violations"]
+    serious = [
+        (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
+    ]
+    assert not serious
+
+
+def test_a_phone_shows_the_page_without_sideways_scrolling(opened):
+    page = opened(width=320)
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    assert page.locator(".picture.narrow").first.is_visible() and page.locator(".picture.wide").first.is_hidden()
+
+
+def test_the_legend_hides_a_curve_and_shows_it_again_by_key(opened):
+    page = opened()
+    key = page.locator(".legend button", has_text="lstm").first
+    curve = page.locator(f"figure:has(.legend button) .wide g[data-curve='{key.get_attribute('data-curve')}']").first
+    assert curve.is_visible()
+    key.focus()
+    page.keyboard.press("Enter")
+    assert key.get_attribute("aria-pressed") == "false" and curve.is_hidden()
+    plot = page.locator("figure:has(.legend button) .plot").first
+    plot.hover(position={"x": 300, "y": 120})
+    tip = plot.locator(".tip").inner_text()
+    assert "gru" in tip and "lstm" not in tip
+    key.click()
+    assert key.get_attribute("aria-pressed") == "true" and curve.is_visible()
+
+
+def test_the_arrow_keys_read_a_chart(opened):
+    page = opened()
+    plot = page.locator("#how-far-the-gradient-reaches .plot")
+    plot.focus()
+    page.keyboard.press("End")
+    assert " ".join(plot.locator(".tip").inner_text().split()) == "distance 1,024 attn_rnn 5.1e-10 lstm 0 gru 0"
+    page.keyboard.press("ArrowLeft")
+    assert "distance 512" in plot.locator(".tip").inner_text()
+    page.keyboard.press("Escape")
+    assert plot.locator(".tip").is_hidden()
+
+
+def test_a_table_is_sorted_by_its_headings_with_what_is_missing_below(opened):
+    page = opened()
+    table = page.locator("#leaderboard table")
+    names = lambda: table.locator("tbody th").all_inner_texts()  # noqa: E731
+    first = names()
+    heading = table.locator("thead th", has_text="latency of 1")
+    heading.locator("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert names() == [*first[:-1][::-1], "bag of words"]
+    heading.locator("button").click()
+    assert names() == first
+    heading.locator("button").click()
+    assert heading.get_attribute("aria-sort") is None and names() == first
+
+
+def test_the_button_changes_the_scheme(opened):
+    page = opened()
+    ground = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
+    light = ground()
+    page.locator("#scheme").click()
+    assert ground() != light and page.locator("#scheme").inner_text() == "Light"
+    page.emulate_media(media="print")
+    assert ground() == light  # paper is light whatever the screen was
+
+
+def test_the_page_reads_without_a_script(opened):
+    page = opened(java_script_enabled=False)
+    assert page.locator(".wide g[data-curve]").first.is_visible() and page.locator("#scheme").is_hidden()
