@@ -1,0 +1,76 @@
+"""Jobs for the tests of the engine, found by name from any process."""
+
+import json
+import os
+import signal
+import time
+
+import torch
+
+from seqloom.tasks.registry import open_task
+from seqloom.train import train
+from seqloom.train_settings import Train
+
+
+def numbers(n, folder):
+    """Some that depend on the threads and on the random state, and on nothing else."""
+    x = torch.rand(1000, n)
+    return {"n": n, "sum": x.sum().item(), "threads": torch.get_num_threads()}
+
+
+def who(folder):
+    return {"pid": os.getpid()}
+
+
+def wrong(folder):
+    raise ValueError("the data is empty\nand more")
+
+
+def not_json(folder):
+    return {"value": torch.ones(1)}
+
+
+def killed(times, folder):
+    """Count to 5, each number a checkpoint; the process is killed at 3, so many times."""
+    counted = _lines(folder)
+    deaths = sum(1 for line in counted if line == "dead")
+    for number in range(len(counted) - deaths, 5):
+        if number == 3 and deaths < times:
+            _add(folder, "dead")
+            os.kill(os.getpid(), signal.SIGKILL)
+        _add(folder, str(number))
+    return {"counted": [line for line in _lines(folder) if line != "dead"]}
+
+
+def steps(count, seconds, folder):
+    """Each step is a line with the process that made it; goes on behind the last one."""
+    for step in range(len(_lines(folder)), count):
+        time.sleep(seconds)
+        _add(folder, json.dumps([step, os.getpid()]))
+    return {"steps": [json.loads(line)[0] for line in _lines(folder)]}
+
+
+def training(seed, folder, steps=30):
+    """A small one, that goes on from its checkpoint."""
+    torch.set_flush_denormal(True)
+    settings = Train(steps=steps, validate_every=10, checkpoint_steps=5, hidden=8, embedding=4, seed=seed, device="cpu")
+    run = train(open_task("pattern", steps=10, valid=20, test=20), settings, folder / "run", resume=True)
+    return {"test": [line for line in run.metrics() if line.get("split") == "test"][-1]["loss"]}
+
+
+def _lines(folder):
+    file = folder / "lines.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def _add(folder, line):
+    with (folder / "lines.txt").open("a") as file:
+        file.write(line + "\n")
+
+
+def ranks(folder):
+    """In several processes under torchrun."""
+    from seqloom.training.processes import joined
+
+    with joined(torch.device("cpu")) as together:
+        return {"sum": int(together.total(torch.tensor(together.rank))), "count": together.count}

@@ -1,0 +1,270 @@
+"""The same jobs, the same results, wherever they run and whatever dies meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from seqloom.engine import Cluster, Here, Job, Processes, Result, run
+from seqloom.engines import memory, processes
+from seqloom.engines.call import kept
+from seqloom.engines.processes import InProcesses
+from seqloom.engines.ranks import together
+from seqloom.engines.storage import Storage
+
+
+def numbers(count):
+    return [Job(f"n{n}", "engine_jobs:numbers", {"n": n}) for n in range(1, count + 1)]
+
+
+def values(results):
+    return {result.key: result.value for result in results}
+
+
+def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
+    jobs = [*numbers(6), Job("wrong", "engine_jobs:wrong"), Job("trained", "engine_jobs:training", {"seed": 1})]
+    started = []
+    here = {result.key: result for result in run(jobs, Here(), tmp_path / "here")}
+    there = {result.key: result for result in run(jobs, Processes(2), tmp_path / "there", before=started.append)}
+    assert started == list(here) == [job.key for job in jobs]
+    assert values(here.values()) == values(there.values())
+    assert here["wrong"].failed == there["wrong"].failed == "ValueError: the data is empty"
+    assert here["n1"].value["threads"] == 1 and here["trained"].value["test"] > 0
+
+
+def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "RESTARTS", 2)
+    jobs = [Job("once", "engine_jobs:killed", {"times": 1}), Job("deadly", "engine_jobs:killed", {"times": 9})]
+    results = {result.key: result for result in run([*jobs, *numbers(3)], Processes(2), tmp_path)}
+    assert results["once"].value == {"counted": ["0", "1", "2", "3", "4"]}
+    assert (tmp_path / "once" / "lines.txt").read_text().split() == ["0", "1", "2", "dead", "3", "4"]
+    assert results["deadly"].value is None
+    assert "killed by SIGKILL, as when memory runs out, 3 times" in results["deadly"].failed
+    assert sum(not result.failed for result in results.values()) == 4
+
+
+def test_a_job_that_fails_is_a_result_with_its_reason_and_the_others_go_on(tmp_path):
+    jobs = [
+        Job("wrong", "engine_jobs:wrong"),
+        Job("tensor", "engine_jobs:not_json"),
+        Job("missing", "engine_jobs:no_such_function"),
+        Job("greedy", "engine_jobs:who", gpus=99),
+        *numbers(1),
+    ]
+    results = {result.key: result for result in run(jobs, Here(), tmp_path)}
+    assert "the data is empty\nand more" in (tmp_path / "wrong" / "failed.txt").read_text()
+    assert "not JSON serializable" in results["tensor"].failed
+    assert "no_such_function" in results["missing"].failed
+    assert "needs 99 GPUs" in results["greedy"].failed
+    assert not results["n1"].failed
+    assert all(result.value is None for key, result in results.items() if key != "n1")
+    assert not (tmp_path / "wrong" / "result.json").exists()  # so it is tried again
+
+
+def test_what_has_a_result_is_not_run_again(tmp_path):
+    job, started = Job("me", "engine_jobs:who"), []
+    (first,) = run([job], Here(), tmp_path)
+    (again,) = run([job], Processes(1), tmp_path, before=started.append)
+    assert again == first and again.value == {"pid": os.getpid()} and not started
+    with pytest.raises(ValueError, match="use another key or folder"):
+        list(run([Job("me", "engine_jobs:numbers", {"n": 1})], Here(), tmp_path))
+    (tmp_path / "me" / "result.json").write_text('{"val')  # no process of ours leaves half a file, but a disk may
+    (new,) = run([job], Here(), tmp_path, before=started.append)
+    assert new.value == first.value and started == ["me"]
+
+
+def test_two_workers_are_kept_from_job_to_job_and_do_twice_the_work_of_one(tmp_path):
+    pace = []
+    for workers in (1, 2):
+        ended = []
+
+        def jobs(ended=ended):
+            yield from (Job(f"j{n}", "engine_jobs:steps", {"count": 1, "seconds": 0.2}) for n in range(14))
+            while len(ended) < 14:
+                yield None  # the last one is made when all other results are known
+            yield Job("last", "engine_jobs:who")
+
+        for result in run(jobs(), Processes(workers), tmp_path / str(workers)):
+            ended.append((result.key, time.perf_counter()))
+        lines = (tmp_path / str(workers)).glob("j*/lines.txt")
+        assert len({json.loads(file.read_text())[1] for file in lines}) == workers
+        assert ended[-1][0] == "last"
+        pace.append((ended[13][1] - ended[5][1]) / 8)  # by then all workers have imported torch
+    assert pace[0] / pace[1] > 1.5
+    assert pace[0] < 0.2 + 0.5  # the overhead is a few hundredths where nobody else uses the cores
+
+
+def test_an_iterator_that_waits_for_nothing_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no job is running"):
+        list(run([None], Here(), tmp_path))
+
+
+PARENT = """
+from seqloom.engine import Job, Processes, run
+jobs = [Job("short", "engine_jobs:who"), Job("long", "engine_jobs:steps", {"count": 600, "seconds": 0.1})]
+for result in run(jobs, Processes(1), "out"):
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_workers_end_with_their_parent_and_what_is_finished_is_kept(number, tmp_path):
+    lines = tmp_path / "out" / "long" / "lines.txt"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        stderr=subprocess.PIPE,
+    )
+    until(lines.exists)
+    until(lines.read_text)
+    worker = Path("/proc", str(json.loads(lines.read_text().splitlines()[0])[1]))
+    parent.send_signal(number)
+    error = parent.communicate(timeout=20)[1]
+    assert (b"KeyboardInterrupt" in error) == (number == signal.SIGINT)
+    until(lambda: not worker.exists())
+    assert kept(Job("short", "engine_jobs:who"), tmp_path / "out") is not None
+
+
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_a_second_job_waits_where_memory_would_not_do_for_both(tmp_path, monkeypatch):
+    class Idle:
+        def __init__(self, *_):
+            self.process = self
+            self.pid = 0
+
+        def send(self, job):
+            pass
+
+    monkeypatch.setattr(processes, "Worker", Idle)
+    monkeypatch.setattr(memory, "free", lambda: 10e9)
+    monkeypatch.setattr(memory, "used", lambda _: 1e9)
+    place, job = InProcesses(tmp_path, 2), Job("a", "engine_jobs:who")
+    assert place.fits(job)  # nothing is known yet
+    place.peaks[job.function] = int(6e9)
+    assert place.fits(job)
+    place.start(job)
+    assert not place.fits(Job("b", job.function))  # 5 of the 10 are promised, and 6 are needed
+    assert place.fits(Job("c", "engine_jobs:other"))
+
+
+def test_the_peak_of_memory_is_that_of_the_last_job():
+    memory.forget_peak()
+    before = memory.peak()
+    block = bytearray(200_000_000)
+    assert memory.peak() - before > 150e6 and memory.used(os.getpid()) > 150e6 and memory.free() > 0
+    del block
+    memory.forget_peak()
+    assert memory.peak() - before < 100e6
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        (Job("a/b", "m:f"), "'a/b' cannot be one"),
+        (Job("..", "m:f"), "cannot be one"),
+        (Job("a", "f"), "package.module:name"),
+        (Job("a", "m:f", {"x": {1}}), "JSON cannot hold"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused(job, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        list(run([job], Here(), tmp_path))
+
+
+def test_who_comes_second_to_a_job_waits_and_takes_the_result(tmp_path):
+    results, job = [], Job("slow", "engine_jobs:steps", {"count": 2, "seconds": 0.2})
+    both = [threading.Thread(target=lambda: results.extend(run([job], Here(), tmp_path))) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert results[0] == results[1]
+    assert len((tmp_path / "slow" / "lines.txt").read_text().splitlines()) == 2
+
+
+def test_two_jobs_of_one_key_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="two jobs have the key 'n1'"):
+        list(run(numbers(1) * 2, Here(), tmp_path))
+    with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
+        Processes(0)
+
+
+def test_a_job_for_several_gpus_runs_under_torchrun(tmp_path):
+    assert together(Job("a", "engine_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}
+
+
+def test_copies_in_a_storage_are_whole_and_the_newest_one_is_fetched(tmp_path):
+    own, other, place = tmp_path / "own", tmp_path / "other", f"file://{tmp_path}/store"
+    (own / "last").mkdir(parents=True)
+    Storage(place, "a").fetch(other)
+    assert not other.exists()
+    storage = Storage(place, "a")
+    for text in ("one", "two"):
+        (own / "last" / "state").write_text(text)
+        storage.keep(own)
+        storage.keep(own)  # nothing has changed
+    (tmp_path / "store/a/half").mkdir()  # a copy that was not finished
+    (own / "new").touch()
+    Storage(place, "a").keep(own)
+    Storage(place, "a").fetch(other)
+    assert (other / "last" / "state").read_text() == "two" and (other / "new").exists()
+    assert len(list((tmp_path / "store/a").iterdir())) == 3  # latest, what it names, and the half one
+
+
+def test_no_cluster_at_the_address_is_said_within_ten_seconds(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    began = time.monotonic()
+    for address in ("127.0.0.1:1", "nowhere.invalid:6379", "nonsense"):
+        with pytest.raises(ValueError, match=f"no Ray cluster at '{address}'; start one with"):
+            run([], Cluster(address), tmp_path)
+    assert time.monotonic() - began < 10
+
+
+def test_a_cluster_without_ray_names_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install seqloom\[cluster\]"):
+        run([], Cluster(), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_machine_that_is_killed_costs_a_cluster_no_row(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster as Machines
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    jobs = [Job(f"t{seed}", "engine_jobs:training", {"seed": seed}) for seed in range(4)]
+    jobs += [Job(f"s{n}", "engine_jobs:steps", {"count": 20, "seconds": 0.1}) for n in range(4)]
+    expected = values(run([job for job in jobs if job.key[0] == "t"], Here(), tmp_path / "here"))
+    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    machines = Machines(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    try:
+        second = machines.add_node(**small)
+        results: list[Result] = []
+        for result in run(jobs, Cluster(machines.address), tmp_path / "there"):
+            results.append(result)
+            if len(results) == len(expected) + 1:  # two jobs of steps are under way, on both
+                time.sleep(0.3)
+                threading.Thread(target=machines.remove_node, args=[second], kwargs={"allow_graceful": False}).start()
+        impossible = Job("impossible", "engine_jobs:who", gpus=2)
+        (hopeless,) = run([impossible], Cluster(machines.address), tmp_path / "there")
+    finally:
+        machines.shutdown()
+    found = values(results)
+    assert expected == {key: value for key, value in found.items() if key in expected}
+    assert all(found[f"s{n}"] == {"steps": list(range(20))} for n in range(4))
+    assert "no machine of the cluster has 2 GPUs" in hopeless.failed
