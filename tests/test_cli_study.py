@@ -49,9 +49,6 @@ def tiny(monkeypatch):
         def verdict(self, rows):
             return f"There are {len(rows)}."
 
-        def plot(self, rows, path):
-            path.write_text("drawn")
-
     return Tiny
 
 
@@ -95,25 +92,23 @@ def test_quick_is_smaller_and_json_is_the_document(here, tiny):
     assert {"date", "versions", "hardware"} <= document.keys()
 
 
-def test_out_gets_the_document_and_the_picture(here, tiny, tmp_path):
-    folder = tmp_path / "new" / "folder"
-    code, _, err = here("study", "tiny", "--out", str(folder))
-    assert code == 0 and str(folder / "tiny.svg") in err
-    assert sorted(file.name for file in folder.iterdir()) == ["tiny.json", "tiny.svg"]
-    assert json.loads((folder / "tiny.json").read_text())["verdict"] == "There are 3."
+def test_out_gets_a_page_a_sheet_and_the_document(here, tiny, tmp_path):
+    code, _, err = here("study", "tiny", "--out", str(tmp_path / "new"))
+    folder = tmp_path / "new" / "tiny-fair"
+    assert code == 0 and str(folder / "report.html") in err
+    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "report.md", "study.json", "tiny.csv"]
+    assert json.loads((folder / "study.json").read_text())["verdict"] == "There are 3."
 
 
-def test_a_picture_that_fails_leaves_the_old_one_and_no_rest(here, tiny, tmp_path, monkeypatch):
-    def fails(self, rows, path):
-        path.write_text("half")
-        raise ValueError("no colours")
-
-    (tmp_path / "tiny.svg").write_text("old")
-    monkeypatch.setattr(tiny, "plot", fails)
-    code, _, err = here("study", "tiny", "--out", str(tmp_path))
-    assert code == 2 and err.splitlines()[-1] == "seqloom: no colours"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny.json", "tiny.svg"]
-    assert (tmp_path / "tiny.svg").read_text() == "old"
+def test_flags_choose_and_the_command_says_so(here, tiny, monkeypatch):
+    document = json.loads(here("study", "parameters", "--protocol", "seed", "--json")[1])
+    assert document["command"] == "seqloom study parameters --protocol seed" and document["protocol"] == "seed"
+    gradients = study.find("gradients")
+    monkeypatch.setattr(gradients, "run", lambda *_: iter(()))
+    words = ["study", "gradients", "--quick", "--models", "gru, rnn", "--seeds", "2", "--json"]
+    document = json.loads(here(*words)[1])
+    assert document["command"] == "seqloom study gradients --quick --models gru,rnn --seeds 2"
+    assert (document["settings"]["models"], document["settings"]["seeds"]) == (["gru", "rnn"], 2)
 
 
 def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path, monkeypatch):
@@ -122,23 +117,27 @@ def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path,
     document = json.loads(out)
     assert code == 130 and "interrupted" in err
     assert document["rows"] == [{"n": 0}] and not document["finished"]
-    assert document["verdict"] == "Interrupted: no verdict."
-    assert json.loads((tmp_path / "tiny.json").read_text()) == document
+    assert document["verdict"].startswith("Not finished; so far: ")
+    assert json.loads((tmp_path / "tiny-fair" / "study.json").read_text()).items() >= document.items()
 
 
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
     (tmp_path / "file").write_text("")
     for words, said in (
         (["complexiti"], "there is no study 'complexiti'; did you mean 'complexity'?"),
-        (["xyz"], "there is no study 'xyz'; known are complexity"),
+        (["xyz"], "there is no study 'xyz'; known are ablation, adding, applications, co"),
         (["complexity", "--out", str(tmp_path / "file")], "is a file; name a folder"),
         (["complexity", "--quik"], "--quick"),
+        (["complexity", "--protocol", "seed"], "'complexity' has no protocol 'seed'"),
+        (["complexity", "--models", "gru"], "'complexity' has no models to choose"),
+        (["adding", "--seeds", "0"], "seeds must be at least 1, got 0"),
+        (["adding", "--models", "gruu"], "did you mean 'gru'"),
     ):
         code, out, err = here("study", *words)
         assert (code, out) == (2, "")
         assert err.startswith("seqloom: ") and err.count("\n") == 1 and said in err
 
 
-def test_a_table_is_not_a_study(here):
-    assert "table" not in study.known()
-    assert here("study", "table")[0] == 2 and "seqloom.studies.table" in sys.modules
+def test_what_studies_share_is_not_a_study(here):
+    assert "ledger" not in study.known()
+    assert here("study", "ledger")[0] == 2 and "seqloom.studies.ledger" in sys.modules

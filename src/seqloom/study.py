@@ -1,42 +1,85 @@
-"""The contract of a study: a question, its measurements, and the table, the sentence and the picture they make."""
+"""The contract of a study: a question, its measurements, and the page that they make."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from seqloom.page import Block, Page, Table
+
 Settings = TypeVar("Settings")  # a frozen dataclass
 Row = TypeVar("Row")  # a frozen dataclass whose str() is one line for the log
+
+PROTOCOLS = ("fair", "seed")
+TOLD = ("models", "seeds", "effort")  # settings that have a flag of their own
 
 
 class Study(Generic[Settings, Row]):
     """A subclass names itself as its file in `studies/`, and writes what raises here.
 
-    Its docstring's first line says what it shows. `full` and `quick` are its settings without and with
-    --quick. `run` calls `before` once for each of `parts`, with what comes next, and yields a row as
-    soon as it is known; the other functions make do with the rows there are.
+    Its docstring's first line says what it shows. `full` and `quick` are its settings under the fair
+    protocol, `seed` and `seed_quick` those under which the document made its numbers, where it has
+    some. `run` calls `before` once for each of `parts`, with what comes next, and yields a row as soon
+    as it is known; the other functions make do with the rows there are. What is worth keeping between
+    runs goes into `folder`, if there is one.
     """
 
     registry: ClassVar[dict[str, type[Study[Any, Any]]]] = {}
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     full: Settings
     quick: Settings
+    seed: Settings | None = None
+    seed_quick: Settings | None = None
 
-    def __init_subclass__(cls, *, name: str) -> None:
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        super().__init_subclass__()
         cls.name = name
-        Study.registry[name] = cls
+        if name:  # one without is a base for others
+            Study.registry[name] = cls
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = self.full if settings is None else settings
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        protocol: str = "fair",
+        folder: Path | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.settings = self.chosen(protocol) if settings is None else settings
+        self.protocol, self.folder, self.device = protocol, folder, device
+
+    @classmethod
+    def chosen(
+        cls,
+        protocol: str = "fair",
+        quick: bool = False,
+        models: Sequence[str] = (),
+        seeds: int | None = None,
+        effort: float | None = None,
+    ) -> Settings:
+        """The settings that these flags ask for."""
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+        if protocol == "seed" and cls.seed is None:
+            raise ValueError(f"study {cls.name!r} has no protocol 'seed': no document has printed it; take 'fair'")
+        if seeds is not None and seeds < 1:
+            raise ValueError(f"seeds must be at least 1, got {seeds}")
+        if effort is not None and effort <= 0:
+            raise ValueError(f"effort must be above 0, got {effort}")
+        as_printed = cls.seed_quick if quick and cls.seed_quick is not None else cls.seed
+        settings: Any = as_printed if protocol == "seed" else cls.quick if quick else cls.full
+        given = {"models": tuple(models) or None, "seeds": seeds, "effort": effort}
+        has = {field.name for field in fields(settings)}
+        for name in TOLD:
+            if given[name] is not None and name not in has:
+                raise ValueError(f"study {cls.name!r} has no {name} to choose; leave --{name} out")
+        return replace(settings, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def parts(self) -> int:
@@ -57,13 +100,23 @@ class Study(Generic[Settings, Row]):
         """What all rows together say, in a sentence or two."""
         raise NotImplementedError
 
-    def plot(self, rows: Sequence[Row], path: Path) -> None:
-        raise NotImplementedError
+    def blocks(self, rows: Sequence[Row]) -> list[Block]:
+        """What the page shows below the verdict."""
+        return [Table(self.name, self.table(rows), self.caption())]
 
     def command(self) -> str:
         """The command line that makes the same study; settings given in Python have none."""
-        flags = {self.full: "", self.quick: " --quick"}  # of equal ones the last, so a study may have one size
-        return f"seqloom study {self.name}{flags[self.settings]}" if self.settings in flags else ""
+        for quick in (False, True):
+            usual: Any = self.chosen(self.protocol, quick)
+            mine = {name: getattr(self.settings, name) for name in TOLD if hasattr(usual, name)}
+            if replace(usual, **mine) != self.settings:
+                continue
+            words = ["seqloom study", self.name]
+            words += ["--protocol seed"] if self.protocol == "seed" else []
+            words += ["--quick"] if quick else []
+            words += [f"--{n} {_flag(v)}" for n, v in mine.items() if v != getattr(usual, n)]
+            return " ".join(words + ([f"--device {self.device}"] if self.device != "cpu" else []))
+        return ""
 
     def document(self, rows: Sequence[Row], finished: bool = True) -> dict[str, Any]:
         """Everything that a reader needs to believe the table, and to make it again."""
@@ -72,16 +125,35 @@ class Study(Generic[Settings, Row]):
         return {
             "study": self.name,
             "shows": shows(type(self)),
+            "protocol": self.protocol,
             "command": self.command(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": asdict(self.settings),  # type: ignore[call-overload]
+            "device": self.device,
             "versions": doctor.versions(),
             "hardware": doctor.hardware(),
             "finished": finished,
             "rows": [asdict(row) for row in rows],  # type: ignore[call-overload]
+            "table": self.table(rows),
             "caption": self.caption(),
-            "verdict": self.verdict(rows) if finished else "Interrupted: no verdict.",
+            "verdict": self._said(rows, finished),
         }
+
+    def _said(self, rows: Sequence[Row], finished: bool) -> str:
+        if finished:
+            return self.verdict(rows)
+        return f"Not finished; so far: {self.verdict(rows)}" if rows else "Interrupted: no verdict."
+
+    def page(self, rows: Sequence[Row], document: dict[str, Any]) -> Page:
+        """The rows as something one would send to a colleague; `document` is theirs."""
+        facts = ("command", "date", "protocol", "settings", "device", "hardware", "versions", "finished")
+        title = f"{self.name}: {shows(type(self)).rstrip('.')}"
+        blocks = self.blocks(rows) if rows else []
+        return Page(title, document["verdict"], blocks, {name: document[name] for name in facts})
+
+
+def _flag(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def known() -> list[str]:
@@ -110,27 +182,3 @@ def _files() -> list[str]:
 def shows(kind: type[Study[Any, Any]]) -> str:
     """What a study shows, in a line."""
     return (kind.__doc__ or "").strip().partition("\n")[0]
-
-
-def write(study: Study[Any, Any], rows: Sequence[Any], document: dict[str, Any], folder: Path) -> list[Path]:
-    """NAME.json and, where there are rows, NAME.svg in this folder; each is there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{study.name}.json"]
-    with _whole(files[0]) as work:
-        work.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    if rows:
-        files.append(folder / f"{study.name}.svg")
-        with _whole(files[1]) as work:
-            study.plot(rows, work)
-    return files
-
-
-@contextmanager
-def _whole(file: Path) -> Iterator[Path]:
-    """A name to write to, which becomes the file's when all is written."""
-    work = file.with_name(f".{os.getpid()}-{file.name}")
-    try:
-        yield work
-        os.replace(work, file)
-    finally:
-        work.unlink(missing_ok=True)

@@ -117,7 +117,8 @@ def test_the_document_and_the_table_have_every_form(rows):
     assert Complexity(Complexity.quick).command() == "seqloom study complexity --quick"
 
 
-def test_it_is_drawn(rows, tmp_path):
-    file = tmp_path / "complexity.svg"
-    Complexity(TINY).plot(list(rows.values()), file)
-    assert file.read_text().startswith("<?xml")
+def test_its_page_has_a_curve_for_every_form(rows):
+    table, *charts = Complexity(TINY).blocks(list(rows.values()))
+    assert len(table.rows) == len(FORM) and len(charts) == 3
+    assert all([curve.name for curve in chart.curves] == list(FORM) for chart in charts)
+    assert charts[0].curves[0].x == [float(T) for T in rows["RNN"].lengths]

@@ -75,7 +75,7 @@ class LocalAttention(Heads):
         """Each block of queries at its blocks of keys and at the global steps: (B, heads, T, d)."""
         T, S, b = rows.q.shape[2], rows.k.shape[2], self.pattern.block
         n = -(-T // b)  # one block of few queries looks at all there is
-        numbers = torch.tensor(self.pattern.blocks(n, self.causal) if n > 1 else [[0]], device=rows.q.device)
+        numbers = self._numbers(n, rows.q.device)
         q = _cut(rows.q, n, b if n > 1 else T)  # (B, n, b, heads, d)
         k, v = (_cut(t, n, b if n > 1 else S) for t in (rows.k, rows.v))
         there = numbers.clamp(0, n - 1).flatten()
@@ -86,6 +86,16 @@ class LocalAttention(Heads):
         q, k, v = q.flatten(0, 1).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         y = self._ask(q, k, v, i.flatten(0, 1), j.flatten(0, 1), allowed.flatten(0, 1).unsqueeze(1))
         return y.transpose(1, 2).unflatten(0, (-1, n)).flatten(1, 2)[:, :T].transpose(1, 2)
+
+    def _numbers(self, n: int, device: torch.device) -> Tensor:
+        """(n, blocks of keys); counted on the device where nothing is drawn, so that a CUDA graph can hold it."""
+        if n == 1:
+            return torch.zeros(1, 1, dtype=torch.long, device=device)
+        if self.pattern.random_blocks:
+            return torch.tensor(self.pattern.blocks(n, self.causal), device=device)
+        reach = -(-self.pattern.window // self.pattern.block)
+        near = torch.arange(-reach, 1 + reach * (not self.causal), device=device)
+        return torch.arange(n, device=device).unsqueeze(1) + near
 
     def _pairs(self, rows: _Rows, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Positions of queries (B, n, b) and keys (B, n, columns), and who may look at whom."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -16,11 +17,23 @@ def study(
     /,
     *,
     list: Annotated[bool, Parameter(help="Name every study, and what it shows.")] = False,
+    protocol: Annotated[
+        Literal["fair", "seed"], Parameter(help="fair: equal sizes, tuning and several seeds; seed: as the document.")
+    ] = "fair",
     quick: Annotated[bool, Parameter(help="A smaller form of it, in about a minute.")] = False,
-    out: Annotated[Path | None, Parameter(help="A folder for NAME.json and NAME.svg, a picture.")] = None,
+    models: Annotated[str, Parameter(help="Some of its models, as a,b.")] = "",
+    seeds: Annotated[int | None, Parameter(help="So many seeds in place of its own number.")] = None,
+    effort: Annotated[float | None, Parameter(help="Train for this share of its steps, such as 0.5.")] = None,
+    out: Annotated[
+        Path | None,
+        Parameter(help="A folder for NAME-PROTOCOL/: a page, its tables, and trials, from which it goes on."),
+    ] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"] | None, Parameter(help="Where it trains; by default cuda, where there is one.")
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Measure what a chapter claims: a table, a sentence, a picture.
+    """Measure what a document claims: a table, a verdict, a page.
 
     Parameters
     ----------
@@ -28,6 +41,8 @@ def study(
         Which study; `seqloom study --list` names them all.
     """
     with console.working("loading"):
+        import torch
+
         from seqloom import study as studies
 
         if list or name is None:
@@ -37,7 +52,12 @@ def study(
         kind = studies.find(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; name a folder")
-    one = kind(kind.quick if quick else kind.full)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch finds no CUDA device here; leave it out or say cpu")
+    chosen = kind.chosen(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
+    folder = None if out is None else out / f"{name}-{protocol}"
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    one = kind(chosen, protocol=protocol, folder=folder, device=place)
     found: Any = []
     finished = False
     try:
@@ -49,13 +69,28 @@ def study(
     except KeyboardInterrupt:
         console.note("interrupted: this is what was finished")
     document = one.document(found, finished)
-    if out is not None:
+    if folder is not None:
+        from seqloom import report
+
         with console.working("writing"):
-            for file in studies.write(one, found, document, out):
+            for file in report.write(one.page(found, document), folder, document):
                 console.note(f"written: {file}")
     if json:
         console.show_json(document)
     else:
-        console.show_table(one.table(found))
+        console.show_table(_shown(document["table"]))
         print(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
     return 0 if finished else INTERRUPTED
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """With as many digits as numbers of their size need."""
+    from seqloom.report.text import column
+
+    if not rows:
+        return rows
+    columns = {
+        name: [v if isinstance(v, int) else t for v, t in zip(values, column(values), strict=True)]
+        for name, values in ((name, [row[name] for row in rows]) for name in rows[0])
+    }
+    return [{name: columns[name][i] for name in columns} for i in range(len(rows))]

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seqloom.measure import saved_bytes
+from seqloom.page import Block, Chart, Curve, Table
 from seqloom.studies.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
 from seqloom.study import Study
 from seqloom.timing import ROUND
@@ -158,12 +158,12 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         s = self.settings
         return (
             f"one sequence, d = {s.width}, {HEADS} heads, w = {WINDOW}, chunks of {CHUNK}, convolutions of {KERNEL}; "
-            "causal, float32, one thread\n"
-            "one layer; but a TCN as deep as T needs, and RNN + attention with a window of T\n"
+            "causal, float32, one thread.\n"
+            "one layer; but a TCN as deep as T needs, and RNN + attention with a window of T.\n"
             f"exponents: slopes of log against log over the upper {s.fitted} of {s.lengths} lengths, "
-            f"each {s.ratio:.2f} times the one before; +- is their 95% t-interval\n"
-            "  counted: multiply-adds of the forward; measured: processor time of forward and backward, "
-            f"fastest of {s.rounds} rounds; kept: bytes saved for the backward\n"
+            f"each {s.ratio:.2f} times the one before; +- is their 95% t-interval;\n"
+            "counted: multiply-adds of the forward; measured: processor time of forward and backward, "
+            f"fastest of {s.rounds} rounds; kept: bytes saved for the backward.\n"
             "in order, path: counted; layers: with so many the gradient goes from the last step to the first, "
             "with one fewer it does not; ms, MB: at the longest T"
         )
@@ -182,10 +182,21 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         text += f" Away from the count by more than {NEAR} and the interval: {_and(off)}." if off else ""
         return text + (f" Gradients contradict the counted layers: {_and(wrong)}." if wrong else "")
 
-    def plot(self, rows: Sequence[Growth], path: Path) -> None:
-        from seqloom.pictures import growth
+    def blocks(self, rows: Sequence[Growth]) -> list[Block]:
+        panels: tuple[tuple[str, str, Callable[[Growth], Sequence[float]]], ...] = (
+            ("Time of forward and backward", "ms", lambda row: [1e3 * s for s in row.seconds]),
+            ("Kept for the backward", "MB", lambda row: [b / 1e6 for b in row.saved_bytes]),
+            ("Longest path, counted", "steps", lambda row: row.path),
+        )
+        charts = [
+            Chart(title, "length T", unit, [_curve(row, values(row)) for row in rows], log_x=True, log_y=True)
+            for title, unit, values in panels
+        ]
+        return [Table("Exponents and paths", self.table(rows), self.caption()), *charts]
 
-        growth(rows, path)
+
+def _curve(row: Growth, values: Sequence[float]) -> Curve:
+    return Curve(row.form, [float(T) for T in row.lengths], [float(v) for v in values])
 
 
 def _call(layer: nn.Module, x: Tensor) -> None:

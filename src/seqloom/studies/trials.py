@@ -1,0 +1,248 @@
+"""Studies whose rows are trainings: conditions x models x seeds, of equal size, equally tuned, resumable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.page import Block
+from seqloom.studies import shown
+from seqloom.studies.conditions import TEST, TUNING, VALID, Condition, Settings, Spec
+from seqloom.studies.contenders import hidden_size, multiple, starts, trained
+from seqloom.studies.ledger import Ledger
+from seqloom.studies.outcome import Metric, Trial, contests, said
+from seqloom.study import Study
+from seqloom.training.many import Recipe, Trained, Training, train_many
+from seqloom.training.small import small_models_on_cpu
+
+Batch = tuple[Tensor, ...]
+Draw = Callable[[torch.Generator, torch.device], Batch]
+Told = TypeVar("Told", bound=Settings)
+
+
+class Trials(Study[Told, Trial]):
+    """A subclass says its metrics, the first of which decides, and writes `build`, `draw`, `loss` and `score`."""
+
+    metrics: ClassVar[tuple[Metric, ...]]
+    against: ClassVar[str] = "attn_rnn"  # the model that the others are compared with
+    axis: ClassVar[str] = "length T"
+    version: ClassVar[int] = 1  # to be raised when a trial of the same settings means something else
+
+    def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        """A model of this size; called with the random state of its seed."""
+        raise NotImplementedError
+
+    def draw(self, condition: Condition) -> Draw:
+        """A function that draws a training batch on the device: the same shapes always, no waiting for the host."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+    def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
+        """Every metric by name, on "valid" or "test"."""
+        raise NotImplementedError
+
+    def trivial(self, condition: Condition) -> float | None:
+        """What the first metric is without a model."""
+        return None
+
+    def printed(self, condition: Condition, model: str) -> float | None:
+        """What the document has for the first metric."""
+        return None
+
+    def at(self, condition: Condition) -> float | None:
+        """Where the condition stands on an x axis, if anywhere."""
+        return None
+
+    def kind(self, condition: Condition) -> str:
+        """Conditions of one kind share a chart."""
+        return ""
+
+    def multiple(self, model: str) -> int:
+        """Of which the hidden size is one."""
+        return multiple(model, self.device)
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        """Learning rates and starts, as many for every model."""
+        return list(product(self.settings.lrs, starts(model, self.settings.starts)))
+
+    @property
+    def parts(self) -> int:
+        pairs = [(c, m) for c in self.settings.conditions for m in self.models(c)]
+        return sum(self.settings.seeds + (len(self.grid(m)) if self._tunes(c, m) else 0) for c, m in pairs)
+
+    def models(self, condition: Condition) -> list[str]:
+        return [m for m in self.settings.models if not condition.models or m in condition.models]
+
+    def steps(self, condition: Condition) -> int:
+        """Of training."""
+        return max(1, round(self.settings.effort * condition.steps))
+
+    def _tunes(self, condition: Condition, model: str) -> bool:
+        return len(self.grid(model)) > 1 and not (condition.tuned_at or condition.after)
+
+    def run(self, before: Callable[[str], None]) -> Iterator[Trial]:
+        self._check()
+        self._sizes: dict[tuple[str, str], int] = {}
+        self._kept: dict[tuple[str, str, int], nn.Module | None] = {}  # models that a later condition goes on with
+        self.ledger = Ledger(self.folder)
+        chosen: dict[tuple[str, str], tuple[float, str]] = {}
+        for c in self.settings.conditions:
+            models = self.models(c)
+            tuning = [
+                Spec(c, m, *setting, TUNING, VALID) for m in models if self._tunes(c, m) for setting in self.grid(m)
+            ]
+            tried = []
+            for trial in self._all(tuning, before):
+                tried.append(trial)
+                yield trial
+            for m in models:
+                earlier = c.tuned_at or c.after
+                chosen[c.name, m] = chosen[earlier, m] if earlier else self._best(tried, m)
+            results = [
+                Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.settings.seeds)
+            ]
+            yield from self._all(results, before)
+
+    def _check(self) -> None:
+        """Before anything is trained."""
+        seen: dict[str, list[str]] = {}
+        for c in self.settings.conditions:
+            for model in self.models(c):
+                self.grid(model)  # or an error that names the model
+                for earlier in filter(None, (c.tuned_at, c.after)):
+                    if model not in seen.get(earlier, ()):
+                        raise ValueError(f"condition {c.name!r} builds on {earlier!r}, where {model!r} is not trained")
+            seen[c.name] = self.models(c)
+
+    def _best(self, tried: Sequence[Trial], model: str) -> tuple[float, str]:
+        first = self.metrics[0]
+        scored = [t for t in tried if t.model == model and not t.failed]
+        if not scored:
+            return self.grid(model)[0]
+        best = min(scored, key=lambda t: t.scores[first.name] * (1 if first.lower else -1))
+        return best.lr, best.start
+
+    def _all(self, specs: list[Spec], before: Callable[[str], None]) -> Iterator[Trial]:
+        """Those that are known already, then the others, a group at a time."""
+        missing = []
+        for spec in specs:
+            known = self.ledger.get(self.key(spec))
+            if known is None or self._goes_on(spec):
+                missing.append(spec)
+            else:
+                before(str(spec))
+                yield Trial(**known)
+        for begin in range(0, len(missing), self.settings.together):
+            group = missing[begin : begin + self.settings.together]
+            for spec, trial in zip(group, self._train(group), strict=True):
+                before(str(spec))
+                self.ledger.add(self.key(spec), asdict(trial))
+                yield trial
+
+    def _goes_on(self, spec: Spec) -> bool:
+        """Whether a later condition still wants the model that is trained here."""
+        later = [c for c in self.settings.conditions if c.after == spec.condition.name and spec.split == TEST]
+        following = [Spec(c, spec.model, spec.lr, spec.start, spec.seed, TEST) for c in later]
+        return any(self.ledger.get(self.key(f)) is None or self._goes_on(f) for f in following)
+
+    def key(self, spec: Spec) -> dict[str, Any]:
+        """Everything that determines a trial."""
+        way = [spec.condition]
+        while way[-1].after:
+            way.append(next(c for c in self.settings.conditions if c.name == way[-1].after))
+        return {
+            "study": f"{self.name}-{self.protocol}",
+            "version": self.version,
+            "conditions": [{"name": c.name, "steps": self.steps(c), "task": c.task} for c in way],
+            "model": [spec.model, self.hidden(spec.model, spec.condition), spec.start],
+            "training": {"batch": self.settings.batch, "lr": spec.lr, "seed": spec.seed, "device": self.device},
+            "scored": {spec.split: self.settings.valid if spec.split == VALID else self.settings.test},
+        }
+
+    def hidden(self, model: str, condition: Condition) -> int:
+        """The hidden size that spends the parameter budget."""
+        s, place = self.settings, (model, condition.name)
+        if s.hidden:
+            return s.hidden
+        if place not in self._sizes:
+            with torch.random.fork_rng(devices=[]):
+                start = self.grid(model)[0][1]
+                build = partial(_sized, self, model, start, condition)
+                self._sizes[place] = hidden_size(build, s.budget, self.multiple(model))
+        return self._sizes[place]
+
+    def _train(self, group: Sequence[Spec]) -> list[Trial]:
+        device = torch.device(self.device)
+        with small_models_on_cpu():
+            done = train_many([self._training(spec) for spec in group], device)
+            return [self._scored(spec, one, device) for spec, one in zip(group, done, strict=True)]
+
+    def _training(self, spec: Spec) -> Training:
+        c = spec.condition
+        if c.after:
+            model: Callable[[], Any] = partial(self._kept.get, (c.after, spec.model, spec.seed))
+        else:
+            model = partial(self.build, spec.model, self.hidden(spec.model, c), spec.start, c)
+        return Training(str(spec), model, self.draw(c), self.loss, Recipe(self.steps(c), spec.lr), spec.seed)
+
+    def _scored(self, spec: Spec, one: Trained, device: torch.device) -> Trial:
+        c, scores, failed = spec.condition, {}, one.failed
+        if any(later.after == c.name for later in self.settings.conditions):
+            self._kept[c.name, spec.model, spec.seed] = one.model
+        if one.model is not None and not failed:
+            with torch.no_grad():
+                scores = self.score(one.model.eval(), c, spec.split, device)
+            wrong = [f"{name} is {value}" for name, value in scores.items() if not math.isfinite(value)]
+            failed = wrong[0] if wrong else ""
+        return Trial(
+            condition=c.name,
+            model=spec.model,
+            lr=spec.lr,
+            start=spec.start,
+            seed=spec.seed,
+            split=spec.split,
+            hidden=self.hidden(spec.model, c),
+            parameters=0 if one.model is None else trained(one.model),
+            scores={} if failed else scores,
+            losses=[float(f"{loss:.4g}") for loss in one.losses if math.isfinite(loss)],
+            ms_per_step=1e3 * one.seconds_per_step or None,
+            failed=failed,
+        )
+
+    def caption(self) -> str:
+        """The fair protocol in words."""
+        s = self.settings
+        size = f"h = {s.hidden}" if s.hidden else f"hidden sizes solved for {s.budget:,} trained parameters"
+        if self.device == "cuda" and not s.hidden:
+            size += " (in steps of 64 for rnn, lstm and gru, of 16 for attn_rnn: where their kernels are fast)"
+        tried = f"learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {len(s.starts)} starts"
+        chosen = f"{tried} tried for every model on {s.valid:,} validation sequences with a seed of its own; "
+        return (
+            f"a fresh model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
+            f"{chosen if len(s.lrs) * len(s.starts) > 1 else ''}then {s.seeds} fresh seeds, "
+            f"{s.test:,} test sequences; low, high: 95% t-interval over seeds.\n"
+            f"on {self.device} in float32{', AttnRNN under bfloat16 autocast' if self.device == 'cuda' else ''}; "
+            "ms a step: while the others of its group train too."
+        )
+
+    def table(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
+        return shown.table(self, rows)
+
+    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+        return shown.blocks(self, rows)
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        return said(contests(rows, self.metrics[0], self.against), self.against)
+
+
+def _sized(study: Trials[Any], model: str, start: str, condition: Condition, hidden: int) -> nn.Module:
+    return study.build(model, hidden, start, condition)

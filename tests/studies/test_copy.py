@@ -1,0 +1,67 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from seqloom.studies.conditions import Condition
+from seqloom.studies.copy import KINDS, PRINTED, Copy, at, span
+from seqloom.studies.outcome import Trial
+
+CPU = torch.device("cpu")
+
+
+class Said(torch.nn.Module):
+    """Says what it is given, whatever it reads."""
+
+    def __init__(self, y):
+        super().__init__()
+        self.y = y
+
+    def forward(self, x):
+        return 50.0 * F.one_hot(self.y.clamp(min=0), KINDS + 1).float()
+
+
+@pytest.mark.parametrize("form", ["delay", "selective", "third"])
+def test_the_right_answer_scores_1_and_the_model_fits_the_problem(form):
+    study, condition = Copy(), at(12, 1, form, count=4)
+    x, y = study.draw(condition)(torch.Generator().manual_seed(0), CPU)
+    assert x.shape == (64, span(condition.task))
+    right = study.measure(Said(y), x, y)
+    assert right["accuracy"] == 1 and right["loss"] < 1e-6
+    asked = y > 0
+    wrong = study.measure(Said(torch.where(asked, y % (KINDS - 1) + 1, y)), x, y)
+    assert wrong["accuracy"] == 0
+    model = study.build("gru", 8, "default", condition)
+    assert model(x).shape == (*x.shape, KINDS if form == "third" else KINDS + 1)
+    study.loss(model, (x, y)).backward()
+
+
+def test_the_documents_numbers_stand_beside_its_own_form_alone():
+    study = Copy(protocol="seed")
+    assert [study.printed(c, "attn_rnn") for c in Copy.seed.conditions] == [PRINTED[T]["attn_rnn"] for T in PRINTED]
+    assert study.printed(at(30, 1), "attn_rnn") is None
+    assert (study.trivial(at(30, 1, "third")), study.trivial(at(30, 1))) == (1 / 7, 1 / 8)
+    assert [c.after for c in Copy.seed.conditions[1:]] == [c.name for c in Copy.seed.conditions[:-1]]
+
+
+def test_the_verdict_counts_a_condition_only_where_every_seed_solves_it():
+    def trial(condition, model, seed, accuracy):
+        scores = {"accuracy": accuracy, "loss": 0.1}
+        return Trial(condition, model, 1e-2, "default", seed, "test", 8, 100, scores, [1.0, 0.5], 1.0)
+
+    one, two = (c.name for c in Copy.quick.conditions)
+    rows = [
+        trial(c, m, seed, v)
+        for c, m, values in (
+            (one, "gru", (1, 0.5, 1)),
+            (one, "attn_rnn", (1, 0.99, 1)),
+            (two, "gru", (0.2, 0.2, 0.2)),
+            (two, "attn_rnn", (0.9, 0.91, 0.9)),
+        )
+        for seed, v in enumerate(values)
+    ]
+    study = Copy(Copy.quick)
+    said = study.verdict(rows)
+    assert f"gru: nothing; attn_rnn: {one}." in said
+    assert "attn_rnn is better than gru in 1; not told apart from gru in 1." in said
+    assert len(study.blocks(rows)) == 2 + 2 * 2
+    assert isinstance(Copy.quick.conditions[0], Condition)

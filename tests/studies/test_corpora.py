@@ -1,0 +1,132 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqloom.models.generate import Generate
+from seqloom.models.translate import Translate
+from seqloom.page import Words
+from seqloom.studies.applications import HOURS, MOTIONS, SENTENCES, Applications
+from seqloom.studies.conditions import Settings
+from seqloom.studies.corpora import Corpus
+from seqloom.studies.data import series
+from seqloom.studies.data.framed import framed
+from seqloom.studies.data.multi30k import joined
+from seqloom.studies.speed import Settings as Shapes
+from seqloom.studies.speed import Speed
+from seqloom.studies.topologies import FORMS, INTENT, Topologies
+from seqloom.studies.translation import Translation
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+TINY = {"seeds": 1, "lrs": (1e-2,), "starts": ("default",), "batch": 4, "valid": 20, "test": 20}
+
+
+@pytest.fixture
+def data(monkeypatch):
+    if not DATA.is_dir():
+        pytest.skip("the public data sets are not beside this checkout")
+    monkeypatch.setenv("SEQLOOM_DATA", str(DATA))
+
+
+def tiny(study, models, names=None, **task):
+    """Of the full study these models and conditions, trained for two steps."""
+    conditions = [
+        replace(c, steps=2, task=c.task | {"every": 40, "width": 4, "vocabulary": 60, "budget": 2_500} | task)
+        for c in study.full.conditions
+        if names is None or c.name in names
+    ]
+    return study(Settings(tuple(conditions), models, **TINY))
+
+
+def run(study):
+    return list(study.run(lambda _: None))
+
+
+def test_a_corpus_is_cut_into_parts_that_share_no_row():
+    rows = torch.arange(20), torch.arange(20) * 2
+    parts = Corpus.cut(rows, 3, 4).parts
+    assert {name: len(part[0]) for name, part in parts.items()} == {"test": 4, "valid": 3, "train": 13}
+    assert sorted(torch.cat([part[0] for part in parts.values()]).tolist()) == list(range(20))
+    assert all(torch.equal(2 * a, b) for a, b in parts.values())
+    with pytest.raises(ValueError, match="20 rows are too few"):
+        Corpus.cut(rows, 10, 10)
+
+
+def test_texts_are_framed_with_the_words_of_those_that_are_counted():
+    x, lengths, words = framed([["a", "b", "a"], ["c"]], 5, 4, counted=1)
+    assert words == ["<padding>", "<start>", "<stop>", "<unknown>", "a"]
+    assert x.tolist() == [[1, 4, 3, 4], [1, 3, 2, 0]] and lengths.tolist() == [4, 3]  # the first is cut
+
+
+def test_every_topology_is_trained_and_writes(data):
+    study = tiny(Topologies, ("gru", "transformer"))
+    rows = run(study)
+    assert [t.failed for t in rows] == [""] * 10
+    assert all(0 <= t.scores["accuracy"] <= 1 and t.scores["bits"] > 0 for t in rows)
+    written = [block for block in study.blocks(rows) if isinstance(block, Words)]
+    assert len(written) == len(FORMS) - 1 and all(len(block.paragraphs) == 3 for block in written)
+
+
+def test_what_counts_of_a_text_are_its_real_tokens(data):
+    study = tiny(Topologies, ("gru",), [name for name in FORMS if name != INTENT])
+    study._sizes = {}
+    for c in study.settings.conditions:
+        model = study.build("gru", 8, "default", c).eval()
+        part = study.read(c).parts["test"]
+        with torch.no_grad():
+            mean = study.loss(model, part).item()
+            own = model.loss(*part).item()
+            bits, asked = study.tally(model, part)["bits"]
+        assert math.isclose(mean, own, rel_tol=1e-5) and math.isclose(
+            float(bits / asked) * math.log(2), own, rel_tol=1e-5
+        )
+        lengths = part[3] if isinstance(model, Translate) else part[1]
+        assert isinstance(model, (Translate, Generate)) and int(asked) == int((lengths - 1).sum())
+
+
+def test_the_last_day_again_has_the_known_error_on_the_temperature(data):
+    study = Applications()
+    hours = next(c for c in study.settings.conditions if c.name == HOURS)
+    assert len(study.read(hours).parts["test"][0]) == 2_785
+    assert study.without(hours, "test") == pytest.approx(0.512, abs=5e-4)
+
+
+def test_every_application_is_trained_and_measured_over_what_needs_no_model(data):
+    study = tiny(Applications, ("gru",), [HOURS, MOTIONS, SENTENCES], T=24)
+    rows = run(study)
+    assert [t.failed for t in rows] == [""] * 3
+    for trial, c in zip(rows, study.settings.conditions, strict=True):
+        assert trial.scores["error"] == pytest.approx(trial.scores["as it is"] / study.without(c, "test"))
+
+
+def test_spoken_digits_are_split_by_recording(data):
+    parts = series.spoken(48, every=45)
+    assert [tuple(parts[name][0].shape) for name in ("valid", "test")] == [(300, 48, 24)] * 2
+    assert all(part[1].bincount().tolist() == [len(part[1]) // 10] * 10 for part in parts.values())
+
+
+def test_translations_are_scored_and_timed_beside_the_document(data):
+    study = tiny(Translation, ("none", "dot", "transformer"), pairs=50, T=8, layers=1, beam=1)
+    rows = run(study)
+    assert [t.failed for t in rows] == [""] * 3 and all(t.scores["ms alone"] > 0 for t in rows)
+    assert study._relative(rows)[0] == {"model": "none", "time": 1.0, "document": 1.0}
+    with pytest.raises(ValueError, match="no model 'gru'; known are none, additive"):
+        study.grid("gru")
+
+
+def test_tokens_are_put_together_again():
+    assert joined(["it", "'s", "a", "dog", ",", "isn", "'t", "it", "?", "&amp;"]) == "it's a dog, isn't it? &"
+
+
+def test_every_kernel_that_runs_is_timed_once(tmp_path):
+    told = Shapes(("rnn",), (4,), (2,), (3,), 1)
+    said = []
+    study = Speed(told, folder=tmp_path)
+    rows = list(study.run(said.append))
+    assert len(said) == study.parts == 2
+    assert {"rnn_cpu", "rnn_aten", "any_loop", "torch"} <= {row.kernel for row in rows}
+    assert all(row.us_per_step for row in rows)
+    assert list(Speed(told, folder=tmp_path).run(said.append)) == rows and len(said) == 4
+    assert "RNN before GRU before LSTM" in study.verdict(rows) and len(study.blocks(rows)) == 2

@@ -1,0 +1,201 @@
+import gzip
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from seqloom.measure import parameters
+from seqloom.studies.conditions import Settings
+from seqloom.studies.data.examples import Examples
+from seqloom.studies.data.mnist import idx
+from seqloom.studies.data.place import find
+from seqloom.studies.data.text import encoded, imdb, split_words, vocabulary
+from seqloom.studies.epochs import Kept
+from seqloom.studies.family import Family
+from seqloom.studies.family import at as of_layers
+from seqloom.studies.imdb import MEAN, PADDED, READING, Imdb, Unaware
+from seqloom.studies.imdb import at as reading
+from seqloom.studies.long import Long, recall
+from seqloom.training.many import Recipe, Training, train_many
+
+TASK = {"vocabulary": 30, "width": 4, "rounds": 2, "train": 24, "words": 8}
+CONDITIONS = tuple(replace(reading(read, 2, 8, task=TASK, models=()), steps=3) for read in (MEAN, PADDED))
+TINY = Settings(CONDITIONS, ("gru", "transformer", "mean"), 2, 300, 0, (1e-2,), ("default",), 4, valid=6, test=10)
+
+
+@pytest.fixture
+def reviews(tmp_path, monkeypatch):
+    """Files of reviews, where the studies look for them; one of them is in both."""
+    (tmp_path / "imdb").mkdir()
+    for split, word in (("train", "train"), ("test", "test")):
+        texts = [f"{word} film {i} is {'good' if i % 2 else 'bad'}<br />" for i in range(30)] + ["in both"]
+        lines = (json.dumps({"text": text, "label": i % 2}) + "\n" for i, text in enumerate(texts))
+        with gzip.open(tmp_path / "imdb" / f"{split}.jsonl.gz", "wt") as file:
+            file.writelines(lines)
+    monkeypatch.setenv("SEQLOOM_DATA", str(tmp_path))
+
+
+def run(study):
+    return list(study.run(lambda _: None))
+
+
+def test_a_training_keeps_its_weights_at_the_end_of_every_round_and_goes_on_as_without():
+    def draw(random, device):
+        return (torch.randn(4, 3, generator=random, device=device),)
+
+    def trained(kept):
+        def loss(model, batch):
+            if kept:
+                model.keep()
+            return model(*batch).square().mean()
+
+        def build():
+            model = nn.Linear(3, 2)
+            return Kept(model, 3, 6) if kept else model
+
+        return train_many([Training("", build, draw, loss, Recipe(6, 0.1), 0)], "cpu")[0].model
+
+    plain, kept = trained(False), trained(True)
+    torch.testing.assert_close(list(kept.model.parameters()), list(plain.parameters()), rtol=0, atol=0)
+    kept.finish()
+    assert torch.equal(kept.kept[0][2], plain.weight)
+    again = Kept(nn.Linear(3, 2), 3, 6)
+    weights = []
+    for _ in range(6):
+        with torch.no_grad():
+            again.keep()
+            again.model.weight += 1
+        weights.append(again.model.weight.detach().clone())
+    again.finish()
+    for place in range(3):  # after two steps, four and six
+        again.go_to(place)
+        assert torch.equal(again.model.weight, weights[2 * place + 1])
+
+
+def test_the_round_is_chosen_on_validation_rows_and_the_test_set_read_for_it(reviews):
+    study = Imdb(TINY)
+    asked = []
+    real = study._accuracy
+    study._accuracy = lambda model, place, c, split, device: (
+        asked.append((place, split)) or real(model, place, c, split, device)
+    )
+    rows = run(study)
+    assert len(rows) == study.parts == 2 * 3 * 2 and not any(t.failed for t in rows)
+    for begin, trial in zip(range(0, len(asked), 4), rows, strict=True):
+        curve = [trial.scores["round 1"], trial.scores["round 2"]]
+        best = max(range(2), key=lambda k: curve[k])
+        assert asked[begin : begin + 4] == [(0, "valid"), (1, "valid"), (best, "test"), (1, "test")]
+    blocks = study.blocks(rows)
+    assert {"epochs", "never"} <= set(blocks[-1].rows[0])
+    assert "lost by reading the padding: gru" in study.verdict(rows)
+
+
+def test_the_seed_protocol_reads_the_whole_training_set_and_chooses_on_the_test_set(reviews):
+    study = Imdb(TINY, protocol="seed")
+    c = CONDITIONS[1]
+    assert len(study.examples(c, "train")) == 24 and len(Imdb(TINY).examples(c, "train")) == 24
+    assert len(study._read(1, 30)["train"]) == 31 and len(Imdb(TINY)._read(1, 30)["train"]) == 30  # one is tested too
+    trial = run(Imdb(replace(TINY, models=("gru",), seeds=1), protocol="seed"))[0]
+    assert trial.scores["accuracy"] == max(trial.scores["round 1"], trial.scores["round 2"])
+
+
+def test_padding_changes_what_is_read_only_where_it_is_read(reviews):
+    study = Imdb(TINY)
+    for model in TINY.models[:2]:
+        short = study.examples(CONDITIONS[0], "test")
+        aware, unaware = (study.network(model, 8, "default", c).eval() for c in CONDITIONS)
+        assert isinstance(unaware, Unaware)
+        x, lengths = short.x, short.lengths
+        other = torch.where(torch.arange(8) < lengths.unsqueeze(1), x, torch.full_like(x, 5))
+        assert not torch.equal(x, other)
+        torch.testing.assert_close(aware(x, lengths), aware(other, lengths))
+        assert not torch.allclose(unaware(x, lengths), unaware(other, lengths))
+
+
+def test_the_layers_of_the_document_have_the_printed_numbers_of_weights():
+    study = Imdb(protocol="seed")
+    (c,) = study.settings.conditions
+    made = {model: study.network(model, 128, "default", c).model.layer for model in READING}
+    counted = {model: parameters(layer) for model, layer in made.items()}
+    printed = {"rnn": 33_024, "gru": 99_072, "lstm": 132_096, "attn_rnn": 66_176, "transformer": 1_186_048}
+    assert counted == printed
+
+
+def test_long_sequences_ask_for_the_first_symbol_of_fresh_ones():
+    c = recall(5, 3, 2, 20)
+    study = Long(Settings((c,), ("gru", "local"), 2, 400, 0, (1e-2,), ("default",), 2, valid=10, test=20))
+    x, _, y = study.draw(c)(torch.Generator().manual_seed(0), torch.device("cpu"))
+    assert x.shape == (2, 5) and torch.equal(x[:, 0], y)
+    assert not torch.equal(study.examples(c, "test").x[:10], study.examples(c, "valid").x)
+    assert not any(t.failed for t in run(study))
+
+
+def test_every_setting_is_tuned_as_often_for_attention_as_for_cells():
+    study = Long()
+    assert len({len(study.grid(model)) for model in study.settings.models}) == 1
+
+
+def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_beside_ours():
+    c = of_layers(2, 3, both=True, data="digits")
+    study = Family(Settings((c,), ("rnn", "lstm", "gru"), 2, 900, 0, (1e-2,), ("default",), 4, valid=50, test=50))
+    rows = run(study)
+    kept = {t.model: t.scores["MB kept"] for t in rows}
+    assert kept["rnn"] < kept["gru"] < kept["lstm"] and all(t.scores["ms alone"] > 0 for t in rows)
+    shown = study.blocks(rows)[-1].rows
+    assert [row["MB kept, here"] for row in shown] == ["least memory", "most memory", "between"]
+    assert [row["MB kept, here"] for row in shown] == [row["MB kept, document"] for row in shown]
+
+
+def test_missing_data_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("SEQLOOM_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"'imdb' \(train.jsonl.gz\) is not in .*; set SEQLOOM_DATA to the"):
+        imdb("train", 5)
+    monkeypatch.delenv("SEQLOOM_DATA")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shared/data/some").mkdir(parents=True)
+    (tmp_path / "shared/data/some/file").touch()
+    assert find("some", "file") == [tmp_path / "shared/data/some/file"]
+
+
+def test_words_are_counted_cut_and_padded():
+    assert split_words("It's GREAT!<br />10/10", 9) == ["it's", "great", "!", "10", "10"]
+    ids = vocabulary([["b", "a", "b"], ["c", "a"]], 4)
+    assert ids == {"a": 2, "b": 3}
+    made = encoded(([["a", "c", "b", "b"], []], [1, 0]), ids, 3)
+    assert made.x.tolist() == [[2, 1, 3], [1, 0, 0]] and made.lengths.tolist() == [3, 1]
+
+
+def test_rows_are_shuffled_the_same_way_every_time():
+    data = Examples(torch.arange(20).view(20, 1), torch.ones(20, dtype=torch.long), torch.arange(20))
+    one, two = data.shuffled(), data.shuffled()
+    assert torch.equal(one.x, two.x) and torch.equal(one.x[:, 0], one.y) and not torch.equal(one.y, data.y)
+
+
+def test_an_idx_file_is_read_and_a_torn_one_is_refused(tmp_path):
+    file = tmp_path / "images.gz"
+    whole = b"\0\0\x08\3" + struct.pack(">III", 2, 1, 3) + bytes(range(6))
+    file.write_bytes(gzip.compress(whole))
+    assert idx(file).tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
+    file.write_bytes(gzip.compress(whole[:-1]))
+    with pytest.raises(ValueError, match=r"2 x 1 x 3 bytes, but is cut short"):
+        idx(file)
+    file.write_bytes(gzip.compress(b"\0\0\x0d\1"))
+    with pytest.raises(ValueError, match="no idx file"):
+        idx(file)
+
+
+def test_real_images_are_digits_of_784_steps(monkeypatch):
+    place = Path(__file__).parents[2] / "../shared/data"
+    if not (place / "mnist").is_dir():
+        pytest.skip("the public data sets are not beside this checkout")
+    monkeypatch.setenv("SEQLOOM_DATA", str(place))
+    study = Long()
+    sequential, permuted = study.settings.conditions[:2]
+    one, two = study.examples(sequential, "test"), study.examples(permuted, "test")
+    assert one.x.shape == (10_000, 784) and one.y.bincount().tolist()[:2] == [980, 1135]
+    assert torch.equal(one.y, two.y) and not torch.equal(one.x, two.x)
+    assert torch.equal(one.x.sort(1).values, two.x.sort(1).values)

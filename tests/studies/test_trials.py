@@ -1,0 +1,177 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from seqloom.studies import trials
+from seqloom.studies.adding import Adding, at
+from seqloom.studies.conditions import Settings
+from seqloom.studies.contenders import CUDNN, Reader, hidden_size, layer, multiple, natural, starts, trained
+from seqloom.studies.ledger import FILE
+from seqloom.studies.outcome import Metric, Trial, contests, said
+
+ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
+TINY = Settings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)
+
+
+def run(settings=TINY, folder=None, **more):
+    return list(Adding(settings, folder=folder, **more).run(lambda _: None))
+
+
+def without_time(trials):
+    return [replace(t, ms_per_step=None) for t in trials]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The names of all trainings, in the order in which they were asked for."""
+    names, real = [], trials.train_many
+
+    def count(trainings, device):
+        names.extend(t.name for t in trainings)
+        return real(trainings, device)
+
+    monkeypatch.setattr(trials, "train_many", count)
+    return names
+
+
+def test_every_model_is_tuned_alike_and_then_trained_with_fresh_seeds(counted):
+    study = Adding(TINY)
+    said = []
+    rows = list(study.run(said.append))
+    assert len(rows) == len(said) == study.parts == len(counted) == 2 * 4 + 2 * 2 * 2
+    tuning = [t for t in rows if t.split == "valid"]
+    assert [(t.model, t.lr, t.start, t.seed) for t in tuning] == [
+        (model, lr, start, 1000)
+        for model, kept in (("rnn", "orthogonal"), ("attn_rnn", "chrono"))
+        for lr in (1e-3, 3e-3)
+        for start in ("default", kept)
+    ]
+    for model in TINY.models:
+        best = min((t for t in tuning if t.model == model), key=lambda t: t.scores["MAE"])
+        results = [t for t in rows if t.model == model and t.split == "test"]
+        assert [(t.seed, t.condition) for t in results] == [(s, c.name) for c in (ONE, TWO) for s in (0, 1)]
+        assert {(t.lr, t.start) for t in results} == {(best.lr, best.start)}
+        assert len({t.scores["MAE"] for t in results}) == 4
+
+
+def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, counted):
+    going = Adding(TINY, folder=tmp_path).run(lambda _: None)
+    early = [next(going) for _ in range(5)]
+    going.close()
+    first = len(counted)
+    lines = (tmp_path / FILE).read_text().splitlines(keepends=True)
+    (tmp_path / FILE).write_text("".join(lines[:4]) + lines[4][: len(lines[4]) // 2])  # killed while writing the fifth
+    rows = run(folder=tmp_path)
+    assert without_time(rows) == without_time(run())
+    assert rows[:4] == early[:4]
+    assert len(counted) - first == 16 - 4 + 16  # the rest, and the run without a folder
+    assert run(folder=tmp_path) == rows
+    assert len(counted) - first == 16 - 4 + 16
+
+
+def test_the_same_study_gives_the_same_table_and_another_setting_is_another_trial(tmp_path):
+    one, two = run(), run(folder=tmp_path)
+    timeless = [[row | {"ms a step": 0} for row in Adding(TINY).table(rows)] for rows in (one, two)]
+    assert timeless[0] == timeless[1]
+    keys = [json.loads(line)["key"] for line in (tmp_path / FILE).read_text().splitlines()]
+    run(replace(TINY, batch=5), tmp_path)
+    more = [json.loads(line)["key"] for line in (tmp_path / FILE).read_text().splitlines()]
+    assert more[: len(keys)] == keys and all(key["training"]["batch"] == 5 for key in more[len(keys) :])
+
+
+def test_a_model_goes_on_through_conditions_and_its_chain_is_trained_again_whole(tmp_path, counted):
+    chain = Settings((ONE, at(6, 3, after=ONE.name)), ("gru",), 1, hidden=8, lrs=(1e-3,), starts=("default",), test=20)
+    whole = run(chain, tmp_path)
+    fresh = run(replace(chain, conditions=(at(6, 3),)))
+    assert whole[1].scores != fresh[0].scores
+    lines = (tmp_path / FILE).read_text().splitlines(keepends=True)
+    (tmp_path / FILE).write_text(lines[0])
+    counted.clear()
+    assert without_time(run(chain, tmp_path)) == without_time(whole)
+    assert counted == [f"{c.name}, gru, seed 0" for c in chain.conditions]
+
+
+def test_a_condition_cannot_build_on_one_without_its_model():
+    with pytest.raises(ValueError, match=r"'T = 6, marks anywhere' builds on 'T = 4, marks anywhere', where 'rnn'"):
+        run(replace(TINY, conditions=(replace(ONE, models=("attn_rnn",)), TWO)))
+    with pytest.raises(ValueError, match="did you mean 'gru'"):
+        run(replace(TINY, models=("gruu",)))
+
+
+def test_a_training_that_fails_is_a_failed_seed(monkeypatch):
+    def broken(self, model, hidden, start, condition):
+        made = Reader(layer(model, 2, hidden, start, 4), 1)
+        if model == "rnn":
+            torch.nn.init.constant_(made.head.bias, float("nan"))
+        return made
+
+    monkeypatch.setattr(Adding, "build", broken)
+    rows = run()
+    table = {row["model"]: row for row in Adding(TINY).table(rows)}
+    assert (table["rnn"]["MAE"], table["rnn"]["seeds"], table["rnn"]["failed"]) == (None, 0, 2)
+    assert (table["attn_rnn"]["seeds"], table["attn_rnn"]["failed"]) == (2, 0)
+    study = Adding(TINY)
+    json.dumps(study.document(rows), allow_nan=False)
+    assert study.page(rows, study.document(rows)).blocks
+
+
+def trial(model, seed, score, failed=""):
+    scores = {} if failed else {"MAE": score}
+    return Trial("c", model, 1e-3, "default", seed, "test", 4, 9, scores, [], None, failed)
+
+
+def test_a_difference_is_called_where_the_corrected_p_says_so():
+    scores = {"a": (0.10, 0.20, 0.31, 0.40), "b": (0.20, 0.30, 0.40, 0.51), "c": (0.11, 0.19, 0.33, 0.38)}
+    rows = [trial(model, seed, score) for model, line in scores.items() for seed, score in enumerate(line)]
+    low, high = Metric("MAE", lower=True), Metric("MAE")
+    found = contests(rows, low, "a")
+    assert [(c.other, c.better) for c in found] == [("b", True), ("c", None)]
+    assert [c.better for c in contests(rows, high, "a")] == [False, None]
+    assert said(found, "a").endswith("a is better than b in 1; not told apart from c in 1.")
+    pairs = contests([*rows[:4], trial("b", 3, 0.5), trial("b", 0, 0, "lost")], low, "a")
+    assert pairs[0].difference.n == 1 and pairs[0].better is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("model", ["rnn", "lstm", "gru", "attn_rnn", "ln_gru"])
+def test_the_hidden_size_spends_the_budget(model, device):
+    def build(hidden):
+        return Reader(layer(model, 2, hidden, "default", 50), 1)
+
+    hidden = hidden_size(build, 50_000, multiple(model, device))
+    if device == "cuda" and model in CUDNN:  # in steps of 64, and no rival with gates is smaller than AttnRNN
+        assert hidden == (192 if model == "rnn" else 128)
+    else:
+        assert trained(build(hidden)) == pytest.approx(50_000, rel=0.05)
+    assert hidden % (16 if (model, device) == ("attn_rnn", "cuda") else 4) == 0
+
+
+def test_starts_set_the_gate_and_a_cell_without_one_gets_as_many_others():
+    assert starts("rnn", ("default", "chrono", "keep 2")) == ("default", "orthogonal", "xavier")
+    assert starts("gru", ("default", "chrono")) == ("default", "chrono")
+    assert torch.equal(layer("attn_rnn", 2, 16, "keep 3", 50).bias_g_l0, torch.full((16,), -3.0))
+    assert layer("lstm", 2, 8, "chrono", 50).bias_ih_l0[8:16].max() < torch.tensor(49.0).log()
+
+
+@pytest.mark.gpu
+def test_only_attn_rnn_computes_in_half_precision_and_answers_in_float32():
+    for model, kind in (("attn_rnn", torch.bfloat16), ("gru", torch.float32)):
+        reader = Reader(layer(model, 2, 16, "default", 9), 1).cuda()
+        with natural(reader, torch.device("cuda")):
+            assert reader.layer(torch.rand(3, 5, 2, device="cuda"))[0].dtype == kind
+        assert reader(torch.rand(3, 5, 2, device="cuda")).dtype == torch.float32
+
+
+def test_a_reader_answers_after_the_last_real_step_or_after_every_step():
+    x, lengths = torch.randint(3, 8, (2, 7)), torch.tensor([7, 4])
+    for model in ("lstm", "attn_rnn"):
+        reader = Reader(layer(model, 5, 8, "default", 7, num_layers=2), 4, symbols=(3, 5))
+        every = Reader(reader.layer, 4, every=True, symbols=(3, 5))
+        every.head = reader.head
+        found = every(x)
+        torch.testing.assert_close(reader(x, lengths), torch.stack([found[0, 6], found[1, 3]]))
+    both = Reader(layer("gru", 5, 8, "default", 7, bidirectional=True), 4, symbols=(3, 5))
+    y, _ = both.layer((x.unsqueeze(-1) == both.symbols).float())
+    torch.testing.assert_close(both(x), both.head(torch.cat([y[:, -1, :8], y[:, 0, 8:]], -1)))

@@ -1,0 +1,47 @@
+import math
+
+import pytest
+import torch
+from scipy import stats as scipy_stats
+
+from seqloom.stats import holm, paired, summary
+
+
+def normal(n, seed):
+    return torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).tolist()
+
+
+def test_a_summary_is_scipys_t_interval_and_counts_the_failed():
+    values = normal(7, 0)
+    low, high = scipy_stats.t.interval(0.95, 6, sum(values) / 7, scipy_stats.sem(values))
+    found = summary([None, *values, math.inf, math.nan])
+    assert (found.mean, found.low, found.high) == pytest.approx((sum(values) / 7, low, high), rel=1e-12)
+    assert (found.n, found.failed) == (7, 3)
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean():
+    one, none = summary([2.5, None]), summary([None, None])
+    assert (one.mean, one.low, one.high, one.n, one.failed) == (2.5, None, None, 1, 1)
+    assert (none.mean, none.n, none.failed) == (None, 0, 2)
+
+
+def test_paired_differences_are_scipys_and_leave_out_a_broken_pair():
+    a, b = normal(6, 1), normal(6, 2)
+    theirs = scipy_stats.ttest_rel(a, b)
+    band = theirs.confidence_interval(0.95)
+    found = paired([*a, None, 1.0], [*b, 1.0, math.inf])
+    assert (found.p, found.low, found.high) == pytest.approx((theirs.pvalue, band.low, band.high), rel=1e-9)
+    assert found.n == 6
+
+
+def test_differences_that_are_all_alike_are_certain():
+    assert paired([2.0, 3.0], [1.0, 2.0]).p == 0.0
+    assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
+    assert paired([1.0], [0.0]).p is None
+
+
+def test_holm_raises_as_worked_out_by_hand():
+    # 0.01 * 4, 0.03 * 3, 0.035 * 2 (below the one before it, so 0.09), 0.8 * 1.
+    assert holm([0.03, 0.8, None, 0.01, 0.035]) == pytest.approx([0.09, 0.8, None, 0.04, 0.09])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []

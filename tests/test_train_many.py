@@ -1,0 +1,81 @@
+"""Many small trainings at once."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import seqloom
+from seqloom.training.many import SPANS, Recipe, Training, train_many
+
+
+class Adder(nn.Module):
+    def __init__(self, kind=seqloom.GRU, hidden=16):
+        super().__init__()
+        self.layer, self.head = kind(2, hidden, batch_first=True), nn.Linear(hidden, 1)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1]).squeeze(1)
+
+
+def batch(noise, device, length=6):
+    x = torch.rand(32, length, 2, generator=noise, device=device)
+    return x, x[..., 0].mean(1)
+
+
+def loss(model, drawn):
+    x, y = drawn
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
+        found = model(x)
+    return F.mse_loss(found.float(), y)
+
+
+def training(seed=0, steps=120, model=Adder, **changes):
+    given = dict(name=f"adder {seed}", model=model, batch=batch, loss=loss, recipe=Recipe(steps, 1e-2), seed=seed)
+    return Training(**(given | changes))
+
+
+def test_they_learn_and_each_depends_on_its_own_seed_alone():
+    together = train_many([training(0), training(1)], "cpu")
+    (alone,) = train_many([training(1)], "cpu")
+    assert [t.name for t in together] == ["adder 0", "adder 1"]
+    assert together[1].losses == alone.losses != together[0].losses
+    assert all(torch.equal(a, b) for a, b in zip(together[1].model.parameters(), alone.model.parameters(), strict=True))
+    assert len(alone.losses) == SPANS and alone.losses[-1] < 0.3 * alone.losses[0]
+    assert not alone.model.training
+
+
+@pytest.mark.parametrize("steps", [1, 7, 53])
+def test_the_losses_are_means_over_equal_spans(steps):
+    constant = training(steps=steps, loss=lambda model, _: 0 * sum(p.sum() for p in model.parameters()) + 3.0)
+    (found,) = train_many([constant], "cpu")
+    assert found.losses == pytest.approx([3.0] * min(SPANS, steps))
+
+
+def test_one_that_fails_is_an_end_too_and_the_others_go_on():
+    def broken(model, drawn):
+        raise ValueError("no such thing")
+
+    nan = training(2, loss=lambda model, drawn: loss(model, drawn) * float("nan"))
+    ends = train_many([training(0, steps=3), training(1, loss=broken), nan], "cpu")
+    assert [e.failed for e in ends] == ["", "ValueError: no such thing", "the loss became nan"]
+    assert ends[1].model is None
+
+
+def test_the_rate_rises_and_falls():
+    recipe = Recipe(100, 1.0, warm_up=0.1)
+    rates = [recipe.rate(i) for i in range(100)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9] == rates[10] == 1.0 and rates[-1] < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "AttnRNN"])
+def test_graphs_on_streams_learn_what_one_after_the_other_learns(kind):
+    def model():
+        return Adder(getattr(seqloom, kind), 32)
+
+    together = train_many([training(seed, model=model) for seed in range(4)], "cuda")
+    (alone,) = train_many([training(2, model=model)], "cuda")
+    assert [t.failed for t in together] == [""] * 4
+    assert together[2].losses == pytest.approx(alone.losses, rel=1e-3)
+    assert all(t.losses[-1] < 0.3 * t.losses[0] for t in together)
