@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py studies/test_trials.py)
+
 .PHONY: compare test check format test-gpu clean
 
 compare: .venv/installed
@@ -21,7 +23,7 @@ format: .venv/installed
 
 # On a machine with a GPU and a torch of its own; installs nothing but seqloom.
 test-gpu:
-	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py tests/test_gpu_kernels.py tests/test_doctor.py
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider $(GPU_TESTS)
 
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

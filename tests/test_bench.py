@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from seqloom import bench, cli, doctor, testing, timing
+from seqloom.bench import race, rivals
 from seqloom.cell import find
 from seqloom.settings import Bench
 
@@ -13,7 +14,7 @@ TINY = dict(cells="gru", hidden=8, batch=2, length=5, rounds=1)
 WORDS = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
 KEYS = {
     *("cell", "kernel", "library", "device", "dtype", "hidden", "batch", "length", "threads", "pass"),
-    *("us_per_step", "ratio_to_gru", "saved_bytes", "peak_bytes", "reason"),
+    *("us_per_step", "ratio_to_gru", "graph_us_per_step", "graph_ratio_to_gru", "saved_bytes", "peak_bytes", "reason"),
 }
 
 
@@ -115,6 +116,37 @@ def test_a_row_of_torch_names_the_library_that_ran():
     library = {row.cell: row.library for row in times(cells="min_gru")}
     assert library == {"min_gru": "", "torch.nn.RNN": "ATen", "torch.nn.GRU": "ATen", "torch.nn.LSTM": "oneDNN"}
     assert {row.library for row in times(cells="min_gru", ragged=True)} == {"", "ATen"}
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_other_libraries_have_a_row_where_they_are_installed(monkeypatch, tmp_path, ragged):
+    (tmp_path / "torchrecurrent.py").write_text(
+        "import torch\n"
+        "class MGU(torch.nn.Linear):\n"
+        "    def __init__(self, input_size, hidden_size, batch_first):\n"
+        "        super().__init__(input_size, hidden_size)\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x), None\n"
+    )
+    (tmp_path / "flashrnn.py").write_text(
+        "import torch\n"
+        "def flashrnn(Wx, R, b, states=None, function='lstm', config=None, backend='cuda_fused', dtype='bfloat16'):\n"
+        "    B, T, G, N, D = Wx.shape\n"
+        "    assert (R.shape, b.shape) == ((G, N, D, D), (G, N, D))\n"
+        "    assert (function, G, backend, dtype) == ('lstm', 4, 'vanilla', 'float32')\n"
+        "    h = (Wx + b + torch.einsum('gnde->gnd', R)).sum(2)\n"
+        "    return torch.stack([h, h]), torch.stack([h[:, -1:], h[:, -1:]])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(race, "rivals", rivals.rivals.__wrapped__)
+    rows = [row for row in times(ragged=ragged) if not row.cell.startswith(("torch.nn", "gru"))]
+    assert [(row.cell, row.kernel) for row in rows] == 2 * [
+        ("torchrecurrent.MGU", "torch"),
+        ("flashrnn.LSTM", "vanilla"),
+    ]
+    for row in rows:
+        assert row.us_per_step > 0
+        assert row.reason == ("takes no lengths: the padding was computed, too" if ragged else "")
 
 
 def test_the_document_is_on_stdout_and_the_progress_on_stderr(here):

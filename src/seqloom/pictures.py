@@ -17,50 +17,47 @@ def speed(rows: Sequence[Any], path: Path) -> None:
     if not timed:
         raise ValueError("nothing was timed, so there is nothing to draw")
     panels = list(dict.fromkeys((row.pass_, row.dtype, row.batch, row.length, row.threads) for row in timed))
+    names = list(dict.fromkeys(_name(row) for row in timed))
+    torchs = {_name(row) for row in timed if row.kernel == "torch"}
     columns = min(len(panels), 4)
     lines = -(-len(panels) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(3.6 * columns, 3 * lines), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(3.6 * columns, 3 * lines + 0.5), squeeze=False, layout="constrained"
+    )
     for panel, axis in zip(panels, axes.flat, strict=False):
         mine = [row for row in timed if (row.pass_, row.dtype, row.batch, row.length, row.threads) == panel]
-        for name in dict.fromkeys(_name(row) for row in mine):
+        for n, name in enumerate(names):
             points = sorted((row.hidden, row.us_per_step) for row in mine if _name(row) == name)
-            style = "--" if name.startswith("torch") else "-"
-            axis.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=name)
+            look = {"marker": MARKS[n % len(MARKS)], "color": COLOURS[n % len(COLOURS)], "markersize": 4}
+            look["linestyle"] = "--" if name in torchs else "-"
+            axis.plot([hidden for hidden, _ in points], [us for _, us in points], **look, label=name)
         axis.set(xscale="log", yscale="log", xlabel="hidden size", ylabel="us a step")
-        axis.set_title(f"{panel[0]}, {panel[1]}, B={panel[2]}, T={panel[3]}, threads={panel[4]}", fontsize=8)
+        axis.set_title(f"{panel[0]}\n{panel[1]}, B={panel[2]}, T={panel[3]}, threads={panel[4]}", fontsize=9)
         axis.set_xticks(sorted({row.hidden for row in mine}), labels=sorted({row.hidden for row in mine}))
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
+        axis.xaxis.minorticks_off()
+        _plain(axis.yaxis)
+        axis.grid(which="both", alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
-    axes.flat[0].legend(fontsize=7)
+    figure.legend(
+        *axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4 if columns > 1 else 2, fontsize=8
+    )
     _save(figure, path)
 
 
 def _name(row: Any) -> str:
-    return row.cell if row.kernel == "torch" else row.kernel
+    if row.kernel == "torch":
+        return row.cell
+    return row.kernel if row.kernel.startswith(row.cell) else f"{row.cell}, {row.kernel}"
 
 
-def growth(rows: Sequence[Any], path: Path) -> None:
-    """Time, memory and longest path against the length, in logarithms: one line a form, its slope the exponent."""
-    plt = _pyplot()
-    panels = (
-        ("time, forward and backward: ms", lambda row: [1e3 * s for s in row.seconds]),
-        ("kept for the backward: MB", lambda row: [b / 1e6 for b in row.saved_bytes]),
-        ("longest path, counted: steps", lambda row: row.path),
-    )
-    figure, axes = plt.subplots(1, len(panels), figsize=(13, 4.6), layout="constrained")
-    for axis, (title, values) in zip(axes, panels, strict=True):
-        for n, row in enumerate(rows):
-            look = {"marker": MARKS[n % len(MARKS)], "color": COLOURS[n % len(COLOURS)], "markersize": 4}
-            label = f"{row.form}: time T^{row.time_exponent.value:.1f}, memory T^{row.memory_exponent.value:.1f}"
-            wide = 1.5 if axis is not axes[-1] else 6 - 5 * n / len(rows)  # paths lie upon each other
-            axis.plot(row.lengths, values(row), **look, linewidth=wide, label=label)
-        axis.set(xscale="log", yscale="log", xlabel="length T", title=title)
-        axis.set_xscale("log", base=2)
-        axis.grid(alpha=0.3)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    _save(figure, path)
+def _plain(axis: Any) -> None:
+    """1, 2, 5, 10, 20 .. as they are: an axis of less than a decade has labels, too."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: Path) -> None:

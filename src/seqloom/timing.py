@@ -52,6 +52,24 @@ def _mark() -> torch.cuda.Event:
     return event
 
 
+def recorded(run: Run) -> Run | None:
+    """The call as a CUDA graph, None where it cannot be one."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            run()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
 def peak_bytes(run: Run, device: str) -> int | None:
     """The most memory that a call needs on a GPU beyond what was there before it."""
     if device != "cuda":
