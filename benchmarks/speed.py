@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from seqloom import bench, console
+from seqloom.lab.cells import cells
 from seqloom.settings import Bench
-from seqloom.studies.compare import cells
 
 FULL = dict(hidden=(64, 128, 256, 512, 1024), batch=(1, 8, 32, 64), threads=(1, 2), length=64)
 QUICK = dict(hidden=(64, 256), batch=(1, 32), threads=(1, 2), length=64, rounds=2)

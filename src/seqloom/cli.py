@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from seqloom import __version__, console
 from seqloom.commands import INTERRUPTED, Json
 from seqloom.commands.study import study
-from seqloom.settings import Bench, Compare
+from seqloom.settings import Bench
 
 app = App(
     name="seqloom",
@@ -33,10 +33,15 @@ app.command(
 )
 app.command("seqloom.commands.lab:train_app", name="train", help="Train a model on a file, a folder or a named task.")
 app.command("seqloom.commands.lab:runs", name="runs", help="What was trained: model, data, how far, how good.")
+app.command("seqloom.commands.advise:advise", name="advise", help="Say which models to try on data, and why.")
+app.command(
+    "seqloom.commands.compare:compare", name="compare", help="Baselines and models side by side: which one to use."
+)
 app.command("seqloom.commands.use:predict", name="predict", help="Apply a trained model to new rows.")
 app.command("seqloom.commands.use:evaluate", name="evaluate", help="Measure a trained model on data it has not seen.")
 app.command("seqloom.commands.use:generate", name="generate", help="Write texts with a trained language model.")
 app.command("seqloom.commands.use:translate", name="translate", help="Translate lines or rows with a trained model.")
+app.command("seqloom.commands.results:results", name="results", help="What all stored studies found, as one document.")
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -162,41 +167,6 @@ def doctor(*, json: Json = False) -> int:
 
 
 @app.command
-def compare(*, settings: Annotated[Compare, Parameter(name="*")] = Compare(), json: Json = False) -> int:
-    """Train cells on handwritten digits read as sequences, and say which are better.
-
-    Same images, same number of parameters, same training for each; several seeds; the best epoch
-    chosen on validation images; the test images read once at the end.
-    """
-    with console.working("loading"):
-        from seqloom.studies import compare as study
-        from seqloom.studies.table import Outcome, table
-        from seqloom.tasks import digits
-
-        kinds = study.cells(settings.models)
-        task = digits.load(settings.reading)
-    outcomes: list[Outcome] = []
-    finished = False
-    try:
-        with console.progress(len(kinds) * settings.seeds * settings.epochs) as (after_epoch, after_training):
-            for outcome in study.run(settings, kinds, task, after_epoch):
-                outcomes.append(outcome)
-                after_training(str(outcome))
-        finished = True
-    except KeyboardInterrupt:
-        console.note("interrupted: this is what was finished")
-    document = study.document(settings, task, outcomes, finished)
-    if json:
-        console.show_json(document)
-    else:
-        console.show_table([row.shown() for row in table(outcomes)])
-        print(f"\n{study.caption(settings, task)}\n\n{document['conclusion']}")
-    if not finished:
-        return INTERRUPTED
-    return 0 if any(outcome.trained for outcome in outcomes) else 1
-
-
-@app.command
 def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Json = False) -> int:
     """Time layers beside torch.nn's, forward and forward+backward.
 
@@ -204,7 +174,7 @@ def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Js
     """
     with console.working("loading"):
         from seqloom import bench as timing
-        from seqloom.studies.compare import cells as find_cells
+        from seqloom.lab.cells import cells as find_cells
 
         kinds = find_cells(settings.cells)
     found: list[timing.Row] = []

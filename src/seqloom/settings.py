@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,26 +13,28 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Compare(BaseModel):
-    """What `seqloom compare` trains, and how."""
+    """What `seqloom compare` trains, and for how long."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    models: tuple[str, ...] = ("rnn", "lstm", "gru", "attn_rnn", "ln_gru", "min_gru")
-    """Cells, separated by commas: registered names, or path/to/file.py:MyCell."""
-    reading: Literal["rows", "pixels"] = "rows"
-    """How an image becomes a sequence: 8 steps of 8 features, or 64 steps of 1."""
-    seeds: Count = 5
-    """Trainings of each model, with seeds 0, 1, 2, ..."""
-    epochs: Count = 20
-    """Passes over the training images; the best one is chosen on the validation images."""
-    parameters: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """About how many parameters each model gets; its hidden size follows."""
-    hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """One hidden size for all models, in place of a number of parameters."""
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
-    """Adam's learning rate at its highest, the same for every model."""
-    batch: Count = 64
-    """Images in a training step."""
+    models: tuple[str, ...] = ()
+    """Layers by name (`seqloom list layers`), gru:2 for two on each other, path/to/file.py:MyCell, or all; separated
+    by commas. By default those that fit the task, as many as there is time for."""
+    seeds: Count = 3
+    """Trainings of each of the best models, with seeds 0, 1, 2, ..."""
+    budget: str | None = None
+    """Time for all of it, such as 90s, 10m or 2h; 10m by default, 90s for the embedded digits."""
+    tune: Count | None = None
+    """Settings of each model that are tried: first its usual learning rates, then what Optuna proposes of learning
+    rates, dropouts and sizes. By default one to three learning rates, as time allows."""
+    parameters: Annotated[int, Field(ge=100, le=100_000_000)] | None = None
+    """About how many parameters each model gets, tables of tokens left out; its width follows."""
+    steps: Count | None = None
+    """Steps of the longest trainings, in place of a budget: the same table on every machine."""
+    workers: Count | None = None
+    """Processes of this machine that train at the same time; by default one for each core."""
+    ray: str | None = None
+    """The address of a Ray cluster that trains in their place, or auto."""
 
     @field_validator("models", mode="before")
     @classmethod
@@ -40,16 +43,34 @@ class Compare(BaseModel):
         given = [value] if isinstance(value, str) else value
         names = dict.fromkeys(name.strip() for part in given for name in part.split(","))
         names.pop("", None)
-        if not names:
+        if given and not names:
             raise ValueError("name at least one model")
         return tuple(names)
 
-    def command(self) -> str:
-        """The command line that makes the same study, defaults written out."""
-        words = ["seqloom", "compare"]
-        for name, value in self.model_dump(exclude_none=True).items():
-            words += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
-        return shlex.join(words)
+    @field_validator("budget")
+    @classmethod
+    def _time(cls, value: str | None) -> str | None:
+        if value is not None and not seconds_of(value):
+            raise ValueError("a time is written as 90s, 10m, 2h or 1h30m")
+        return value
+
+    @property
+    def seconds(self) -> float:
+        return seconds_of(self.budget or "10m")
+
+    def words(self) -> list[str]:
+        """As flags, those that were given."""
+        given = {name: value for name, value in self.model_dump(exclude_none=True).items() if value != ()}
+        pairs = [(f"--{n}", ",".join(v) if isinstance(v, tuple) else str(v)) for n, v in given.items()]
+        return [word for pair in pairs for word in pair]
+
+
+def seconds_of(text: str) -> float:
+    """90s, 10m, 2h, 1h30m; 0 for anything else."""
+    if not re.fullmatch(r"(\d+(\.\d+)?[hms])+", text):
+        return 0.0
+    sizes = {"h": 3600, "m": 60, "s": 1}
+    return sum(float(number) * sizes[unit] for number, unit in re.findall(r"([\d.]+)([hms])", text))
 
 
 class Bench(BaseModel):

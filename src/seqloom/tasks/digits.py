@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 READINGS = {"rows": (8, 8), "pixels": (64, 1)}  # steps, features of a step
-REGULARISATION = (0.01, 0.1, 1.0, 10.0)  # scikit-learn's C
-LINEAR = "logistic regression"
 Examples = tuple[Tensor, Tensor]  # x (N, T, D), y (N,)
 
 
@@ -58,20 +55,3 @@ def load(reading: str = "rows", seed: int = 0) -> Digits:
         return ((grey - mean) / deviation).view(-1, *READINGS[reading]), torch.as_tensor(labels)
 
     return Digits(reading, examples(x, y), examples(halves[0], halves[2]), examples(halves[1], halves[3]))
-
-
-def baselines(task: Digits) -> Iterator[tuple[str, int, float, float]]:
-    """What needs no sequence model: name, parameters, validation and test accuracy.
-
-    The commonest class, and a linear model of the whole image, its regularisation chosen on
-    the validation images as the models' epochs are.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    parts = (task.train, task.validation, task.test)
-    (x, y), (vx, vy), (tx, ty) = [(x.flatten(1).numpy(), y.numpy()) for x, y in parts]
-    commonest = task.train[1].mode().values.item()
-    yield "majority class", 0, float((vy == commonest).mean()), float((ty == commonest).mean())
-    fitted = [LogisticRegression(C=c, max_iter=1000).fit(x, y) for c in REGULARISATION]
-    best = max(fitted, key=lambda f: f.score(vx, vy))
-    yield LINEAR, best.coef_.size + best.intercept_.size, float(best.score(vx, vy)), float(best.score(tx, ty))

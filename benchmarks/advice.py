@@ -1,0 +1,139 @@
+"""What `seqloom advise` says of ten data sets, and whether the winner of a comparison is among its first three.
+
+    python benchmarks/advice.py look --data DATA --out benchmarks/results/advice.json   ask for advice on all of them
+    python benchmarks/advice.py table                                  the table, as docs/choose.md has it
+    python benchmarks/advice.py store                                  measurements into the package
+
+`table` takes the advice and every record of `seqloom compare` (study.json, under any name) from benchmarks/results;
+`store` makes src/seqloom/advise/measured.json from the records there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from seqloom.advise import measured
+from seqloom.doctor import hardware, versions
+from seqloom.metrics import HIGHER
+
+RESULTS = Path(__file__).parent / "results"
+SETS: dict[str, tuple[str, ...]] = {
+    "snips": ("snips", "--target", "intent"),
+    "names_nationality": ("names_nationality",),
+    "GunPoint": ("ucr_uea/GunPoint",),
+    "JapaneseVowels": ("ucr_uea/JapaneseVowels",),
+    "ETTh1": ("ett/ETTh1.csv.gz",),
+    "spoken_digits": ("spoken_digits", "--target", "part_1"),
+    "ud_english_ewt": ("ud_english_ewt",),
+    "tatoeba_fra_eng": ("tatoeba_fra_eng", "--input", "column_1", "--target", "column_2"),
+    "imdb": ("imdb",),
+    "chnsenticorp_htl": ("chnsenticorp_htl",),
+}
+FIRST = 3
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    flags.add_argument("what", choices=["look", "table", "store"])
+    flags.add_argument("--data", type=Path, help="the folder of the data sets")
+    flags.add_argument("--sets", default=",".join(SETS), help="some of them, separated by commas")
+    flags.add_argument("--seconds", type=float, default=22.0)
+    flags.add_argument("--out", type=Path, default=RESULTS / "advice.json")
+    asked = flags.parse_args()
+    if asked.what == "store":
+        text = json.dumps(measured.collect(RESULTS), indent=1) + "\n"
+        measured.FILE.write_text(text, encoding="utf-8")
+    elif asked.what == "table":
+        print(table(json.loads(asked.out.read_text(encoding="utf-8")), comparisons(RESULTS)))
+    elif asked.data is None:
+        flags.error("look needs --data, the folder of the data sets")
+    else:
+        look(asked.data, asked.sets.split(","), asked.seconds, asked.out)
+
+
+def look(data: Path, sets: list[str], seconds: float, out: Path) -> None:
+    """Ask for advice on each set, in a process of its own; what the file has of other sets stays."""
+    before = json.loads(out.read_text(encoding="utf-8"))["sets"] if out.exists() else {}
+    found = {}
+    for name in sets:
+        path, *options = SETS[name]
+        command = [sys.executable, "-m", "seqloom", "advise", str(data / path), *options, "--seconds", str(seconds)]
+        begun = time.perf_counter()
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=os.environ)
+        said = json.loads(done.stdout)
+        said["wall_seconds"] = round(time.perf_counter() - begun, 1)
+        said["commands"] = [line.replace(str(data), "DATA") for line in said["commands"]]
+        found[name] = said
+        print(name, said["wall_seconds"], *first(said), file=sys.stderr, flush=True)
+    document = {
+        "study": "advice",
+        "command": f"python benchmarks/advice.py look --data DATA --seconds {seconds:g}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "hardware": hardware(),
+        "sets": {name: found.get(name, before.get(name)) for name in SETS if name in found or name in before},
+    }
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def first(said: dict[str, Any]) -> list[str]:
+    """The names of the models that are advised first."""
+    return [model["model"] for model in said["models"][:FIRST]]
+
+
+def comparisons(folder: Path) -> dict[str, dict[str, Any]]:
+    """Finished records of `seqloom compare`, by the task's name."""
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("*.json"))]
+    done = [r for r in records if r.get("study") == "compare" and r.get("finished") and "rows" in r]
+    return {record["task"]["name"]: record for record in done}
+
+
+def winner(record: dict[str, Any]) -> tuple[str, list[str]]:
+    """The name with the best test score, and those that chance may have put behind it; a baseline is `linear`."""
+    rows = [row for row in record["rows"] if row["test"] is not None]
+    sign = -1 if record["metric"] in HIGHER else 1
+    rows.sort(key=lambda row: sign * row["test"]["mean"])
+    best = rows[0]["test"]
+    even = [row for row in rows[1:] if abs(row["test"]["mean"] - best["mean"]) <= best["half"]]
+    return _name(rows[0]), list(dict.fromkeys(_name(row) for row in even))
+
+
+def _name(row: dict[str, Any]) -> str:
+    return "linear" if row["baseline"] else str(row["name"])
+
+
+def table(advice: dict[str, Any], compared: dict[str, dict[str, Any]]) -> str:
+    """Markdown; the winner's columns are there once a comparison is."""
+    heads = ["data", "task", "median length", "information within", "linear", "advised first"]
+    heads += ["winner of the comparison", "among the three"] if compared else []
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    hits = 0
+    for name, said in advice["sets"].items():
+        facts, chosen = said["facts"], first(said)
+        b, reach = facts["baseline"], facts["information"]["reach"]
+        linear = f"{b['metric']} {b['linear']:.3f}" if b else "none"
+        cells = [name, facts["kind"], f"{facts['median']:.0f}", f"{reach} steps", linear, ", ".join(chosen)]
+        if name in compared:
+            best, even = winner(compared[name])
+            hits += best in chosen
+            told = f" (even: {', '.join(even)})" if even else ""
+            cells += [best + told, "yes" if best in chosen else "no"]
+        elif compared:
+            cells += ["not compared yet", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    if compared:
+        known = sum(name in compared for name in advice["sets"])
+        lines.append(f"\nThe winner is among the first three on {hits} of {known} data sets.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

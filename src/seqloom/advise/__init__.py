@@ -1,0 +1,1 @@
+"""Facts about data, and from them ranked models with measured reasons."""

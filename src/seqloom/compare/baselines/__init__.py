@@ -1,0 +1,1 @@
+"""What needs no sequence model: each is a model without a gradient, scored as the others are."""

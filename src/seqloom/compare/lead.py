@@ -1,0 +1,97 @@
+"""How well a number is known, and whether one model really is better than another.
+
+Two things move a test number: other seeds, and other test rows. Rows are drawn again with replacement (the same
+draws for all models, so differences are paired; neighbouring windows of a series are drawn together, for they
+overlap); seeds give a t-interval. Both are independent, so their half-widths add as squares.
+
+Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seqloom.compare.metric import Columns, Metric
+from seqloom.interval import interval
+from seqloom.metrics import Array
+
+DRAWS = 1000
+AT_ONCE = 4_000_000  # weights that are held at a time
+
+
+@dataclass(frozen=True)
+class Known:
+    """A mean over seeds and how far off it may be (95%)."""
+
+    mean: float
+    half: float
+    values: list[float]
+
+    @property
+    def real(self) -> bool:
+        """Of a difference: whether 0 lies outside."""
+        return abs(self.mean) > self.half
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Of one model: a value for each seed, and (seeds, draws) values of rows drawn again."""
+
+    values: Array
+    drawn: Array
+
+
+def drawn(models: Mapping[str, Sequence[Columns]], metric: Metric, block: int = 1) -> dict[str, Drawn]:
+    """Every model under the same draws."""
+    flat = [(name, columns) for name, seeds in models.items() for columns in seeds]
+    if not flat:
+        return {}
+    above = np.stack([np.asarray(metric.above(c), dtype=np.float64) for _, c in flat], 1)  # (n, models x seeds)
+    below = np.stack([np.asarray(metric.below(c), dtype=np.float64) for _, c in flat], 1)
+    point = metric.shape(above.sum(0) / np.maximum(below.sum(0), 1e-12))
+    parts = [
+        metric.shape((w @ above) / np.maximum(w @ below, 1e-12)) for w in _weights(len(above), min(block, len(above)))
+    ]
+    again = np.concatenate(parts)  # (draws, models x seeds)
+    found: dict[str, Drawn] = {}
+    for name in models:
+        mine = [i for i, (other, _) in enumerate(flat) if other == name]
+        found[name] = Drawn(point[mine], again[:, mine].T)
+    return found
+
+
+def _weights(n: int, block: int) -> Any:
+    """(some draws, n): how often each row is in a draw."""
+    random = np.random.default_rng(0)
+    blocks = -(-n // block)
+    size = max(1, min(DRAWS, AT_ONCE // n))
+    for start in range(0, DRAWS, size):
+        count = min(size, DRAWS - start)
+        first = random.integers(blocks, size=(count, blocks)) + blocks * np.arange(count)[:, None]
+        drawn = np.bincount(first.ravel(), minlength=count * blocks).reshape(count, blocks)
+        yield np.repeat(drawn, block, 1)[:, :n].astype(np.float64)
+
+
+def known(one: Drawn) -> Known:
+    """A model's own number."""
+    return _known(one.values, one.drawn.mean(0))
+
+
+def apart(one: Drawn, other: Drawn) -> Known:
+    """one - other, seed by seed; what has no seeds is the same for all of them."""
+    n = max(len(one.values), len(other.values)) if 1 in (len(one.values), len(other.values)) else None
+    n = n or min(len(one.values), len(other.values))
+    a, b = (np.resize(d.values, n) if len(d.values) == 1 else d.values[:n] for d in (one, other))
+    rows = one.drawn[:n].mean(0) - other.drawn[:n].mean(0)
+    return _known(a - b, rows)
+
+
+def _known(values: Array, rows: Array) -> Known:
+    low, high = np.quantile(rows, (0.025, 0.975))
+    seeds = interval(values.tolist()).half or 0.0
+    return Known(float(values.mean()), math.hypot(float(high - low) / 2, seeds), values.tolist())

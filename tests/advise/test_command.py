@@ -1,0 +1,52 @@
+import json
+
+import pytest
+
+from seqloom import cli
+
+
+@pytest.fixture
+def here(capsys, monkeypatch, tmp_path):
+    """A command in this process: exit code, stdout, stderr."""
+    monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{'good' if n % 2 else 'bad'} film number {n} of {n * 7 % 50},{'+-'[n % 2]}\n" for n in range(80))
+    (tmp_path / "films.csv").write_text("text,label\n" + rows)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_advice_is_printed_with_facts_reasons_and_commands(here):
+    code, out, _ = here("advise", "films.csv", "--seconds", "4")
+    assert code == 0
+    for part in ("classify (N to 1)", "linear", "004, 7", "seqloom compare films.csv", "seqloom train films.csv --"):
+        assert part in out
+
+
+def test_advice_is_one_json_document(here):
+    code, out, err = here("advise", "recall", "--task.steps", "8", "--seconds", "4", "--json")
+    told = json.loads(out)
+    assert (code, err) == (0, "")
+    assert told["facts"]["examples"] is None and told["facts"]["information"]["reach"] == 7
+    assert any("--task.steps 8" in line for line in told["commands"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["film.csv"], "did you mean 'films.csv'?"),
+        (["films.csv", "--target", "labl"], "did you mean 'label'?"),
+        (["films.csv", "--seconds", "1"], "--seconds must lie between 4 and 3600, got 1"),
+        (["films.csv", "--kind", "forecast"], "found nothing to learn"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(here, words, said):
+    code, _, err = here("advise", *words)
+    assert code == 2
+    assert said in err and len(err.splitlines()) == 1

@@ -1,0 +1,24 @@
+import numpy as np
+import torch
+from made import sampled, shifted, tokens
+
+from seqloom.advise.gradient import gradient
+
+CPU = torch.device("cpu")
+
+
+def test_a_model_looks_to_the_side_where_its_tags_come_from():
+    x, ids = tokens(600, 8, kinds=4)
+    (before, steps), (after, _) = (gradient(sampled("tag", x, shifted(ids, lag)), 40.0, CPU) for lag in (2, -2))
+    assert steps == 300
+    assert before.ahead + 0.1 < after.ahead
+
+
+def test_what_comes_last_is_nearer_than_what_comes_first():
+    x = np.random.default_rng(0).normal(size=(400, 8, 1))
+    last, early = (
+        gradient(sampled("classify", list(x), (x[:, at, 0] > 0).astype(int)), 40.0, CPU)[0] for at in (-1, 2)
+    )
+    assert last.within(1) > early.within(1) + 0.1
+    assert last.reach < early.reach
+    assert last.distances[0] == 0 and last.ahead == 0  # a class is read at the end, and nothing comes after

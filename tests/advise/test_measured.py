@@ -1,0 +1,30 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from seqloom.advise.measured import FILE, collect, measured
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="the records are not part of the package")
+def test_every_number_is_what_its_record_says():
+    packed, found = json.loads(FILE.read_text()), collect(RESULTS)
+    assert len(packed["values"]) > 20
+    same = {name for name, source in packed["sources"].items() if found["sources"].get(name) == source}
+    assert len(same) >= 5  # a record that was measured again has a later date
+    for key, value in packed["values"].items():
+        if value["source"] in same:
+            assert found["values"].get(key) == value, f"{key}: run `python benchmarks/advice.py store`"
+
+
+def test_every_number_says_how_it_was_made():
+    for key in measured().values:
+        source = measured().source(key)
+        assert all(source[name] for name in ("what", "record", "command", "date", "hardware"))
+
+
+def test_a_record_that_is_none_of_ours_adds_nothing(tmp_path):
+    (tmp_path / "other.json").write_text(json.dumps({"study": "else", "rows": [{"a": 1}]}))
+    assert collect(tmp_path) == {"values": {}, "sources": {}}

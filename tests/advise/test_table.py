@@ -1,0 +1,40 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "advice.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("advice_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(name, mean, baseline=False):
+    return {"name": name, "baseline": baseline, "test": None if mean is None else {"mean": mean, "half": 0.02}}
+
+
+def compared(metric, *rows, finished=True):
+    return {"study": "compare", "task": {"name": "films"}, "metric": metric, "finished": finished, "rows": list(rows)}
+
+
+def test_the_winner_has_the_best_test_score_whichever_way_the_metric_goes(script):
+    rows = [row("gru", 0.9), row("lstm", 0.89), row("TF-IDF + ridge", 0.7, baseline=True), row("rnn", None)]
+    assert script.winner(compared("accuracy", *rows)) == ("gru", ["lstm"])
+    assert script.winner(compared("mse", *rows)) == ("linear", [])
+
+
+def test_the_table_says_whether_the_winner_was_advised(script, tmp_path):
+    facts = {"kind": "classify", "median": 8.0, "information": {"reach": 3}, "baseline": None}
+    advice = {"sets": {"films": {"facts": facts, "models": [{"model": name} for name in ("a", "b", "c", "gru")]}}}
+    assert "winner" not in script.table(advice, {}) and "a, b, c |" in script.table(advice, {})
+    (tmp_path / "one.json").write_text(json.dumps(compared("accuracy", row("b", 0.9), row("gru", 0.5))))
+    (tmp_path / "two.json").write_text(json.dumps(compared("accuracy", row("gru", 1.0), finished=False)))
+    told = script.table(advice, script.comparisons(tmp_path))
+    assert "| b | yes |" in told and told.endswith("on 1 of 1 data sets.")
+    assert "| no |" in script.table(advice, {"films": compared("accuracy", row("b", 0.5), row("gru", 0.9))})

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from seqloom import testing
+from seqloom.compare.candidates import Candidate, candidates
+from seqloom.compare.sizes import measured, size
+from seqloom.lab.cells import cells
+from seqloom.task import KINDS
+from seqloom.tasks.digits_task import digits
+from seqloom.tasks.registry import find
+
+MY_CELL = Path(__file__).parents[2] / "examples" / "my_cell.py"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_models_of_every_family_and_none_that_looks_ahead_where_it_must_not(kind):
+    names = [c.name for c in candidates(kind)]
+    assert {"rnn", "gru", "lstm", "attn_rnn"} <= set(names) and any("transformer" in name for name in names)
+    assert kind not in ("generate", "forecast", "translate") or not any(name.startswith("bi_") for name in names)
+
+
+def test_a_name_says_how_many_layers_and_is_shown_with_its_width():
+    (two,) = candidates("classify", ["attn_rnn:2"])
+    assert two == Candidate("attn_rnn", 2) and two.label(128) == "attn_rnn 2x128"
+    assert [c.layers for c in candidates("classify", ["tcn"], steps=150)] == [
+        6
+    ]  # 1 + 4 (2^6 - 1) > 150 > 1 + 4 (2^5 - 1)
+
+
+def test_all_are_all_that_fit():
+    every, ahead = candidates("classify", ["all"]), candidates("forecast", ["all"])
+    assert {"bi_ln_gru", "performer"} <= {c.name for c in every}
+    assert "performer" in {c.name for c in ahead} and not any(c.name.startswith("bi_") for c in ahead)
+
+
+def test_a_persons_own_cell_is_found_by_its_place_from_everywhere(monkeypatch):
+    monkeypatch.chdir(MY_CELL.parent)
+    (mine,) = candidates("classify", ["bi_my_cell.py:MyCell:2"])
+    assert mine == Candidate(f"bi_{MY_CELL}:MyCell", 2) and mine.label(8) == "my_cell.py:MyCell 2x8"
+    testing.check_cell(f"{MY_CELL}:MyCell")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gur", "there is no layer 'gur'; did you mean 'gru'?"),
+        ("gru:0", "at least one layer"),
+        ("nowhere.py:MyCell", "there is no file 'nowhere.py'"),
+    ],
+)
+def test_a_wrong_name_is_said_before_anything_is_trained(name, said):
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        candidates("classify", [name])
+
+
+def test_a_file_that_cannot_be_loaded_is_told_in_one_error(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text("import nothing_of_that_name\n")
+    with pytest.raises(ValueError, match="cannot be loaded: ModuleNotFoundError: No module named"):
+        cells([f"{file}:MyCell"])
+
+
+@pytest.mark.parametrize("name", ["gru", "attn_rnn:2", "bi_lstm", "bi_hybrid"])
+def test_models_get_nearly_the_parameters_of_the_budget(name):
+    (one,) = candidates("classify", [name])
+    found = size(digits(), one, 40_000)
+    assert found.core == found.parameters == pytest.approx(40_000, rel=0.12)
+    step = 8 if found.core < 40_000 else -8
+    assert abs(measured(digits(), one, found.hidden + step).core - 40_000) >= abs(found.core - 40_000)
+
+
+def test_tables_of_tokens_are_left_out_of_the_budget():
+    (gru,) = candidates("translate", ["gru"])
+    found = measured(find("reverse")(kinds=50), gru, 16)
+    assert found.parameters - found.core == 2 * 54 * 64 + 54 * 16 + 54  # two embeddings, the head

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from seqloom.compare.lead import apart, drawn, known
+from seqloom.compare.metric import ACCURACY, MSE, RMSE, rank
+from seqloom.metrics import scores
+
+
+def rows(right):
+    right = np.asarray(right, dtype=float)
+    return {"right": right, "scored": np.ones_like(right)}
+
+
+def random_rows(n, p, seed):
+    return rows(np.random.default_rng(seed).random(n) < p)
+
+
+def test_a_models_number_is_the_mean_of_its_seeds_and_its_interval_that_of_the_metrics():
+    one = random_rows(500, 0.8, 0)
+    found = known(drawn({"a": [one]}, ACCURACY)["a"])
+    whole = scores(one, intervals=True)
+    assert found.mean == pytest.approx(whole.values["accuracy"])
+    low, high = whole.intervals["accuracy"]
+    assert found.half == pytest.approx((high - low) / 2, rel=0.1)
+
+
+def test_seeds_that_disagree_widen_the_interval():
+    same = known(drawn({"a": [random_rows(500, 0.8, 0)] * 3}, ACCURACY)["a"])
+    other = known(drawn({"a": [random_rows(500, p, s) for s, p in enumerate((0.7, 0.8, 0.9))]}, ACCURACY)["a"])
+    assert other.half > 2 * same.half
+
+
+def test_a_lead_is_real_where_one_is_right_on_more_of_the_same_rows():
+    base = np.random.default_rng(0).random(400) < 0.7
+    better = base | (np.random.default_rng(1).random(400) < 0.15)
+    found = drawn({"one": [rows(better)] * 3, "other": [rows(base)]}, ACCURACY)
+    difference = apart(found["one"], found["other"])
+    assert difference.real and difference.mean > 0 and len(difference.values) == 3
+    assert apart(found["other"], found["one"]).mean == -difference.mean
+    apart_alone = np.hypot(known(found["one"]).half, known(found["other"]).half)
+    assert difference.half < 0.7 * apart_alone  # the same rows make both go up and down
+
+
+def test_chance_is_no_lead_nineteen_times_of_twenty():
+    real = 0
+    for s in range(40):
+        models = {m: [random_rows(200, 0.8, 100 * s + 10 * i + k) for k in range(3)] for i, m in enumerate("ab")}
+        found = drawn(models, ACCURACY)
+        real += apart(found["a"], found["b"]).real
+    assert real <= 4
+
+
+def test_overlapping_windows_are_drawn_in_blocks():
+    noise = np.repeat(np.random.default_rng(0).random(20), 50)
+    columns = {"square": noise, "values": np.ones(1000)}
+    alone, together = (known(drawn({"a": [columns]}, MSE, block)["a"]).half for block in (1, 50))
+    assert together > 4 * alone
+    assert known(drawn({"a": [columns]}, RMSE)["a"]).mean == pytest.approx(np.sqrt(noise.mean()))
+
+
+def test_ranks_put_the_better_first_and_break_ties_by_the_loss():
+    ranks = [rank("classify", {"accuracy": a, "loss": x}) for a, x in ((0.9, 0.5), (0.9, 0.3), (0.95, 0.9))]
+    assert sorted(range(3), key=ranks.__getitem__) == [2, 1, 0]
+    assert rank("forecast", {"loss": 0.4}) < rank("forecast", {"loss": 0.5}) < rank("forecast", {"loss": None})

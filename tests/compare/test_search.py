@@ -1,0 +1,143 @@
+"""One small comparison on the digits, in this process."""
+
+import json
+
+import pytest
+import torch
+
+from seqloom import Cell, engine
+from seqloom.compare import trial
+from seqloom.compare.folder import resumed, started, tidy
+from seqloom.compare.leaderboard import leaderboard
+from seqloom.compare.story import document, page
+from seqloom.compare.table import table
+from seqloom.run import Run
+from seqloom.settings import Compare
+from seqloom.tasks.digits_task import digits
+
+BROKEN = """
+import torch, seqloom
+class Broken(seqloom.Cell):
+    '''Works until it is trained.'''
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.w = torch.nn.Parameter(torch.ones(hidden_size, input_size))
+    def step(self, x, state):
+        raise RuntimeError("a step that fails")
+"""
+TIMES = ("training s", "ms for 1", "ms for 64")
+
+
+def worked(found, stop=None):
+    for number, result in enumerate(engine.run(found.jobs(), engine.Here(), found.folder / "jobs"), 1):
+        found.results[result.key] = result
+        if number == stop:
+            break
+    return found
+
+
+def shown(found):
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in leaderboard(table(found))]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    file = tmp_path_factory.mktemp("cell") / "broken.py"
+    file.write_text(BROKEN)
+    return Compare(models=f"rnn,gru,tcn,lstm,{file}:Broken", steps=9, seeds=2, tune=1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, settings):
+    return worked(started(None, {}, settings, tmp_path_factory.mktemp("whole") / "c"))
+
+
+def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole, settings, tmp_path):
+    place = tmp_path / "c"
+    worked(started(None, {}, settings, place), stop=4)
+    for stop in (9, 13, None):
+        found = worked(resumed(None, {}, Compare(), place), stop)
+        assert leaderboard(table(found))  # at any time
+    assert shown(found) == shown(whole)
+    assert document(found, table(found), True)["verdict"] == document(whole, table(whole), True)["verdict"]
+
+
+def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_its_reason(whole):
+    made = table(whole)
+    assert {r.name.rpartition("/")[2] for r in made.rows} == {
+        "majority", "logistic regression", "rnn", "gru", "tcn:2", "lstm", "broken.py:Broken"
+    }  # fmt: skip
+    assert len(made.models) == 3 and all(r.seeds == 2 and len(r.test.values) == 2 for r in made.models)
+    dropped = [r for r in made.rows if r.note.startswith("stopped after ")]
+    assert len(dropped) == 1 and dropped[0].test is None and dropped[0].valid is not None
+    (broken,) = [r for r in made.rows if "Broken" in r.name]
+    assert broken.note == "failed: RuntimeError: a step that fails"
+    assert all(r.latency and r.memory and r.seconds for r in made.models)
+    assert made.models == sorted(made.models, key=lambda r: r.rank)
+
+
+def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
+    wrong = digits()
+    x, y = wrong._parts["test"]
+    wrong._parts["test"] = x, (y + 1) % 10
+    small = Compare(models="rnn,gru", steps=9, seeds=1, tune=1)
+    honest = worked(started(None, {}, small, tmp_path / "honest"))
+    monkeypatch.setattr(trial, "opened", lambda _: wrong)
+    fooled = worked(started(None, {}, small, tmp_path / "fooled"))
+    one, other = table(honest), table(fooled)
+    assert [(r.name, r.valid) for r in one.models] == [(r.name, r.valid) for r in other.models]
+    assert other.models[0].test.mean < 0.2 < one.models[0].test.mean
+
+
+def test_the_page_and_the_document_tell_the_whole_and_the_winner_predicts(whole):
+    made = table(whole)
+    told, stored = page(whole, made, True), document(whole, made, True)
+    titles = [block.title for block in told.blocks]
+    assert titles[:5] == [
+        "Leaderboard", "Each seed on the test rows", "Learning curves", "What is taken for what", "The worst test rows"
+    ]  # fmt: skip
+    confusion, worst = told.blocks[3], told.blocks[4]
+    assert sum(map(sum, confusion.values)) == 360 and len(worst.rows) == 10
+    assert [row["loss"] for row in worst.rows] == sorted((row["loss"] for row in worst.rows), reverse=True)
+    assert stored["verdict"] == told.verdict and stored["plan"]["steps"] == 9 and stored["versions"]["torch"]
+    assert stored["command"].startswith("seqloom compare digits --models rnn,gru,tcn,lstm,")
+    best = tidy(whole, made)
+    assert Run.load(best).settings.model == made.models[0].name
+    said = Run.load(best).predict(torch.zeros(2, 8, 8))
+    assert {row["prediction"] for row in said} <= set("0123456789")
+    assert len(list((whole.folder / "runs").iterdir())) == 6  # three models with two seeds
+    lines = Run.load(best).metrics()
+    assert sum(line["split"] == "test" for line in lines) == 1
+
+
+def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
+    with pytest.raises(ValueError, match="holds a comparison already"):
+        started(None, {}, Compare(), whole.folder)
+    with pytest.raises(ValueError, match="was started with seeds=2, not 5"):
+        resumed(None, {}, Compare(seeds=5), whole.folder)
+    with pytest.raises(ValueError, match="holds no comparison to go on with"):
+        resumed(None, {}, Compare(), tmp_path / "nothing")
+    (tmp_path / "compare.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(ValueError, match="newer seqloom"):
+        resumed(None, {}, Compare(), tmp_path)
+
+
+def test_tuning_tries_what_optuna_proposes(tmp_path):
+    found = worked(started(None, {}, Compare(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c"))
+    trials = found.trials["rnn"]
+    assert len(trials) == 5 and len({t.key for t in trials}) >= 4
+    assert table(found).models[0].lr == min(trials, key=found.rank_of).choice.lr
+
+
+def test_no_cell_of_a_test_stays_registered():
+    assert "Broken" not in Cell.registry
+
+
+def test_where_no_model_can_be_trained_the_baselines_stand(tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN)
+    found = worked(started(None, {}, Compare(models=f"{file}:Broken", steps=9), tmp_path / "c"))
+    made = table(found)
+    assert [r.note for r in made.rows if not r.baseline] == ["failed: RuntimeError: a step that fails"]
+    told = document(found, made, True)["verdict"]
+    assert told == "No model was trained to the end; the best baseline is logistic regression."
