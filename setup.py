@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
@@ -42,18 +43,29 @@ def build_engine(folder: Path) -> None:
     if compiler is None:
         (folder / "missing.txt").write_text("no C++ compiler (g++, c++, clang++) was found when seqloom was installed")
         return
-    for isa, flags in BUILDS.items():
-        target = folder / f"engine_{isa}.so"
-        made = subprocess.run(
-            [compiler, *FLAGS, *flags, str(ROOT / "csrc" / "engine.cpp"), "-o", str(target)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if made.returncode:
-            target.unlink(missing_ok=True)
-            reason = (made.stderr.strip().splitlines() or ["no reason given"])[0]
+    building = {isa: _compile(compiler, flags, folder / f"engine_{isa}.so") for isa, flags in BUILDS.items()}
+    for isa, process in building.items():  # all at the same time
+        _, said = process.communicate()
+        if process.returncode:
+            (folder / f"engine_{isa}.so").unlink(missing_ok=True)
+            reason = (said.strip().splitlines() or ["no reason given"])[0]
             (folder / "missing.txt").write_text(f"{compiler} could not build the engine for {isa}: {reason}")
 
 
-setup(cmdclass={"build_py": BuildWithEngine})
+def _compile(compiler: str, flags: list[str], target: Path) -> "subprocess.Popen[str]":
+    command = [compiler, *FLAGS, *flags, str(ROOT / "csrc" / "engine.cpp"), "-o", str(target)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+class PlatformWheel(bdist_wheel):
+    """For any Python, but for one kind of machine: the engine is machine code."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(cmdclass={"build_py": BuildWithEngine, "bdist_wheel": PlatformWheel})

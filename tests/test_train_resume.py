@@ -165,22 +165,11 @@ def test_two_processes_do_not_train_one_run(tmp_path):
         train(task, settings, tmp_path / "run", resume=True)
 
 
-def killed(kills, tmp_path):
-    command = [sys.executable, str(KILLER), str(tmp_path), str(kills)]
+def test_a_process_that_was_killed_twenty_times_ends_with_the_same_weights(tmp_path):
+    command = [sys.executable, str(KILLER), str(tmp_path), "20"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[-3000:]
-    return json.loads(made.stdout.splitlines()[-1])
-
-
-def test_a_process_that_was_killed_three_times_ends_with_the_same_weights(tmp_path):
-    told = killed(3, tmp_path)
-    assert told["kills"] == 3
-    assert ends(tmp_path / "killed") == ends(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_process_that_was_killed_twenty_times_ends_with_the_same_weights(tmp_path):
-    told = killed(20, tmp_path)
+    told = json.loads(made.stdout.splitlines()[-1])
     assert told["kills"] == 20
     assert told["while_saving"] >= 1
     assert ends(tmp_path / "killed") == ends(tmp_path / "whole")

@@ -22,6 +22,7 @@ def test_each_readout_is_what_it_says():
     torch.testing.assert_close(Readout("last", 4)(y), y[:, -1])
     torch.testing.assert_close(Readout("mean", 4)(y), y.mean(1))
     torch.testing.assert_close(Readout("max", 4)(y), y.amax(1))
+    torch.testing.assert_close(Readout("max_mean", 4)(y), torch.cat([y.amax(1), y.mean(1)], 1))
     attention = Readout("attention", 4).double()
     a = torch.softmax(torch.tanh(y @ attention.key.weight.T + attention.key.bias) @ attention.query.weight[0], 1)
     torch.testing.assert_close(attention(y), torch.einsum("bt,bth->bh", a, y))
@@ -42,5 +43,5 @@ def test_no_gradient_reaches_the_padding_and_none_is_nan(name):
 
 
 def test_an_unknown_readout_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="last, mean, max, attention, got 'first'"):
+    with pytest.raises(ValueError, match="last, mean, max, max_mean, attention, got 'first'"):
         Readout("first", 4)

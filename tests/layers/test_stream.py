@@ -9,44 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from streams import close, make, whole
 from torch.nn.utils import parametrize
 
-import seqloom
 from seqloom.kernels._step import CELLS, ROWS, function
 from seqloom.layers.recurrent import Recurrent
 
 pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
 each_cell = pytest.mark.parametrize("cell", sorted(CELLS))
-
-
-def make(cell="attn_rnn", *args, dtype=torch.float64, **kwargs):
-    return seqloom.Recurrent(cell, *args or (3, 8), dtype=dtype, **kwargs).eval()
-
-
-def tensors(state):
-    return [state] if isinstance(state, torch.Tensor) else list(state)
-
-
-def close(mine, theirs):
-    for a, b in zip(tensors(mine[0]) + tensors(mine[1]), tensors(theirs[0]) + tensors(theirs[1]), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-
-
-def whole(layer, x, hx=None):
-    """What one step must give: `forward` with one step of time, here with the reference loop."""
-    layer = copy.deepcopy(layer)
-    layer.kernel = "loop"
-    with torch.no_grad():
-        y, state = layer(x.unsqueeze(0), hx)
-    return y.squeeze(0), state
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """A list that grows with every call of `forward`'s own work."""
-    calls, run = [], Recurrent.run_with
-    monkeypatch.setattr(Recurrent, "run_with", lambda *args, **kw: calls.append(1) or run(*args, **kw))
-    return calls
 
 
 @pytest.mark.parametrize(

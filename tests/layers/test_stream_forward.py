@@ -1,47 +1,15 @@
 """Steps of a stream that the CPU engine leaves to `forward`: their values, their errors, and who sees them."""
 
-import copy
-
 import pytest
 import torch
+from streams import close, make, whole
 from torch.utils.flop_counter import FlopCounterMode
 
 import seqloom
 from seqloom.kernels._step import ROWS, function
-from seqloom.layers.recurrent import Recurrent
 from seqloom.layers.streaming import why_not_stream
 
 pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
-
-
-def make(cell="attn_rnn", *args, dtype=torch.float64, **kwargs):
-    return seqloom.Recurrent(cell, *args or (3, 8), dtype=dtype, **kwargs).eval()
-
-
-def tensors(state):
-    return [state] if isinstance(state, torch.Tensor) else list(state)
-
-
-def close(mine, theirs):
-    for a, b in zip(tensors(mine[0]) + tensors(mine[1]), tensors(theirs[0]) + tensors(theirs[1]), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-
-
-def whole(layer, x, hx=None):
-    """What one step must give: `forward` with one step of time, here with the reference loop."""
-    layer = copy.deepcopy(layer)
-    layer.kernel = "loop"
-    with torch.no_grad():
-        y, state = layer(x.unsqueeze(0), hx)
-    return y.squeeze(0), state
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """A list that grows with every call of `forward`'s own work."""
-    calls, run = [], Recurrent.run_with
-    monkeypatch.setattr(Recurrent, "run_with", lambda *args, **kw: calls.append(1) or run(*args, **kw))
-    return calls
 
 
 def test_frozen_weights_need_no_mode(ran):

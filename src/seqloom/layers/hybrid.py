@@ -69,19 +69,19 @@ class _Mix(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.conv = CausalConv(width, width, kernel)
         self.attention = Attention(width, heads, causal=causal)
-        self.rnn = _both_ways(cell, width, width, 1, 0.0, causal)
+        self.rnn = _recurrent(cell, width, _each_way(width, causal), 1, 0.0, not causal)
         self.w = nn.Parameter(torch.zeros(3))
         self.dropout, self.causal = nn.Dropout(dropout), causal
 
     def forward(self, h: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        past, seen, before = _apart(state)
+        past, seen, before = _apart(state, 1, ATTENTION)
         n = without_padding(self.norm(h), lengths)
         a, b, g = torch.softmax(self.w, 0)
         conv, past = _conv(self.conv, n, past, lengths, self.causal)
         attention, seen = self.attention(n, seen, lengths)
         rnn, now = self.rnn(n, before, lengths)
         h = h + self.dropout(a * torch.relu(conv) + b * attention + g * rnn)
-        return h, [past, *seen, *rows_first(now)] if self.causal else []
+        return h, [*past, *seen, *_rows_first(now)] if self.causal else []
 
 
 class ConvRNN(Layer):
@@ -108,16 +108,15 @@ class ConvRNN(Layer):
         self.input_size, self.hidden_size = input_size, hidden_size
         self.bidirectional, self.causal = bidirectional, not bidirectional
         self.conv = CausalConv(input_size, hidden_size, kernel)
-        between = dropout if layers > 1 else 0.0
-        self.rnn = Recurrent(cell, hidden_size, hidden_size, layers, True, True, between, bidirectional)
+        self.rnn = _recurrent(cell, hidden_size, hidden_size, layers, dropout, bidirectional)
         self.dropout = nn.Dropout(dropout)
         self.output_size = self.rnn.output_size
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
-        past, before = (None, None) if state is None else (state[0], layers_first(state[1:]))
+        past, before = _apart(state, 1)
         c, past = _conv(self.conv, x, past, lengths, self.causal)
         y, now = self.rnn(self.dropout(torch.relu(c)), before, lengths)
-        return y, (past, *rows_first(now)) if self.causal else None
+        return y, (*past, *_rows_first(now)) if self.causal else None
 
 
 class RNNAttend(Layer):
@@ -143,50 +142,53 @@ class RNNAttend(Layer):
         super().__init__()
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.causal = causal
-        self.rnn = _both_ways(cell, input_size, hidden_size, layers, dropout, causal)
+        self.rnn = _recurrent(cell, input_size, _each_way(hidden_size, causal), layers, dropout, not causal)
         self.attention = Attention(hidden_size, heads, causal=causal)
         self.norm, self.dropout = nn.LayerNorm(hidden_size), nn.Dropout(dropout)
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
-        seen, before = (None, None) if state is None else (state[:ATTENTION], layers_first(state[ATTENTION:]))
+        seen, before = _apart(state, ATTENTION)
         h, now = self.rnn(x, before, lengths)
         attention, seen = self.attention(h, seen, lengths)
         y = self.norm(h + self.dropout(attention))
-        return y, (*seen, *rows_first(now)) if self.causal else None
+        return y, (*seen, *_rows_first(now)) if self.causal else None
 
 
-def _both_ways(cell: str, width: int, hidden: int, layers: int, dropout: float, causal: bool) -> Recurrent:
-    """`hidden` outputs: of one direction, or half of each."""
+def _recurrent(cell: str, width: int, hidden: int, layers: int, dropout: float, bidirectional: bool) -> Recurrent:
+    between = dropout if layers > 1 else 0.0
+    return Recurrent(cell, width, hidden, layers, True, True, between, bidirectional)
+
+
+def _each_way(hidden: int, causal: bool) -> int:
+    """Units of each direction for `hidden` outputs in all."""
     if not causal and hidden % 2:
         raise ValueError(f"causal=False needs an even hidden_size, half for each direction; got {hidden}")
-    between = dropout if layers > 1 else 0.0
-    return Recurrent(cell, width, hidden if causal else hidden // 2, layers, True, True, between, not causal)
+    return hidden if causal else hidden // 2
 
 
-def _conv(conv: CausalConv, x: Tensor, past: Tensor | None, lengths: Tensor | None, causal: bool) -> tuple[Tensor, Any]:
+def _conv(conv: CausalConv, x: Tensor, past: State | None, lengths: Tensor | None, causal: bool) -> tuple[Tensor, Any]:
     """(B, T, C) -> (B, T, H), of the past alone or of both sides; x is 0 past a row's length."""
     if causal:
-        y, past = conv(x.transpose(1, 2), past, lengths)
-        return y.transpose(1, 2), past
+        y, kept = conv(x.transpose(1, 2), past and past[0], lengths)
+        return y.transpose(1, 2), (kept,)
     both = F.pad(x.transpose(1, 2), (conv.past - conv.past // 2, conv.past // 2))
     return conv.conv(both).transpose(1, 2), None
 
 
-def _apart(state: State | None) -> tuple[Any, Any, Any]:
-    """Of the convolution, of the attention, of the recurrence."""
+def _apart(state: State | None, *sizes: int) -> list[State | None]:
+    """Parts of so many tensors each, then the recurrence's, layers first."""
     if state is None:
-        return None, None, None
-    return state[0], state[1 : 1 + ATTENTION], layers_first(state[1 + ATTENTION :])
+        return [None] * (len(sizes) + 1)
+    parts: list[State | None] = []
+    for size in sizes:
+        parts.append(state[:size])
+        state = state[size:]
+    return [*parts, tuple(s.transpose(0, 1).contiguous() for s in state)]
 
 
-def rows_first(state: Tensor | State) -> State:
+def _rows_first(state: Tensor | State) -> State:
     """Recurrent's (layers, B, ...), one or several -> a tuple of (B, layers, ...)."""
     return tuple(s.transpose(0, 1) for s in ((state,) if isinstance(state, Tensor) else state))
-
-
-def layers_first(state: State) -> State:
-    """Back again."""
-    return tuple(s.transpose(0, 1).contiguous() for s in state)
 
 
 def _checked(layers: int) -> int:
