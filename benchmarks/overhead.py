@@ -1,28 +1,38 @@
 """What the lab's loop costs over a loop written by hand: the same model, data, optimiser and clipping.
 
-    python benchmarks/overhead.py [--steps 400] [--rounds 5]
+    python benchmarks/overhead.py [--steps 400] [--rounds 5] [--cases small] [--json results.json]
 
-Both train in turns and the fastest round of each counts. The lab's loop also checks every number,
-keeps a schedule, shows progress, and writes its run; validations and tests are left out of both.
+Both train in turns and the fastest round of each counts, by the clock and by the processor's time.
+The lab's loop also checks every number, keeps a schedule, shows progress, and writes its run with
+one checkpoint; validations and tests are left out of both. On a busy machine that says little, so
+single steps of both are also timed in turns, on one batch, by the thread's time: medians.
 """
 
 import argparse
 import contextlib
 import io
 import json
+import shlex
+import statistics
+import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from seqloom import doctor
 from seqloom.models.build import build
 from seqloom.task import Split
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
 from seqloom.train_settings import Train
+from seqloom.training.loop import Training
 from seqloom.training.optimise import optimiser
+from seqloom.training.processes import Processes
+from seqloom.training.step import Stepper
 
 CASES = {
     "small": ("pattern", {"steps": 32}, {"hidden": 32, "embedding": 32}),
@@ -31,12 +41,20 @@ CASES = {
 }
 
 
-def by_hand(task, settings: Train) -> float:
+def now():
+    return time.perf_counter(), time.process_time()
+
+
+def since(began):
+    return [b - a for a, b in zip(began, now(), strict=True)]
+
+
+def by_hand(task, settings):
     torch.manual_seed(settings.seed)
     model = build(task, settings).model
     model.train()
     steps = optimiser(model, settings)
-    began = time.perf_counter()
+    began = now()
     for number, batch in enumerate(task.batches("train", batch=settings.batch, seed=settings.seed)):
         if number == settings.steps:
             break
@@ -45,32 +63,84 @@ def by_hand(task, settings: Train) -> float:
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         steps.step()
         steps.zero_grad(set_to_none=True)
-    return time.perf_counter() - began
+    return since(began)
 
 
-def by_lab(task, settings: Train, folder: Path) -> float:
-    with contextlib.redirect_stderr(io.StringIO()):
-        train(task, settings, folder)
-    return json.loads((folder / "last/state.json").read_text())["seconds"]
+def by_lab(task, settings, folder):
+    spent = []
+
+    def timed(self, epoch=Training._epoch):
+        began = now()
+        epoch(self)
+        spent.append(since(began))
+
+    whole, Training._epoch = Training._epoch, timed
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            train(task, settings, folder)
+    finally:
+        Training._epoch = whole
+    return [sum(times) for times in zip(*spent, strict=True)]
 
 
-def main() -> None:
+def single(task, settings):
+    """Seconds of each step, by hand and by the lab, one after the other."""
+    model = build(task, settings).model.train()
+    steps = optimiser(model, settings)
+    lab = Stepper(build(task, settings).train(), settings, Processes())
+    batch = next(iter(task.batches("train", batch=settings.batch)))
+
+    def hand(number):
+        nn.functional.cross_entropy(model(batch.x, batch.lengths), batch.y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        steps.step()
+        steps.zero_grad(set_to_none=True)
+
+    times = [], []
+    for number in range(settings.steps):
+        for kept, one in zip(times, (hand, lambda n: lab.step([batch], n, settings.lr)), strict=True):
+            began = time.thread_time()
+            one(number)
+            kept.append(time.thread_time() - began)
+    return times
+
+
+def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--steps", type=int, default=400)
     flags.add_argument("--rounds", type=int, default=5)
+    flags.add_argument("--cases", default=",".join(CASES), help="names, separated by commas")
+    flags.add_argument("--json", type=Path, help="write what was measured, too")
     given = flags.parse_args()
     torch.set_flush_denormal(True)
-    for name, (task_name, options, more) in CASES.items():
+    found = {}
+    for name in given.cases.split(","):
+        task_name, options, more = CASES[name]
         task = open_task(task_name, **options)
         task.splits = {"train": Split(None, "")}  # nothing to validate or test on
         settings = Train(steps=given.steps, validate_every=given.steps, batch=32, device="cpu", **more)
         hand, lab = [], []
-        for number in range(given.rounds):
+        for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 hand.append(by_hand(task, settings))
-                lab.append(by_lab(task, settings, Path(folder) / str(number)))
-        each = [1000 * min(times) / given.steps for times in (hand, lab)]
-        print(f"{name}: {each[0]:.3f} ms a step by hand, {each[1]:.3f} ms here: {100 * (each[1] / each[0] - 1):+.1f}%")
+                lab.append(by_lab(task, settings, Path(folder) / "run"))
+        found[name] = {}
+        for i, which in enumerate(("clock", "processor")):
+            a, b = (1000 * min(times[i] for times in rounds) / given.steps for rounds in (hand, lab))
+            found[name][which] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
+            print(f"{name}, {which}: {a:.3f} ms a step by hand, {b:.3f} ms here: {100 * (b / a - 1):+.1f}%", flush=True)
+        a, b = (1000 * statistics.median(times) for times in single(task, settings))
+        found[name]["single steps"] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
+        print(f"{name}, single steps: {a:.3f} ms by hand, {b:.3f} ms here: {100 * (b / a - 1):+.1f}%", flush=True)
+    if given.json:
+        facts = {
+            "command": shlex.join(["python", "benchmarks/overhead.py", *sys.argv[1:]]),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": doctor.hardware() | {"threads": torch.get_num_threads()},
+            "versions": doctor.versions(),
+            "settings": vars(given) | {"json": str(given.json)},
+        }
+        given.json.write_text(json.dumps(facts | {"found": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -14,11 +15,12 @@ from seqloom.task import IGNORE, UNSEEN, Batch
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
 from seqloom.train_settings import Train
-from seqloom.training import guard, step
+from seqloom.training import guard, loop, step
 from seqloom.training.optimise import Average, optimiser
 from seqloom.training.processes import Processes
 from seqloom.training.schedule import Schedule
 from seqloom.training.step import Stepper
+from seqloom.training.weights_file import load_weights
 
 N = 80
 SMALL = {"hidden": 8, "embedding": 8, "device": "cpu", "batch": 16}
@@ -107,7 +109,7 @@ def test_the_options_of_models_reach_them(tmp_path):
     assert crf.model.crf is not None
     assert build(opened("forecast"), Train(**SMALL)).segment == 8
     assert build(opened("forecast"), Train(segment=0, **SMALL)).segment == 0
-    assert build(opened("classify"), Train(**SMALL)).model.readout.name == "max"
+    assert build(opened("classify"), Train(**SMALL)).model.readout.name == "max_mean"
     assert build(opened("classify"), Train(readout="last", **SMALL)).model.readout.name == "last"
     assert isinstance(build(opened("classify"), Train(normalise=False, **SMALL)).model.head, nn.Linear)
     tied = build(opened("generate"), Train(tied=True, **SMALL))
@@ -116,6 +118,37 @@ def test_the_options_of_models_reach_them(tmp_path):
         build(opened("classify"), Train(model="tcn", zoneout=0.1, **SMALL))
     with pytest.raises(ValueError, match="did you mean 'gru'"):
         build(opened("classify"), Train(model="gruu", **SMALL))
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "pieces", "epochs"),
+    [
+        ("classify", 2, 1, 200),
+        ("classify", 200, 90, 12),
+        ("classify", 500, 20, 10),
+        ("classify", 700, 800, 3),
+        ("classify", 100_000, None, 3),
+        ("translate", 5000, None, 10),
+    ],
+)
+def test_small_data_is_passed_over_more_often_than_large(kind, steps, pieces, epochs):
+    assert loop._epochs(SimpleNamespace(kind=kind, count=lambda *_, **__: pieces), steps) == epochs
+
+
+def test_word_vectors_start_small_where_a_text_has_one_answer():
+    spread = {kind: build(opened(kind), Train(**SMALL)).model.embed.table.weight.std() for kind in ("classify", "tag")}
+    assert spread["classify"] < 0.2 and spread["tag"] > 0.8
+    attn = build(opened("classify"), Train(model="attn_rnn", **SMALL)).model  # its input stands beside its state
+    assert attn.embed.table.weight.std() * attn.embed.scale > 0.8 and attn.layer.bias_g_l0.max() < 0
+    own = build(opened("classify"), Train(model="attn_rnn", chrono=0, **SMALL)).model
+    assert own.layer.bias_g_l0.max() == 0
+
+
+def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
+    train(opened("classify"), Train(steps=1, **SMALL), tmp_path / "run")
+    other = build(opened("classify"), Train(readout="last", **SMALL))
+    with pytest.raises(ValueError, match=r"'model.head.0.weight' is \(16,\) in the file, not \(8,\)"):
+        load_weights(other, Run.load(tmp_path / "run").checkpoint("best").tensors("weights"))
 
 
 def test_tied_weights_and_a_crf_survive_the_disk(tmp_path):

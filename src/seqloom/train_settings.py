@@ -32,12 +32,14 @@ class Train(BaseModel):
     """Layers on top of each other."""
     embedding: Annotated[int, Field(ge=1, le=65536)] = 128
     """Width of a token's vector."""
-    readout: Literal["auto", "last", "mean", "max", "attention"] = "auto"
-    """How a whole sequence becomes one vector; auto: max over text, last over the rest."""
+    readout: Literal["auto", "last", "mean", "max", "max_mean", "attention"] = "auto"
+    """How a whole sequence becomes one vector; auto: max_mean to class texts and series, else last."""
     normalise: bool = True
     """Layer normalisation of what the head reads, where it says classes."""
     init: Literal["default", "linear", "orthogonal", "xavier", "he"] = "orthogonal"
     """How a recurrent layer starts; orthogonal is Xavier for the matrices that meet the input."""
+    chrono: Annotated[int, Field(ge=0)] | None = None
+    """Steps that gates remember for at the start; 0 for the cell's own. By default 100 where attn_rnn classes."""
     dropout: Rate = 0.2
     """On the embedding, between layers and before the head."""
     recurrent_dropout: Rate = 0.0
@@ -79,7 +81,7 @@ class Train(BaseModel):
     """Decay of a running average of the weights, which is then the model; 0 for none."""
 
     epochs: Count | None = None
-    """Passes over the training data; 10 where neither epochs nor steps are given."""
+    """Passes over the training data; by default 2,500 steps' worth, from 10 (3 to class much text) to 200."""
     steps: Count | None = None
     """Steps in all; 2,000 by default where the training data has no end."""
     validate_every: Count | None = None

@@ -60,7 +60,7 @@ def test_dropout_is_there_in_training_alone():
 
 
 def test_what_cannot_be_read_is_refused():
-    with pytest.raises(ValueError, match="last, mean, max, attention, got 'first'"):
+    with pytest.raises(ValueError, match="last, mean, max, max_mean, attention, got 'first'"):
         Classify(seqloom.GRU(3, 8, batch_first=True), 5, "first")
     with pytest.raises(ValueError, match="batch_first=True"):
         Classify(seqloom.GRU(3, 8), 5)

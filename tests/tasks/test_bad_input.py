@@ -53,7 +53,7 @@ def test_a_table_of_a_header_alone(tmp_path):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ("only one", "line 4 has 1 fields, the first line has 2; complete"),
+        ("only one", "line 4 has 1 field, the first line has 2; complete"),
         ("a,b,c", "line 4 has 3 fields, the first line has 2; put"),
     ],
 )
@@ -62,9 +62,14 @@ def test_a_row_with_the_wrong_number_of_fields(row, told, tmp_path):
     fails(tmp_path / "a.csv", told)
 
 
+def test_a_quote_that_never_ends_is_said_where_it_opens(tmp_path):
+    (tmp_path / "a.csv").write_text('text,label\na b,x\n"c d,y\ne f,x\n')
+    fails(tmp_path / "a.csv", "line 3 opens a quote that goes on to line 4; close it")
+
+
 def test_a_wrong_row_in_a_packed_file_is_said_of_that_file(tmp_path):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\nx,a\ny\n"))
-    fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: line 3 has 1 fields")
+    fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: line 3 has 1 field,")
 
 
 def test_a_wrong_line_of_conll(tmp_path):
@@ -145,6 +150,12 @@ def test_a_class_with_one_example(tmp_path):
     task = open_task(path)
     assert "1 of 3 classes have one training example: z" in task.notes.warnings
     assert task.target.names == ("a", "b", "z")
+
+
+def test_a_column_called_label_with_one_value_is_not_passed_over(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"text": f"some words {i}", "label": "x"} for i in range(30)])
+    fails(path, "'label' is 'x' in every row; there is nothing to tell apart")
+    assert open_task(path, kind="generate").kind == "generate"
 
 
 def test_one_class_alone(tmp_path):

@@ -78,6 +78,19 @@ def test_a_table_of_numbers_alone_needs_no_header(tmp_path):
     assert read(tmp_path / "a.csv").to_dict(as_series=False) == {"column_1": [1.5, 3.5], "column_2": [2, 4]}
 
 
+@pytest.mark.parametrize("one", [";", "\t", "|"])
+def test_a_csv_may_be_separated_by_another_sign(one, tmp_path):
+    (tmp_path / "a.csv").write_text(f"text{one}label\nrather, good{one}x\nbad{one}y\n")
+    assert read(tmp_path / "a.csv").rows() == [("rather, good", "x"), ("bad", "y")]
+
+
+def test_a_first_line_whose_values_come_again_is_no_header(tmp_path):
+    (tmp_path / "a.csv").write_text("so good,yes\nnot so,no\nwell,yes\n")
+    assert read(tmp_path / "a.csv").columns == ["column_1", "column_2"]
+    (tmp_path / "b.csv").write_text("text,label\nso good,yes\ntext,label\nnot so,no\n")  # two files put together
+    assert read(tmp_path / "b.csv").columns == ["text", "label"]
+
+
 def test_na_in_a_column_of_numbers_is_a_gap_and_in_a_text_is_a_word(tmp_path):
     (tmp_path / "a.csv").write_text("n,t\nNA,NA\n2,b\n?,c\n")
     assert read(tmp_path / "a.csv").to_dict(as_series=False) == {"n": [None, 2.0, None], "t": ["NA", "b", "c"]}
@@ -148,6 +161,12 @@ def test_a_plain_text_is_one_text_or_its_lines(tmp_path):
     assert not found.stream and found.frame().collect()["text"].to_list() == ["one two", "three"]
 
 
+def test_a_text_in_one_line_is_split_too_and_stays_whole(tmp_path):
+    (tmp_path / "a.txt").write_text(text := "some words and more " * 400)
+    assert "".join(read(tmp_path / "a.txt")["text"]) == text
+    assert len(text) == sum(split.size + 1 for split in open_task(tmp_path / "a.txt").splits.values())
+
+
 def test_folders_by_class_and_by_split(tmp_path):
     for side in ("train", "test"):
         for label in ("pos", "neg"):
@@ -211,7 +230,11 @@ def test_a_train_file_alone_says_what_lies_beside_it(tmp_path):
         write(tmp_path / name)
     notes = Notes()
     source(tmp_path / "train.jsonl", reading(), notes)
-    assert "test.jsonl" in notes[0].text
+    assert notes[0].text == f"only train.jsonl is read; give {tmp_path} to use test.jsonl too"
+    for name in ("a_TRAIN.csv", "a_TEST.csv", "b_TRAIN.csv"):
+        write(tmp_path / name)
+    source(tmp_path / "a_TRAIN.csv", reading(), notes)
+    assert notes[1].text == f"only a_TRAIN.csv is read; give {tmp_path / 'a'} to use a_TEST.csv too"
 
 
 def test_data_sets_of_hugging_face_by_name(monkeypatch):

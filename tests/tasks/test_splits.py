@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from seqloom.tasks import splits
 from seqloom.tasks.duplicates import clusters
 from seqloom.tasks.registry import open_task
 
@@ -34,6 +35,12 @@ def test_a_made_split_has_every_row_once_and_every_class_in_its_share():
     assert sorted(i for part in found.values() for i in part) == list(range(200))
     for part in found.values():
         assert Counter(data["label"][i] for i in part)["b"] == len(part) / 4
+
+
+def test_large_data_holds_out_no_more_than_is_plenty_unless_asked(monkeypatch):
+    monkeypatch.setattr(splits, "PLENTY", 12)
+    found = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}
+    assert found == {"train": 148, "valid": 40, "test": 12}
 
 
 def test_the_seed_of_the_split_and_nothing_else_decides_it():

@@ -1,11 +1,11 @@
-"""What a whole sequence says: (B, T, H) -> (B, H)."""
+"""What a whole sequence says: (B, T, H) -> one vector a row."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-READOUTS = ("last", "mean", "max", "attention")
+READOUTS = ("last", "mean", "max", "max_mean", "attention")
 
 
 class Readout(nn.Module):
@@ -14,6 +14,7 @@ class Readout(nn.Module):
     last       y_n, n the row's last real step; of a layer that also reads backwards, where each direction ends
     mean       1/n sum_t y_t
     max        max_t y_t, each feature on its own
+    max_mean   both of them side by side, (B, 2 H)                    Howard, Ruder 2018, arXiv 1801.06146
     attention  sum_t a_t y_t,  a = softmax_t(v . tanh(W y_t + b))     Yang et al. 2016 (NAACL, N16-1174)
     """
 
@@ -22,16 +23,16 @@ class Readout(nn.Module):
         if name not in READOUTS:
             raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {name!r}")
         self.name, self.bidirectional = name, bidirectional
+        self.output_size = 2 * width if name == "max_mean" else width
         if name == "attention":
             self.key = nn.Linear(width, width)  # W, b
             self.query = nn.Linear(width, 1, bias=False)  # v
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, T, H), lengths (B,) on the same device -> (B, H)."""
+        """(B, T, H), lengths (B,) on the same device -> (B, output_size)."""
         if lengths is None:
             lengths = torch.full((y.shape[0],), y.shape[1], device=y.device)
-        read = {"last": self._last, "mean": self._mean, "max": self._max, "attention": self._attention}[self.name]
-        return read(y, lengths) * (lengths > 0).unsqueeze(1)
+        return getattr(self, f"_{self.name}")(y, lengths) * (lengths > 0).unsqueeze(1)
 
     def _last(self, y: Tensor, lengths: Tensor) -> Tensor:
         last = y[torch.arange(len(y), device=y.device), (lengths - 1).clamp(min=0)]
@@ -45,6 +46,9 @@ class Readout(nn.Module):
 
     def _max(self, y: Tensor, lengths: Tensor) -> Tensor:
         return y.masked_fill(~_real(y, lengths), torch.finfo(y.dtype).min).amax(1)
+
+    def _max_mean(self, y: Tensor, lengths: Tensor) -> Tensor:
+        return torch.cat([self._max(y, lengths), self._mean(y, lengths)], -1)
 
     def _attention(self, y: Tensor, lengths: Tensor) -> Tensor:
         s = self.query(torch.tanh(self.key(y)))  # (B, T, 1)

@@ -34,6 +34,9 @@ from seqloom.models.translate import Translate
 from seqloom.task import END, PAD, START, Features, Task, Tokens, Values
 from seqloom.train_settings import Train
 
+SMALL = 0.1  # spread of word vectors at the start, where a whole text has one answer: rare words then say little
+BESIDE = ("attn_rnn",)  # cells that hold the input beside a normalised state: it has to be of that size,
+SPAN = 100  # and to last, in steps, where the answer comes at the end
 SEGMENT = 48  # steps of a forecast that are read as one, where the data allows it
 
 
@@ -60,7 +63,7 @@ def layer(settings: Train, input_size: int, name: str | None = None) -> nn.Modul
     inside = Dropouts(settings.recurrent_dropout, settings.zoneout, settings.weight_dropout)
     base = name.removeprefix(registry.BOTH)
     if base not in registry.LAYERS:
-        options |= {"dropouts": inside, "init": Init(settings.init)}
+        options |= {"dropouts": inside, "init": Init(settings.init, settings.chrono or None)}
     elif inside != Dropouts():
         raise ValueError(f"recurrent_dropout, zoneout and weight_dropout are for recurrent cells; {name!r} is none")
     return registry.make(name, input_size, settings.hidden, **options)
@@ -83,6 +86,12 @@ def irregular(task: Task) -> bool:
 
 def _classify(task: Task, settings: Train) -> ForTask:
     embed, width = _input(task, settings)
+    if settings.model.removeprefix(registry.BOTH) in BESIDE:
+        settings = settings.model_copy(update={"chrono": SPAN if settings.chrono is None else settings.chrono})
+        embed = embed and Embed(task.input.size, width, settings.dropout, padding=PAD, scaled=True)
+    elif embed is not None:
+        with torch.no_grad():
+            embed.table.weight.mul_(SMALL)
     made = _layer(task, settings, width)
     size = {"classes": task.target.size} if task.kind == "classify" else {"outputs": task.target.size}
     model = Classify(made, readout=_readout(task, settings, made), dropout=settings.dropout, embed=embed, **size)
@@ -92,12 +101,14 @@ def _classify(task: Task, settings: Train) -> ForTask:
 
 
 def _readout(task: Task, settings: Train, made: nn.Module) -> str:
-    """Over text, and of a layer that looks ahead everywhere, the last step is no better than the others."""
+    """Where a text or a series is classed, and of a layer that looks ahead, the last step knows no more than others.
+
+    Synthetic tokens are about what a state can hold to the end, so there the last step has to know.
+    """
     if settings.readout != "auto":
         return settings.readout
-    text = isinstance(task.input, Tokens) and task.input.unit != "tokens"
-    if text and task.kind == "classify":
-        return "max"
+    if task.kind == "classify" and not (isinstance(task.input, Tokens) and task.input.unit == "tokens"):
+        return "max_mean"
     return "last" if getattr(made, "causal", True) else "mean"
 
 
@@ -203,5 +214,6 @@ def _input(task: Task, settings: Train) -> tuple[Embed | None, int]:
 def _normalised(model: Any, settings: Train) -> nn.Module:
     """The same model, its head reading what is normalised."""
     if settings.normalise:
-        model.head = nn.Sequential(nn.LayerNorm(model.layer.output_size), model.head)
+        width = getattr(model, "readout", model.layer).output_size
+        model.head = nn.Sequential(nn.LayerNorm(width), model.head)
     return model

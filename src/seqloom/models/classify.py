@@ -38,7 +38,7 @@ class Classify(nn.Module):
         width: int = layer.output_size  # type: ignore[assignment]
         self.readout = Readout(readout, width, getattr(layer, "bidirectional", False))
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(width, outputs if classes is None else classes)  # type: ignore[arg-type]
+        self.head = nn.Linear(self.readout.output_size, outputs if classes is None else classes)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """(B, T, D) or ids (B, T) -> logits (B, classes) or values (B, outputs)."""

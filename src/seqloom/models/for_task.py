@@ -71,25 +71,32 @@ class ForTask(nn.Module):
 
     def forward(self, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
         scores, state = self.scores(batch, state)
-        return self.each(scores, batch).sum(), state
+        return self.total(scores, batch), state
+
+    def total(self, scores: Any, batch: Batch) -> Tensor:
+        """The sum of `each`; in one call where there is one, for a small model's step is made of calls."""
+        return self.each(scores, batch).sum()
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Predicted:
         return self.chosen(self.scores(batch)[0], batch)
 
-    def _nats(self, scores: Tensor, y: Tensor) -> Tensor:
+    def _nats(self, scores: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         """Cross-entropy of scores (B, ..., K) with y (B, ...), 0 where y has no loss."""
-        y = y.masked_fill(y < 0, IGNORE)
+        y = y if self.training else y.masked_fill(y < 0, IGNORE)  # what was never seen is not in training
         smoothing = self.smoothing if self.training else 0.0
-        return F.cross_entropy(scores.movedim(-1, 1).float(), y, reduction="none", label_smoothing=smoothing)
+        return F.cross_entropy(scores.movedim(-1, 1).float(), y, reduction=reduction, label_smoothing=smoothing)
 
 
 class ForClassify(ForTask):
     def each(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch))
 
+    def total(self, scores: Tensor, batch: Batch) -> Tensor:
+        return self._nats(scores, _y(batch), "sum")
+
     def counts(self, batch: Batch) -> Tensor:
-        return (_y(batch) >= 0).long()
+        return _y(batch) >= 0
 
     def chosen(self, scores: Tensor, batch: Batch) -> Predicted:
         return Predicted(scores.argmax(-1), probabilities=scores.float().softmax(-1))
@@ -169,6 +176,9 @@ class ForGenerate(ForTask):
 
     def each(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch)).sum(1)
+
+    def total(self, scores: Tensor, batch: Batch) -> Tensor:
+        return self._nats(scores, _y(batch), "sum")
 
     def counts(self, batch: Batch) -> Tensor:
         return (_y(batch) >= 0).sum(1)

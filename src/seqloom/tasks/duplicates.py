@@ -32,8 +32,9 @@ def clusters(chunks: Iterable[pl.Series]) -> Array:
         long.append(rows + n)
         signs.append(sign)
         n += len(texts)
-    rows, sign = np.concatenate(long), np.concatenate(signs)  # (L,), (L, BANDS * ROWS)
-    edges = [np.stack(_meet(np.concatenate(wholes)))]
+    rows, sign, whole = np.concatenate(long), np.concatenate(signs), np.concatenate(wholes)  # (L,), (L, BANDS * ROWS)
+    del long, signs, wholes  # of millions of texts, each is worth its memory
+    edges = [np.stack(_meet(whole))]
     for band in range(BANDS):
         first, second = _meet(sign[:, ROWS * band].astype(np.uint64) << np.uint64(32) | sign[:, ROWS * band + 1])
         near = (sign[first] == sign[second]).sum(1) >= AGREE

@@ -25,9 +25,8 @@ def files(path: Any, options: Reading, notes: Notes) -> Files:
         return [(None, _pair(path))]
     path = Path(path)
     if path.is_file():
-        beside = sorted(p.name for p in path.parent.iterdir() if p != path and _split(p) and _is_data(p))
-        if _split(path) == "train" and any(_split(Path(name)) == "test" for name in beside):
-            notes.say(f"only {path.name} is read; give the folder to use {', '.join(beside)} too")
+        if _split(path) == "train":
+            _beside(path, notes)
         return [(None, (path,))]
     if path.is_dir():
         return _folder(path, options, notes)
@@ -37,6 +36,22 @@ def files(path: Any, options: Reading, notes: Notes) -> Files:
         if found:
             return _given(path, found, notes)
     raise ValueError(f"{path}: no such file or folder, and no task of that name")
+
+
+def _beside(path: Path, notes: Notes) -> None:
+    """Say it where there is a test set of the same name, and how it would be read too."""
+    kin = [p for p in sorted(path.parent.iterdir()) if _split(p) and _is_data(p) and _stem(p) == _stem(path)]
+    if any(_split(p) == "test" for p in kin):
+        alone = len(kin) == sum(_is_data(p) for p in path.parent.iterdir())
+        whole = path.parent if alone or not _stem(path) else path.parent / _stem(path)
+        others = ", ".join(p.name for p in kin if p != path)
+        notes.say(f"only {path.name} is read; give {whole} to use {others} too")
+
+
+def _stem(path: Path) -> str:
+    """What is left of a name without its split: GunPoint of GunPoint_TRAIN.ts.gz."""
+    bare = packed.bare(path).name.rsplit(".", 1)[0]
+    return re.sub(rf"[^A-Za-z0-9]*({'|'.join(SPLITS)})$", "", bare, flags=re.IGNORECASE)
 
 
 def _pair(value: Any) -> tuple[Path, ...]:

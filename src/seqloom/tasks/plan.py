@@ -73,11 +73,15 @@ def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Not
     best = _best(choices, options)
     if not best:
         told = ", ".join(f"{c.name} ({c.role})" for c in columns[:12])
-        raise ValueError(f"{place}: found nothing to learn in {told}; say input=, target= and kind=")
+        raise ValueError(f"{place}: found nothing to learn in {told}; say what is input, target and kind")
     if len(best) > 1:
         listed = "; ".join(_say(c, by_name) for c in best[:10])
         raise ValueError(f"{place}: more than one task is possible, choose one: {listed}")
     chosen = best[0]
+    alone = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
+    if chosen.kind == "generate" and alone and options.kind is None:
+        told = f"{alone[0].name!r} is {alone[0].example!r} in every row"
+        raise ValueError(f"{place}: {told}; there is nothing to tell apart (kind generate learns the texts alone)")
     left = [c for c in columns if c.name not in chosen.uses]
     if left:
         notes.say("left out: " + ", ".join(f"{c.name} ({c.role})" for c in left))

@@ -57,9 +57,9 @@ class Reading(BaseModel):
     """Where a table is cut in time: ett (12, 4 and 4 months), or shares or rows such as 70/10/20."""
 
     valid: Share = 0.1
-    """Share of examples held out for validation where no such split is given."""
+    """Share of examples held out for validation where no such split is given; by default 10,000 at most."""
     test: Share = 0.1
-    """Share of examples held out for testing where no such split is given."""
+    """Share of examples held out for testing where no such split is given; by default 10,000 at most."""
     split_seed: int = 0
     """Which random split."""
     near_duplicates: bool = True

@@ -19,7 +19,7 @@ from seqloom.tasks.readers import hub, packed
 from seqloom.tasks.readers.scanned import FACTS, TABLE, Facts, sink, table
 from seqloom.tasks.reading import Reading
 
-CHUNK = 32 << 20  # bytes of a table in memory at once
+CHUNK = 8 << 20  # bytes of a table in memory at once
 
 
 @dataclass(frozen=True)

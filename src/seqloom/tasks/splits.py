@@ -15,6 +15,7 @@ from seqloom.tasks.reading import Reading
 from seqloom.tasks.source import Source
 
 Array = np.ndarray[Any, Any]
+PLENTY = 10_000  # examples that are enough to validate or test on, where nobody asked for more
 
 
 def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading, notes: Notes) -> dict[str, Array]:
@@ -26,6 +27,8 @@ def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading
         raise ValueError(f"{source.parts[0].label}: no usable rows to train on; splits: {', '.join(rows)}")
     shares = {"valid": options.valid} if "test" in rows else {"valid": options.valid, "test": options.test}
     shares = {name: share for name, share in shares.items() if name not in rows and ("valid" not in rows)}
+    usual, most = Reading(), PLENTY / len(rows["train"])
+    shares = {k: min(share, most) if share == getattr(usual, k) else share for k, share in shares.items()}
     if shares:
         rows |= _made(source, plan, rows["train"], shares, texts, options, notes)
     if texts and len(source.parts) > 1:
@@ -55,9 +58,12 @@ def _made(
     if plan.kind == "classify":
         column = source.columns(plan.target[0])[plan.target[0]].cast(pl.String)
         labels = column.rank("dense").fill_null(0).to_numpy()[rows].astype(np.int64)
-    share = ", ".join(f"{v:.0%} {k}" for k, v in shares.items())
+    share = ", ".join(f"{v:.0%} {k}" if v >= 0.01 else f"{round(v * len(rows)):,} {k}" for k, v in shares.items())
     notes.say(f"made a split: {share}, seed {options.split_seed}" + (", stratified" if plan.kind == "classify" else ""))
-    return _stratified(rows, keys, labels, shares, options.split_seed)
+    try:
+        return _stratified(rows, keys, labels, shares, options.split_seed)
+    except ValueError as error:
+        raise ValueError(f"{source.parts[0].label}: {error}") from None
 
 
 def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading, notes: Notes) -> Array:

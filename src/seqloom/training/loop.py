@@ -25,7 +25,10 @@ from seqloom.training.step_state import facts_of, restore, tensors_of
 from seqloom.training.telling import Telling
 from seqloom.training.weights_file import load_weights, weights_of
 
-EPOCHS, STEPS = 10, 2000  # where the settings say nothing
+STEPS = 2000  # where the settings say nothing and the data has no end; and where it has one,
+ENOUGH = 2500  # about so many, in
+FEWEST, USUAL, MOST = 3, 10, 200  # epochs: the fewest where much text has one answer a row, and is soon known by heart
+MUCH, PIECE = 250, 8192  # batches in a pass, and time steps in each
 AGREE = 10  # steps after which several processes ask whether a checkpoint is due
 
 
@@ -61,7 +64,7 @@ class Training:
         if each is None and s.epochs:
             raise ValueError(f"the training data of task {task.name!r} has no end; give steps in place of epochs")
         a_pass = None if each is None else -(-each // s.accumulate)
-        self.epochs = None if a_pass is None or s.steps else s.epochs or EPOCHS
+        self.epochs = None if a_pass is None or s.steps else s.epochs or _epochs(task, a_pass)
         self.steps = s.steps or (STEPS if a_pass is None else a_pass * (self.epochs or 1))
         self.every = s.validate_every or (max(1, self.steps // 10) if a_pass is None else None)
         self.schedule = Schedule(s, self.steps)
@@ -209,6 +212,14 @@ class Training:
         if self.journal is not None:
             intervals = {f"{name}_interval": list(ends) for name, ends in made.intervals.items()}
             self.journal.write(step=found.facts["step"], split="test", rows=made.rows, **made.values, **intervals)
+
+
+def _epochs(task: Task, a_pass: int) -> int:
+    """How often the data are passed over, where nobody says."""
+    few = task.kind in ("classify", "regress") and a_pass > MUCH
+    # looked at closely only where it is not plain
+    few = few and (a_pass > 20 * MUCH or (task.count("train", tokens=PIECE) or 0) > MUCH)
+    return max(FEWEST if few else USUAL, min(MOST, ENOUGH // a_pass))
 
 
 def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:

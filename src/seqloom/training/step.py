@@ -82,7 +82,7 @@ class Stepper:
             with nullcontext() if last or n == 1 else self.wrapped.no_sync():  # type: ignore[operator]
                 loss = self._loss(k, piece, batches[0])
                 # the processes' gradients are averaged, and together must make the mean over all targets
-                self.scaler.scale(loss * (n / max(1, count))).backward()
+                self.scaler.scale(loss).backward(torch.full_like(loss, n / max(1, count)))
             losses.append(loss.detach())
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum(), count
 
@@ -143,7 +143,7 @@ def seed(*key: int) -> None:
     digest = hashlib.sha256(repr(key).encode()).digest()
     number = int.from_bytes(digest[:4], "little")
     torch.default_generator.manual_seed(number)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.manual_seed(number)
 
 

@@ -19,9 +19,13 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy into the model; every name must be there, and no other."""
+    """Copy into the model; every name must be there, of the same shape, and no other."""
     own = weights_of(model)
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
         raise ValueError(f"the weights are not those of this model: {odd!r} is in one of them alone")
+    for name, w in own.items():
+        if w.shape != tensors[name].shape:
+            there, here = tuple(tensors[name].shape), tuple(w.shape)
+            raise ValueError(f"the weights are not those of this model: {name!r} is {there} in the file, not {here}")
     model.load_state_dict(dict(tensors), strict=False)  # not strict: the other names of tied weights

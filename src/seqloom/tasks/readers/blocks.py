@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-BLOCK = 32 << 20  # bytes
+BLOCK = 8 << 20  # bytes
 
 
 def blocks(path: Path, quoted: bool = False, size: int = BLOCK) -> Iterator[bytes]:

@@ -14,9 +14,12 @@ from seqloom.tasks.readers.blocks import blocks
 from seqloom.tasks.readers.generated import framed, utf8
 from seqloom.tasks.reading import Reading
 
+csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
 MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", "")  # in a column of numbers
 SAMPLE = 10_000  # rows from which types are guessed; the whole file where that goes wrong
+SEPARATORS = (",", ";", "\t", "|")  # of a .csv, the likeliest first
+HEAD = 100, 1 << 20  # lines and bytes of the beginning from which the separator and the header are guessed
 
 
 def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
@@ -72,25 +75,42 @@ def verify(frame: pl.LazyFrame, path: Path, options: Reading) -> None:
 
 
 def separator(path: Path) -> str:
-    return "," if path.suffix == ".csv" else "\t"
+    """A tab, or of a .csv the first that cuts the line of names, and all lines after it alike."""
+    if path.suffix != ".csv":
+        return "\t"
+    lines = _beginning(path)
+    for one in SEPARATORS:
+        widths = {len(row) for row in csv.reader(lines, delimiter=one) if row}
+        if one in lines[0] and (one == "," or len(widths) == 1):
+            return one
+    return ","
+
+
+def _beginning(path: Path) -> list[str]:
+    """The first lines that are not empty, whole ones only."""
+    with path.open("rb") as file:
+        raw = file.readlines(HEAD[1])[: HEAD[0]]
+    lines = [line.decode("utf-8", "replace") for line in raw if line.strip()]
+    if not lines:
+        raise ValueError(f"{path}: the file is empty")
+    return [lines[0].lstrip("\ufeff"), *lines[1:]]
 
 
 def header(path: Path, options: Reading) -> list[str] | None:
     """None where the first line names the columns; made-up names where it is data."""
-    with path.open("rb") as file:
-        line = file.readline()
-        while line and not line.strip():
-            line = file.readline()
-    if not line:
-        raise ValueError(f"{path}: the file is empty")
-    first = next(csv.reader([utf8(line, path, 1).lstrip("\ufeff")], delimiter=separator(path)))
-    data = any(_is_number(field) for field in first) if options.header is None else not options.header
-    if data:
+    first, *rows = [row for row in csv.reader(_beginning(path), delimiter=separator(path)) if row]
+    if _is_data(first, rows) if options.header is None else not options.header:
         return [f"column_{i + 1}" for i in range(len(first))]
     twice = [name for name, count in Counter(first).items() if count > 1]
     if twice:
-        raise ValueError(f"{path}: two columns are named {twice[0]!r}; rename one (or header=False if it is data)")
+        raise ValueError(f"{path}: two columns are named {twice[0]!r}; rename one, or say that there is no header")
     return None
+
+
+def _is_data(first: list[str], rows: list[list[str]]) -> bool:
+    """A name is no number, and no value of its own column; a line of names may come again as a whole."""
+    values = [set(column) - {""} for column in zip(*(row for row in rows if row != first), strict=False)]
+    return any(map(_is_number, first)) or any(field in seen for field, seen in zip(first, values, strict=False))
 
 
 def _is_number(text: str) -> bool:
@@ -106,12 +126,14 @@ def diagnose(path: Path, options: Reading) -> None:
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         quoting: Any = csv.QUOTE_MINIMAL if path.suffix == ".csv" else csv.QUOTE_NONE
         reader = csv.reader(file, delimiter=separator(path), quoting=quoting)
-        csv.field_size_limit(1 << 30)
-        width = len(next(reader))
+        width, before = len(next(reader)), reader.line_num
         for fields in reader:
-            place = f"{path}: line {reader.line_num}"
+            place, start, before = f"{path}: line {reader.line_num}", before + 1, reader.line_num
             for field in fields:
                 utf8(field.encode("utf-8", "surrogateescape"), path, reader.line_num)
             if fields and len(fields) != width:
+                if before > start:
+                    raise ValueError(f"{path}: line {start} opens a quote that goes on to line {before}; close it")
                 cure = "put fields that hold the separator in quotes" if len(fields) > width else "complete the row"
-                raise ValueError(f"{place} has {len(fields)} fields, the first line has {width}; {cure}")
+                count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
+                raise ValueError(f"{place} has {count}, the first line has {width}; {cure}")

@@ -14,6 +14,7 @@ from seqloom.tasks.reading import Reading
 
 SUFFIXES = (".txt", ".text")
 SNIFFED = 400  # lines
+PIECES, LONGEST = 200, 4096  # a long line is cut into pieces, so that one line alone can be split, too
 
 
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
@@ -24,11 +25,25 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
 
 
 def _lines(path: Path, alone: bool) -> Iterator[dict[str, Any]]:
+    longest = min(LONGEST, max(LONGEST // PIECES, path.stat().st_size // PIECES))
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             line = utf8(raw, path, number)
-            if not alone or line.strip():
-                yield {"text": line.rstrip("\r\n") if alone else line}
+            if not alone:
+                yield from ({"text": piece} for piece in _cut(line, longest))
+            elif line.strip():
+                yield {"text": line.rstrip("\r\n")}
+
+
+def _cut(line: str, longest: int) -> Iterator[str]:
+    """Pieces of about this length; behind a space where there is one, so that words stay whole."""
+    start = 0
+    while len(line) - start > longest:
+        end = line.rfind(" ", start, start + longest) + 1
+        end = end if end > start else start + longest
+        yield line[start:end]
+        start = end
+    yield line[start:]
 
 
 def sniff(path: Path) -> str:

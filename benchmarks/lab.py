@@ -1,0 +1,75 @@
+"""`seqloom train` on real data, one command each, and what its test split then says.
+
+    python benchmarks/lab.py --data ../shared/data --runs runs [--only imdb-gru,hotel-gru] [--json results.json]
+
+A run that is there and finished is not trained again. Every number of the defaults was chosen on
+validation rows; the test rows are read once, by the command itself.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from seqloom import doctor
+from seqloom.lab.summary import summary
+from seqloom.run import Run
+
+# name: (data, flags, metric, what it should reach)
+SHOWS = {
+    "imdb-gru": ("imdb", "--model gru", "accuracy", ">= 0.86"),
+    "imdb-lstm": ("imdb", "--model lstm", "accuracy", ">= 0.86"),
+    "imdb-attn_rnn": ("imdb", "--model attn_rnn", "accuracy", ">= 0.86"),
+    "imdb-transformer": ("imdb", "--model transformer", "accuracy", ""),
+    "hotel-gru": ("chnsenticorp_htl", "--model gru", "accuracy", ">= 0.88"),
+    "snips-bi_gru": ("snips", "--target intent --model bi_gru", "accuracy", ">= 0.97"),
+    "names-gru": ("names_nationality", "--model gru", "accuracy", ""),
+    "gunpoint-lstm": ("ucr_uea/GunPoint", "--model lstm", "accuracy", ""),
+    "italy-lstm": ("ucr_uea/ItalyPowerDemand", "--model lstm", "accuracy", ""),
+    "vowels-bi_lstm": ("ucr_uea/JapaneseVowels", "--model bi_lstm", "accuracy", ""),
+    "shakespeare-gru": (
+        "tiny_shakespeare",
+        "--model gru --hidden 256 --lookback 64 --lr 0.004 --dropout 0.1 --epochs 6",
+        "bits",
+        "< 2.2",
+    ),
+}
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--data", type=Path, required=True, help="the folder of data sets")
+    flags.add_argument("--runs", type=Path, default=Path("runs"))
+    flags.add_argument("--only", default=",".join(SHOWS), help="names, separated by commas")
+    flags.add_argument("--threads", type=int, default=1)
+    flags.add_argument("--json", type=Path, help="write what was found, too")
+    given = flags.parse_args()
+    rows = []
+    for name in given.only.split(","):
+        data, more, metric, aim = SHOWS[name]
+        folder = given.runs / name
+        if not (folder / "run.json").exists() or not Run.load(folder).finished:
+            again = ["--resume"] if (folder / "run.json").exists() else [str(given.data / data), *shlex.split(more)]
+            where = ["--threads", str(given.threads), "--runs", str(given.runs), "--name", name]
+            subprocess.run([sys.executable, "-m", "seqloom", "train", *again, *where], check=True)
+        found = summary(Run.load(folder))
+        low, high = found["test_intervals"].get(metric, (None, None))
+        kept = ("created", "steps", "epochs", "seconds", "best_step", "valid", "test", "test_intervals", "settings")
+        row = {"name": name, "command": f"seqloom train DATA/{data} {more}", "aim": f"{metric} {aim}".strip()}
+        rows.append(row | {metric: found["test"][metric]} | {k: found[k] for k in kept})
+        print(f"{row['command']}: {metric} {found['test'][metric]:.4f} ({low:.4f} to {high:.4f}), aim {aim or '-'}")
+    if given.json:
+        facts = {
+            "command": shlex.join(["python", "benchmarks/lab.py", *sys.argv[1:]]),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": doctor.hardware() | {"threads": given.threads, "note": "shared with other work"},
+            "versions": doctor.versions(),
+        }
+        given.json.write_text(json.dumps(facts | {"runs": rows}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
