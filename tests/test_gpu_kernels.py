@@ -152,6 +152,21 @@ def test_a_large_batch_is_as_right_as_a_small_one(size, batch, dtype):
     torch.testing.assert_close(whole, parts, rtol=0, atol=16 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize(("size", "dtype"), [(384, FP16), (512, BF16), (768, FP16), (272, FP32), (512, FP32)])
+def test_large_clusters_are_at_most_twice_as_far_from_float64_as_the_loop(size, dtype):
+    found = []
+    for kernel, kind in (("cluster", dtype), ("loop", dtype), ("loop", torch.float64)):
+        layer = layer_of(size, dtype, kernel).to(kind)
+        torch.manual_seed(1)
+        x = torch.randn(9, 12, size, device="cuda").to(dtype).to(kind).requires_grad_()
+        y, last = layer(x, lengths=torch.tensor([12, 1, 0, 7, 12, 3, 9, 4, 11], device="cuda"))
+        (y.square().sum() + last.sum()).backward()
+        found.append([t.double() for t in (y, last, x.grad, *(p.grad for p in layer.parameters()))])
+    for ours, loop, true in zip(*found, strict=True):
+        allowed = (loop - true).norm().clamp(min=0.25 * torch.finfo(dtype).eps * true.norm())
+        assert (ours - true).norm() <= 2 * allowed
+
+
 def test_products_of_19_bits_are_taken_where_torch_allows_them():
     layer = layer_of(128, FP32, "cluster")
     x = torch.randn(5, 20, 128, device="cuda")

@@ -83,13 +83,6 @@ def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
     assert 2 < ratio < 2**13
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("H", "dtype"), [(256, BF16), (384, FP16), (512, BF16), (528, FP16), (272, FP32)])
-def test_large_clusters_are_at_most_twice_as_far_from_float64_as_the_loop(H, dtype):
-    cell = cell_of(H, 4)
-    assert worst(attn_rnn_cluster, cell, job_of(cell, 9, 4, dtype, lengths=True), dtype)[0] < 2
-
-
 def test_what_lies_past_a_length_does_not_matter():
     cell = cell_of(32, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
