@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py studies/test_trials.py)
+GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py)
 
 .PHONY: compare test check format test-gpu clean
 
