@@ -17,11 +17,5 @@ def test_five_values_give_the_t_interval_with_four_degrees_of_freedom():
     assert interval(values).half == pytest.approx(2.7764 * math.sqrt(0.025) / math.sqrt(5), rel=1e-4)
 
 
-def test_one_value_has_no_interval_and_excludes_nothing():
+def test_one_value_has_no_interval():
     assert interval([0.7]) == Interval(0.7, None, 1)
-    assert not interval([0.7]).excludes_zero
-
-
-@pytest.mark.parametrize(("mean", "half", "excludes"), [(0.2, 0.1, True), (-0.2, 0.1, True), (0.1, 0.2, False)])
-def test_an_interval_excludes_zero_where_it_ends_before_it(mean, half, excludes):
-    assert Interval(mean, half, 5).excludes_zero is excludes

@@ -15,10 +15,6 @@ class Interval:
     half: float | None
     n: int
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.half is not None and abs(self.mean) > self.half
-
 
 def interval(values: Sequence[float]) -> Interval:
     """The 95% interval of the mean of independent values."""

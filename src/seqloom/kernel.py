@@ -15,17 +15,8 @@ from seqloom import kernels
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 
-BACKENDS = (
-    "parallel",
-    "cuda",
-    "cluster",
-    "cpu",
-    "aten",
-    "graph",
-    "manual",
-    "scan",
-    "loop",
-)  # fastest first: <cell>_<backend>
+# <cell>_<backend>, fastest first
+BACKENDS = ("parallel", "cuda", "cluster", "cpu", "aten", "graph", "manual", "scan", "loop")
 
 
 class Kernel(Protocol):

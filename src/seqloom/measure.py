@@ -86,19 +86,24 @@ def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: 
 
 def saved_bytes(layer: nn.Module, x: Tensor) -> int:
     """Bytes that autograd keeps between forward and backward, parameters and input left out."""
-    known = {p.untyped_storage().data_ptr() for p in layer.parameters()} | {x.untyped_storage().data_ptr()}
+    return kept_bytes(lambda: layer(x), *layer.parameters(), x)
+
+
+def kept_bytes(call: Callable[[], Any], *known: Tensor) -> int:
+    """Bytes that autograd keeps of a call for its backward, beside those of these tensors."""
+    own = {t.untyped_storage().data_ptr() for t in known}
     kept: dict[int, int] = {}
     alive = []  # or an address would be used twice
 
     def keep(t: Tensor) -> Tensor:
         storage = t.untyped_storage()
-        if storage.data_ptr() not in known:
+        if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
             alive.append(storage)
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        layer(x)
+        call()
     return sum(kept.values())
 
 

@@ -50,17 +50,15 @@ def paired(a: Sequence[float | None], b: Sequence[float | None]) -> Difference:
     known = summary(apart)
     if known.mean is None or known.low is None:
         return Difference(known.mean, None, None, None, known.n)
-    return Difference(known.mean, known.low, known.high, _p(apart, known.mean), known.n)
+    return Difference(known.mean, known.low, known.high, _p(apart), known.n)
 
 
-def _p(differences: Sequence[float], mean: float) -> float:
+def _p(differences: Sequence[float]) -> float:
     from scipy import stats
 
-    n = len(differences)
-    error = math.sqrt(sum((d - mean) ** 2 for d in differences) / (n - 1) / n)
-    if error == 0:
-        return 0.0 if mean else 1.0
-    return float(2 * stats.t.sf(abs(mean) / error, n - 1))
+    if len(set(differences)) == 1:  # no spread to measure the mean by
+        return 0.0 if differences[0] else 1.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

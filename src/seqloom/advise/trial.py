@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from seqloom.advise.sample import Sample
+from seqloom.measure import kept_bytes
 from seqloom.models.build import build
-from seqloom.models.for_task import ForTask
 from seqloom.task import Batch
 from seqloom.train_settings import Train
 from seqloom.training.processes import Processes
@@ -48,7 +48,7 @@ def trial(sample: Sample, settings: Train, device: torch.device, seconds: float)
     try:
         with quiet(settings.seed, device):
             training = Training(sample, settings, device)
-            kept = saved(training.model, training.usual)
+            kept = kept_bytes(lambda: training.model(training.usual), *training.model.parameters())
             step_seconds = training.timed(end)
             training.until(end - min(0.2 * seconds, 1.0))
             score = training.score(end)
@@ -127,24 +127,6 @@ def usual(sample: Sample, size: int) -> list[int]:
     lengths = sample.lengths[: sample.fit]
     found: list[int] = np.argsort(np.abs(lengths - lengths.mean()), kind="stable")[:size].tolist()
     return found
-
-
-def saved(model: ForTask, batch: Batch) -> int:
-    """Bytes that autograd keeps between forward and backward, weights left out."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-    alive = []  # or an address would be used twice
-
-    def keep(t: torch.Tensor) -> torch.Tensor:
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(storage)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        model(batch)
-    return sum(kept.values())
 
 
 @contextmanager

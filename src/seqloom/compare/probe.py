@@ -92,24 +92,14 @@ def probe(
 
 def _memory(stepper: Stepper, batch: Batch) -> int:
     """Weights, gradients and averages, and what one batch leaves for the way back."""
-    from seqloom.measure import parameters
+    from seqloom.measure import kept_bytes, parameters
 
     if stepper.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         stepper.step([batch], 0, 0.0)
         return torch.cuda.max_memory_allocated()
-    kept: dict[int, int] = {}
-    alive = []  # or an address would be used twice
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        alive.append(storage)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        stepper.step([batch], 0, 0.0)
-    return ADAM * 4 * parameters(stepper.model) + sum(kept.values())
+    kept = kept_bytes(lambda: stepper.step([batch], 0, 0.0), *stepper.model.parameters())
+    return ADAM * 4 * parameters(stepper.model) + kept
 
 
 @torch.no_grad()

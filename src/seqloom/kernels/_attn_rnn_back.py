@@ -24,7 +24,7 @@ class Chunk:
     """
 
     def __init__(self, setting: Setting, B: int, steps: int, u: Tensor, given: dict[str, Any]) -> None:
-        self.setting, self.B, self.device = setting, B, u.device
+        self.setting, self.B, self.device, self.given = setting, B, u.device, given  # kept: kernels get addresses
         H, rows = setting.hidden, B * steps
         self.pieces = pieces(rows, H, u.dtype)
         self.parts = max(1, min(BLOCKS, rows // 32))

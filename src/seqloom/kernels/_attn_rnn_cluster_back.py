@@ -32,7 +32,7 @@ class Chunk(_attn_rnn_back.Chunk):
         u: Tensor = given["x"]
         B, _, H = u.shape
         super().__init__(plan.setting, B, steps, u, given)
-        self.plan, self.given, rows = plan, given, B * steps
+        self.plan, rows = plan, B * steps
         Wq, bq, Wo, bo, Wg, bg, self.scale, self.bias = own
         self.Wqg, self.bqg, self.Wo, self.bo, self.Wgo = (
             torch.cat([Wq, Wg[:, :H]]),

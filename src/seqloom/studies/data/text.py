@@ -30,12 +30,6 @@ def imdb(split: str, words: int, every: int = 1) -> Labelled:
     return _labelled(file, words, every)
 
 
-def sentence_polarity(words: int) -> Labelled:
-    """Sentences of reviews, for or against. Pang, Lee 2005 (ACL, P05-1015)."""
-    (file,) = find("sentence_polarity", "sentence_polarity.jsonl.gz")
-    return _labelled(file, words)
-
-
 def names(letters: int) -> tuple[Labelled, list[str]]:
     """Surnames as letters, each once for a language, and the languages that they come from."""
     (file,) = find("names_nationality", "names.csv.gz")
