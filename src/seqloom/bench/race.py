@@ -164,9 +164,9 @@ def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple
 
 def _data(settings: Bench, blank: Row) -> Data:
     """Input, gradient of the output, and lengths from the longest to one step."""
-    noise = torch.Generator().manual_seed(0)
+    noise = torch.Generator(settings.device).manual_seed(0)
     shape = (2, blank.batch, blank.length, blank.hidden)
-    x, dy = torch.randn(shape, generator=noise).to(settings.device, getattr(torch, blank.dtype))
+    x, dy = torch.randn(shape, generator=noise, device=settings.device).to(getattr(torch, blank.dtype))
     lengths = torch.linspace(blank.length, 1, blank.batch).round().long().to(settings.device)
     return x.requires_grad_(), dy, lengths if settings.ragged else None
 

@@ -1,0 +1,67 @@
+"""Sixteen seeds of one training on one GPU beside a single one: python benchmarks/seeds_gpu.py [--json FILE].
+
+The adding problem at H=128, B=64, T=512 in bfloat16, every training a CUDA graph on a stream of its own
+(`seqloom.training.many`). Milliseconds are for a step of all the trainings together.
+"""
+
+import argparse
+import json
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import seqloom
+from seqloom import doctor
+from seqloom.training.many import Recipe, Training, train_many
+
+H, T, B, STEPS = 128, 512, 64, 200
+LAYERS = {"seqloom.AttnRNN": seqloom.AttnRNN, "torch.nn.GRU": nn.GRU}
+
+
+class Adder(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.first, self.layer, self.head = nn.Linear(2, H), kind(H, H, batch_first=True), nn.Linear(H, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.first(x))[0][:, -1]).squeeze(1)
+
+
+def batch(noise: torch.Generator, device: torch.device) -> tuple[torch.Tensor, ...]:
+    x = torch.rand(B, T, 2, generator=noise, device=device)
+    return x.bfloat16(), x[..., 0].mean(1)
+
+
+def loss(model: nn.Module, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    x, y = drawn
+    return nn.functional.mse_loss(model(x).float(), y)
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("--json", type=Path, help="a file for the result")
+    given = flags.parse_args()
+    rows = []
+    for name, seeds in product(LAYERS, (1, 4, 16, 1, 16)):  # the ends twice: the spread
+        several = [
+            Training(
+                str(seed), lambda kind=LAYERS[name]: Adder(kind), batch, loss, Recipe(STEPS, 1e-3), seed, torch.bfloat16
+            )
+            for seed in range(seeds)
+        ]
+        ends = train_many(several, "cuda")
+        failed = [end.failed for end in ends if end.failed]
+        rows.append({"layer": name, "seeds": seeds, "ms_per_step": 1e3 * ends[0].seconds_per_step, "failed": failed})
+        print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    found = {"command": "python benchmarks/seeds_gpu.py", "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    found |= {"setting": {"hidden": H, "length": T, "batch": B, "steps": STEPS}, "rows": rows}
+    found |= {"versions": doctor.versions(), "hardware": doctor.hardware()}
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
