@@ -1,0 +1,88 @@
+"""A file larger than the memory that is allowed: trained on and predicted whole, with the peak memory of both.
+
+    python benchmarks/large_file.py [--bytes 5e9] [--folder DIR] [--json results.json]
+
+The file is generated: texts of 40 to 259 words out of 30,000, whose label is a word's presence.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from seqloom import doctor
+
+TRAIN = "--model gru --hidden 32 --embedding 32 --steps 200 --threads 1"
+PREDICT = "--keep number"
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--bytes", type=float, default=5e9)
+    flags.add_argument(
+        "--folder", type=Path, help="where the file, the cache and the run lie; by default a temporary one"
+    )
+    flags.add_argument("--json", type=Path, help="a file for the result")
+    given = flags.parse_args()
+    with tempfile.TemporaryDirectory() as own:
+        folder = given.folder or Path(own)
+        file = folder / "large.jsonl"
+        rows = write(file, int(given.bytes))
+        seqloom = [sys.executable, "-m", "seqloom"]
+        where = ["--runs", str(folder / "runs"), "--name", "large"]
+        found = {"train": run([*seqloom, "train", str(file), *TRAIN.split(), *where], folder, "train.out")}
+        predict = [*seqloom, "predict", str(folder / "runs" / "large"), str(file), *PREDICT.split()]
+        found["predict"] = run(predict, folder, "predicted.jsonl")
+        with (folder / "predicted.jsonl").open("rb") as lines:
+            found["predict"]["rows"] = sum(1 for _ in lines)
+        document = {
+            "command": f"seqloom train large.jsonl {TRAIN}; seqloom predict large large.jsonl {PREDICT}",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "data": {"bytes": file.stat().st_size, "rows": rows},
+            "found": found,
+            "hardware": doctor.hardware(),
+            "versions": doctor.versions(),
+        }
+    print(json.dumps(found, indent=1))
+    if given.json:
+        given.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def write(file: Path, size: int) -> int:
+    """Rows until the file is that long."""
+    draw = random.Random(0)
+    words = [f"w{i:05d}" for i in range(30_000)]
+    rows = written = 0
+    with file.open("w") as out:
+        while written < size:
+            text = draw.choices(words, k=draw.randint(40, 259))
+            label = draw.random() < 0.5
+            if label:
+                text[draw.randrange(len(text))] = "found"
+            written += out.write(json.dumps({"number": rows, "text": " ".join(text), "label": "yn"[not label]}) + "\n")
+            rows += 1
+    return rows
+
+
+def run(command: list[str], folder: Path, name: str) -> dict[str, Any]:
+    """What a command needed; its output goes to a file of that name."""
+    begun = time.perf_counter()
+    environment = os.environ | {"SEQLOOM_CACHE": str(folder / "cache")}
+    with (folder / name).open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, env=environment)
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    seconds = {"seconds": time.perf_counter() - begun, "user_seconds": used.ru_utime}
+    return {"peak_rss_mib": used.ru_maxrss / 1024} | seconds
+
+
+if __name__ == "__main__":
+    main()
