@@ -53,6 +53,7 @@ SHAPES = [
     (64, 4, FP32, 9, 3, EVERYTHING, {"D": 24}),
     (80, 1, FP32, 3, 3, {"lengths": True}, {}),  # two blocks, a head lies across them
     (144, 16, FP32, 2, 2, {}, {"context": ("h", "h*x")}),
+    (48, 1, FP32, 9, 33, {}, {"norm": False, "context": ("h", "x")}),  # sums that cancel
 ]
 
 

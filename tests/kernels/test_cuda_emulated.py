@@ -23,6 +23,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch):
     monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
 
 
 def job_of(cell, B, T, dtype, lengths=False, mask=False, keep=False, reset=False):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import _cuda
-from seqloom.kernels._attn_rnn_blocks import Finish, Inside, Reverse, Setting, Sums
+from seqloom.kernels._attn_rnn_blocks import LARGEST, Finish, Inside, Reverse, Setting, Sums
 from seqloom.kernels._attn_rnn_sums import pieces
 
-BLOCKS = 528  # of the kernels that are parallel in time: four a multiprocessor of the largest GPUs
+BLOCKS = 528  # of sums: four a multiprocessor of the largest GPUs
 INSIDE = ("seen", "aC", "o", "n", "q", "slope", "g")
 BACK = ("dq", "ds", "dg", "dn")
 
@@ -32,7 +32,8 @@ class Chunk:
         self.inside, self.back = u.new_empty(7, padded, H), u.new_empty(4, padded, H)
         self.aux = u.new_empty(rows, setting.aux, dtype=torch.float32)
         self.products = u.new_empty(4 * self.pieces, H, H, dtype=torch.float32)
-        self.partial = u.new_empty(self.parts, 5, H, dtype=torch.float32)
+        wide = torch.float64 if u.dtype == torch.float32 else torch.float32
+        self.partial = u.new_empty(self.parts, 5, H, dtype=wide)
         self.first = True
         planes = dict(zip(INSIDE, self.inside, strict=True)) | dict(zip(BACK, self.back, strict=True))
         if not setting.norm:
@@ -49,7 +50,8 @@ class Chunk:
         inside.from_ = reverse.from_ = begin
         inside.steps = reverse.steps = steps
         sums.rows, sums.first = rows, int(self.first)
-        setting.inside.launch(inside, min(BLOCKS, -(-rows // 8)), self.device)
+        at_once = _cuda.multiprocessors(self.device) * max(1, LARGEST // setting.hidden)  # each loads the weights once
+        setting.inside.launch(inside, min(at_once, -(-rows // 8)), self.device)
         setting.reverse.launch(reverse, -(-self.B // 8), self.device)
         setting.sums.launch(sums, self.parts, self.device)
         self._add_products()

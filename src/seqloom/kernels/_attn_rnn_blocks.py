@@ -108,9 +108,9 @@ class Setting:
 
     @cached_property
     def sums(self) -> Code:
-        groups, files = 2 if self.hidden > 512 else 4, ("device.cuh", "pairs.cuh", "attn_rnn_sums.cu")
-        pairs = groups * self.hidden // 2
-        return Code("attn_rnn_sums", files, self._macros, pairs, 4 * 10 * pairs)
+        groups = 1 if self.dtype == torch.float32 else 2 if self.hidden > 512 else 4
+        pairs, files = groups * self.hidden // 2, ("device.cuh", "pairs.cuh", "attn_rnn_sums.cu")
+        return Code("attn_rnn_sums", files, self._macros, -(-pairs // 32) * 32, 4 * 10 * pairs if groups > 1 else 0)
 
     @cached_property
     def finish(self) -> Code:

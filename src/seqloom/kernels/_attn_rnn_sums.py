@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 PIECE = {torch.float32: 32}  # rows that are summed in one go: a long sum in float32 is further off than the loop's
-USUAL = 256  # in the other types, whose own rounding is coarser
+USUAL = 1024  # in the other types, whose own rounding is far coarser
 LIMIT = 1 << 20  # numbers in the sums of all pieces of one weight
 
 
