@@ -121,6 +121,14 @@ def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path,
     assert json.loads((tmp_path / "tiny-fair" / "study.json").read_text()).items() >= document.items()
 
 
+def test_data_names_the_folder_where_studies_look(here, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_DATA", "elsewhere")
+    code, _, err = here("study", "imdb", "--quick", "--device", "cpu", "--data", str(tmp_path))
+    assert code == 2 and f"is not in {tmp_path}; name the folder that holds imdb/ with --data or SEQLOOM_DATA" in err
+    code, _, err = here("study", "tiny", "--data", str(tmp_path / "none"))
+    assert code == 2 and "none is no folder; name the one that holds imdb/" in err
+
+
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
     (tmp_path / "file").write_text("")
     for words, said in (

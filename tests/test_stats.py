@@ -40,6 +40,11 @@ def test_differences_that_are_all_alike_are_certain():
     assert paired([1.0], [0.0]).p is None
 
 
+def test_differences_that_rounding_alone_sets_apart_are_alike():
+    found = paired([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
+    assert found.p == 0.0
+
+
 def test_holm_raises_as_worked_out_by_hand():
     # 0.01 * 4, 0.03 * 3, 0.035 * 2 (below the one before it, so 0.09), 0.8 * 1.
     assert holm([0.03, 0.8, None, 0.01, 0.035]) == pytest.approx([0.09, 0.8, None, 0.04, 0.09])

@@ -56,7 +56,7 @@ def paired(a: Sequence[float | None], b: Sequence[float | None]) -> Difference:
 def _p(differences: Sequence[float]) -> float:
     from scipy import stats
 
-    if len(set(differences)) == 1:  # no spread to measure the mean by
+    if all(math.isclose(d, differences[0], rel_tol=1e-12) for d in differences):  # no spread but rounding's
         return 0.0 if differences[0] else 1.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 

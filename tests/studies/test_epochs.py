@@ -10,6 +10,7 @@ from torch import nn
 
 from seqloom.measure import parameters
 from seqloom.studies.conditions import Settings
+from seqloom.studies.contenders import trained
 from seqloom.studies.data.examples import Examples
 from seqloom.studies.data.mnist import idx
 from seqloom.studies.data.place import find
@@ -85,10 +86,15 @@ def test_the_round_is_chosen_on_validation_rows_and_the_test_set_read_for_it(rev
     )
     rows = run(study)
     assert len(rows) == study.parts == 2 * 3 * 2 and not any(t.failed for t in rows)
-    for begin, trial in zip(range(0, len(asked), 4), rows, strict=True):
+    left = iter(asked)
+    for trial in rows:
         curve = [trial.scores["round 1"], trial.scores["round 2"]]
         best = max(range(2), key=lambda k: curve[k])
-        assert asked[begin : begin + 4] == [(0, "valid"), (1, "valid"), (best, "test"), (1, "test")]
+        tested = [(best, "test"), (1, "test")] if best == 0 else [(1, "test")]  # once where the last is the best
+        wanted = [(0, "valid"), (1, "valid"), *tested]
+        assert [next(left) for _ in wanted] == wanted
+        assert best == 0 or trial.scores["accuracy"] == trial.scores["last round"]
+    assert next(left, None) is None
     blocks = study.blocks(rows)
     assert {"epochs", "never"} <= set(blocks[-1].rows[0])
     assert "lost by reading the padding: gru" in study.verdict(rows)
@@ -101,6 +107,12 @@ def test_the_seed_protocol_reads_the_whole_training_set_and_chooses_on_the_test_
     assert len(study._read(1, 30)["train"]) == 31 and len(Imdb(TINY)._read(1, 30)["train"]) == 30  # one is tested too
     trial = run(Imdb(replace(TINY, models=("gru",), seeds=1), protocol="seed"))[0]
     assert trial.scores["accuracy"] == max(trial.scores["round 1"], trial.scores["round 2"])
+    (row,) = study.blocks([trial])[-1].rows
+    assert (row["highest"], row["highest, document"], row["last, document"]) == (
+        trial.scores["accuracy"],
+        0.784,
+        0.7703,
+    )
 
 
 def test_padding_changes_what_is_read_only_where_it_is_read(reviews):
@@ -134,25 +146,49 @@ def test_long_sequences_ask_for_the_first_symbol_of_fresh_ones():
     assert not any(t.failed for t in run(study))
 
 
-def test_every_setting_is_tuned_as_often_for_attention_as_for_cells():
-    study = Long()
+@pytest.mark.parametrize("kind", [Long, Imdb, Family])
+def test_every_model_is_tuned_over_as_many_settings(kind):
+    study = kind()
     assert len({len(study.grid(model)) for model in study.settings.models}) == 1
+
+
+def layers(study, condition, models):
+    """The trained parameters of each model's layer, at the sizes of a GPU."""
+    study._sizes = {}
+    made = {m: study.network(m, study.hidden(m, condition), "default", condition) for m in models}
+    return {m: trained(model.layer) for m, model in made.items()}
+
+
+@pytest.mark.parametrize("condition", Family.full.conditions, ids=lambda c: c.name)
+def test_the_family_has_one_size_at_every_depth(condition):
+    found = layers(Family(device="cuda"), condition, Family.full.models)
+    assert found["attn_rnn"] == pytest.approx(78_000, rel=0.15)
+    assert all(count == pytest.approx(found["attn_rnn"], rel=0.05) for count in found.values()), found
+
+
+def test_layers_that_read_reviews_are_of_one_size():
+    found = layers(Imdb(device="cuda"), Imdb.full.conditions[0], ("lstm", "gru", "attn_rnn", "rnn"))
+    assert found["attn_rnn"] == 66_176  # as the document has it
+    assert all(count == pytest.approx(66_176, rel=0.07) for count in found.values()), found
 
 
 def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_beside_ours():
     c = of_layers(2, 3, both=True, data="digits")
-    study = Family(Settings((c,), ("rnn", "lstm", "gru"), 2, 900, 0, (1e-2,), ("default",), 4, valid=50, test=50))
+    cells = ("rnn", "lstm", "gru", "attn_rnn")
+    study = Family(Settings((c,), cells, 1, 900, 0, (1e-2,), ("default",), 4, valid=50, test=50))
     rows = run(study)
     kept = {t.model: t.scores["MB kept"] for t in rows}
     assert kept["rnn"] < kept["gru"] < kept["lstm"] and all(t.scores["ms alone"] > 0 for t in rows)
     shown = study.blocks(rows)[-1].rows
-    assert [row["MB kept, here"] for row in shown] == ["least memory", "most memory", "between"]
+    assert [row["MB kept, here"] for row in shown] == ["least memory", "most memory", "between", None]
     assert [row["MB kept, here"] for row in shown] == [row["MB kept, document"] for row in shown]
 
 
 def test_missing_data_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("SEQLOOM_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"'imdb' \(train.jsonl.gz\) is not in .*; set SEQLOOM_DATA to the"):
+    with pytest.raises(
+        FileNotFoundError, match=r"'imdb' \(train.jsonl.gz\) is not in .*; name .* --data or SEQLOOM_DATA"
+    ):
         imdb("train", 5)
     monkeypatch.delenv("SEQLOOM_DATA")
     monkeypatch.chdir(tmp_path)
@@ -194,7 +230,7 @@ def test_real_images_are_digits_of_784_steps(monkeypatch):
         pytest.skip("the public data sets are not beside this checkout")
     monkeypatch.setenv("SEQLOOM_DATA", str(place))
     study = Long()
-    sequential, permuted = study.settings.conditions[:2]
+    sequential, _, permuted = study.settings.conditions[:3]
     one, two = study.examples(sequential, "test"), study.examples(permuted, "test")
     assert one.x.shape == (10_000, 784) and one.y.bincount().tolist()[:2] == [980, 1135]
     assert torch.equal(one.y, two.y) and not torch.equal(one.x, two.x)

@@ -7,7 +7,7 @@ import torch
 from seqloom.studies import trials
 from seqloom.studies.adding import Adding, at
 from seqloom.studies.conditions import Settings
-from seqloom.studies.contenders import CUDNN, Reader, hidden_size, layer, multiple, natural, starts, trained
+from seqloom.studies.contenders import OF_CUDNN, Reader, hidden_size, layer, multiple, natural, rates, starts, trained
 from seqloom.studies.ledger import FILE
 from seqloom.studies.outcome import Metric, Trial, contests, said
 
@@ -54,6 +54,15 @@ def test_every_model_is_tuned_alike_and_then_trained_with_fresh_seeds(counted):
         assert [(t.seed, t.condition) for t in results] == [(s, c.name) for c in (ONE, TWO) for s in (0, 1)]
         assert {(t.lr, t.start) for t in results} == {(best.lr, best.start)}
         assert len({t.scores["MAE"] for t in results}) == 4
+
+
+def test_tuning_may_take_a_share_of_the_steps_and_results_take_all(tmp_path):
+    rows = run(replace(TINY, tuning=0.5), tmp_path)
+    keys = [json.loads(line)["key"] for line in (tmp_path / FILE).read_text().splitlines()]
+    assert {(next(iter(key["scored"])), key["conditions"][0]["steps"]) for key in keys} == {("valid", 2), ("test", 3)}
+    assert all(len(t.losses) == (2 if t.split == "valid" else 3) for t in rows)
+    assert "for every model with 0.5 of the steps on 10 validation" in Adding(replace(TINY, tuning=0.5)).caption()
+    assert "for every model on 10 validation" in Adding(TINY).caption()
 
 
 def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, counted):
@@ -141,7 +150,7 @@ def test_the_hidden_size_spends_the_budget(model, device):
         return Reader(layer(model, 2, hidden, "default", 50), 1)
 
     hidden = hidden_size(build, 50_000, multiple(model, device))
-    if device == "cuda" and model in CUDNN:  # in steps of 64, and no rival with gates is smaller than AttnRNN
+    if device == "cuda" and model in OF_CUDNN:  # in steps of 64, and no rival with gates is smaller than AttnRNN
         assert hidden == (192 if model == "rnn" else 128)
     else:
         assert trained(build(hidden)) == pytest.approx(50_000, rel=0.05)
@@ -151,6 +160,7 @@ def test_the_hidden_size_spends_the_budget(model, device):
 def test_starts_set_the_gate_and_a_cell_without_one_gets_as_many_others():
     assert starts("rnn", ("default", "chrono", "keep 2")) == ("default", "orthogonal", "xavier")
     assert starts("gru", ("default", "chrono")) == ("default", "chrono")
+    assert len(rates((1e-3, 3e-3), ("default", "chrono"))) == 4 and rates((0.1, 0.2), ("default",)) == (0.1, 0.2)
     assert torch.equal(layer("attn_rnn", 2, 16, "keep 3", 50).bias_g_l0, torch.full((16,), -3.0))
     assert layer("lstm", 2, 8, "chrono", 50).bias_ih_l0[8:16].max() < torch.tensor(49.0).log()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +29,9 @@ def study(
         Path | None,
         Parameter(help="A folder for NAME-PROTOCOL/: a page, its tables, and trials, from which it goes on."),
     ] = None,
+    data: Annotated[
+        Path | None, Parameter(help="The folder of the data sets; by default that of SEQLOOM_DATA, or shared/data.")
+    ] = None,
     device: Annotated[
         Literal["cpu", "cuda"] | None, Parameter(help="Where it trains; by default cuda, where there is one.")
     ] = None,
@@ -52,12 +56,16 @@ def study(
         kind = studies.find(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; name a folder")
+    if data is not None and not data.is_dir():
+        raise ValueError(f"--data: {data} is no folder; name the one that holds imdb/, mnist/ and the others")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch finds no CUDA device here; leave it out or say cpu")
     chosen = kind.chosen(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
     folder = None if out is None else out / f"{name}-{protocol}"
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one = kind(chosen, protocol=protocol, folder=folder, device=place)
+    if data is not None:
+        os.environ["SEQLOOM_DATA"] = str(data.resolve())  # where studies/data/place.py looks
     found: Any = []
     finished = False
     try:

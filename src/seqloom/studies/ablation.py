@@ -81,7 +81,7 @@ class Ablation(Drawn[Settings], name="ablation"):
 
     metrics = (Metric("error", lower=True, log=True),)
     full = Settings(
-        (adds(50, 1_000), copies(20, 1_000), adds(200, 1_500, models=FAST), copies(100, 2_500, models=FAST)),
+        (adds(20, 600), copies(10, 600), adds(200, 1_200, models=FAST), copies(100, 1_500, models=FAST)),
         (*VARIANTS, *BESIDE),
         budget=50_000,
         lrs=(3e-3, 1e-2),

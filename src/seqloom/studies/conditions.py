@@ -37,6 +37,7 @@ class Settings:
     test: int = 10_000
     together: int = 24  # trainings that share a GPU
     effort: float = 1.0  # of the training steps
+    tuning: float = 1.0  # of a condition's steps, while its models are tuned
 
 
 @dataclass(frozen=True)

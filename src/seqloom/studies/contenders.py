@@ -16,8 +16,10 @@ from seqloom.layers.recurrent import Recurrent
 
 UNGATED = ("default", "orthogonal", "xavier", "he")  # starts for a cell without a gate that keeps
 FUSED = 16  # AttnRNN's fused kernel for GPUs takes hidden sizes in such steps
-CUDNN = {"rnn": 64, "lstm": 64, "gru": 64}  # h = 64 and 128 are fast there; between them a step is several kernels
+CUDNN = 64  # h = 64 and 128 are one kernel for all of time there; at h = 144 a step was several, and 4 times as slow
+OF_CUDNN = ("rnn", "lstm", "gru")
 MULTIPLE = 4  # all other sizes
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # learning rates in place of starts, for models that have none
 
 
 def layer(cell: str | type[Cell], inputs: int, hidden: int, start: str, span: int, **settings: Any) -> Recurrent:
@@ -40,11 +42,16 @@ def starts(cell: str, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(wanted) if gated else UNGATED[: len(wanted)]
 
 
+def rates(lrs: Sequence[float], wanted: Sequence[str]) -> tuple[float, ...]:
+    """Learning rates for a model without starts: as many as a cell has settings of both."""
+    return tuple(lrs) if len(wanted) == 1 else RATES[: len(lrs) * len(wanted)]
+
+
 def multiple(cell: str, device: str) -> int:
     """Of which the hidden size is one."""
     if device != "cuda":
         return MULTIPLE
-    return FUSED if issubclass(find(cell), AttnRNNCell) else CUDNN.get(cell, MULTIPLE)
+    return FUSED if issubclass(find(cell), AttnRNNCell) else CUDNN if cell in OF_CUDNN else MULTIPLE
 
 
 def hidden_size(build: Callable[[int], nn.Module], budget: int, multiple: int) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.studies.conditions import TEST, TUNING, VALID, Condition, Settings
-from seqloom.studies.contenders import hidden_size
+from seqloom.studies.conditions import TEST, VALID, Condition, Settings
 from seqloom.studies.trials import Batch, Draw, Trials
 
 ROWS = 200  # scored at once
@@ -74,22 +72,10 @@ class Corpora(Trials[Told]):
                 sums[name] = (before[0] + float(value), before[1] + float(of))
         return {name: value / of for name, (value, of) in sums.items()}
 
-    def hidden(self, model: str, condition: Condition) -> int:
-        """As for all trials, but each corpus has its own budget: tables of words differ."""
-        place = model, condition.name
-        if self.settings.hidden:
-            return self.settings.hidden
-        if place not in self._sizes:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(TUNING)
-                build = partial(_sized, self, model, self.grid(model)[0][1], condition)
-                self._sizes[place] = hidden_size(build, condition.task["budget"], self.multiple(model))
-        return self._sizes[place]
+    def budget(self, condition: Condition) -> int:
+        """Each corpus has its own: tables of words differ."""
+        return int(condition.task["budget"])
 
     def caption(self) -> str:
         each = "as many trained parameters on each corpus, tables of words counted"
         return super().caption().replace(f"{self.settings.budget:,} trained parameters", each)
-
-
-def _sized(study: Corpora[Told], model: str, start: str, condition: Condition, hidden: int) -> nn.Module:
-    return study.build(model, hidden, start, condition)

@@ -109,12 +109,12 @@ class Epochs(Trials[Told]):
         chosen_on = TEST if self.protocol == "seed" else VALID
         curve = [self._accuracy(model, k, condition, chosen_on, device) for k in range(model.rounds)]
         best = max(range(model.rounds), key=lambda k: curve[k])
-        found = {"accuracy": curve[best], "last round": curve[-1]}
-        if split != chosen_on:
-            found = {
-                "accuracy": self._accuracy(model, best, condition, split, device),
-                "last round": self._accuracy(model, model.rounds - 1, condition, split, device),
-            }
+        places = {"accuracy": best, "last round": model.rounds - 1}
+        if split == chosen_on:
+            there = dict(enumerate(curve))
+        else:
+            there = {k: self._accuracy(model, k, condition, split, device) for k in dict.fromkeys(places.values())}
+        found = {name: there[k] for name, k in places.items()}
         return found | {f"round {k + 1}": value for k, value in enumerate(curve)}
 
     def _accuracy(self, model: Kept, place: int, condition: Condition, split: str, device: torch.device) -> float:
@@ -135,7 +135,8 @@ class Epochs(Trials[Told]):
 
     def epochs(self, condition: Condition, place: int) -> float:
         """Of training until the end of that round."""
-        seen = self.steps(condition) * self.settings.batch * (place + 1) / condition.task["rounds"]
+        batch = condition.task.get("batch", self.settings.batch)
+        seen = self.steps(condition) * batch * (place + 1) / condition.task["rounds"]
         return float(seen / condition.task["train"])
 
     def blocks(self, rows: Sequence[Trial]) -> list[Block]:

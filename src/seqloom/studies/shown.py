@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seqloom.page import Block, Chart, Curve, Dots, Table
 from seqloom.stats import summary
 from seqloom.studies.conditions import Condition
+from seqloom.studies.contenders import CUDNN
 from seqloom.studies.outcome import Group, Trial, contest_rows, contests, groups
 
 if TYPE_CHECKING:
@@ -31,6 +32,34 @@ def table(study: Trials[Any], rows: Sequence[Trial]) -> list[dict[str, Any]]:
         row |= {"parameters": max(t.parameters for t in g.trials), "hidden": t.hidden, "lr": t.lr, "start": t.start}
         made.append(row | {"ms a step": summary([t.ms_per_step for t in g.trials]).mean})
     return made
+
+
+def caption(study: Trials[Any]) -> str:
+    """The fair protocol in words."""
+    s, tried = study.settings, len(study.settings.lrs) * len(study.settings.starts)
+    size = f"h = {s.hidden}" if s.hidden else f"hidden sizes solved for {s.budget:,} trained parameters{_coarse(study)}"
+    share = "" if s.tuning == 1 else f" with {s.tuning:g} of the steps"
+    tuned = (
+        f"learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {len(s.starts)} starts tried for every model{share} "
+        f"on {s.valid:,} validation sequences with a seed of its own; then "
+    )
+    return (
+        f"a fresh model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
+        f"{tuned if tried > 1 else ''}{s.seeds} fresh seeds, "
+        f"{s.test:,} test sequences; low, high: 95% t-interval over seeds.\n"
+        f"on {study.device} in float32{', AttnRNN under bfloat16 autocast' if study.device == 'cuda' else ''}; "
+        "ms a step: while the others of its group train too."
+    )
+
+
+def _coarse(study: Trials[Any]) -> str:
+    """The steps of sizes on a GPU, where they are large, and what they bring about."""
+    steps = {model: study.multiple(model) for model in study.settings.models} if study.device == "cuda" else {}
+    largest = max(steps.values(), default=0)
+    if largest < CUDNN:
+        return ""
+    named = ", ".join(model for model, step in steps.items() if step == largest)
+    return f" (in steps of {largest} for {named}: between them cuDNN is several times slower)"
 
 
 def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[Block]:

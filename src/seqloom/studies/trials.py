@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar, TypeVar
@@ -70,6 +70,10 @@ class Trials(Study[Told, Trial]):
         """Of which the hidden size is one."""
         return multiple(model, self.device)
 
+    def budget(self, condition: Condition) -> int:
+        """Of trained parameters, for which the hidden sizes are solved."""
+        return self.settings.budget
+
     def grid(self, model: str) -> list[tuple[float, str]]:
         """Learning rates and starts, as many for every model."""
         return list(product(self.settings.lrs, starts(model, self.settings.starts)))
@@ -96,9 +100,9 @@ class Trials(Study[Told, Trial]):
         self.ledger = Ledger(self.folder)
         chosen: dict[tuple[str, str], tuple[float, str]] = {}
         for c in self.settings.conditions:
-            models = self.models(c)
+            models, short = self.models(c), replace(c, steps=round(self.settings.tuning * c.steps))
             tuning = [
-                Spec(c, m, *setting, TUNING, VALID) for m in models if self._tunes(c, m) for setting in self.grid(m)
+                Spec(short, m, *setting, TUNING, VALID) for m in models if self._tunes(c, m) for setting in self.grid(m)
             ]
             tried = []
             for trial in self._all(tuning, before):
@@ -175,10 +179,14 @@ class Trials(Study[Told, Trial]):
             return s.hidden
         if place not in self._sizes:
             with torch.random.fork_rng(devices=[]):
-                start = self.grid(model)[0][1]
-                build = partial(_sized, self, model, start, condition)
-                self._sizes[place] = hidden_size(build, s.budget, self.multiple(model))
+                build = self.sized(model, condition)
+                self._sizes[place] = hidden_size(build, self.budget(condition), self.multiple(model))
         return self._sizes[place]
+
+    def sized(self, model: str, condition: Condition) -> Callable[[int], nn.Module]:
+        """The model as a function of its hidden size."""
+        start = self.grid(model)[0][1]
+        return lambda hidden: self.build(model, hidden, start, condition)
 
     def _train(self, group: Sequence[Spec]) -> list[Trial]:
         device = torch.device(self.device)
@@ -219,20 +227,7 @@ class Trials(Study[Told, Trial]):
         )
 
     def caption(self) -> str:
-        """The fair protocol in words."""
-        s = self.settings
-        size = f"h = {s.hidden}" if s.hidden else f"hidden sizes solved for {s.budget:,} trained parameters"
-        if self.device == "cuda" and not s.hidden:
-            size += " (in steps of 64 for rnn, lstm and gru, of 16 for attn_rnn: where their kernels are fast)"
-        tried = f"learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {len(s.starts)} starts"
-        chosen = f"{tried} tried for every model on {s.valid:,} validation sequences with a seed of its own; "
-        return (
-            f"a fresh model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
-            f"{chosen if len(s.lrs) * len(s.starts) > 1 else ''}then {s.seeds} fresh seeds, "
-            f"{s.test:,} test sequences; low, high: 95% t-interval over seeds.\n"
-            f"on {self.device} in float32{', AttnRNN under bfloat16 autocast' if self.device == 'cuda' else ''}; "
-            "ms a step: while the others of its group train too."
-        )
+        return shown.caption(self)
 
     def table(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
         return shown.table(self, rows)
@@ -242,7 +237,3 @@ class Trials(Study[Told, Trial]):
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         return said(contests(rows, self.metrics[0], self.against), self.against)
-
-
-def _sized(study: Trials[Any], model: str, start: str, condition: Condition, hidden: int) -> nn.Module:
-    return study.build(model, hidden, start, condition)

@@ -21,5 +21,5 @@ def find(name: str, *files: str) -> list[Path]:
     looked = ", ".join(str(place) for place in dict.fromkeys(places))
     raise FileNotFoundError(
         f"the data set {name!r} ({', '.join(files)}) is not in {looked}; "
-        f"set {VARIABLE} to the folder that holds {name}/"
+        f"name the folder that holds {name}/ with --data or {VARIABLE}"
     )
