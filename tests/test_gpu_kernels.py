@@ -16,8 +16,11 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 KERNELS = [
     *(("attn_rnn_cuda", t) for t in (BF16, FP16)),
     *((f"attn_rnn_{name}", t) for name in ("cluster", "graph") for t in (BF16, FP16, FP32)),
+    *(("attn_rnn_grid", t) for t in (BF16, FP16)),
 ]
-ALL = pytest.mark.parametrize("kernel", ["cuda", "cluster", "graph"])
+GRID = ((1024, BF16), (800, FP16))
+GATED = ("gru", "ln_gru", "lstm", "ln_lstm")
+ALL = pytest.mark.parametrize("kernel", ["cuda", "cluster", "grid", "graph"])
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +36,19 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(kernel, dtype
     check_kernel(kernel, "attn_rnn", dtype, "cuda", **settings)
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("cell", GATED)
+def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, dtype):
+    check_kernel(f"{cell}_cuda", cell, dtype, "cuda")
+
+
 def layer_of(size=64, dtype=BF16, kernel="auto", **settings):
     torch.manual_seed(0)
     return seqloom.AttnRNN(size, size, batch_first=True, kernel=kernel, device="cuda", dtype=dtype, **settings)
 
 
 TAKEN = [
-    *((64, BF16, "cuda"), (128, FP16, "cuda"), (256, BF16, "cluster"), (768, FP16, "cluster"), (1024, BF16, "graph")),
+    *((64, BF16, "cuda"), (128, FP16, "cuda"), (256, BF16, "cluster"), (768, FP16, "cluster"), (1024, BF16, "grid")),
     *((64, FP32, "cluster"), (256, FP32, "cluster"), (1024, FP32, "graph")),
 ]
 
@@ -142,20 +151,24 @@ def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
         layer_of(256, kernel="cuda")(x)
 
 
-@pytest.mark.parametrize(("size", "batch", "dtype"), [(512, 64, BF16), (512, 256, BF16), (256, 256, FP32)])
+@pytest.mark.parametrize(
+    ("size", "batch", "dtype"),
+    [(512, 64, BF16), (512, 256, BF16), (256, 256, FP32), (1024, 64, BF16), (1024, 150, BF16)],
+)
 def test_a_large_batch_is_as_right_as_a_small_one(size, batch, dtype):
-    """Clusters that carry more rows each: what a row gives does not depend on the others."""
-    layer = layer_of(size, dtype, "cluster")
+    """Clusters and groups that carry more rows each: what a row gives does not depend on the others."""
+    layer = layer_of(size, dtype, "grid" if size == 1024 else "cluster")
     x = torch.randn(batch, 9, size, device="cuda", dtype=dtype)
     with torch.no_grad():
         whole, parts = layer(x)[0], torch.cat([layer(part)[0] for part in x.split(8)])
     torch.testing.assert_close(whole, parts, rtol=0, atol=16 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(384, FP16), (512, BF16), (768, FP16), (272, FP32), (512, FP32)])
+@pytest.mark.parametrize(("size", "dtype"), [(384, FP16), (512, BF16), (768, FP16), (272, FP32), (512, FP32), *GRID])
 def test_large_clusters_are_at_most_twice_as_far_from_float64_as_the_loop(size, dtype):
     found = []
-    for kernel, kind in (("cluster", dtype), ("loop", dtype), ("loop", torch.float64)):
+    fast = "grid" if (size, dtype) in GRID else "cluster"
+    for kernel, kind in ((fast, dtype), ("loop", dtype), ("loop", torch.float64)):
         layer = layer_of(size, dtype, kernel).to(kind)
         torch.manual_seed(1)
         x = torch.randn(9, 12, size, device="cuda").to(dtype).to(kind).requires_grad_()
@@ -165,6 +178,23 @@ def test_large_clusters_are_at_most_twice_as_far_from_float64_as_the_loop(size, 
     for ours, loop, true in zip(*found, strict=True):
         allowed = (loop - true).norm().clamp(min=0.25 * torch.finfo(dtype).eps * true.norm())
         assert (ours - true).norm() <= 2 * allowed
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(64, "cuda"), (256, "cluster"), (1024, "grid")])
+def test_short_rows_in_a_long_batch(size, kernel):
+    """Chunks of time in which no row of a cluster has a step."""
+    batch, length = (1 << 24) // (size * 512), 600
+    x = torch.randn(batch, length, size, device="cuda", dtype=BF16)
+    lengths = torch.full((batch,), 3, device="cuda")
+    lengths[0] = length
+    found = []
+    for way, rows in ((kernel, x), ("graph", x)):
+        layer = layer_of(size, kernel=way)
+        y, _ = layer(rows, lengths=lengths)
+        y.float().square().sum().backward()
+        found.append([y.detach(), *(p.grad for p in layer.parameters())])
+    for ours, graph in zip(*found, strict=True):
+        assert (ours - graph).float().norm() <= 0.02 * graph.float().norm()
 
 
 def test_products_of_19_bits_are_taken_where_torch_allows_them():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
 
-from seqloom.kernels import _attn_rnn_cluster_code, _cuda, attn_rnn_cluster
+from seqloom.kernels import _attn_rnn_cluster_back, _attn_rnn_cluster_code, _cuda, attn_rnn_cluster
 from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import LARGEST, Division, division, divisions
 
@@ -68,6 +68,13 @@ def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
     cell = cell_of(H, heads)
     assert worst(attn_rnn_cluster, cell, job_of(cell, 18, 3, dtype, **EVERYTHING), dtype)[0] < 2
+
+
+def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
+    monkeypatch.setattr(_attn_rnn_cluster_back, "CHUNK", 2 * 2 * 32)
+    cell = cell_of(32, 4)
+    job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
+    assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2
 
 
 @pytest.mark.parametrize("dtype", [FP16, FP32])

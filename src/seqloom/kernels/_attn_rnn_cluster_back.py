@@ -1,8 +1,9 @@
-"""AttnRNN back through a chunk of time on clusters of blocks: what was inside by batched products, then back."""
+"""AttnRNN back through a chunk of time where blocks share the units: what was inside by batched products, then back."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,8 +26,18 @@ Reverse = record(
 )
 
 
+CHUNK = 1 << 22  # numbers in one of a chunk's planes
+
+
+def steps(B: int, T: int, H: int) -> int:
+    """How many make a chunk."""
+    return min(T, max(1, CHUNK // (B * H)))
+
+
 class Chunk(_attn_rnn_back.Chunk):
     """The planes of a chunk: seen, aC, o, n, s, slope and g of all its steps, and their gradients."""
+
+    code_for: Callable[..., Any] = staticmethod(code_for)
 
     def __init__(self, plan: Plan, steps: int, given: dict[str, Any], own: Any) -> None:
         u: Tensor = given["x"]
@@ -71,7 +82,7 @@ class Chunk(_attn_rnn_back.Chunk):
         }
         found = {"past": past, "attention": self.attention, "deviation": self.deviation, "from_": begin, "steps": steps}
         arguments = _cuda.pointers(Reverse, self.given | planes | found | {"w": self.w})
-        code_for(setting, "reverse", self.B, self.device).start(arguments, self.B, self.device)
+        self.code_for(setting, "reverse", self.B, self.device).start(arguments, self.B, self.device)
         sums = self.told[-1]
         sums.rows, sums.first = rows, int(self.first)
         setting.sums.launch(sums, self.parts, self.device)

@@ -53,7 +53,7 @@ class Division:
         return self.registers(size) <= REGISTERS[size][self.warps] and self.shared(head, size) <= SHARED
 
     def shared(self, head: int, size: int) -> int:
-        """Bytes, as in attn_rnn_cluster.cuh: buffers, parts of sums, a stage, sums over heads and rows, weights."""
+        """Bytes, as in attn_rnn_cluster.cuh: parts of sums, buffers, a stage, sums over heads and rows, weights."""
         U, D, R, wide = self.units, head, self.rows, self.split * self.deep
         pieces = U // D if U % D == 0 else 1 if D % U == 0 else (U + D - 2) // D + 1
         crossed = U % D != 0 and self.cluster > 1
@@ -152,11 +152,16 @@ def _active(code: ClusterCode, index: int) -> int:
 def code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
     """attn_rnn_cluster_<name>, for this setting."""
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split, "KEPT": way.kept}
-    macros = (*setting._macros, *sizes.items(), ("TF32", int(tf32 and setting.dtype == torch.float32)))
-    parts = ("cluster", "attn_rnn_cluster", "attn_rnn_cluster_product", "attn_rnn_math")
-    files = ("device.cuh", "pairs.cuh", *(f"{part}.cuh" for part in parts), f"attn_rnn_cluster_{name}.cu")
+    sizes |= {"TALL": 1, "SPARE": 0, "LANES": 32, "TF32": int(tf32 and setting.dtype == torch.float32)}
     shared = way.shared(setting.hidden // setting.heads, setting.dtype.itemsize)
-    return ClusterCode(f"attn_rnn_cluster_{name}", files, macros, 32 * way.warps, shared, way.cluster, way.rows)
+    told = f"attn_rnn_cluster_{name}", files("cluster", name), (*setting._macros, *sizes.items())
+    return ClusterCode(*told, 32 * way.warps, shared, way.cluster, way.rows)
+
+
+def files(tier: str, name: str) -> tuple[str, ...]:
+    """The text, where blocks share the units through what <tier>.cuh says."""
+    parts = ("device", "pairs", tier, "attn_rnn_cluster_units", f"attn_rnn_{tier}", "attn_rnn_cluster_product")
+    return (*(f"{part}.cuh" for part in (*parts, "attn_rnn_math")), f"attn_rnn_cluster_{name}.cu")
 
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> ClusterCode:

@@ -34,7 +34,7 @@ def run(tier: Tier, cell: Cell, job: Job) -> tuple[Tensor, State]:
 
 def pointed(own: Any) -> tuple[Weights, list[Tensor | None]]:  # type: ignore[valid-type]
     """The weights as kernels take them, and the tensors that have to live as long."""
-    whole = [*map(_contiguous, own)]
+    whole = [None if w is None else _aligned(w) for w in own]
     return Weights(*(None if w is None else w.data_ptr() for w in whole)), whole
 
 

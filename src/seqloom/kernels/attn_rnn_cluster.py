@@ -19,12 +19,11 @@ from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan
 from seqloom.kernels._attn_rnn_blocks import TYPES, Setting, setting
-from seqloom.kernels._attn_rnn_cluster_back import Chunk
+from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
 from seqloom.kernels._attn_rnn_cluster_code import LARGEST, code_for
 from seqloom.precision import autocast_dtype
 
 MULTIPLE = 16  # of which the hidden size is one
-CHUNK = 1 << 22  # numbers in one of a chunk's planes
 
 
 def why_not(cell: Any, job: Job) -> str | None:
@@ -49,9 +48,4 @@ def _forward(setting: Setting, arguments: ctypes.Structure, B: int, device: torc
     code_for(setting, "forward", B, device).start(arguments, B, device)
 
 
-def _steps(B: int, T: int, H: int) -> int:
-    """How many make a chunk."""
-    return min(T, max(1, CHUNK // (B * H)))
-
-
-_TIER = _attn_rnn_scan.Tier(_forward, Chunk, _steps)
+_TIER = _attn_rnn_scan.Tier(_forward, Chunk, steps)

@@ -19,7 +19,7 @@ typedef long long i64;
 constexpr int BF16 = 0, FP16 = 1, FP32 = 2;
 
 namespace gpu {
-constexpr int STACK = 1 << 16, MOST = 256, CLOSE = 16;  // bytes of a fiber's stack, warps and blocks of a cluster
+constexpr int STACK = 1 << 16, MOST = 256, CLOSE = 32;  // bytes of a fiber's stack, warps and blocks of a cluster
 struct Barrier { int waiting = 0, round = 0; };
 struct Copy { u32 to; const void *from; int n; };
 struct Fiber {
@@ -242,6 +242,10 @@ inline void ask_global(const void *from) { (void)*(const volatile char *)from; }
 inline void get_global(float &v, float &w, const float *from) {
   if ((uintptr_t)from % 8) gpu::fail("global memory: misaligned load");
   v = from[0]; w = from[1];
+}
+inline void get_global(u32 (&v)[4], const u16 *from) {
+  if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
+  memcpy(v, from, 16);
 }
 inline u32 get_global(const u16 *from) {
   if ((uintptr_t)from % 4) gpu::fail("global memory: misaligned load");

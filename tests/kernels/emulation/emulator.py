@@ -12,15 +12,17 @@ from seqloom.kernels import _cuda, _nvrtc
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
-EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp"}
+EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp", "grid.cuh": "grid.hpp"}
 ENTRY = """
+template <class A> A arguments_of_{0}(void (*)(const A &));
+typedef decltype(arguments_of_{0}({0})) Of_{0};
 extern "C" const char *emulate_{0}(const void *arguments, int blocks, int threads, int shared, int seed, int cluster) {{
-  gpu::body = [](const void *a) {{ {0}(*(const {1} *)a); }};
+  gpu::body = [](const void *a) {{ {0}(*(const Of_{0} *)a); }};
   gpu::arguments = arguments;
   return gpu::run(blocks, threads, shared, seed, cluster);
 }}
-extern "C" int bytes_{0}() {{ return {2}_BYTES; }}
-extern "C" int arguments_{0}() {{ return sizeof({1}); }}
+extern "C" int bytes_{0}() {{ return {1}_BYTES; }}
+extern "C" int arguments_{0}() {{ return sizeof(Of_{0}); }}
 """
 
 
@@ -43,8 +45,9 @@ def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: o
 @cache
 def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL:
     """The kernels of this text."""
-    for name, record in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+), (\w+),", text, re.MULTILINE):
-        text += ENTRY.format(name, record, name.removeprefix("attn_rnn_").upper())
+    for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", text, re.MULTILINE):
+        shared = "CLUSTER" if name.startswith("attn_rnn_cluster") else name.removeprefix("attn_rnn_").upper()
+        text += ENTRY.format(name, shared)
     with TemporaryDirectory(prefix="seqloom-emulation-") as folder:
         Path(folder, "kernel.cpp").write_text("".join(f'#include "{HERE / name}"\n' for name in headers) + text)
         macros = [f"-D{name}={value}" for name, value in settings]

@@ -1,50 +1,21 @@
-// What the kernels share that run AttnRNN on a cluster of blocks. Compiled for one setting of the cell:
-//   HIDDEN (a multiple of 16)   HEADS   FORMAT   CONTEXT   NORM   MASK   KEEP   RESET   as in attn_rnn.cuh
-//   ROWS (of the batch that a cluster carries: 8 or 16)   CLUSTER (blocks)   EACH (tiles of 16 units to a block)
-//   SPLIT (warps that share the sum of one tile's product)   KEPT (how many of the four weights lie in shared memory)
-//   TF32 (whether products of float32 may see 19 bits alone)
-// Each block has some units of everything, and their rows of all weights as A of mma. A product runs in all warps: a warp has
-// a tile of units and a part of the sum. Its parts are added up through shared memory by as many warps as there are rows,
-// one to a row of the batch, whose lanes have two units each: they do all that is pointwise, keep the state in float32,
-// and send what they find to every block, this one included.
-// So whoever has waited for a buffer knows that all blocks are done with the one before it; none is written too early.
+// AttnRNN's units on a cluster of blocks, which send what they find to each other's shared memory.
+// Whoever has waited for a buffer knows that all blocks are done with the one before it; none is written too early.
 // Buffers are [row][unit], as B of mma, padded so that no two lanes of a load meet in a bank.
-constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, NTILES = ROWS / 8;
-constexpr int UNITS = 16 * EACH, WARPS = EACH * SPLIT, THREADS = 32 * WARPS, DEEP = (TILES + SPLIT - 1) / SPLIT;
-constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A
+constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;               // tiles of a weight to a warp
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;   // bytes
-constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
 constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in several blocks
-constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;  // heads that a block meets
-constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;                    // blocks that a head meets
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
-constexpr int PER = D % 2 ? 2 : 1;                              // heads that the two units of a lane may have
-// Shared memory: three buffers, then what all kernels have, and weights that no register holds.
-constexpr int AT_PARTS = 3 * BUFFER, AT_STAGE = AT_PARTS + PARTS, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
+// Shared memory: parts of sums, three buffers, then what all kernels have, and weights that no register holds.
+constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + 3 * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32;
-constexpr int CLUSTER_BYTES = AT_WEIGHTS + KEPT * WARPS * DEEP * WORDS * 128;
-constexpr int FIRST = 0, SECOND = 1, THIRD = 2, HEAD = 3;       // barriers: of the three buffers, and of the sums over heads
-static_assert(WARPS >= ROWS && UNITS <= 64 && EACH * CLUSTER >= TILES, "no such cluster");
+constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
+constexpr int HEAD = 3;                                         // barriers: of what is shared in a step, and of the sums over heads
+constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
 
-struct Weights {
-  const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), the half for h first
-};
-
-struct Block {
-  int thread, lane, warp, row, pair, rank, base, tile, slice;
-  int column, unit, from, to;  // this warp's row of the cluster's, this lane's first unit; the blocks that share heads with this one
-  bool works, there;           // whether this warp has a row, and this lane units
-  u32 memory;
-  DEV Block() {
-    thread = ::thread();
-    memory = shared_memory();
-    lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
-    rank = block() % CLUSTER; base = rank * UNITS;
-    tile = warp % EACH; slice = warp / EACH;
-    works = warp < ROWS; column = works ? warp : 0;
-    there = works && 2 * lane < UNITS && base + 2 * lane < H;
-    unit = there ? base + 2 * lane : base;
+struct Block : Units {
+  int from, to;  // the blocks that share heads with this one
+  template <class Args> DEV Block(const Args &) : Units(0) {
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
@@ -53,7 +24,7 @@ struct Block {
 
   // Zeros where no unit is, barriers, and every block at this point.
   DEV void open() const {
-    for (int i = thread; i < 3 * BUFFER / 4; i += THREADS) put_shared(memory + 4 * i, 0u);
+    for (int i = thread; i < 3 * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
     if (thread == 0) {
 #pragma unroll
       for (int i = 0; i < 4; i++) make_barrier(barrier(i));
@@ -61,6 +32,7 @@ struct Block {
     }
     wait_cluster();
   }
+  DEV void close() const { wait_cluster(); }
   // What a phase of each barrier brings; sums over a row come with one of the buffers.
   DEV void expect_all(int with_sums) const {
     if (CLUSTER > 1 && thread == 0) {
@@ -80,7 +52,7 @@ struct Block {
     v = {number(to_tf32(v.low)), number(to_tf32(v.high))};
 #endif
     if constexpr (CLUSTER == 1) {
-      if (there) put_pair_shared(memory + buffer * BUFFER + column * ROW + 2 * SIZE * lane, v);
+      if (there) put_pair_shared(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 2 * SIZE * lane, v);
     } else {
       const u32 stage = memory + AT_STAGE + column * SIZE * UNITS;
       if (2 * lane < UNITS) put_pair_shared(stage + 2 * SIZE * lane, v);
@@ -92,7 +64,7 @@ struct Block {
           float w[4];
           const u32 peer = in_block(memory, other);
           get_shared(w, stage + 16 * piece);
-          send(peer + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece, peer + AT_BARRIERS + 8 * buffer, w);
+          send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece, peer + AT_BARRIERS + 8 * buffer, w);
         }
       }
       wait_warp();
@@ -105,25 +77,6 @@ struct Block {
     put_shared(at, v);
 #endif
   }
-  // A part of a product to shared memory, and the sum of the parts for the units of this lane.
-  DEV void put_part(const float (&c)[NTILES][4]) const {
-#pragma unroll
-    for (int n = 0; n < NTILES; n++) {
-      const u32 at = memory + AT_PARTS + 4 * ((slice * ROWS + 8 * n + 2 * pair) * LINE + 16 * tile + row);
-      put_shared(at, c[n][0]); put_shared(at + 4 * LINE, c[n][1]);
-      put_shared(at + 32, c[n][2]); put_shared(at + 4 * LINE + 32, c[n][3]);
-    }
-  }
-  DEV void get_sum(float (&v)[2], const float (&start)[2]) const {
-    v[0] = start[0]; v[1] = start[1];
-    if (there)
-#pragma unroll
-      for (int i = 0; i < SPLIT; i++) {
-        float p, q;
-        get_shared(p, q, memory + AT_PARTS + 4 * ((i * ROWS + column) * LINE + 2 * lane));
-        v[0] += p; v[1] += q;
-      }
-  }
   // One of two numbers, by the half of the lanes, to all blocks, with a buffer.
   DEV void share_number(int buffer, float s) const {
     const u32 at = AT_STATISTICS + 4 * ((rank * ROWS + column) * 2 + (lane >> 4));
@@ -131,11 +84,7 @@ struct Block {
     else if ((lane & 15) < CLUSTER) send(in_block(memory, lane & 15) + at, in_block(memory, lane & 15) + AT_BARRIERS + 8 * buffer, s);
   }
   // Sums of two over all units of this row, in two steps: of this block to all blocks, then over the blocks.
-  DEV void share_sums(int buffer, float v, float w) const {
-    const bool second = (lane & 16) != 0;
-    float s = (second ? w : v) + from_other(second ? v : w, 16);
-    share_number(buffer, over_half(s));
-  }
+  DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, over_lanes(v, w)); }
   DEV void get_sums(float &v, float &w) const {
     const bool second = (lane & 16) != 0;
     float s = (lane & 15) < CLUSTER ? get_shared(memory + AT_STATISTICS + 4 * (((lane & 15) * ROWS + column) * 2 + second)) : 0.f;
@@ -171,8 +120,7 @@ struct Block {
       r = 1.f / sqrtf(over_half(square + n * off * off) * (1.0f / H) + 1e-5f);
     } else {
       get_sums(mean, r);
-      mean *= 1.0f / H;
-      r = inverse_root(larger(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+      spread(mean, r);
     }
   }
   // Sums of three over the units of the lane's head.
@@ -180,13 +128,7 @@ struct Block {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-      float v[3];
-#pragma unroll
-      for (int k = 0; k < 3; k++) {
-        const bool first = PIECES == 1 || unit / D == base / D + j, second = PIECES == 1 || (unit + 1) / D == base / D + j;
-        v[k] = there ? (first ? p[k][0] : 0.f) + (second ? p[k][1] : 0.f) : 0.f;
-      }
-      const float sum = fold(v);
+      const float sum = over_head(p, j);
       const u32 at = AT_SCORES + 4 * (((CROSSED ? rank * PIECES : 0) + j) * 4 * ROWS + column * 4 + which);
       if constexpr (CROSSED) {
         if (lane < 24)
@@ -209,13 +151,35 @@ struct Block {
         }
     }
   }
-  // Sums over the lanes: of the first in lanes 0..7, of the second in 8..15, of the third in the others.
-  DEV float fold(const float (&v)[3]) const {
-    const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
-    const float a = (upper ? v[2] : v[0]) + from_other(upper ? v[0] : v[2], 16), b = v[1] + from_other(v[1], 16);
-    float s = (upper || !odd ? a : b) + from_other(upper || odd ? a : b, 8);
-#pragma unroll
-    for (int bits = 4; bits; bits /= 2) s += from_other(s, bits);
-    return s;
-  }
 };
+
+// Rows of this warp's tile, columns of its slice. In float32 a tile is two of mma.m16n8k8, which take its columns in an order of their own:
+// lane `pair` has the columns 4pair .. 4pair + 3, the first two for the first mma. A sum does not mind.
+DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const Block &b) {
+  const int r = b.base + 16 * b.tile + b.row, c = 16 * (b.slice * DEEP + k) + SIZE * b.pair;
+  const bool there = r < H && c < H;
+  const Element *p = W + (there ? (i64)r * stride + c : 0);
+#if FORMAT == 2
+#pragma unroll
+  for (int i = 0; i < 8; i++) {  // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), and again from c + 2
+    const float v = there ? p[(i64)(i & 1) * 8 * stride + i / 2] : 0.f;
+    w[i] = TF32 ? to_tf32(v) : bits(v);
+  }
+#else
+  w[0] = there ? get_global(p) : 0u; w[1] = there ? get_global(p + 8 * stride) : 0u;
+  w[2] = there ? get_global(p + 8) : 0u; w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
+#endif
+}
+// A warp's slice of 8 rows of a buffer, as B.
+template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int n, int from, const Block &b) {
+#if FORMAT == 2
+  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * n + b.row) * ROW + 64 * (b.slice * DEEP + from) + 16 * b.pair;
+#pragma unroll
+  for (int k = 0; k < SOME; k++) get_shared(v[k], at + 64 * k);
+#else
+  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * n + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
+#pragma unroll
+  for (int k = 0; k + 1 < SOME; k += 2) load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
+  if constexpr (SOME % 2) load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
+#endif
+}

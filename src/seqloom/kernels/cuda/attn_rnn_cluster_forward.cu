@@ -1,5 +1,4 @@
-// AttnRNN through time on clusters: a cluster takes its rows through all steps. Equations as in attn_rnn_step.cuh.
-constexpr int CLUSTER_FORWARD_BYTES = CLUSTER_BYTES;
+// AttnRNN through time where blocks share the units: a group of them takes its rows through all steps. Equations as in attn_rnn_step.cuh.
 
 struct Forward {
   Weights w;
@@ -15,27 +14,23 @@ struct Forward {
 };
 
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
-  const Block b;
-  const int first = ROWS * (block() / CLUSTER), row = first + b.column;
+  Block b(a);
+  const int row = b.first + b.column;
   const bool there = b.there && row < a.B;
-  Weight<false> Wq, Wo;
-  Weight<(KEPT > 0)> Wh;
-  Weight<(KEPT > 1)> Wc;
-  Wq.load(a.w.q, H, b); Wo.load(a.w.o, H, b); Wh.load(a.w.g, 2 * H, b, 0); Wc.load(a.w.g + H, 2 * H, b, 1);
-  float bq[2], bo[2], bg[2], scale[2], bias[2], h[2], x[2], mask[2], keep[2];
-  load_pair(bq, a.w.bias_q + b.unit, b.there); load_pair(bo, a.w.bias_o + b.unit, b.there); load_pair(bg, a.w.bias_g + b.unit, b.there);
-  if constexpr (NORM) { load_pair(scale, a.w.scale + b.unit, b.there); load_pair(bias, a.w.bias + b.unit, b.there); }
+  Weight<0> Wq;
+  Weight<SPARE> Wo;
+  Weight<(KEPT > 0) * DEEP> Wh;
+  Weight<(KEPT > 1) * DEEP> Wc;
+  Wq.load(a.w.q, H, b); Wo.load(a.w.o, H, b, KEPT); Wh.load(a.w.g, 2 * H, b, 0); Wc.load(a.w.g + H, 2 * H, b, 1);
+  const Pair bq = load_pair(a.w.bias_q + b.unit, b.there), bo = load_pair(a.w.bias_o + b.unit, b.there), bg = load_pair(a.w.bias_g + b.unit, b.there);
+  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
+  float h[2], x[2], keep[2];
   const i64 at = there ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) h[e] = there ? a.h0[at + e] : 0.f;
-  if constexpr (MASK) load_pair(mask, a.mask + at, there);
-  int length = 0, end = 0;  // of this row, and of the longest of the cluster's
-  for (int i = 0; i < ROWS; i++)
-    if (first + i < a.B) {
-      const int n = a.lengths ? (int)a.lengths[first + i] : a.T;
-      end = n > end ? n : end;
-      if (b.works && i == b.column) length = n;
-    }
+  const Pair mask = load_pair(a.mask + at, MASK && there);
+  int length, end;
+  b.read_lengths(length, end, a.lengths, a.B, a.T);
   const Element *xs = a.x + (there ? (i64)row * a.x_row + b.unit : 0), *keeps = a.keep + (KEEP && there ? (i64)row * a.T * H + b.unit : 0);
   Element *y = a.y + (there ? (i64)row * a.y_row + b.unit : 0);
   Pair next_x{}, next_keep{};
@@ -47,11 +42,12 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   };
   auto look = [&](int t) { if constexpr (RESET) anew = there && t < length && a.reset[(i64)row * a.T + t]; };
   auto begin = [&] {  // what the products of the next step see of the state
-    float seen[2];
+    float seen[2], m[2];
+    from_pair(m[0], m[1], mask);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       if constexpr (RESET) if (anew) h[e] = a.start[at + e];
-      seen[e] = MASK ? h[e] * mask[e] : h[e];
+      seen[e] = MASK ? h[e] * m[e] : h[e];
     }
     b.share(FIRST, to_pair(seen[0], seen[1]));
   };
@@ -63,7 +59,8 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   for (int t = 0; t < end; t++) {
     const u32 parity = t & 1;
     b.expect_all(THIRD);
-    float c[NTILES][4] = {}, gate[NTILES][4] = {}, s[2], o[2] = {}, z[2];
+    Sums c = {}, gate = {};
+    float s[2], o[2] = {}, z[2];
     from_pair(x[0], x[1], next_x);
     if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
     fetch(t + 1);
@@ -104,14 +101,16 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     product(gate, Wc, THIRD, b);
     b.put_part(gate);
     float mean = 0.f, r = 1.f;
-    if constexpr (NORM) if (b.works) b.get_spread(mean, r);
+    if constexpr (NORM && EARLY) if (b.works) b.get_spread(mean, r);
     wait_block();
+    if constexpr (NORM && !EARLY) if (b.works) b.get_spread(mean, r);
     if (b.works) {
-      float g[2];
+      float g[2], w[2], v[2];
       b.get_sum(g, bg);
+      from_pair(w[0], w[1], scale); from_pair(v[0], v[1], bias);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        const float n = NORM ? (z[e] - mean) * r * scale[e] + bias[e] : o[e];
+        const float n = NORM ? (z[e] - mean) * r * w[e] + v[e] : o[e];
         float after = h[e] + sigmoid(g[e]) * (n - h[e]);
         if constexpr (KEEP) after += keep[e] * (h[e] - after);
         h[e] = t < length ? after : h[e];
@@ -123,5 +122,5 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   }
 #pragma unroll
   for (int e = 0; e < 2; e++) if (there) a.last[at + e] = h[e];
-  wait_cluster();
+  b.close();
 }

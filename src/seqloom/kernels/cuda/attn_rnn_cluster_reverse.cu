@@ -1,5 +1,4 @@
-// AttnRNN back through a chunk of time on clusters, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
-constexpr int CLUSTER_REVERSE_BYTES = CLUSTER_BYTES;
+// AttnRNN back through a chunk of time where blocks share the units, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
 constexpr bool LATE = WARPS > 8;            // no registers are left to hold two steps
 
 struct Reverse {
@@ -23,26 +22,22 @@ struct Taken {
 };
 
 CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
-  const Block b;
-  const int first = ROWS * (block() / CLUSTER), row = first + b.column;
+  Block b(a);
+  const int row = b.first + b.column;
   const bool there = b.there && row < a.B;
-  Weight<false> Wo, Wc;
-  Weight<(KEPT > 0)> Wh;
-  Weight<(KEPT > 1)> Wq;
-  Wo.load(a.w.o, H, b); Wc.load(a.w.g + (i64)H * H, H, b); Wh.load(a.w.g, H, b, 0); Wq.load(a.w.q, H, b, 1);
-  float scale[2], bias[2], mask[2], dh[2], dstart[2] = {};
-  if constexpr (NORM) { load_pair(scale, a.w.scale + b.unit, b.there); load_pair(bias, a.w.bias + b.unit, b.there); }
+  Weight<SPARE> Wo;
+  Weight<0> Wc;
+  Weight<(KEPT > 0) * DEEP> Wh;
+  Weight<(KEPT > 1) * DEEP> Wq;
+  Wo.load(a.w.o, H, b, KEPT); Wc.load(a.w.g + (i64)H * H, H, b); Wh.load(a.w.g, H, b, 0); Wq.load(a.w.q, H, b, 1);
+  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
+  float dh[2], dstart[2] = {};
   const i64 at = there ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) dh[e] = there ? a.dh[at + e] : 0.f;
-  if constexpr (MASK) load_pair(mask, a.mask + at, there);
-  int length = 0, end = 0;  // of this row, and of the longest of the cluster's
-  for (int i = 0; i < ROWS; i++)
-    if (first + i < a.B) {
-      const int n = a.lengths ? (int)a.lengths[first + i] : a.T;
-      end = n > end ? n : end;
-      if (b.works && i == b.column) length = n;
-    }
+  const Pair mask = load_pair(a.mask + at, MASK && there);
+  int length, end;
+  b.read_lengths(length, end, a.lengths, a.B, a.T);
   const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;  // where its steps begin
   auto fetch = [&](Taken &v, int t) {  // long before it is needed
     const bool now = there && t >= a.from && t < length;
@@ -73,7 +68,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   };
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
   if (there)
-    for (int t = last; t > top; t--) {  // where no row of the cluster has a step
+    for (int t = last; t > top && t >= a.from; t--) {  // where no row of the group has a step
       const i64 j = (piece + t) * H + b.unit;
       put_pair(a.du + (whole + t) * H + b.unit, Pair{});
       put_pair(a.dn + j, Pair{}); put_pair(a.dg + j, Pair{}); put_pair(a.ds + j, Pair{}); put_pair(a.dq + j, Pair{});
@@ -81,7 +76,6 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   b.open();
   Taken next;
   fetch(next, top);
-  const float zero[2] = {0.f, 0.f};
   const float root = TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D);
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
@@ -91,7 +85,8 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     float h[2], x[2], g[2], n[2], slope[2], acc[2], dn[2], dx[2], dgate[2];
     const i64 here = (piece + t) * H + b.unit;
     if (b.works) {
-      float dy[2], keep[2];
+      float dy[2], keep[2], w[2], u[2];
+      from_pair(w[0], w[1], scale); from_pair(u[0], u[1], bias);
       from_pair(dy[0], dy[1], v.dy); from_pair(x[0], x[1], v.x); from_pair(g[0], g[1], v.g);
       from_pair(n[0], n[1], v.n); from_pair(slope[0], slope[1], v.slope);
       if constexpr (KEEP) from_pair(keep[0], keep[1], v.keep);
@@ -101,8 +96,8 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         const float down = t < length ? dy[e] + dh[e] : 0.f, rest = KEEP ? down * (1.f - keep[e]) : down;
         dn[e] = rest * g[e];
         acc[e] = KEEP ? rest - dn[e] + down * keep[e] : rest - dn[e];
-        dgate[e] = ((NORM ? n[e] * scale[e] + bias[e] : n[e]) - h[e]) * (rest - dn[e]) * g[e];
-        dx[e] = NORM ? dn[e] * scale[e] : dn[e];
+        dgate[e] = ((NORM ? n[e] * w[e] + u[e] : n[e]) - h[e]) * (rest - dn[e]) * g[e];
+        dx[e] = NORM ? dn[e] * w[e] : dn[e];
       }
       const Pair p = to_pair(dgate[0], dgate[1]);
       b.share(FIRST, p);
@@ -110,16 +105,17 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       if (there) { put_pair(a.dg + here, p); put_pair(a.dn + here, to_pair(dn[0], dn[1])); }
     }
     if constexpr (LATE) ask(t - 1); else fetch(next, t - 1);
-    float c[NTILES][4] = {}, back[NTILES][4] = {};
+    Sums c = {}, back = {};
     b.take(FIRST, parity);
     product(c, Wc, FIRST, b);
     b.put_part(c);
     float mean = 0.f, both = 0.f;
-    if constexpr (NORM) if (b.works) b.get_sums(mean, both);
+    if constexpr (NORM && EARLY) if (b.works) b.get_sums(mean, both);
     wait_block();
+    if constexpr (NORM && !EARLY) if (b.works) b.get_sums(mean, both);
     if (b.works) {
       float ds[2];
-      b.get_sum(ds, zero);
+      b.get_sum(ds, Pair{});
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         if constexpr (NORM) { dx[e] = v.deviation * (dx[e] - mean * (1.0f / H) - n[e] * (both * (1.0f / H))); acc[e] += dx[e]; }
@@ -137,7 +133,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     wait_block();
     if (b.works) {
       float vC[2], q[2], p[3][2], sum[PER][3], dq[2], du[2];
-      b.get_sum(vC, zero);
+      b.get_sum(vC, Pair{});
       from_pair(q[0], q[1], v.q);
 #pragma unroll
       for (int e = 0; e < 2; e++) { p[0][e] = vC[e] * h[e]; p[1][e] = vC[e] * x[e]; p[2][e] = vC[e] * (h[e] * x[e]); }
@@ -165,11 +161,12 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     b.put_part(back);
     wait_block();
     if (b.works) {
-      float through[2];
-      b.get_sum(through, zero);
+      float through[2], m[2];
+      from_pair(m[0], m[1], mask);
+      b.get_sum(through, Pair{});
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        acc[e] += MASK ? mask[e] * through[e] : through[e];
+        acc[e] += MASK ? m[e] * through[e] : through[e];
         if constexpr (RESET) if (v.anew) { dstart[e] += acc[e]; acc[e] = 0.f; }
         dh[e] = t < length ? acc[e] : dh[e];
       }
@@ -178,5 +175,5 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   if (there)
 #pragma unroll
     for (int e = 0; e < 2; e++) { a.dh[at + e] = dh[e]; if constexpr (RESET) a.dstart[at + e] += dstart[e]; }
-  wait_cluster();
+  b.close();
 }

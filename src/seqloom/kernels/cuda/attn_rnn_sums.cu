@@ -35,11 +35,11 @@ KERNEL(attn_rnn_sums, Sums, THREADS) {
   };
   if constexpr (GROUPS == 1) {
 #pragma unroll
-    for (int k = 0; k < 10; k++) if (group == 0) put(k, pair, sum[k]);
+    for (int k = 0; k < 10; k++) if (group < GROUPS) put(k, pair, sum[k]);
   } else {
     const u32 memory = shared_memory();
 #pragma unroll
-    for (int k = 0; k < 10; k++) put_shared(memory + ((group * 10 + k) * PAIRS + pair) * 4, (float)sum[k]);
+    for (int k = 0; k < 10; k++) if (group < GROUPS) put_shared(memory + ((group * 10 + k) * PAIRS + pair) * 4, (float)sum[k]);
     wait_block();
     for (int i = thread(); i < 10 * PAIRS; i += THREADS) {
       float total = 0.f;

@@ -88,6 +88,9 @@ DEV void get_shared(u32 (&v)[4], u32 at) {
 }
 DEV void ask_global(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }  // it will be needed soon
 DEV void get_global(float &v, float &w, const float *from) { asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v), "=f"(w) : "l"(from)); }
+DEV void get_global(u32 (&v)[4], const u16 *from) {
+  asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(from));
+}
 DEV u32 get_global(const u16 *from) {
   u32 v;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(from));

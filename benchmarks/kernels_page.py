@@ -1,0 +1,66 @@
+"""The tables of docs/kernels.md from the stored times: python benchmarks/kernels_page.py.
+
+Every benchmarks/results/*-h200-bench-<type>.json (`seqloom bench --device cuda --json`) is a table; what
+stands between the two marks of the page is written anew.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "kernels.md"
+MARKS = ("<!-- made by benchmarks/kernels_page.py -->", "<!-- end -->")
+TYPES = ("bfloat16", "float16", "float32", "tf32")
+PASSES = ("forward", "forward+backward")
+GRU = "torch.nn.GRU"
+
+
+def main() -> None:
+    text = PAGE.read_text()
+    before, rest = text.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    PAGE.write_text(f"{before}{MARKS[0]}\n{tables()}{MARKS[1]}{after}")
+
+
+def tables() -> str:
+    found = []
+    for kind in TYPES:
+        stored = sorted((HERE / "results").glob(f"*-h200-bench-{kind}.json"))
+        if stored:
+            found += [*_table(kind, json.loads(stored[-1].read_text())), ""]
+    return "\n".join(["", *found])
+
+
+def _table(kind: str, document: dict[str, Any]) -> Iterator[str]:
+    """A line for each cell and shape: microseconds a step, and how many times as fast as torch.nn.GRU."""
+    rows = document["rows"]
+    gpu, versions = document["hardware"]["gpus"][0]["name"], document["versions"]
+    yield f"{kind}, {gpu}, torch {versions['torch']}, {document['date'][:10]}; `{document['command']}`:"
+    yield ""
+    columns = [f"{pass_}{way}" for pass_ in ("forward", "both passes") for way in ("", ", graph")]
+    yield f"| layer | H | B | T | {' | '.join(columns)} |"
+    yield "|---|---|---|---|" + "---|" * len(columns)
+    for shape in sorted({(row["hidden"], row["length"], row["batch"]) for row in rows}):
+        hidden, length, batch = shape
+        here = [row for row in rows if (row["hidden"], row["length"], row["batch"]) == shape]
+        for cell, kernel in dict.fromkeys((row["cell"], row["kernel"]) for row in here):
+            if cell.startswith("torch.nn") and cell != GRU:
+                continue
+            line = [row for row in here if (row["cell"], row["kernel"]) == (cell, kernel)]
+            name = cell if cell == GRU else f"`{kernel}`"
+            yield f"| {name} | {hidden} | {batch} | {length} | {' | '.join(_cells(line))} |"
+
+
+def _cells(line: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for pass_ in PASSES:
+        row = next((row for row in line if row["pass"] == pass_), {})
+        for prefix in ("", "graph_"):
+            time, ratio = row.get(f"{prefix}us_per_step"), row.get(f"{prefix}ratio_to_gru")
+            times = "" if not ratio or row["cell"] == GRU else f" ({ratio:.1f}x)"
+            yield "" if time is None else f"{time:.3g}{times}"
+
+
+if __name__ == "__main__":
+    main()

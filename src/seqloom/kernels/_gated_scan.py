@@ -1,0 +1,134 @@
+"""A gated cell over time on a GPU: the same lines for every one, so that a cell is its pointwise text and its names.
+
+A block, or a cluster of blocks, takes some rows of the batch through all of time and holds the weights in registers and
+shared memory; what does not fit there comes from the cache in every step. The state is carried in float32; nothing
+waits for the host; no sum depends on chance. The forward keeps the states alone, and the spread of what is normalised.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.job import Job
+from seqloom.kernels import _cuda
+from seqloom.kernels._cuda import record
+from seqloom.kernels._gated_back import go_back, tiles
+from seqloom.kernels._gated_code import LARGEST, MULTIPLE, TYPES, Kind, Setting, code_for
+from seqloom.kernels._transforms import transformed
+from seqloom.precision import autocast_dtype
+from seqloom.weights import bound
+
+OWN = ("weight", "bias", "scale", "scale_c", "bias_c")
+CUDNN = 128  # units up to which torch's own is fast in fp16
+WIDE, MANY = 512, 128  # units and rows above which its large products are faster than weights that leave the chip
+
+Forward = record(
+    "Forward",
+    [
+        *OWN,
+        *("x", "keep_0", "keep_1", "first_0", "first_1", "start_0", "start_1", "mask", "reset", "lengths"),
+        *("y", "c", "last_0", "last_1", "spread"),
+        *(("B", ctypes.c_int), ("T", ctypes.c_int)),
+    ],
+)
+
+
+def why_not(kind: Kind, cell: Cell, job: Job) -> str | None:
+    dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
+    if not job.x.is_cuda:
+        return "it is for CUDA tensors"
+    if dtype not in TYPES:
+        return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
+    if H % MULTIPLE or H > LARGEST:
+        return f"it takes hidden sizes {MULTIPLE}, {2 * MULTIPLE}, .. {LARGEST}, not {H}"
+    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
+        return "it gives dropout masks no gradient"
+    if job.x.shape[0] == 0 or job.x.shape[1] == 0:
+        return "the batch is empty"
+    reason = transformed() or _cuda.why_not(job.x.device)
+    if reason is not None:
+        return reason
+    how = Setting(kind, H, dtype, job.mask is not None, bool(job.keep), job.reset is not None)
+    kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
+    return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
+
+
+def not_unasked(cell: Cell, job: Job) -> str | None:
+    """Where torch's own is the faster one."""
+    dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
+    if not job.plain:  # which it does not take
+        return None
+    if H <= CUDNN and dtype == torch.float16:
+        return f"torch's own (cuDNN) is fast in float16 up to {CUDNN} units"
+    return f"torch's own is faster above {WIDE} units and {MANY} rows" if H > WIDE and len(job.x) > MANY else None
+
+
+def scan(
+    kind: Kind, cell: Cell, job: Job, w: dict[str, Tensor], x: Tensor, state: State, own: Sequence[Tensor | None]
+) -> tuple[Tensor, State]:
+    """x is what the input gives to each gate; `own` are the weights in the order of OWN."""
+    dtype = autocast_dtype(job.x.device.type) or job.x.dtype
+    start = bound(cell, w).start(job.x) if job.reset is not None else (None,) * kind.states
+    how = Setting(kind, cell.hidden_size, dtype, job.mask is not None, bool(job.keep), job.reset is not None)
+    asked = {
+        "lengths": None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
+        "reset": None if job.reset is None else job.reset.contiguous(),
+        "mask": None if job.mask is None else job.mask.to(dtype).contiguous(),
+        **{f"keep_{i}": k.to(dtype).contiguous() for i, k in enumerate(job.keep)},
+    }
+    plan = Plan(how, asked)
+    typed = (None if t is None else t.to(dtype).contiguous() for t in (x, *own))
+    carried = (None if t is None else t.float().contiguous() for t in (*state, *start))
+    y, *last = _Scan.apply(plan, *typed, *carried)
+    return y, tuple(s.to(t.dtype) for s, t in zip(last, state, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What has no gradient."""
+
+    setting: Setting
+    asked: dict[str, Tensor | None]
+
+
+class _Scan(torch.autograd.Function):
+    """x, weights, states, starts -> outputs, last states."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, x: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        kind, H = plan.setting.kind, plan.setting.hidden
+        own, first, start = given[:5], given[5 : 5 + kind.states], given[5 + kind.states :]
+        (B, T), train = x.shape[:2], any(ctx.needs_input_grad)
+        y = (x.new_empty if plan.asked["lengths"] is None else x.new_zeros)(B, T, H)
+        c = torch.empty_like(y) if train and kind.states > 1 else None
+        norms = kind.gates * kind.norm + kind.memory
+        spread = x.new_empty(B, T, norms, 2, dtype=torch.float32) if train and norms else None
+        last = [torch.empty_like(s) for s in first]
+        known = named(own, first, start) | plan.asked | {"x": x, "y": y, "c": c, "spread": spread, "B": B, "T": T}
+        known |= {f"last_{i}": s for i, s in enumerate(last)} | {"weight": tiles(own[0].view(kind.gates, H, H))}
+        code_for(plan.setting, "forward", B, x.device).start(_cuda.pointers(Forward, known), B, x.device)
+        ctx.plan = plan
+        ctx.save_for_backward(x, y, c, spread, *given)
+        return y, *last
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, c, spread, *given = ctx.saved_tensors
+        k = ctx.plan.setting.kind.states
+        own, first, start = given[:5], given[5 : 5 + k], given[5 + k :]
+        known = named(own, first, start) | ctx.plan.asked | {"x": x, "y": y, "c": c, "spread": spread}
+        known |= {"dy": dy.to(x.dtype).contiguous()}
+        return None, *go_back(ctx.plan.setting, known, dlast)
+
+
+def named(own: Sequence[Any], first: Sequence[Any], start: Sequence[Any]) -> dict[str, Any]:
+    """By the names that the kernels have for them."""
+    states = {f"{name}_{i}": s for name, part in (("first", first), ("start", start)) for i, s in enumerate(part)}
+    return dict(zip(OWN, own, strict=True)) | states

@@ -1,0 +1,129 @@
+"""AttnRNN on a large NVIDIA GPU: a group of blocks anywhere on it takes some rows of the batch through all of time.
+
+A block has 32 units, and their weights in its registers and shared memory; a group has as many blocks as all take.
+They send each other what they find through the GPU's memory, in packets that carry their number. All blocks run at the
+same time, which the GPU is asked for when they start; a batch that takes more groups goes in several turns.
+What is computed is what attn_rnn_cluster computes, and so is the backward.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.job import Job
+from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan, _cuda
+from seqloom.kernels._attn_rnn_blocks import Setting, setting
+from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
+from seqloom.kernels._attn_rnn_cluster_code import files
+from seqloom.kernels._cuda import Code, record
+from seqloom.precision import autocast_dtype
+
+UNITS, LARGEST, MULTIPLE = 32, 1024, 16  # of a block; the hidden size, and of what it is a multiple
+KEPT = 2  # of the four weights in shared memory, not in registers
+SPARE = {8: 2, 16: 4}  # rows: tiles of a third one, of those that a warp has
+WARPS = 8
+PACKETS = 641  # of 16 bytes, to a row
+
+
+def why_not(cell: Any, job: Job) -> str | None:
+    reason = _attn_rnn_parts.why_not(cell, job, (torch.bfloat16, torch.float16), heads=16)
+    if reason is not None:
+        return reason
+    if cell.hidden_size % MULTIPLE or cell.hidden_size > LARGEST:
+        return f"it takes hidden sizes {MULTIPLE}, {2 * MULTIPLE}, .. {LARGEST}, not {cell.hidden_size}"
+    flags = (job.mask is not None, bool(job.keep), job.reset is not None)
+    dtype = autocast_dtype("cuda") or job.x.dtype
+    how = setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
+    index = torch.cuda.current_device() if job.x.device.index is None else job.x.device.index
+    kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
+    return next((reason for kernel in kernels if (reason := _why_not(kernel, index)) is not None), None)
+
+
+def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+    return _attn_rnn_scan.run(_TIER, cell, job)
+
+
+@dataclass(frozen=True)
+class GridCode(Code):
+    """A kernel whose blocks all run at the same time."""
+
+    cluster: int  # blocks of a group
+    rows: int  # of the batch that a group carries
+
+    def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
+        """With as many groups as a batch of B takes, or as the GPU has room for, one turn after the other."""
+        room = groups(self.cluster, device)
+        for begin in range(0, B, self.rows * room):
+            count = min(room, -(-(B - begin) // self.rows))
+            packets = torch.zeros(count * self.rows * PACKETS, 4, dtype=torch.int32, device=device)
+            self.launch(_exchanged(type(arguments))(arguments, packets.data_ptr(), begin), self.cluster * count, device)
+
+    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
+        _cuda._ask(
+            "cuLaunchCooperativeKernel", kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters
+        )
+
+
+def groups(blocks: int, device: torch.device) -> int:
+    """How many of so many blocks run at the same time, a block to a multiprocessor."""
+    return max(1, _cuda.multiprocessors(device) // blocks)
+
+
+def code_for(setting: Setting, name: str, B: int, device: torch.device) -> GridCode:
+    """The one that suits a batch of B: 16 rows to a group where 8 do not run at once."""
+    room = groups(-(-setting.hidden // UNITS), device)
+    return code(setting, name, 8 if 8 * room >= B else 16)
+
+
+@cache
+def code(setting: Setting, name: str, rows: int) -> GridCode:
+    """attn_rnn_cluster_<name> on a grid, for this setting: eight warps, with a part of each sum."""
+    blocks, tiles = -(-setting.hidden // UNITS), UNITS // 16
+    sizes = {"ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles}
+    sizes |= {"KEPT": KEPT, "SPARE": SPARE[rows], "LANES": 16, "TF32": 0}
+    shared = 2 * 4 * WARPS * rows * (UNITS + 4) + KEPT * 2 * UNITS * LARGEST + 512 * WARPS * SPARE[rows]
+    told = f"attn_rnn_cluster_{name}", files("grid", name), (*setting._macros, *sizes.items())
+    return GridCode(*told, 32 * WARPS, shared, blocks, rows)
+
+
+@cache
+def _exchanged(kind: type[ctypes.Structure]) -> type[ctypes.Structure]:
+    return record("Exchanged", [("given", kind), "packets", ("begin", ctypes.c_int)])
+
+
+@cache
+def _why_not(code: GridCode, index: int) -> str | None:
+    gpu: Any = torch.cuda.get_device_properties(index)  # torch types fewer of them than it has
+    if gpu.multi_processor_count < code.cluster:
+        return f"it needs a GPU of {code.cluster} multiprocessors, {gpu.name} has {gpu.multi_processor_count}"
+    if gpu.shared_memory_per_block_optin < code.shared:
+        room = gpu.shared_memory_per_block_optin >> 10
+        return f"it needs {code.shared >> 10} KB of shared memory to a block, {gpu.name} has {room}"
+    try:
+        with torch.cuda.device(index):
+            kernel, count = code._loaded.setdefault(index, _cuda._load(code, index)), ctypes.c_int()
+            told = ctypes.byref(count), kernel, code.threads, ctypes.c_size_t(code.shared)
+            _cuda._ask("cuOccupancyMaxActiveBlocksPerMultiprocessor", *told)
+    except RuntimeError as error:
+        return f"it cannot be built or loaded: {error}"
+    return None if count.value else f"{gpu.name} has no room for a block"
+
+
+class _Chunk(Chunk):
+    code_for = staticmethod(code_for)
+
+
+def _forward(setting: Setting, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
+    code_for(setting, "forward", B, device).start(arguments, B, device)
+
+
+_TIER = _attn_rnn_scan.Tier(_forward, _Chunk, steps)

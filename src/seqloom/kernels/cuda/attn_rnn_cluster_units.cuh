@@ -1,0 +1,101 @@
+// What the kernels share that divide AttnRNN's units among blocks. Compiled for one setting of the cell:
+//   HIDDEN (a multiple of 16)   HEADS   FORMAT   CONTEXT   NORM   MASK   KEEP   RESET   as in attn_rnn.cuh
+//   ROWS (of the batch that a group of blocks carries: 8 or 16)   CLUSTER (blocks of a group)   EACH (tiles of 16 units to a block)
+//   SPLIT (warps that share the sum of one tile's product)   TALL (tiles to a warp)   KEPT (how many of the four weights lie in shared memory)
+//   SPARE (tiles of one more that do)   LANES (to a row, in what is pointwise)
+//   TF32 (whether products of float32 may see 19 bits alone)
+// Each block has some units of everything, and their rows of all weights as A of mma. A product runs in all warps: a warp has
+// tiles of units and a part of the sum. Its parts are added up through shared memory by the warp that has the row of the batch,
+// where a lane has two units: it does all that is pointwise, keeps the state in float32,
+// and shares what it finds with every block, this one included. How blocks share is the matter of attn_rnn_cluster.cuh and
+// attn_rnn_grid.cuh: each has a Block, load_tile (of a weight) and load_buffer (of what was shared).
+constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, NTILES = ROWS / 8;
+constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
+constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A
+constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
+constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;  // heads that a block meets
+constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;                    // blocks that a head meets
+constexpr int PER = D % 2 ? 2 : 1;                              // heads that the two units of a lane may have
+constexpr int FIRST = 0, SECOND = 1, THIRD = 2;                 // what is shared in a step
+static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER >= TILES, "no such division");
+typedef float Sums[NTILES * TALL][4];                           // of a product, a lane's
+
+struct Weights {
+  const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), the half for h first
+};
+
+struct Units {
+  int thread, lane, warp, row, pair, rank, base, tile, slice;
+  int first, column, unit;  // the first row of the group's, this warp's row of them, this lane's first unit
+  bool works, there;        // whether this warp has a row, and this lane units
+  u32 memory, parts;        // parts of sums lie where shared memory begins
+  DEV Units(int begin) {
+    thread = ::thread();
+    memory = parts = shared_memory();
+    lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
+    rank = block() % CLUSTER; base = rank * UNITS;
+    tile = warp % (EACH / TALL) * TALL; slice = warp / (EACH / TALL);
+    first = begin + ROWS * (block() / CLUSTER);
+    works = warp < ROWS; column = works ? warp : 0;
+    there = works && 2 * lane < UNITS && base + 2 * lane < H;
+    unit = there ? base + 2 * lane : base;
+  }
+  // Steps of this row, and of the longest of the group's.
+  DEV void read_lengths(int &length, int &end, const i64 *lengths, int B, int T) const {
+    length = end = 0;
+    for (int i = 0; i < ROWS; i++)
+      if (first + i < B) {
+        const int n = lengths ? (int)lengths[first + i] : T;
+        end = n > end ? n : end;
+        if (works && i == column) length = n;
+      }
+  }
+  // A part of a product to shared memory, and the sum of the parts for the units of this lane.
+  DEV void put_part(const Sums &c) const {
+#pragma unroll
+    for (int i = 0; i < NTILES * TALL; i++) {
+      const u32 at = parts + 4 * ((slice * ROWS + 8 * (i / TALL) + 2 * pair) * LINE + 16 * (tile + i % TALL) + row);
+      put_shared(at, c[i][0]); put_shared(at + 4 * LINE, c[i][1]);
+      put_shared(at + 32, c[i][2]); put_shared(at + 4 * LINE + 32, c[i][3]);
+    }
+  }
+  DEV void get_sum(float (&v)[2], Pair start) const {
+    from_pair(v[0], v[1], start);
+    if (there)
+#pragma unroll
+      for (int i = 0; i < SPLIT; i++) {
+        float p, q;
+        get_shared(p, q, parts + 4 * ((i * ROWS + column) * LINE + 2 * (lane % LANES)));
+        v[0] += p; v[1] += q;
+      }
+  }
+  // The sum of v over the lanes of a row in the first half of them, of w in the other.
+  DEV float over_lanes(float v, float w) const {
+    const bool second = (lane & LANES / 2) != 0;
+    float s = (second ? w : v) + from_other(second ? v : w, LANES / 2);
+#pragma unroll
+    for (int bits = LANES / 4; bits; bits /= 2) s += from_other(s, bits);
+    return s;
+  }
+  // Mean and 1 / deviation from sums of numbers and of squares.
+  DEV void spread(float &mean, float &r) const {
+    mean *= 1.0f / H;
+    r = inverse_root(larger(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+  }
+  // Three numbers of this lane's units that belong to the j-th head of the block, summed over the lanes of a row: the first in a
+  // quarter of them, the second in the next one, the third in the others.
+  DEV float over_head(const float (&p)[3][2], int j) const {
+    float v[3];
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+      const bool low = PIECES == 1 || unit / D == base / D + j, high = PIECES == 1 || (unit + 1) / D == base / D + j;
+      v[k] = there ? (low ? p[k][0] : 0.f) + (high ? p[k][1] : 0.f) : 0.f;
+    }
+    const bool upper = (lane & LANES / 2) != 0, odd = (lane & LANES / 4) != 0;
+    const float a = (upper ? v[2] : v[0]) + from_other(upper ? v[0] : v[2], LANES / 2), b = v[1] + from_other(v[1], LANES / 2);
+    float s = (upper || !odd ? a : b) + from_other(upper || odd ? a : b, LANES / 4);
+#pragma unroll
+    for (int bits = LANES / 8; bits; bits /= 2) s += from_other(s, bits);
+    return s;
+  }
+};

@@ -1,0 +1,155 @@
+// AttnRNN's units on blocks anywhere on the GPU, 32 to each, which share what they find through packets in its memory.
+// A warp has both tiles of the block's units, and of every sum the units of four other blocks: what these send is its B of mma as it
+// comes, a lane's words from one of them. So nobody waits for all blocks, and nothing that is shared passes through shared memory.
+// A row of a block, 16 words of two units, is six packets in two halves: words 8half .. 8half + 7, and a sum over the row.
+// A packet is written anew only when all blocks have read it: of three messages in a step, whoever sends one has had the one
+// before it from everyone. Parts of sums lie in two places in turn: some warp may be at the next product already.
+// What is pointwise has 16 lanes to a row, a warp's second 16 the row that is 8 further on.
+constexpr int SOURCES = 4, PACKETS = 6, DEEP = TALL * 8;        // blocks to a warp, packets of each, tiles of a weight
+constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
+constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
+constexpr int GROUP = 3 * MESSAGE + SCORES + 1;                 // all, and one that nobody sends
+constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
+constexpr bool EARLY = false;                                   // sums over a row are there after a barrier
+static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
+
+struct Block : Units {
+  Packet *packets, *inbox;  // of the group, and where this lane's begin
+  u32 turn = 0, word = 0, v[NTILES][8][2];  // messages that were taken; two units that wait for a sum to go with them; B
+  int rows, taken = 0, with_sums = -1;
+  float sums[NTILES][2];
+  bool sends;               // whether this lane has a row
+  template <class Args> DEV Block(const Args &a) : Units(a.begin) {
+    packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
+    inbox = as_it_is(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
+    rows = a.B - first < ROWS ? a.B - first : ROWS;
+    works = warp < rows;
+    column = NTILES == 2 ? warp + 8 * (lane / 16) : warp;
+    sends = column < rows && (NTILES == 2 || lane < 16);
+    unit = base + 2 * (lane % 16);
+    there = sends && unit < H;
+    unit = there ? unit : base;
+  }
+  DEV void open() const {}
+  DEV void close() const {}
+  DEV void expect_all(int with) { with_sums = with; }  // sums over a row go with one of the messages
+  DEV int source() const { return SOURCES * slice + pair; }  // the block whose words this lane takes
+
+  // Until packets with these numbers have come, all asked for at once. What nobody sends has the number 0, and zeros.
+  template <int N> DEV void collect(u32 (&p)[N][4], const Packet *const (&from)[N], const u32 (&numbers)[N]) const {
+    bool missing = true;
+#pragma unroll 1
+    for (int i = 0; missing; i++) {
+      if (i == PATIENCE) give_up();
+      missing = false;
+#pragma unroll
+      for (int k = 0; k < N; k++) get_packet(p[k], from[k]);
+#pragma unroll
+      for (int k = 0; k < N; k++) missing |= p[k][3] != numbers[k];
+    }
+  }
+  DEV void take(int buffer, u32) {
+    u32 p[NTILES * PACKETS][4] = {}, numbers[NTILES * PACKETS];
+    const Packet *from[NTILES * PACKETS];
+    turn++;
+    taken = buffer;
+    parts = memory + (turn & 1) * PARTS;
+#pragma unroll
+    for (int k = 0; k < NTILES * PACKETS; k++) {
+      from[k] = inbox + buffer * MESSAGE + (8 * (k / PACKETS) * SPLIT * PACKETS + k % PACKETS) * SOURCES;
+      numbers[k] = row + 8 * (k / PACKETS) < rows ? turn : 0u;
+    }
+    if (row < rows && source() < CLUSTER) collect(p, from, numbers);
+    wait_warp();
+#pragma unroll
+    for (int n = 0; n < NTILES; n++) {
+#pragma unroll
+      for (int i = 0; i < 16; i++) v[n][i / 2][i % 2] = p[n * PACKETS + 3 * (i / 8) + i % 8 / 3][i % 8 % 3];
+      sums[n][0] = number(p[n * PACKETS + 2][2]); sums[n][1] = number(p[n * PACKETS + 5][2]);
+    }
+  }
+  // Two units of this lane to all blocks; and two sums over this block's units with them.
+  DEV void share(int buffer, Pair two) {
+    word = there ? two : 0u;
+    if (!NORM || buffer != with_sums) send(buffer, 0.f);
+  }
+  DEV void share_sums(int buffer, float v, float w) { send(buffer, over_lanes(v, w)); }
+  DEV void share_spread(int buffer, const float (&z)[2]) { share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]); }
+  DEV void send(int buffer, float s) const {  // a packet by each of six lanes
+    const int i = lane % 16 < PACKETS ? lane % 16 : 0, half = i / 3, which = i % 3, from = (lane & 16) + 8 * half + 3 * which;
+    const float w = number(word), sum = from_lane(s, (lane & 16) + 8 * half);
+    const float a = from_lane(w, from), b = from_lane(w, from + 1), c = from_lane(w, from + 2 & 31);
+    Packet *to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES + rank % SOURCES;
+    if (sends && lane % 16 < PACKETS) put_packet(to, bits(a), bits(b), bits(which == 2 ? sum : c), turn + 1);
+  }
+  DEV void put_part(const Sums &c) const {
+    Units::put_part(c);
+    if (NORM && taken == with_sums)
+#pragma unroll
+      for (int n = 0; n < NTILES; n++) {
+        float s[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) { s[e] = sums[n][e] + from_other(sums[n][e], 1); s[e] += from_other(s[e], 2); }
+        if (pair == 0) put_shared(parts + 4 * ((slice * ROWS + 8 * n + row) * LINE + UNITS), s[0], s[1]);
+      }
+  }
+  DEV void get_sums(float &v, float &w) const {
+    v = w = 0.f;
+#pragma unroll
+    for (int i = 0; i < SPLIT; i++) {
+      float p, q;
+      get_shared(p, q, parts + 4 * ((i * ROWS + column) * LINE + UNITS));
+      v += p; w += q;
+    }
+  }
+  DEV void get_spread(float &mean, float &r) const { get_sums(mean, r); spread(mean, r); }
+  // Sums of three over the units of the lane's head: a packet from each block that has some.
+  DEV void head_sums(float (&s)[PER][3], const float (&p)[3][2], u32) const {
+    Packet *scores = packets + 3 * MESSAGE, *at = scores + column * CLUSTER * PIECES;
+    const int home = base / D, end = base + UNITS < H ? base + UNITS : H;
+    u32 v[PIECES * FAR][4], numbers[PIECES * FAR];
+    const Packet *from[PIECES * FAR];
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+      const float sum = over_head(p, j), a = from_lane(sum, lane & 16), b = from_lane(sum, (lane & 16) + 4), c = from_lane(sum, (lane & 16) + 8);
+      if (sends && lane % 16 == j) put_packet(at + rank * PIECES + j, bits(a), bits(b), bits(c), turn + 1);
+      const int begin = (home + j) * D, last = (begin + D - 1) / UNITS;
+#pragma unroll
+      for (int i = 0; i < FAR; i++) {
+        const int other = begin / UNITS + NEAR * i + lane % NEAR;
+        const bool sent = sends && begin < end && other <= last;
+        from[j * FAR + i] = sent ? at + other * PIECES + home + j - other * UNITS / D : scores + SCORES;
+        numbers[j * FAR + i] = sent ? turn + 1 : 0u;
+      }
+    }
+    collect(v, from, numbers);
+    wait_warp();
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+#pragma unroll
+      for (int j = 0; j < PIECES; j++) {
+        float sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < FAR; i++) sum += number(v[j * FAR + i][k]);
+#pragma unroll
+        for (int bits = NEAR / 2; bits; bits /= 2) sum += from_other(sum, bits);
+#pragma unroll
+        for (int e = 0; e < PER; e++) if (j == 0 || (unit + e) / D == home + j) s[e][k] = sum;
+      }
+  }
+};
+
+// Of the tiles with the same columns, rows of one of the block's two. A lane's columns are the words of `source`, four units here.
+DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const Block &b) {
+  const int r = b.base + 16 * (k % TALL) + b.row, c = UNITS * b.source() + 4 * (k / TALL);
+  const bool there = r < H && c < H;
+  const Element *p = W + (there ? (i64)r * stride + c : 0);
+  float v[4] = {};
+  if (there) { get_global(v[0], v[2], (const float *)p); get_global(v[1], v[3], (const float *)(p + 8 * stride)); }
+#pragma unroll
+  for (int i = 0; i < 4; i++) w[i] = bits(v[i]);
+}
+template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int n, int from, const Block &b) {
+#pragma unroll
+  for (int k = 0; k < SOME; k++) { v[k][0] = b.v[n][from + k][0]; v[k][1] = b.v[n][from + k][1]; }
+}

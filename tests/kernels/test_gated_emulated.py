@@ -1,0 +1,173 @@
+"""GRU and LSTM, the CUDA kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
+
+import copy
+import math
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqloom import kernel
+from seqloom.cell import find
+from seqloom.job import Job
+from seqloom.kernels import _cuda, _gated_back, _gated_code, _nvrtc, any_loop
+from seqloom.kernels._gated_code import LARGEST, SHARED, Division, division, divisions
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+import emulator
+
+pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+BF16, FP16 = torch.bfloat16, torch.float16
+KINDS = [kernel.load(f"{cell}_cuda").KIND for cell in ("gru", "ln_gru", "lstm", "ln_lstm")]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+
+
+def cell_of(name, D, H, **settings):
+    torch.manual_seed(0)
+    cell = find(name)(D, H, **settings)
+    cell.learn_initial_state()
+    with torch.no_grad():
+        for p in cell.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return cell
+
+
+def job_of(cell, B, T, dtype, wishes=""):
+    x, H = torch.randn(B, T, cell.input_size).to(dtype), cell.hidden_size
+    state = tuple(torch.randn(B, H).to(dtype) for _ in cell.start(x))
+    ends, share = torch.randint(0, T + 1, (B,)), (torch.rand(B, H) < 0.8).to(dtype) / 0.8
+    ends[0] = T
+    keep = tuple((torch.randint(3, (B, T, H)) / 2).to(dtype) for _ in state)
+    job = Job(x, state, ends, torch.rand(B, T) < 0.3, None, share, keep)
+    left = {"lengths": None, "reset": None, "mask": None, "keep": ()}
+    return replace(job, **{name: nothing for name, nothing in left.items() if name not in wishes})
+
+
+def in_type(job, dtype):
+    to = {"x": job.x.to(dtype), "state": tuple(s.to(dtype) for s in job.state)}
+    mask = None if job.mask is None else job.mask.to(dtype)
+    return replace(job, **to, mask=mask, keep=tuple(k.to(dtype) for k in job.keep))
+
+
+def everything(run, cell, job):
+    cell, x = copy.deepcopy(cell), job.x.detach().clone().requires_grad_()
+    state = tuple(s.detach().clone().requires_grad_() for s in job.state)
+    y, last = run(cell, replace(job, x=x, state=state))
+    torch.manual_seed(1)
+    sum((t.double() * torch.randn(t.shape, dtype=torch.float64)).sum() for t in (y, *last)).backward()
+    real = slice(None) if job.lengths is None else job.valid()
+    found = {"y": y, "dx": x.grad[real]} | {f"last {i}": s for i, s in enumerate(last)}
+    found |= {f"dstate {i}": s.grad for i, s in enumerate(state)} | {n: p.grad for n, p in cell.named_parameters()}
+    return {name: t.detach().double() for name, t in found.items() if t is not None}
+
+
+def worst(name, cell, job, dtype):
+    """How many times as far from float64 as the loop in the same type, and of what."""
+    low = copy.deepcopy(cell).to(dtype)
+    found, loop = (everything(run, low, job) for run in (kernel.load(f"{name}_cuda").run, any_loop.run))
+    true = everything(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64))
+    ratios = {}
+    for part, exact in true.items():
+        least = 0.25 * torch.finfo(dtype).eps * exact.norm()  # half of a last bit, on average
+        ratio = float((found[part] - exact).norm() / (loop[part] - exact).norm().clamp(min=least))
+        ratios[part] = math.inf if math.isnan(ratio) else ratio
+    part = max(ratios, key=ratios.get)
+    return ratios[part], part
+
+
+def test_every_size_has_a_division_that_holds_it():
+    for kind, back in product(KINDS, (False, True)):
+        for hidden in range(16, LARGEST + 1, 16):
+            ways = divisions(kind, hidden, back)
+            assert ways and ways[0].rows == 8
+            for way in ways:
+                assert 16 * way.each * way.cluster >= hidden and 16 * way.split * way.deep >= hidden
+                assert way.shared(kind, back) <= SHARED and way.kept + way.flown <= kind.gates * way.deep
+
+
+def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
+    found = [division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
+    clusters = [(1, 8)] * 4 + [(4, 8), (4, 16), (16, 8), (8, 16)]
+    assert [(way.cluster, way.rows) for way in found] == clusters
+    assert [division(KINDS[0], H, True, 8, 132).flown > 0 for H in (512, 768, 1024)] == [False, False, True]
+
+
+ALL = "lengths reset mask keep"
+SHAPES = [
+    ("gru", 32, BF16, 9, 5, ""),  # one block, two groups of rows
+    ("gru", 112, FP16, 3, 4, ALL),  # one block, two warps to a row
+    ("gru", 144, BF16, 3, 3, ALL),  # two blocks
+    ("ln_gru", 48, FP16, 9, 4, ALL),
+    ("ln_gru", 128, BF16, 3, 3, ""),
+    ("ln_gru", 144, BF16, 3, 3, "lengths"),
+    ("lstm", 32, FP16, 3, 4, ALL),
+    ("lstm", 160, BF16, 3, 3, "keep"),
+    ("ln_lstm", 48, BF16, 3, 4, ALL),
+    ("ln_lstm", 144, FP16, 3, 3, ALL),
+]
+
+
+@pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
+def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
+    cell = cell_of(name, 24, H)
+    assert worst(name, cell, job_of(cell, B, T, dtype, wishes), dtype)[0] < 2
+
+
+def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
+    monkeypatch.setattr(_gated_back, "CHUNK", 18 * 48 * 2)
+    cell = cell_of("gru", 24, 48, bias=False)
+    assert worst("gru", cell, job_of(cell, 18, 5, BF16, ALL), BF16)[0] < 2
+
+
+@pytest.mark.parametrize(("kept", "flown"), [(4, 0), (1, 10)])
+def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, kept, flown):
+    monkeypatch.setattr(_gated_code, "division", lambda *_: Division(8, 2, 4, 2, 3, kept, flown))
+    cell = cell_of("lstm", 24, 96)
+    assert worst("lstm", cell, job_of(cell, 3, 3, FP16), FP16)[0] < 2
+
+
+@pytest.mark.parametrize("name", ["gru", "ln_lstm"])
+def test_what_lies_past_a_length_does_not_matter(name):
+    cell = cell_of(name, 24, 32).to(BF16)
+    job = job_of(cell, 3, 4, BF16, "lengths")
+    other = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), torch.nan))
+    found, again = (everything(kernel.load(f"{name}_cuda").run, cell, j) for j in (job, other))
+    for part in found:
+        if part not in ("weight_ih", "bias_ih", "scale_ih"):  # 0 times NaN, outside of the kernel
+            assert torch.equal(found[part], again[part]), part
+
+
+FAULTS = {
+    "no barrier between the parts": ("b.put_parts(c);\n    wait_block();\n    if (b.works) {\n#pragma",
+                                     "b.put_parts(c);\n    if (b.works) {\n#pragma"),
+    "the state taken before it came": ("b.take(t);", ""),
+    "sent after the last step": ("if (t + 1 < end) show(t + 1, later.anew);", "show(t + 1, later.anew);"),
+    "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
+    "sums not expected": ("if constexpr (NORM) expect(barrier(OF_SUMS), SUMS);", ""),
+    "sums taken before they came": ("await(barrier(WHICH), i & 1);", ""),
+    "gradients taken before they came": ("b.take(i);", ""),
+    "a wrong sign": ("d[0] *= in.z;", "d[0] *= -in.z;"),
+}  # fmt: skip
+
+
+@pytest.mark.xdist_group("gated faults")  # they share what they do not change, compiled
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(_gated_code, "division", lambda *_: Division(8, 2, 1, 8, 1))
+    assert any(FAULTS[fault][0] in file.read_text() for file in _nvrtc.TEXT.glob("gated*")), "there is no such text"
+    cell = cell_of("ln_gru", 24, 32)
+    try:
+        ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2

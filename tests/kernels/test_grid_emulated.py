@@ -1,0 +1,69 @@
+"""Blocks that talk through packets, the kernels' own text on the CPU: against float64, and planted faults."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, job_of, worst
+
+from seqloom.kernels import _cuda, attn_rnn_grid
+from seqloom.kernels._attn_rnn_blocks import setting
+from seqloom.kernels._attn_rnn_cluster_code import SHARED
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+import emulator
+
+pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+
+
+def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them():
+    how = setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
+    found = [attn_rnn_grid.code_for(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
+    assert [(code.rows, code.cluster, code.threads) for code in found] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
+    assert all(SHARED / 2 < code.shared <= SHARED for code in found)  # one block to a multiprocessor
+
+
+SHAPES = [
+    (96, 2, FP16, 3, 3, EVERYTHING, {"D": 24}),  # three blocks, heads of 48: one block is in two of them
+    (176, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # six blocks, the last half full; heads of 11
+]
+
+
+@pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
+def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
+    cell = cell_of(H, heads, **settings)
+    assert worst(attn_rnn_grid, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
+def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 5)
+    cell = cell_of(80, 2)
+    assert worst(attn_rnn_grid, cell, job_of(cell, 18, 2, BF16, **EVERYTHING), BF16)[0] < 2
+
+
+FAULTS = {
+    "a packet read without its number": ("missing |= p[k][3] != numbers[k];", ";"),
+    "parts of sums in one place": (
+        "parts = memory + (turn & 1) * PARTS;",
+        "",
+    ),  # seen where two warps have blocks to wait for
+    "sums over a row that nobody sends": ("b.expect_all(THIRD);", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    cell = cell_of(160 if "place" in fault else 64, 2)
+    try:
+        ratio, _ = worst(attn_rnn_grid, cell, job_of(cell, 2, 3, BF16), BF16)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2
