@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from seqloom.engine import Cluster, Here, Job, Processes, Result, run
+from seqloom.compare.folder import started
+from seqloom.compare.leaderboard import leaderboard
+from seqloom.compare.table import table
+from seqloom.engine import Cluster, Here, Job, Processes, run
 from seqloom.engines import memory, processes
 from seqloom.engines.call import kept
 from seqloom.engines.processes import InProcesses
 from seqloom.engines.ranks import together
 from seqloom.engines.storage import Storage
+from seqloom.settings import Compare
+
+TIMES = ("training s", "ms for 1", "ms for 64")
 
 
 def numbers(count):
@@ -240,31 +247,68 @@ def test_a_cluster_without_ray_names_what_to_install(tmp_path, monkeypatch):
         run([], Cluster(), tmp_path)
 
 
+def test_the_address_that_a_dead_cluster_left_behind_is_no_cluster(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr("ray._private.services.get_ray_address_from_environment", lambda *_: "127.0.0.1:1")
+    with pytest.raises(ValueError, match="no Ray cluster at 'auto'; start one with"):
+        Cluster().check()
+
+
+class AuthenticationError(Exception):
+    """As Ray's."""
+
+
+def test_a_cluster_that_wants_a_token_is_told_from_none(monkeypatch):
+    pytest.importorskip("ray")
+
+    def refuse(**_):
+        raise AuthenticationError
+
+    monkeypatch.setattr("ray._raylet.GcsClient", refuse)
+    says = pytest.raises(ValueError, match="wants its token: set RAY_AUTH_MODE=token")
+    with socket.create_server(("127.0.0.1", 0)) as server, says:
+        Cluster(f"127.0.0.1:{server.getsockname()[1]}").check()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_machine_that_is_killed_costs_a_cluster_no_row(tmp_path, monkeypatch):
+def test_a_comparison_on_a_cluster_that_loses_a_machine_has_the_rows_of_one_in_this_process(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as Machines
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    jobs = [Job(f"t{seed}", "engine_jobs:training", {"seed": seed}) for seed in range(4)]
-    jobs += [Job(f"s{n}", "engine_jobs:steps", {"count": 20, "seconds": 0.1}) for n in range(4)]
-    expected = values(run([job for job in jobs if job.key[0] == "t"], Here(), tmp_path / "here"))
+    settings = Compare(models="rnn", steps=90, seeds=4, tune=1)
+    here = compared(started(None, {}, settings, tmp_path / "here"), Here())
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
     machines = Machines(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    killing, left = [], []
     try:
         second = machines.add_node(**small)
-        results: list[Result] = []
-        for result in run(jobs, Cluster(machines.address), tmp_path / "there"):
-            results.append(result)
-            if len(results) == len(expected) + 1:  # two jobs of steps are under way, on both
-                time.sleep(0.3)
-                threading.Thread(target=machines.remove_node, args=[second], kwargs={"allow_graceful": False}).start()
-        impossible = Job("impossible", "engine_jobs:who", gpus=2)
-        (hopeless,) = run([impossible], Cluster(machines.address), tmp_path / "there")
+
+        def kill(results):
+            machines.remove_node(second, allow_graceful=False)
+            left.append(sum(key not in results for key in here[1]))
+
+        def follow(results):
+            if len(results) == 3:  # baselines and a probe: now two trainings start, on both
+                killing.append(threading.Timer(0.3, kill, [results]))
+                killing[0].start()
+
+        where = Cluster(machines.address)
+        there = compared(started(None, {}, settings, tmp_path / "there"), where, follow)
+        (hopeless,) = run([Job("impossible", "engine_jobs:who", gpus=2)], where, tmp_path / "there")
+        killing[0].join()
     finally:
         machines.shutdown()
-    found = values(results)
-    assert expected == {key: value for key, value in found.items() if key in expected}
-    assert all(found[f"s{n}"] == {"steps": list(range(20))} for n in range(4))
+    assert there == here and len(here[1]) == 4 and left[0] >= 2
     assert "no machine of the cluster has 2 GPUs" in hopeless.failed
+
+
+def compared(found, where, follow=None):
+    """The table without times, and what every training found."""
+    for result in run(found.jobs(), where, found.folder / "jobs"):
+        found.results[result.key] = result
+        if follow is not None:
+            follow(found.results)
+    rows = [{k: v for k, v in row.items() if k not in TIMES} for row in leaderboard(table(found))]
+    return rows, {key: result.value["valid"] for key, result in found.results.items() if "-to" in key}

@@ -86,6 +86,12 @@ class Cluster:
     copy_every: float = 30.0
     at_once: int | None = None
 
+    def check(self) -> None:
+        """Raise where nobody answers at the address, within seconds."""
+        from seqloom.engines.address import check
+
+        check(self.address)
+
     def open(self, folder: Path) -> Place:
         from seqloom.engines.cluster import OnRay
 

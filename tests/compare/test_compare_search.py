@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from seqloom import Cell, engine
+from seqloom.commands.compare import compare
 from seqloom.compare import trial
 from seqloom.compare.folder import resumed, started, tidy
 from seqloom.compare.leaderboard import leaderboard
@@ -120,6 +121,22 @@ def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
     (tmp_path / "compare.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="newer seqloom"):
         resumed(None, {}, Compare(), tmp_path)
+
+
+def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "Processes", lambda _: engine.Here())
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"--budget \d+m is enough for [\d,]+ steps of 1 model"):
+        compare(settings=Compare(models="gru", budget="1s"), out=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(engine, "Processes", lambda _: engine.Here())
+    monkeypatch.setattr("seqloom.compare.telling.told", lambda *_: print("a machine died") or "")
+    assert compare(settings=Compare(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["finished"] and "a machine died" in said.err
 
 
 def test_tuning_tries_what_optuna_proposes(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Sample:
     def fit(self) -> int:
         return len(self) - max(1, int(len(self) * HELD))
 
-    @property
+    @cached_property
     def lengths(self) -> Array:
         return np.array([len(e.x) for e in self.examples])
 

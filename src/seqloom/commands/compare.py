@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as text
 import shlex
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,11 +37,14 @@ def compare(
     table so far, and --resume goes on.
     """
     with console.working("loading"):
-        from seqloom.compare.folder import resumed, started
+        from seqloom import engine
+        from seqloom.compare.folder import given_up, resumed, started
         from seqloom.compare.leaderboard import caption, leaderboard
         from seqloom.compare.table import table
         from seqloom.lab.look import facts
 
+        if settings.ray:
+            engine.Cluster(settings.ray).check()
         found = (resumed if resume else started)(data, _said(reading) | (task or {}), settings, out)
     for line in [*facts(found.task), "", f"comparing in {_shown(found.folder)}"]:
         console.note(line)
@@ -50,6 +54,10 @@ def compare(
         finished = True
     except KeyboardInterrupt:
         console.note(f"interrupted; go on with: seqloom compare --resume --out {shlex.quote(_shown(found.folder))}")
+    except ValueError:
+        if found.plan is None and not resume:
+            given_up(found)
+        raise
     with console.working("writing the report"):
         made = table(found)
         document = _written(found, made, finished)
@@ -69,10 +77,11 @@ def _work(found: Any, settings: Compare) -> None:
     from seqloom import engine
     from seqloom.compare.telling import told
 
-    ray = settings.ray or found.settings.ray
+    ray = settings.ray or (found.settings.ray if settings.workers is None else None)  # a resumed one may move here
     workers = settings.workers or found.workers
-    where: Any = engine.Cluster(ray) if ray else engine.Processes(workers)
-    with ExitStack() as bar:
+    at_once = settings.workers or found.settings.workers
+    where: Any = engine.Cluster(ray, at_once=at_once) if ray else engine.Processes(workers)
+    with redirect_stdout(sys.stderr), ExitStack() as bar:  # Ray tells of machines that died, on stdout
         move, tell = bar.enter_context(console.progress(found.expected))
         expected = found.expected
         for result in engine.run(found.jobs(), where, found.folder / "jobs"):
@@ -101,6 +110,9 @@ def _written(found: Any, made: Any, finished: bool) -> dict[str, Any]:
 
 def _next(found: Any, made: Any, finished: bool) -> None:
     console.note(f"\nreport: {_shown(found.folder / 'report.html')}")
+    for key in (key for key, result in found.results.items() if result.failed):
+        if (told := found.folder / "jobs" / key / "failed.txt").exists():
+            console.note(f"where {key} failed: {_shown(told)}")
     if finished and made.models:
         command = {"generate": "generate", "translate": "translate"}.get(found.task.kind, "predict")
         words = ["seqloom", command, _shown(found.folder / "best"), *([] if command == "generate" else ["FILE"])]

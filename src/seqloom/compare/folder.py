@@ -13,7 +13,9 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,17 @@ def resumed(data: str | None, options: Mapping[str, Any], settings: Compare, out
     if fingerprint(task) != record["data"]:
         raise ValueError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")
     return Comparison(folder, before, record["source"], task, record["workers"])
+
+
+def given_up(found: Comparison) -> None:
+    """Remove what one has written that came to no plan: the same command, corrected, may use its folder."""
+    jobs = found.folder / "jobs"
+    for job in chain(jobs.glob("baseline-*"), jobs.glob("speed-*")):
+        shutil.rmtree(job, ignore_errors=True)
+    (found.folder / FILE).unlink(missing_ok=True)
+    for folder in (jobs, found.folder):
+        with suppress(OSError):  # it holds something else
+            folder.rmdir()
 
 
 def _check(task: Task) -> None:

@@ -166,7 +166,7 @@ def _too_small(speeds: dict[str, Speed], asked: Asked) -> NoReturn:
     epoch = asked.epoch or ENDLESS
     what = "an epoch" if asked.epoch else f"{epoch} steps"
     needs = f"{what} of {fast}, the fastest model, takes about {clock(epoch * speeds[fast].step)} here"
-    told = f"the budget is too small: {needs}, and all but training {clock(asked.spent)}"
+    told = f"the budget is too small: {needs}; reading, measuring and the report take {clock(asked.spent)}"
     for budget in (60 * m for m in (1, 2, 5, 10, 20, 30, 60, 120, 240, 480, 1440, 2880, 10080)):
         fits = _fitting(speeds, replace(asked, seconds=budget - asked.spent))
         if fits is not None and budget > asked.seconds + asked.spent:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import socket
 import sys
 import tempfile
-import threading
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from seqloom.engine import RESTARTS, Cluster, Job, Result
+from seqloom.engines.address import check, missing
 from seqloom.engines.call import call, reason
 from seqloom.engines.storage import Storage, copied
-
-ANSWER_IN = 4.0  # seconds, in which a cluster says that it is there
 
 
 class OnRay:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
-        if importlib.util.find_spec("ray") is None:
-            raise ValueError("a cluster needs Ray, which is not installed: pip install seqloom[cluster]")
+        check(cluster.address)
         import ray
 
         self.ray, self.folder, self.cluster = ray, folder, cluster
@@ -86,47 +80,12 @@ def _holds(node: dict[str, Any], job: Job) -> bool:
 
 
 def _connect(ray: Any, address: str) -> None:
-    cure = "start one with `ray start --head`, or give the host:port that it printed"
-    missing = ValueError(f"there is no Ray cluster at {address!r}; {cure}")
-    named = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    if named != "auto" and not _answers(named):
-        raise missing
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except ConnectionError:
-        raise missing from None
-    except RuntimeError as error:  # another version of Ray or Python
+        raise missing(address) from None
+    except (RuntimeError, ray.exceptions.RayError) as error:  # another version of Ray or Python
         raise ValueError(f"the Ray cluster at {address!r} cannot be used: {error}") from error
-
-
-def _answers(address: str) -> bool:
-    """Whether a cluster is there: ray.init itself waits for minutes at an address where nobody is."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_IN).close()
-    except (OSError, ValueError):
-        return False
-    return address.startswith("ray://") or _speaks_ray(address)
-
-
-def _speaks_ray(address: str) -> bool:
-    """Whether it is Ray that listens there. The client that asks is one of Ray's inner parts, with no time limit."""
-    from ray import _raylet
-
-    client = getattr(_raylet, "GcsClient", None)
-    if client is None:
-        return True
-    said = threading.Event()
-
-    def ask() -> None:
-        with suppress(Exception):
-            client(address=address)
-            said.set()
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(ANSWER_IN)
-    return said.is_set()
 
 
 def there(job: Job, folder: Path, sign: Path, cluster: Cluster, path: list[str]) -> Result:
