@@ -47,10 +47,10 @@ FIRST = (
         f"dependences over more than {LONG} steps, an LSTM",
         long_memory,
         {"lstm": 0.25, "attn_rnn": 0.5},
-        COPIED + "LSTM {}, GRU {}, AttnRNN {}; " + ADDED.format(T="1,000") + "LSTM {}, GRU {}, AttnRNN {}",
+        COPIED + "LSTM {}, GRU {}, AttnRNN {}; " + ADDED.format(T=200) + "LSTM {}, GRU {}, AttnRNN {}",
         (
             *("copy.lstm.100", "copy.gru.100", "copy.attn_rnn.100"),
-            *("adding.lstm.1000", "adding.gru.1000", "adding.attn_rnn.1000"),
+            *("adding.lstm.200", "adding.gru.200", "adding.attn_rnn.200"),
         ),
     ),
     Rule(
@@ -105,8 +105,8 @@ SECOND = (
         f"more than {EXTENDED} steps, a Transformer",
         lambda f: _length(f, EXTENDED + 1, inf),
         {"transformer": 0.5, "local_transformer": 0.5},
-        ADDED.format(T="1,000") + "GRU {}, AttnRNN {}; " + WIDE,
-        ("adding.gru.1000", "adding.attn_rnn.1000", *WIDE_KEYS),
+        ADDED.format(T=200) + "GRU {}, AttnRNN {}; " + WIDE,
+        ("adding.gru.200", "adding.attn_rnn.200", *WIDE_KEYS),
     ),
     Rule(
         "sequence labelling",
