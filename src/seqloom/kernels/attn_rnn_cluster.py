@@ -17,13 +17,14 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan
+from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan, attn_rnn_grid
 from seqloom.kernels._attn_rnn_blocks import TYPES, Setting, setting
 from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
 from seqloom.kernels._attn_rnn_cluster_code import LARGEST, code_for
 from seqloom.precision import autocast_dtype
 
 MULTIPLE = 16  # of which the hidden size is one
+WIDE, SEVERAL = 640, 40  # units and rows above which groups of more blocks are faster
 
 
 def why_not(cell: Any, job: Job) -> str | None:
@@ -38,6 +39,16 @@ def why_not(cell: Any, job: Job) -> str | None:
     how = setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
     kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
     return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
+
+
+def not_unasked(cell: Any, job: Job) -> str | None:
+    """Where another of ours is the faster one, as it was on an H200."""
+    if cell.hidden_size <= WIDE or len(job.x) <= SEVERAL:
+        return None
+    if len(job.x) > attn_rnn_grid.MANY:
+        return attn_rnn_grid.not_unasked(cell, job)
+    faster = attn_rnn_grid.why_not(cell, job) is None
+    return f"attn_rnn_grid is faster above {WIDE} units and {SEVERAL} rows" if faster else None
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:

@@ -26,6 +26,7 @@ from seqloom.kernels._cuda import Code, record
 from seqloom.precision import autocast_dtype
 
 UNITS, LARGEST, MULTIPLE = 32, 1024, 16  # of a block; the hidden size, and of what it is a multiple
+MANY = 128  # rows above which the large products of attn_rnn_graph are faster
 KEPT = 2  # of the four weights in shared memory, not in registers
 SPARE = {8: 2, 16: 4}  # rows: tiles of a third one, of those that a warp has
 WARPS = 8
@@ -44,6 +45,10 @@ def why_not(cell: Any, job: Job) -> str | None:
     index = torch.cuda.current_device() if job.x.device.index is None else job.x.device.index
     kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
     return next((reason for kernel in kernels if (reason := _why_not(kernel, index)) is not None), None)
+
+
+def not_unasked(_: Any, job: Job) -> str | None:
+    return f"attn_rnn_graph is faster above {MANY} rows" if len(job.x) > MANY else None
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
