@@ -4,6 +4,7 @@
 
 struct Args {
   int64_t B, T, H;
+  int64_t columns;                  /* 1: threads divide the columns of every product; 0: the rows of the batch */
   int64_t heads, parts, kind;       /* attn_rnn: heads, context as a set of bits, norm or not;  rnn: tanh or relu */
   const int64_t* lengths;           /* (B) or null */
   const uint8_t* reset;             /* (B, T) or null: the state starts anew before these steps */

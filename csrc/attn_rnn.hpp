@@ -20,22 +20,25 @@ struct Attn {
 
   Attn(const Args& a, bool backward)
       : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
-        A(backward && a.saved ? 0 : 2 * hp, hp, H), O(A.n ? hp : 0, hp, H), G(A.n ? hp : 0, hp, H),
+        A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && one_row<T>(a)), O(A.n ? hp : 0, hp, H, A.as_is),
+        G(A.n ? hp : 0, hp, H, A.as_is),
         At_(backward ? hp : 0, 2 * hp, H), Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
-    const T *Wq = (const T*)a.w[0], *Wo = (const T*)a.w[2], *Wg = (const T*)a.w[4];
     spread<T>(bA, (const T*)a.w[1], 1, H);
     spread<T>(bA + hp, (const T*)a.w[5], 1, H);
+  }
+  void pack(const Team& team) {
+    const T *Wq = (const T*)a.w[0], *Wo = (const T*)a.w[2], *Wg = (const T*)a.w[4];
     if (A.n) {
-      A.put(0, 0, Wq, H, H, H, 1);
-      A.put(hp, 0, Wg, H, H, 2 * H, 1);
-      O.put(0, 0, Wo, H, H, H, 1);
-      G.put(0, 0, Wg + H, H, H, 2 * H, 1);
+      A.put(team, 0, 0, Wq, H, H, 1);
+      A.put(team, hp, 0, Wg, H, 2 * H, 1);
+      O.put(team, 0, 0, Wo, H, H, 1);
+      G.put(team, 0, 0, Wg + H, H, 2 * H, 1);
     }
     if (At_.n) {
-      At_.put(0, 0, Wq, H, H, 1, H);
-      At_.put(0, hp, Wg, H, H, 1, 2 * H);
-      Ot.put(0, 0, Wo, H, H, 1, H);
-      Gt.put(0, 0, Wg + H, H, H, 1, 2 * H);
+      At_.put(team, 0, 0, Wq, H, 1, H);
+      At_.put(team, 0, hp, Wg, H, 1, 2 * H);
+      Ot.put(team, 0, 0, Wo, H, 1, H);
+      Gt.put(team, 0, 0, Wg + H, H, 1, 2 * H);
     }
   }
   int64_t gates() const { return 1; }
@@ -43,16 +46,18 @@ struct Attn {
   int64_t slopes() const { return 4 * hp + N<T>; }
 
   struct Work {
-    int64_t pairs;  // rows times heads, in whole vectors
+    int64_t pairs, share;  // rows times heads, in whole vectors; the room of one thread
     Buffer<T> aC, o, score, slope, xhat, out, v;
     Outer<T> A, O, G;
     Buffer<T> b, dscale, room;
-    Work(const Attn& net, int64_t rows, bool backward)
-        : pairs(round_up(rows * net.a.heads, N<T>)), aC(rows * net.ld, net.ragged), o(rows * net.ld, false), score(7 * pairs),
+    Work(const Attn& net, int64_t rows, int team, bool backward)
+        : pairs(round_up(rows * net.a.heads, N<T>)), share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0),
+          aC(rows * net.ld, net.ragged), o(rows * net.ld, false), score(7 * pairs),
           slope(backward ? rows * net.ld : 0, false), xhat(backward ? rows * net.ld : 0, false),
           out(backward ? rows * net.ld : 0, false), v(backward ? rows * net.ld : 0, false),
           A(backward ? 2 * net.hp : 0, net.hp), O(backward ? net.hp : 0, net.hp),
-          G(backward ? net.hp : 0, net.hp), b(3 * net.hp), dscale(2 * net.hp), room(backward ? Outer<T>::room(rows, 2 * net.hp) : 0, false) {}
+          G(backward ? net.hp : 0, net.hp), b(3 * net.hp), dscale(2 * net.hp), room(team * share, false) {}
+    void clear(const Team& team) { A.clear(team), O.clear(team), G.clear(team); }
   };
 
   // sums over one head of v * h, v * u and v * h * u
@@ -78,9 +83,9 @@ struct Attn {
     for (; i < d; i++) out[i] = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
   }
 
-  // The attention of every row and head: softmax over the four context rows, 0 for those left out; several heads in a vector.
-  void attend(int64_t pairs, T* sh, T* su, T* sp, T* p) const {
-    for (int64_t i = 0; i < pairs; i += N<T>) {
+  // The attention of some rows and heads: softmax over the four context rows, 0 for those left out; several heads in a vector.
+  void attend(Span mine, int64_t pairs, const T* sh, const T* su, const T* sp, T* p) const {
+    for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
       V<T> s[4], top = all(T(-INFINITY)), total{};
       s[0] = load(sh + i) * scale, s[1] = load(su + i) * scale, s[3] = load(sp + i) * scale;
       s[2] = (load(sh + i) + load(su + i)) * scale;
@@ -93,36 +98,41 @@ struct Attn {
 
   void inside(int64_t m, const At<T>& at, Work& work) const {
     const int64_t R = record(a), heads = a.heads, pairs = round_up(m * heads, N<T>);
+    const Span pair = at.team.share(m * heads, N<T>), row = at.team.share(m);
     T *sh = work.score, *su = sh + pairs, *sp = su + pairs, *p = sp + pairs;
-    gemm<T>(at.seen, ld, A, at.rec, R, m, bA);
+    gemm<T>(at.seen, ld, A, at.rec, R, m, bA, at.mine);
+    at.team.wait();
+    for (int64_t j = pair.lo; j < pair.hi; j++) {
+      const int64_t i = j / heads, e = j % heads * d;
+      dots(at.rec + i * R + e, at.s[0] + i * ld + e, at.x[i] + e, sh[j], su[j], sp[j]);
+    }
+    attend(pair, pairs, sh, su, sp, p);
+    for (int64_t j = pair.lo; j < pair.hi; j++) {
+      const int64_t i = j / heads, e = j % heads;
+      T* w = at.rec + i * R + 3 * hp + 4 * e;
+      for (int k = 0; k < 4; k++) w[k] = p[k * pairs + j];
+      mix(work.aC + i * ld + e * d, at.s[0] + i * ld + e * d, at.x[i] + e * d, w);
+    }
+    at.team.wait();
+    gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo, at.mine);
     for (int64_t i = 0; i < m; i++)
-      for (int64_t e = 0; e < heads; e++) {
-        const int64_t j = i * heads + e;
-        dots(at.rec + i * R + e * d, at.s[0] + i * ld + e * d, at.x[i] + e * d, sh[j], su[j], sp[j]);
-      }
-    attend(pairs, sh, su, sp, p);
-    for (int64_t i = 0; i < m; i++)
-      for (int64_t e = 0; e < heads; e++) {
-        T* w = at.rec + i * R + 3 * hp + 4 * e;
-        for (int k = 0; k < 4; k++) w[k] = p[k * pairs + i * heads + e];
-        mix(work.aC + i * ld + e * d, at.s[0] + i * ld + e * d, at.x[i] + e * d, w);
-      }
-    gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo);
-    for (int64_t i = 0; i < m; i++)
-      for (int64_t j = 0; j < hp; j += N<T>) store(work.o + i * ld + j, gelu<T>(load(at.rec + i * R + 2 * hp + j)));
-    gemm<T>(work.o, ld, G, at.rec + hp, R, m, nullptr, true);
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) store(work.o + i * ld + j, gelu<T>(load(at.rec + i * R + 2 * hp + j)));
+    at.team.wait();
+    gemm<T>(work.o, ld, G, at.rec + hp, R, m, nullptr, at.mine, true);
     for (int64_t i = 0; i < m; i++) {
-      T *g = at.rec + i * R + hp, *rest = at.rec + i * R + 3 * hp + 4 * heads;
-      for (int64_t j = 0; j < hp; j += N<T>) store(g + j, sigmoid<T>(load(g + j)));
-      if (!a.kind) continue;
+      T* g = at.rec + i * R + hp;
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) store(g + j, sigmoid<T>(load(g + j)));
+    }
+    for (int64_t i = row.lo; i < row.hi && a.kind; i++) {
       const Moments<T> z = moments<T>(H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
+      T* rest = at.rec + i * R + 3 * hp + 4 * heads;
       rest[0] = z.mean, rest[1] = z.r;
     }
   }
   void finish(int64_t m, const At<T>& at, Work& work) const {
     for (int64_t i = 0; i < m; i++) {
       T *g = at.rec + i * record(a) + hp, *rest = g + 2 * hp + 4 * a.heads, *h = at.s[0] + i * ld;
-      for (int64_t j = 0; j < hp; j += N<T>) {
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
         V<T> hj = load(h + j), n = load(work.o + i * ld + j);
         if (a.kind) n = (n + hj - rest[0]) * rest[1] * load(gamma + j) + load(beta + j);
         store(h + j, hj + load(g + j) * (n - hj));
@@ -132,8 +142,8 @@ struct Attn {
 
   void prepare(int64_t many, const At<T>& at, Work& work) const;
   void back(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
-  void back_gate(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
-  void back_heads(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
+  void back_gate(const At<T>& at, Span row, int64_t at0, Work& work) const;
+  void back_heads(const At<T>& at, Span pair, Work& work) const;
   void weigh(int64_t many, const At<T>& at, Work& work) const;
-  void give(const Work& work, bool add) const;
+  void give(const Team& team, const Work& work, bool add) const;
 };

@@ -5,7 +5,8 @@
 // What a chunk of steps needs and the record leaves out: aC, o, the slope of gelu, xhat.
 template <class T>
 void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
-  for (int64_t i = 0; i < many; i++) {
+  const Span row = at.team.share(many);
+  for (int64_t i = row.lo; i < row.hi; i++) {
     const T *rec = at.rec + i * record(a), *h = at.s[0] + i * ld, *p = rec + 3 * hp, *rest = p + 4 * a.heads;
     for (int64_t e = 0; e < a.heads; e++) mix(work.aC + i * ld + e * d, h + e * d, at.x[i] + e * d, p + 4 * e);
     for (int64_t j = 0; j < hp; j += N<T>) {
@@ -21,8 +22,8 @@ void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
 
 // From d (all paths) to the gate, o and the part of d that goes straight back.
 template <class T>
-void Attn<T>::back_gate(int64_t m, const At<T>& at, int64_t at0, Work& work) const {
-  for (int64_t i = 0; i < m; i++) {
+void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) const {
+  for (int64_t i = row.lo; i < row.hi; i++) {
     const T *g = at.rec + i * record(a) + hp, *rest = g + 2 * hp + 4 * a.heads, *h = at.s[0] + i * ld;
     const T *o = work.o + (at0 + i) * ld, *xhat = work.xhat + (at0 + i) * ld;
     T *dh = at.d[0] + i * ld, *out = work.out + i * ld, *dg = at.slope + i * slopes() + hp, *dn = dg + 2 * hp;
@@ -43,65 +44,72 @@ void Attn<T>::back_gate(int64_t m, const At<T>& at, int64_t at0, Work& work) con
 
 // v is the gradient of aC. Adds to d, writes the slope of q and dx.
 template <class T>
-void Attn<T>::back_heads(int64_t m, const At<T>& at, int64_t at0, Work& work) const {
-  for (int64_t row = 0; row < m; row++)
-    for (int64_t e = 0; e < a.heads; e++) {
-      const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * e, *q = rec + e * d, *h = at.s[0] + row * ld + e * d;
-      const T *u = at.x[row] + e * d, *v = work.v + row * ld + e * d;
-      T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d, *dh = at.d[0] + row * ld + e * d, s[4], mean = 0;
-      dots(v, h, u, s[0], s[1], s[3]);
-      s[2] = s[0] + s[1];
-      for (int k = 0; k < 4; k++) mean += p[k] * s[k];
-      for (int k = 0; k < 4; k++) s[k] = p[k] * (s[k] - mean) * scale;  // of the scores
-      const T wh = p[0] + p[2], wu = p[1] + p[2], zh = s[0] + s[2], zu = s[1] + s[2], wp = p[3], zp = s[3];
-      int64_t i = 0;
-      for (; i + N<T> <= d; i += N<T>) {
-        V<T> vi = load(v + i), qi = load(q + i), hi = load(h + i), ui = load(u + i), both = wp * vi + zp * qi;
-        store(dh + i, load(dh + i) + wh * vi + zh * qi + both * ui);
-        store(du + i, wu * vi + zu * qi + both * hi);
-        store(dq + i, zh * hi + zu * ui + zp * (hi * ui));
-      }
-      for (; i < d; i++) {
-        const T both = wp * v[i] + zp * q[i];
-        dh[i] += wh * v[i] + zh * q[i] + both * u[i];
-        du[i] = wu * v[i] + zu * q[i] + both * h[i];
-        dq[i] = zh * h[i] + zu * u[i] + zp * h[i] * u[i];
-      }
+void Attn<T>::back_heads(const At<T>& at, Span pair, Work& work) const {
+  for (int64_t j = pair.lo; j < pair.hi; j++) {
+    const int64_t row = j / a.heads, e = j % a.heads;
+    const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * e, *q = rec + e * d, *h = at.s[0] + row * ld + e * d;
+    const T *u = at.x[row] + e * d, *v = work.v + row * ld + e * d;
+    T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d, *dh = at.d[0] + row * ld + e * d, s[4], mean = 0;
+    dots(v, h, u, s[0], s[1], s[3]);
+    s[2] = s[0] + s[1];
+    for (int k = 0; k < 4; k++) mean += p[k] * s[k];
+    for (int k = 0; k < 4; k++) s[k] = p[k] * (s[k] - mean) * scale;  // of the scores
+    const T wh = p[0] + p[2], wu = p[1] + p[2], zh = s[0] + s[2], zu = s[1] + s[2], wp = p[3], zp = s[3];
+    int64_t i = 0;
+    for (; i + N<T> <= d; i += N<T>) {
+      V<T> vi = load(v + i), qi = load(q + i), hi = load(h + i), ui = load(u + i), both = wp * vi + zp * qi;
+      store(dh + i, load(dh + i) + wh * vi + zh * qi + both * ui);
+      store(du + i, wu * vi + zu * qi + both * hi);
+      store(dq + i, zh * hi + zu * ui + zp * (hi * ui));
     }
+    for (; i < d; i++) {
+      const T both = wp * v[i] + zp * q[i];
+      dh[i] += wh * v[i] + zh * q[i] + both * u[i];
+      du[i] = wu * v[i] + zu * q[i] + both * h[i];
+      dq[i] = zh * h[i] + zu * u[i] + zp * h[i] * u[i];
+    }
+  }
 }
 
 template <class T>
 void Attn<T>::back(int64_t m, const At<T>& at, int64_t at0, Work& work) const {
   const int64_t S = slopes();
-  back_gate(m, at, at0, work);
-  gemm<T>(at.slope + hp, S, Gt, work.out, ld, m, nullptr, true);
+  at.team.wait();
+  back_gate(at, at.team.share(m), at0, work);
+  at.team.wait();
+  gemm<T>(at.slope + hp, S, Gt, work.out, ld, m, nullptr, at.mine, true);
   for (int64_t i = 0; i < m; i++)
-    for (int64_t j = 0; j < hp; j += N<T>)
+    for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
       store(at.slope + i * S + 2 * hp + j, load(work.out + i * ld + j) * load(work.slope + (at0 + i) * ld + j));
-  gemm<T>(at.slope + 2 * hp, S, Ot, work.v, ld, m, nullptr);
-  back_heads(m, at, at0, work);
-  gemm<T>(at.slope, S, At_, at.dseen, ld, m, nullptr, at.add);
+  at.team.wait();
+  gemm<T>(at.slope + 2 * hp, S, Ot, work.v, ld, m, nullptr, at.mine);
+  at.team.wait();
+  back_heads(at, at.team.share(m * a.heads), work);
+  at.team.wait();
+  gemm<T>(at.slope, S, At_, at.dseen, ld, m, nullptr, at.mine, at.add);
 }
 
 template <class T>
 void Attn<T>::weigh(int64_t many, const At<T>& at, Work& work) const {
   const int64_t S = slopes();
-  work.A.add(many, at.slope, S, at.seen, ld, work.room);
-  work.O.add(many, at.slope + 2 * hp, S, work.aC, ld, work.room);
-  work.G.add(many, at.slope + hp, S, work.o, ld, work.room);
-  sum_rows<T>(many, at.slope, S, 3 * hp, work.b);
+  T* room = work.room + at.team.member * work.share;
+  work.A.add(at.team, many, at.slope, S, at.seen, ld, room);
+  work.O.add(at.team, many, at.slope + 2 * hp, S, work.aC, ld, room);
+  work.G.add(at.team, many, at.slope + hp, S, work.o, ld, room);
+  sum_rows<T>(at.team, many, at.slope, S, 3 * hp, work.b);
   if (!a.kind) return;
-  sum_products<T>(many, at.slope + 3 * hp, S, work.xhat, ld, hp, work.dscale);
-  sum_rows<T>(many, at.slope + 3 * hp, S, hp, work.dscale + hp);
+  sum_products<T>(at.team, many, at.slope + 3 * hp, S, work.xhat, ld, hp, work.dscale);
+  sum_rows<T>(at.team, many, at.slope + 3 * hp, S, hp, work.dscale + hp);
 }
 
 template <class T>
-void Attn<T>::give(const Work& work, bool add) const {
+void Attn<T>::give(const Team& team, const Work& work, bool add) const {
   T* dWg = (T*)a.dw[4];
-  work.A.give((T*)a.dw[0], H, 0, H, H, add);
-  work.A.give(dWg, 2 * H, hp, H, H, add);
-  work.G.give(dWg + H, 2 * H, 0, H, H, add);
-  work.O.give((T*)a.dw[2], H, 0, H, H, add);
+  work.A.give(team, (T*)a.dw[0], H, 0, H, add);
+  work.A.give(team, dWg, 2 * H, hp, H, add);
+  work.G.give(team, dWg + H, 2 * H, 0, H, add);
+  work.O.give(team, (T*)a.dw[2], H, 0, H, add);
+  if (team.member) return;
   give_row<T>((T*)a.dw[1], work.b, H, add);
   give_row<T>((T*)a.dw[5], work.b + hp, H, add);
   give_row<T>((T*)a.dw[3], work.b + 2 * hp, H, add);

@@ -1,6 +1,8 @@
 // The plain C interface of the engine. Compiled once for each instruction set into a library of its own, so that no two
-// builds of one template can meet. A thread runs its rows through all of time; threads meet once, at the end.
+// builds of one template can meet. scan.hpp says what threads do.
 #include "attn_rnn_backward.hpp"
+#include "backward.hpp"
+#include "forward.hpp"
 #include "gru.hpp"
 #include "ln_gru.hpp"
 #include "ln_lstm.hpp"

@@ -12,31 +12,35 @@ struct Gated {
   Spread<T> b;
 
   Gated(const Args& a, bool backward)
-      : a(a), H(a.H), hp(padded<T>(a.H)), ld(apart<T>(a.H)), U(backward && a.saved ? 0 : GATES * hp, hp, H),
-        Ut(backward ? hp : 0, GATES * hp, H), b(a.w[1], GATES, H) {
+      : a(a), H(a.H), hp(padded<T>(a.H)), ld(apart<T>(a.H)), U(backward && a.saved ? 0 : GATES * hp, hp, H, !backward && one_row<T>(a)),
+        Ut(backward ? hp : 0, GATES * hp, H), b(a.w[1], GATES, H) {}
+  void pack(const Team& team) {
     const T* from = (const T*)a.w[0];
     for (int64_t g = 0; g < GATES; g++) {
-      if (U.n) U.put(g * hp, 0, from + g * H * H, H, H, H, 1);
-      if (Ut.n) Ut.put(0, g * hp, from + g * H * H, H, H, 1, H);
+      if (U.n) U.put(team, g * hp, 0, from + g * H * H, H, H, 1);
+      if (Ut.n) Ut.put(team, 0, g * hp, from + g * H * H, H, 1, H);
     }
   }
   int64_t gates() const { return GATES; }
 
   struct Work {
+    const int64_t share;  // the room of one thread
     Outer<T> U;
     Buffer<T> b, room;
-    Work(const Gated& net, int64_t rows, bool backward)
-        : U(backward ? GATES * net.hp : 0, net.hp), b(backward ? GATES * net.hp : 0), room(backward ? Outer<T>::room(rows, GATES * net.hp) : 0, false) {}
+    Work(const Gated& net, int64_t rows, int team, bool backward)
+        : share(backward ? Outer<T>::room(rows, GATES * net.hp) : 0), U(backward ? GATES * net.hp : 0, net.hp),
+          b(backward ? GATES * net.hp : 0), room(team * share, false) {}
+    void clear(const Team& team) { U.clear(team); }
   };
   void prepare(int64_t, const At<T>&, Work&) const {}
   void weigh(int64_t many, const At<T>& at, int64_t slopes, Work& work) const {
-    work.U.add(many, at.slope, slopes, at.seen, ld, work.room);
-    sum_rows<T>(many, at.slope, slopes, GATES * hp, work.b);
+    work.U.add(at.team, many, at.slope, slopes, at.seen, ld, work.room + at.team.member * work.share);
+    sum_rows<T>(at.team, many, at.slope, slopes, GATES * hp, work.b);
   }
-  void give(const Work& work, bool add) const {
+  void give(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < GATES; g++) {
-      work.U.give((T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
-      if (a.dw[1]) give_row<T>((T*)a.dw[1] + g * H, work.b + g * hp, H, add);
+      work.U.give(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (a.dw[1] && !team.member) give_row<T>((T*)a.dw[1] + g * H, work.b + g * hp, H, add);
     }
   }
 };

@@ -16,49 +16,57 @@ struct LnGru : Gated<T, 3, 1> {
 
   struct Work : Base::Work {
     Buffer<T> u, scale;
-    Work(const LnGru& net, int64_t rows, bool backward)
-        : Base::Work(net, rows, backward), u(4 * net.hp), scale(backward ? 3 * net.hp : 0) {}
+    Work(const LnGru& net, int64_t rows, int team, bool backward)
+        : Base::Work(net, rows, team, backward), u(team * 4 * net.hp), scale(backward ? 3 * net.hp : 0) {}
   };
 
   void inside(int64_t m, const At<T>& at, Work& work) const {
     const int64_t R = record(a);
-    gemm<T>(at.seen, ld, this->U, at.rec + 3 * hp, R, m, nullptr);
-    for (int64_t i = 0; i < m; i++) {
+    const Span row = at.team.share(m);
+    T* u = work.u + at.team.member * 4 * hp;
+    gemm<T>(at.seen, ld, this->U, at.rec + 3 * hp, R, m, nullptr, at.mine);
+    at.team.wait();
+    for (int64_t i = row.lo; i < row.hi; i++) {
       T *g = at.rec + i * R, *xhat = g + 3 * hp;
       for (int64_t k = 0; k < 3; k++) xhat[3 * hp + k] = normalise<T>(H, hp, xhat + k * hp);
-      for (int64_t j = 0; j < 3 * hp; j += N<T>) store(work.u + j, load(xhat + j) * load(scale + j) + load(shift + j));
-      gru_gates<T>(hp, at.x[i], work.u);
-      std::memcpy(g, work.u, 3 * hp * sizeof(T));
+      for (int64_t j = 0; j < 3 * hp; j += N<T>) store(u + j, load(xhat + j) * load(scale + j) + load(shift + j));
+      gru_gates<T>(hp, {0, hp}, at.x[i], u);
+      std::memcpy(g, u, 3 * hp * sizeof(T));
     }
   }
   void finish(int64_t m, const At<T>& at, Work&) const {
-    for (int64_t i = 0; i < m; i++) gru_finish<T>(hp, at.rec + i * record(a), at.s[0] + i * ld);
+    for (int64_t i = 0; i < m; i++) gru_finish<T>(hp, at.mine, at.rec + i * record(a), at.s[0] + i * ld);
   }
   void prepare(int64_t, const At<T>&, Work&) const {}
   void back(int64_t m, const At<T>& at, int64_t, Work& work) const {
     const int64_t R = record(a), S = slopes();
-    for (int64_t i = 0; i < m; i++) {
+    const Span row = at.team.share(m), all{0, hp};
+    T* u = work.u + at.team.member * 4 * hp;
+    at.team.wait();
+    for (int64_t i = row.lo; i < row.hi; i++) {
       const T *g = at.rec + i * R, *xhat = g + 3 * hp;
       T* o = at.slope + i * S;
       for (int64_t j = 0; j < hp; j += N<T>)
-        store(work.u + j, load(xhat + 2 * hp + j) * load(scale + 2 * hp + j) + load(shift + 2 * hp + j));
-      gru_back<T>(hp, g, work.u, at.s[0] + i * ld, at.d[0] + i * ld, o);
+        store(u + j, load(xhat + 2 * hp + j) * load(scale + 2 * hp + j) + load(shift + 2 * hp + j));
+      gru_back<T>(hp, all, g, u, at.s[0] + i * ld, at.d[0] + i * ld, o);
       for (int64_t k = 0; k < 3; k++)
         norm_back<T>(H, hp, xhat + k * hp, xhat[3 * hp + k], scale + k * hp, o + k * hp, o + (4 + k) * hp);
-      gather<T>(at.dx[i], o, 2, H);
-      gather<T>(at.dx[i] + 2 * H, o + 3 * hp, 1, H);
+      gather<T>(at.dx[i], o, 2, H, all);
+      gather<T>(at.dx[i] + 2 * H, o + 3 * hp, 1, H, all);
     }
-    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.add);
+    at.team.wait();
+    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.mine, at.add);
   }
   void weigh(int64_t many, const At<T>& at, Work& work) const {
     const int64_t S = slopes();
-    work.U.add(many, at.slope + 4 * hp, S, at.seen, ld, work.room);
-    sum_products<T>(many, at.slope, S, at.rec + 3 * hp, record(a), 3 * hp, work.scale);
-    sum_rows<T>(many, at.slope, S, 3 * hp, work.b);
+    work.U.add(at.team, many, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share);
+    sum_products<T>(at.team, many, at.slope, S, at.rec + 3 * hp, record(a), 3 * hp, work.scale);
+    sum_rows<T>(at.team, many, at.slope, S, 3 * hp, work.b);
   }
-  void give(const Work& work, bool add) const {
+  void give(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < 3; g++) {
-      work.U.give((T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
+      work.U.give(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (team.member) continue;
       give_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
       give_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);
     }

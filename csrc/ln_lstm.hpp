@@ -18,19 +18,21 @@ struct LnLstm : Gated<T, 4, 2> {
 
   struct Work : Base::Work {
     Buffer<T> u, scale, scale_c, shift_c;
-    Work(const LnLstm& net, int64_t rows, bool backward)
-        : Base::Work(net, rows, backward), u(4 * net.hp), scale(backward ? 4 * net.hp : 0), scale_c(backward ? net.hp : 0),
+    Work(const LnLstm& net, int64_t rows, int team, bool backward)
+        : Base::Work(net, rows, team, backward), u(team * 4 * net.hp), scale(backward ? 4 * net.hp : 0), scale_c(backward ? net.hp : 0),
           shift_c(backward ? net.hp : 0) {}
   };
 
-  void inside(int64_t m, const At<T>& at, Work& work) const {
+  void inside(int64_t m, const At<T>& at, Work&) const {
     const int64_t R = record(a);
-    gemm<T>(at.seen, ld, this->U, at.rec + 4 * hp, R, m, nullptr);
-    for (int64_t i = 0; i < m; i++) {
+    const Span row = at.team.share(m);
+    gemm<T>(at.seen, ld, this->U, at.rec + 4 * hp, R, m, nullptr, at.mine);
+    at.team.wait();
+    for (int64_t i = row.lo; i < row.hi; i++) {
       T *g = at.rec + i * R, *xhat = g + 4 * hp, *rest = g + 8 * hp;
       for (int64_t k = 0; k < 4; k++) rest[k] = normalise<T>(H, hp, xhat + k * hp);
       for (int64_t j = 0; j < 4 * hp; j += N<T>) store(g + j, load(xhat + j) * load(scale + j) + load(shift + j));
-      lstm_gates<T>(hp, at.x[i], g);
+      lstm_gates<T>(hp, {0, hp}, at.x[i], g);
       const Moments<T> c = moments<T>(H, [&](int64_t j) { return lstm_memory<T>(hp, g, at.s[1] + i * ld, j); });
       rest[4] = c.mean, rest[5] = c.r;
     }
@@ -38,7 +40,7 @@ struct LnLstm : Gated<T, 4, 2> {
   void finish(int64_t m, const At<T>& at, Work&) const {
     for (int64_t i = 0; i < m; i++) {
       T *g = at.rec + i * record(a), *h = at.s[0] + i * ld, *c = at.s[1] + i * ld, *rest = g + 8 * hp;
-      for (int64_t j = 0; j < hp; j += N<T>) {
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
         V<T> cj = lstm_memory<T>(hp, g, c, j), n = (cj - rest[4]) * rest[5] * load(scale_c + j) + load(shift_c + j);
         store(c + j, cj);
         store(h + j, load(g + 3 * hp + j) * vtanh(n));
@@ -48,7 +50,10 @@ struct LnLstm : Gated<T, 4, 2> {
   void prepare(int64_t, const At<T>&, Work&) const {}
   void back(int64_t m, const At<T>& at, int64_t, Work& work) const {
     const int64_t R = record(a), S = slopes();
-    for (int64_t i = 0; i < m; i++) {
+    const Span row = at.team.share(m);
+    T* u = work.u + at.team.member * 4 * hp;
+    at.team.wait();
+    for (int64_t i = row.lo; i < row.hi; i++) {
       T *g = at.rec + i * R, *c = at.s[1] + i * ld, *d = at.d[0] + i * ld, *e = at.d[1] + i * ld, *o = at.slope + i * S;
       const T *xhat = g + 4 * hp, *rest = g + 8 * hp;
       T *dn = o + 8 * hp, *xc = o + 9 * hp;
@@ -60,27 +65,30 @@ struct LnLstm : Gated<T, 4, 2> {
         store(o + 3 * hp + j, dv * s * out * (T(1) - out));
         store(d + j, V<T>{});
       }
-      norm_back<T>(H, hp, xc, rest[5], scale_c, dn, work.u);
-      for (int64_t j = 0; j < hp; j += N<T>) store(e + j, lstm_back<T>(hp, g, c, load(e + j) + load(work.u + j), o, j));
+      norm_back<T>(H, hp, xc, rest[5], scale_c, dn, u);
+      for (int64_t j = 0; j < hp; j += N<T>) store(e + j, lstm_back<T>(hp, g, c, load(e + j) + load(u + j), o, j));
       for (int64_t k = 0; k < 4; k++) norm_back<T>(H, hp, xhat + k * hp, rest[k], scale + k * hp, o + k * hp, o + (4 + k) * hp);
-      gather<T>(at.dx[i], o, 4, H);
+      gather<T>(at.dx[i], o, 4, H, {0, hp});
     }
-    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.add);
+    at.team.wait();
+    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.mine, at.add);
   }
   void weigh(int64_t many, const At<T>& at, Work& work) const {
     const int64_t S = slopes();
-    work.U.add(many, at.slope + 4 * hp, S, at.seen, ld, work.room);
-    sum_products<T>(many, at.slope, S, at.rec + 4 * hp, record(a), 4 * hp, work.scale);
-    sum_rows<T>(many, at.slope, S, 4 * hp, work.b);
-    sum_products<T>(many, at.slope + 8 * hp, S, at.slope + 9 * hp, S, hp, work.scale_c);
-    sum_rows<T>(many, at.slope + 8 * hp, S, hp, work.shift_c);
+    work.U.add(at.team, many, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share);
+    sum_products<T>(at.team, many, at.slope, S, at.rec + 4 * hp, record(a), 4 * hp, work.scale);
+    sum_rows<T>(at.team, many, at.slope, S, 4 * hp, work.b);
+    sum_products<T>(at.team, many, at.slope + 8 * hp, S, at.slope + 9 * hp, S, hp, work.scale_c);
+    sum_rows<T>(at.team, many, at.slope + 8 * hp, S, hp, work.shift_c);
   }
-  void give(const Work& work, bool add) const {
+  void give(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < 4; g++) {
-      work.U.give((T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
+      work.U.give(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (team.member) continue;
       give_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
       give_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);
     }
+    if (team.member) return;
     give_row<T>((T*)a.dw[3], work.scale_c, H, add);
     give_row<T>((T*)a.dw[4], work.shift_c, H, add);
   }

@@ -3,8 +3,8 @@
 #include "gated.hpp"
 
 template <class T>
-inline void lstm_gates(int64_t hp, const T* x, T* g) {
-  for (int64_t i = 0; i < hp; i += N<T>) {
+inline void lstm_gates(int64_t hp, Span mine, const T* x, T* g) {
+  for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
     store(g + i, sigmoid<T>(load(x + i) + load(g + i)));
     store(g + hp + i, sigmoid<T>(load(x + hp + i) + load(g + hp + i)));
     store(g + 2 * hp + i, vtanh(load(x + 2 * hp + i) + load(g + 2 * hp + i)));
@@ -37,13 +37,13 @@ struct Lstm : Gated<T, 4, 2> {
 
   void inside(int64_t m, const At<T>& at, Work&) const {
     const int64_t R = slopes();
-    gemm<T>(at.seen, ld, this->U, at.rec, R, m, this->b);
-    for (int64_t i = 0; i < m; i++) lstm_gates<T>(hp, at.x[i], at.rec + i * R);
+    gemm<T>(at.seen, ld, this->U, at.rec, R, m, this->b, at.mine);
+    for (int64_t i = 0; i < m; i++) lstm_gates<T>(hp, at.mine, at.x[i], at.rec + i * R);
   }
   void finish(int64_t m, const At<T>& at, Work&) const {
     for (int64_t i = 0; i < m; i++) {
       T *g = at.rec + i * slopes(), *h = at.s[0] + i * ld, *c = at.s[1] + i * ld;
-      for (int64_t j = 0; j < hp; j += N<T>) {
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
         V<T> cj = lstm_memory<T>(hp, g, c, j);
         store(c + j, cj);
         store(h + j, load(g + 3 * hp + j) * vtanh(cj));
@@ -54,15 +54,16 @@ struct Lstm : Gated<T, 4, 2> {
     const int64_t R = slopes();
     for (int64_t i = 0; i < m; i++) {
       T *g = at.rec + i * R, *c = at.s[1] + i * ld, *d = at.d[0] + i * ld, *e = at.d[1] + i * ld, *o = at.slope + i * R;
-      for (int64_t j = 0; j < hp; j += N<T>) {
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
         V<T> dv = load(d + j), out = load(g + 3 * hp + j), s = vtanh(lstm_memory<T>(hp, g, c, j));
         store(o + 3 * hp + j, dv * s * out * (T(1) - out));
         store(e + j, lstm_back<T>(hp, g, c, load(e + j) + dv * out * (T(1) - s * s), o, j));
         store(d + j, V<T>{});
       }
-      gather<T>(at.dx[i], o, 4, H);
+      gather<T>(at.dx[i], o, 4, H, at.mine);
     }
-    gemm<T>(at.slope, R, this->Ut, at.dseen, ld, m, nullptr, at.add);
+    at.team.wait();
+    gemm<T>(at.slope, R, this->Ut, at.dseen, ld, m, nullptr, at.mine, at.add);
   }
   void weigh(int64_t many, const At<T>& at, Work& work) const { Base::weigh(many, at, slopes(), work); }
 };

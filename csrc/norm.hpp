@@ -1,5 +1,6 @@
 // LayerNorm of one padded row: N(a) = xhat scale + shift. The padding is 0 before and after, and left out of the sums.
 #pragma once
+#include "threads.hpp"
 #include "vec.hpp"
 
 template <class T>
@@ -48,10 +49,11 @@ inline void norm_back(int64_t H, int64_t hp, const T* xhat, T r, const T* scale,
   for (int64_t i = H; i < hp; i++) out[i] = 0;
 }
 
-// to += the sum of a * b over some rows
+// to += the sum of a * b over some rows, a thread's share of its numbers
 template <class T>
-inline void sum_products(int64_t rows, const T* a, int64_t by_a, const T* b, int64_t by_b, int64_t n, T* to) {
-  for (int64_t i = 0; i < n; i += N<T>) {
+inline void sum_products(const Team& team, int64_t rows, const T* a, int64_t by_a, const T* b, int64_t by_b, int64_t n, T* to) {
+  const Span mine = team.share(n, N<T>);
+  for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
     V<T> s{};
     for (int64_t k = 0; k < rows; k++) s += load(a + k * by_a + i) * load(b + k * by_b + i);
     store(to + i, load(to + i) + s);

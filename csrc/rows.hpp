@@ -33,8 +33,10 @@ inline void spread(T* to, const T* from, int64_t gates, int64_t hidden) {
   for (int64_t g = 0; g < gates; g++) std::memcpy(to + g * padded<T>(hidden), from + g * hidden, hidden * sizeof(T));
 }
 template <class T>
-inline void gather(T* to, const T* from, int64_t gates, int64_t hidden) {
-  for (int64_t g = 0; g < gates; g++) std::memcpy(to + g * hidden, from + g * padded<T>(hidden), hidden * sizeof(T));
+inline void gather(T* to, const T* from, int64_t gates, int64_t hidden, Span mine) {
+  mine.hi = std::min(mine.hi, hidden);
+  for (int64_t g = 0; g < gates && mine.lo < mine.hi; g++)
+    std::memcpy(to + g * hidden + mine.lo, from + g * padded<T>(hidden) + mine.lo, (mine.hi - mine.lo) * sizeof(T));
 }
 template <class T>
 struct Spread : Buffer<T> {  // a bias, padded; zeros where there is none
@@ -43,10 +45,11 @@ struct Spread : Buffer<T> {  // a bias, padded; zeros where there is none
   }
 };
 
-// to += the sum of some rows; short sums first.
+// to += the sum of some rows, a thread's share of its numbers; short sums first.
 template <class T>
-inline void sum_rows(int64_t rows, const T* from, int64_t by, int64_t n, T* to) {
-  for (int64_t i = 0; i < n; i += N<T>) {
+inline void sum_rows(const Team& team, int64_t rows, const T* from, int64_t by, int64_t n, T* to) {
+  const Span mine = team.share(n, N<T>);
+  for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
     V<T> s{};
     for (int64_t k = 0; k < rows; k++) s += load(from + k * by + i);
     store(to + i, load(to + i) + s);

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from seqloom.job import Job
 LIB = Path(__file__).parents[1] / "lib"
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
 TYPES = {torch.float32: 0, torch.float64: 1}
-ROWS_A_THREAD = 4  # fewer are not worth starting a thread for
+ROWS_A_THREAD, COLUMNS_A_THREAD = 4, 128  # fewer are not worth a thread
+LARGE = 384  # from this hidden size on weights outgrow the cache of a core: 4 H^2 numbers, 2 MB
+MANY_ROWS = 16  # for so many rows a thread may as well read all of them
 
 _one, _two, _eight = ctypes.c_void_p, ctypes.c_void_p * 2, ctypes.c_void_p * 8
 
@@ -26,7 +28,7 @@ class Args(ctypes.Structure):
     """csrc/args.h."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("B", "T", "H", "heads", "parts", "kind")),
+        *((name, ctypes.c_int64) for name in ("B", "T", "H", "columns", "heads", "parts", "kind")),
         *(("lengths", _one), ("reset", _one), ("x", _one), ("s0", _two)),
         *(("start", _two), ("mask", _one), ("keep", _two), ("w", _eight)),
         *(("y", _one), ("c", _one), ("s1", _two), ("saved", _one)),
@@ -91,8 +93,21 @@ def _fits(cell: Cell, job: Job) -> bool:
     )
 
 
-def threads_for(batch: int) -> int:
-    return max(1, min(torch.get_num_threads(), batch // ROWS_A_THREAD))
+class Crew(NamedTuple):
+    """How many threads share a call, and what they divide: the columns of every product, or the rows of the batch."""
+
+    threads: int
+    columns: bool
+
+
+def crew_for(batch: int, hidden: int) -> Crew:
+    """Columns where rows are too few, or where each thread would read large weights for a few rows."""
+    most = torch.get_num_threads()
+    rows, columns = min(most, batch // ROWS_A_THREAD), min(most, hidden // COLUMNS_A_THREAD)
+    slow = hidden >= LARGE and batch <= MANY_ROWS * columns
+    if columns > 1 and (rows < 2 or (slow and rows <= columns)):
+        return Crew(columns, True)
+    return Crew(max(1, rows), False)
 
 
 def call(cell: str, backward: bool, dtype: torch.dtype, threads: int, args: Args) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels._cpu import Args, call, fill, record, threads_for
+from seqloom.kernels._cpu import Args, Crew, call, crew_for, fill, record
 from seqloom.weights import bound
 
 SAVED_BYTES = 2**29  # what happened inside the steps is kept for the backward up to here, above it is computed again
@@ -51,10 +51,10 @@ class _Asked:
         """For results; what lies past a length is not written, so it starts as 0."""
         return like.new_empty(shape) if self.lengths is None else like.new_zeros(shape)
 
-    def args(self, k: int, given: Sequence[Maybe]) -> Args:
+    def args(self, k: int, given: Sequence[Maybe], crew: Crew) -> Args:
         x, h = given[0], given[1]
         assert x is not None and h is not None
-        args = Args(x.shape[0], x.shape[1], h.shape[1], **self.kind)
+        args = Args(x.shape[0], x.shape[1], h.shape[1], crew.columns, **self.kind)
         fill(args, lengths=self.lengths, reset=self.reset, mask=self.mask, keep=self.keep)
         return fill(args, x=x, s0=given[1 : 1 + k], start=given[1 + k : 1 + 2 * k], w=given[1 + 2 * k :])
 
@@ -66,14 +66,15 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, asked: _Asked, k: int, *given: Any) -> tuple[Tensor, ...]:
         x, h = given[0], given[1]
         (B, T), H = x.shape[:2], h.shape[1]
-        args, threads, train = asked.args(k, given), threads_for(B), any(ctx.needs_input_grad)
+        crew, train = crew_for(B, H), any(ctx.needs_input_grad)
+        args = asked.args(k, given, crew)
         y, last = asked.room(x, B, T, H), [torch.empty_like(s) for s in given[1 : 1 + k]]
         c = asked.room(x, B, T, H) if train and k > 1 else None
         size = record(asked.cell, x.dtype, args) * B * T
         saved = x.new_empty(size) if train and size * x.element_size() <= SAVED_BYTES else None
-        call(asked.cell, False, x.dtype, threads, fill(args, y=y, c=c, s1=last, saved=saved))
+        call(asked.cell, False, x.dtype, crew.threads, fill(args, y=y, c=c, s1=last, saved=saved))
         if train:
-            ctx.asked, ctx.k, ctx.threads = asked, k, threads
+            ctx.asked, ctx.k, ctx.crew = asked, k, crew
             ctx.save_for_backward(y, c, saved, *given)
         return y, *last
 
@@ -81,11 +82,11 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Maybe, ...]:
         asked, k = ctx.asked, ctx.k
         y, c, saved, *given = ctx.saved_tensors
-        args, x = asked.args(k, given), given[0]
+        args, x = asked.args(k, given, ctx.crew), given[0]
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
         dx = asked.room(x, *x.shape)
         found = [None if t is None else torch.empty_like(t) for t in given[1:]]
         fill(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)
         fill(args, dx=dx, ds0=found[:k], dstart=found[k : 2 * k], dw=found[2 * k :])
-        call(asked.cell, True, x.dtype, ctx.threads, args)
+        call(asked.cell, True, x.dtype, ctx.crew.threads, args)
         return None, None, dx, *found

@@ -1,0 +1,138 @@
+// The threads of a call, and how they share its work.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+inline int64_t nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Threads meet here many times in a step, so they wait in a loop; after a while each lets others have its core.
+class Barrier {
+  static constexpr int SPINS = 2000;
+  alignas(64) std::atomic<int> here{0};
+  alignas(64) std::atomic<int> round{0};
+
+  static void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+ public:
+  std::atomic<int64_t> lost{0};  // nanoseconds of waiting for a thread that had no core
+
+  void wait(int size) {
+    const int now = round.load(std::memory_order_relaxed);
+    if (here.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+      here.store(0, std::memory_order_relaxed);
+      round.store(now + 1, std::memory_order_release);
+      return;
+    }
+    const auto open = [&] { return round.load(std::memory_order_acquire) != now; };
+    for (int spins = 0; spins < SPINS; spins++, pause())
+      if (open()) return;
+    const int64_t begun = nanoseconds();
+    while (!open()) std::this_thread::yield();
+    lost += nanoseconds() - begun;
+  }
+};
+
+// Where others want the cores, threads mostly wait for each other, and one alone is faster. A call that lost half of its time
+// so is followed by calls on one thread, twice as many after every trial that fails. No result depends on it.
+class Trial {
+  static constexpr int MOST = 64;
+  std::atomic<int> alone{0}, next{1};
+
+ public:
+  bool skipped() { return alone > 0 && alone-- > 0; }
+  void ended(int64_t lost, int64_t took) {
+    const bool failed = 2 * lost > took;
+    if (failed) alone = next.load();
+    next = failed ? std::min(MOST, 2 * next) : 1;
+  }
+};
+
+struct Span {
+  int64_t lo, hi;
+};
+
+// A thread among those that share some work.
+struct Team {
+  int member = 0, size = 1;
+  Barrier* door = nullptr;
+
+  void wait() const {
+    if (size > 1) door->wait(size);
+  }
+  // its share of n things, in whole units
+  Span share(int64_t n, int64_t unit = 1) const {
+    const int64_t units = (n + unit - 1) / unit;
+    return {std::min(n, units * member / size * unit), std::min(n, units * (member + 1) / size * unit)};
+  }
+};
+
+// torch's own OpenMP threads, where they are loaded. They go on spinning for milliseconds after each of torch's products, and
+// threads beside them would get half of a core.
+#ifdef __linux__
+extern "C" {
+void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
+int omp_get_thread_num() __attribute__((weak));
+int omp_get_num_threads() __attribute__((weak));
+int omp_get_max_threads() __attribute__((weak));
+}
+inline bool shared_threads() { return GOMP_parallel && omp_get_thread_num && omp_get_num_threads && omp_get_max_threads; }
+#else
+inline void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) {}
+inline int omp_get_thread_num() { return 0; }
+inline int omp_get_num_threads() { return 1; }
+inline int omp_get_max_threads() { return 1; }
+inline bool shared_threads() { return false; }
+#endif
+
+// f(team) on so many threads at a time, or fewer, with the caller's way of rounding. f asks for no memory: a thread that failed
+// would leave the others waiting.
+template <class F>
+void each(int threads, F f) {
+  static Trial trial;
+  if (threads < 2 || trial.skipped()) return f(Team());
+  const int64_t begun = nanoseconds();
+  struct Job {
+    F& f;
+    int threads;
+    fenv_t ways;
+    Barrier door;
+
+    Job(F& f, int threads) : f(f), threads(threads) { fegetenv(&ways); }
+    void run(int member, int size) {
+      fenv_t own;
+      fegetenv(&own);
+      fesetenv(&ways);
+      f(Team{member, size, &door});
+      door.wait(size);  // here, where a core that others want is let go: OpenMP would hold it for milliseconds
+      fesetenv(&own);
+    }
+  } job(f, threads);
+  if (shared_threads()) {
+    auto part = [](void* data) {
+      Job& job = *(Job*)data;
+      const int member = omp_get_thread_num(), size = std::min(job.threads, omp_get_num_threads());
+      if (member < size) job.run(member, size);
+    };
+    // as many as torch has: a pool that is asked for fewer lets the others go
+    GOMP_parallel(part, &job, std::max(threads, omp_get_max_threads()), 0);
+  } else {
+    std::vector<std::thread> others;
+    for (int member = 1; member < threads; member++) others.emplace_back([&, member] { job.run(member, threads); });
+    job.run(0, threads);
+    for (auto& thread : others) thread.join();
+  }
+  trial.ended(job.door.lost, nanoseconds() - begun);
+}
