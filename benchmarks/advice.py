@@ -4,8 +4,8 @@
     python benchmarks/advice.py table                                  the table, as docs/choose.md has it
     python benchmarks/advice.py store                                  measurements into the package
 
-`table` takes the advice and every record of `seqloom compare` (study.json, under any name) from benchmarks/results;
-`store` makes src/seqloom/advise/measured.json from the records there.
+`table` takes the advice from benchmarks/results, and every record of `seqloom compare` from its folder compare (study.json,
+under the name of the data set); `store` makes src/seqloom/advise/measured.json from the records there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
         text = json.dumps(measured.collect(RESULTS), indent=1) + "\n"
         measured.FILE.write_text(text, encoding="utf-8")
     elif asked.what == "table":
-        print(table(json.loads(asked.out.read_text(encoding="utf-8")), comparisons(RESULTS)))
+        print(table(json.loads(asked.out.read_text(encoding="utf-8")), comparisons(RESULTS / "compare")))
     elif asked.data is None:
         flags.error("look needs --data, the folder of the data sets")
     else:
@@ -90,10 +90,9 @@ def first(said: dict[str, Any]) -> list[str]:
 
 
 def comparisons(folder: Path) -> dict[str, dict[str, Any]]:
-    """Finished records of `seqloom compare`, by the task's name."""
-    records = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("*.json"))]
-    done = [r for r in records if r.get("study") == "compare" and r.get("finished") and "rows" in r]
-    return {record["task"]["name"]: record for record in done}
+    """Finished records of `seqloom compare`, by the name of the data set, which is the file's."""
+    records = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
+    return {name: record for name, record in records.items() if record["study"] == "compare" and record["finished"]}
 
 
 def winner(record: dict[str, Any]) -> tuple[str, list[str]]:

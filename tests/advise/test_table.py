@@ -33,8 +33,8 @@ def test_the_table_says_whether_the_winner_was_advised(script, tmp_path):
     facts = {"kind": "classify", "median": 8.0, "information": {"reach": 3}, "baseline": None}
     advice = {"sets": {"films": {"facts": facts, "models": [{"model": name} for name in ("a", "b", "c", "gru")]}}}
     assert "winner" not in script.table(advice, {}) and "a, b, c |" in script.table(advice, {})
-    (tmp_path / "one.json").write_text(json.dumps(compared("accuracy", row("b", 0.9), row("gru", 0.5))))
-    (tmp_path / "two.json").write_text(json.dumps(compared("accuracy", row("gru", 1.0), finished=False)))
+    (tmp_path / "films.json").write_text(json.dumps(compared("accuracy", row("b", 0.9), row("gru", 0.5))))
+    (tmp_path / "books.json").write_text(json.dumps(compared("accuracy", row("gru", 1.0), finished=False)))
     told = script.table(advice, script.comparisons(tmp_path))
     assert "| b | yes |" in told and told.endswith("on 1 of 1 data sets.")
     assert "| no |" in script.table(advice, {"films": compared("accuracy", row("b", 0.5), row("gru", 0.9))})
