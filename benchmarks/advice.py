@@ -4,8 +4,8 @@
     python benchmarks/advice.py table                                  the table, as docs/choose.md has it
     python benchmarks/advice.py store                                  measurements into the package
 
-`table` takes the advice from benchmarks/results, and every record of `seqloom compare` from its folder compare (study.json,
-under the name of the data set); `store` makes src/seqloom/advise/measured.json from the records there.
+`table` takes the advice from benchmarks/results, and every record of `seqloom compare` (study.json under the name of
+the data set) from its folder compare; `store` makes src/seqloom/advise/measured.json from the records there.
 """
 
 from __future__ import annotations
