@@ -4,15 +4,13 @@ A GRU with attention, beam 5, 64 sources of 20 tokens, 20 tokens each; vocabular
 """
 
 import argparse
-import json
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from record import keep
 
 import seqloom
-from seqloom import doctor
 from seqloom.models.decode import RecurrentDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
@@ -51,11 +49,8 @@ def main() -> None:
         together, alone = seconds(model, [source]), seconds(model, list(source.split(1)))
         rows.append({"vocabulary": vocabulary, "hidden": hidden, "ratio": alone / together})
         print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    found = {"command": f"python benchmarks/beam.py --device {given.device}"}
-    found |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "setting": {"batch": B, "beam": WIDTH}}
-    found |= {"rows": rows, "versions": doctor.versions(), "hardware": doctor.hardware()}
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    command = f"python benchmarks/beam.py --device {given.device}"
+    keep(given.json, command, setting={"batch": B, "beam": WIDTH}, rows=rows)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seqloom import doctor
+from record import keep
 
 TRAIN = "--model gru --hidden 32 --embedding 32 --steps 200 --threads 1"
 PREDICT = "--keep number"
@@ -42,17 +41,10 @@ def main() -> None:
         found["predict"] = run(predict, folder, "predicted.jsonl")
         with (folder / "predicted.jsonl").open("rb") as lines:
             found["predict"]["rows"] = sum(1 for _ in lines)
-        document = {
-            "command": f"seqloom train large.jsonl {TRAIN}; seqloom predict large large.jsonl {PREDICT}",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "data": {"bytes": file.stat().st_size, "rows": rows},
-            "found": found,
-            "hardware": doctor.hardware(),
-            "versions": doctor.versions(),
-        }
+        data = {"bytes": file.stat().st_size, "rows": rows}
     print(json.dumps(found, indent=1))
-    if given.json:
-        given.json.write_text(json.dumps(document, indent=1) + "\n")
+    command = f"seqloom train large.jsonl {TRAIN}; seqloom predict large large.jsonl {PREDICT}"
+    keep(given.json, command, data=data, found=found)
 
 
 def write(file: Path, size: int) -> int:

@@ -5,16 +5,14 @@ The adding problem at H=128, B=64, T=512 in bfloat16, every training a CUDA grap
 """
 
 import argparse
-import json
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
 import torch
+from record import keep
 from torch import nn
 
 import seqloom
-from seqloom import doctor
 from seqloom.training.many import Recipe, Training, train_many
 
 H, T, B, STEPS = 128, 512, 64, 200
@@ -56,11 +54,8 @@ def main() -> None:
         failed = [end.failed for end in ends if end.failed]
         rows.append({"layer": name, "seeds": seeds, "ms_per_step": 1e3 * ends[0].seconds_per_step, "failed": failed})
         print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    found = {"command": "python benchmarks/seeds_gpu.py", "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    found |= {"setting": {"hidden": H, "length": T, "batch": B, "steps": STEPS}, "rows": rows}
-    found |= {"versions": doctor.versions(), "hardware": doctor.hardware()}
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    setting = {"hidden": H, "length": T, "batch": B, "steps": STEPS}
+    keep(given.json, "python benchmarks/seeds_gpu.py", setting=setting, rows=rows)
 
 
 if __name__ == "__main__":

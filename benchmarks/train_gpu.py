@@ -6,17 +6,15 @@ with its weights in float32 under autocast.
 """
 
 import argparse
-import json
 import time
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
 import torch
+from record import keep
 from torch import nn
 
 import seqloom
-from seqloom import doctor
 
 H, T, B, STEPS, WARM = 128, 512, 64, 300, 20
 
@@ -70,11 +68,8 @@ def main() -> None:
         torch.manual_seed(0)
         rows.append(train(name, kind(H, H, batch_first=True), precision))
         print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    found = {"command": "python benchmarks/train_gpu.py", "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    found |= {"setting": {"hidden": H, "length": T, "batch": B, "steps": STEPS}, "rows": rows}
-    found |= {"versions": doctor.versions(), "hardware": doctor.hardware()}
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    setting = {"hidden": H, "length": T, "batch": B, "steps": STEPS}
+    keep(given.json, "python benchmarks/train_gpu.py", setting=setting, rows=rows)
 
 
 if __name__ == "__main__":
