@@ -29,6 +29,22 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
 
 
+def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    (tmp_path / "empty.jsonl").write_text("")
+
+    def never(*_):
+        raise AssertionError("read here")
+
+    monkeypatch.setattr("seqloom.tasks.apart.LARGE", 0)
+    monkeypatch.setattr("seqloom.tasks.build._build", never)
+    monkeypatch.setattr("seqloom.tasks.readers.scanned._scan", never)
+    task = open_task(tmp_path / "a.jsonl", valid=0.2)
+    assert task.splits["valid"].size == 8 and len(rows(task)) > 1
+    with pytest.raises(ValueError, match=r"empty\.jsonl"):
+        open_task(tmp_path / "empty.jsonl")
+
+
 def test_a_changed_file_is_read_again(tmp_path):
     (tmp_path / "a.jsonl").write_text(LINES)
     before = open_task(tmp_path / "a.jsonl").splits

@@ -48,10 +48,13 @@ def open_task(path_or_name: Any, **options: Any) -> Task:
             return make(**options)
         except TypeError as error:
             raise ValueError(f"task {path_or_name!r}: {str(error).split('() ')[-1]}") from None
+    from seqloom.tasks.apart import read_apart
     from seqloom.tasks.build import open_files
     from seqloom.tasks.reading import reading
 
-    return open_files(path_or_name, reading(**options))
+    chosen = reading(**options)
+    read_apart(path_or_name, chosen)
+    return open_files(path_or_name, chosen)
 
 
 def load_task(folder: Path | str) -> Task:
