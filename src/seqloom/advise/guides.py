@@ -46,7 +46,7 @@ FIRST = (
         "001, 7.2",
         f"dependences over more than {LONG} steps, an LSTM",
         long_memory,
-        {"lstm": 0.25, "attn_rnn": 0.5},
+        {"lstm": 0.25, "attn_rnn": 0.25},
         COPIED + "LSTM {}, GRU {}, AttnRNN {}; " + ADDED.format(T=200) + "LSTM {}, GRU {}, AttnRNN {}",
         (
             *("copy.lstm.100", "copy.gru.100", "copy.attn_rnn.100"),
