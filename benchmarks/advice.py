@@ -114,7 +114,7 @@ def table(advice: dict[str, Any], compared: dict[str, dict[str, Any]]) -> str:
     heads = ["data", "task", "median length", "information within", "linear", "advised first"]
     heads += ["winner of the comparison", "among the three"] if compared else []
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    hits = 0
+    hits = near = 0
     for name, said in advice["sets"].items():
         facts, chosen = said["facts"], first(said)
         b, reach = facts["baseline"], facts["information"]["reach"]
@@ -123,6 +123,7 @@ def table(advice: dict[str, Any], compared: dict[str, dict[str, Any]]) -> str:
         if name in compared:
             best, even = winner(compared[name])
             hits += best in chosen
+            near += not {best, *even}.isdisjoint(chosen)
             told = f" (even: {', '.join(even)})" if even else ""
             cells += [best + told, "yes" if best in chosen else "no"]
         elif compared:
@@ -130,7 +131,8 @@ def table(advice: dict[str, Any], compared: dict[str, dict[str, Any]]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     if compared:
         known = sum(name in compared for name in advice["sets"])
-        lines.append(f"\nThe winner is among the first three on {hits} of {known} data sets.")
+        lines.append(f"\nThe winner is among the first three on {hits} of {known} data sets,")
+        lines.append(f"it or one that chance may have put behind it on {near}.")
     return "\n".join(lines)
 
 

@@ -36,5 +36,5 @@ def test_the_table_says_whether_the_winner_was_advised(script, tmp_path):
     (tmp_path / "films.json").write_text(json.dumps(compared("accuracy", row("b", 0.9), row("gru", 0.5))))
     (tmp_path / "books.json").write_text(json.dumps(compared("accuracy", row("gru", 1.0), finished=False)))
     told = script.table(advice, script.comparisons(tmp_path))
-    assert "| b | yes |" in told and told.endswith("on 1 of 1 data sets.")
+    assert "| b | yes |" in told and "on 1 of 1 data sets,\n" in told and told.endswith("on 1.")
     assert "| no |" in script.table(advice, {"films": compared("accuracy", row("b", 0.5), row("gru", 0.9))})
