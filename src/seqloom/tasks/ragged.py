@@ -11,7 +11,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 LARGE = 256 << 20  # bytes
-ROWS_HELD = 1_024  # each touches 64 kB or more
+ROWS_HELD = 128  # each may touch a megabyte, where the system maps files in large pages
 
 
 class Ragged:
