@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
 
-from seqloom.kernels import _attn_rnn_cluster_back, _attn_rnn_cluster_code, _cuda, attn_rnn_cluster
+from seqloom.kernels import _attn_rnn_cluster_back, _attn_rnn_cluster_code, _cuda, attn_rnn_cluster, attn_rnn_grid
 from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import LARGEST, Division, division, divisions
 
@@ -43,6 +43,18 @@ def test_a_batch_that_does_not_run_at_once_gets_more_rows_to_a_cluster():
         [(8, 16), (16, 16), (16, 8)],
         [(8, 16), (8, 16), (8, 16)],  # no block holds these weights and 16 rows
     ]
+
+
+def test_a_large_layer_is_left_to_the_kernel_that_is_faster_there(monkeypatch):
+    monkeypatch.setattr(attn_rnn_grid, "why_not", lambda *_: None)
+    cells = {H: cell_of(H, 4) for H in (512, 768)}
+    told = {
+        (H, B): attn_rnn_cluster.not_unasked(cells[H], job_of(cells[H], B, 1, BF16))
+        for H in cells
+        for B in (40, 64, 256)
+    }
+    assert [key for key, reason in told.items() if reason is None] == [(512, 40), (512, 64), (512, 256), (768, 40)]
+    assert "attn_rnn_grid" in told[768, 64] and "attn_rnn_graph" in told[768, 256]
 
 
 SHAPES = [

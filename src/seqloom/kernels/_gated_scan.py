@@ -22,10 +22,12 @@ from seqloom.kernels._cuda import record
 from seqloom.kernels._gated_back import go_back, tiles
 from seqloom.kernels._gated_code import LARGEST, MULTIPLE, TYPES, Kind, Setting, code_for
 from seqloom.kernels._transforms import transformed
+from seqloom.kernels._twice import run_twice
 from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
 
 OWN = ("weight", "bias", "scale", "scale_c", "bias_c")
+NAMES = ("weight_hh", "bias_hh", "scale_hh", "scale_c", "bias_c")  # as cells have them, or have not
 CUDNN = 128  # units up to which torch's own is fast in fp16
 WIDE, MANY = 512, 128  # units and rows above which its large products are faster than weights that leave the chip
 
@@ -70,7 +72,14 @@ def not_unasked(cell: Cell, job: Job) -> str | None:
     return f"torch's own is faster above {WIDE} units and {MANY} rows" if H > WIDE and len(job.x) > MANY else None
 
 
-def scan(
+def run(kind: Kind, cell: Cell, job: Job) -> tuple[Tensor, State]:
+    def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
+        return _scan(kind, cell, job, w, bound(cell, w).project(x), state, [w.get(name) for name in NAMES])
+
+    return run_twice(cell, job, cell.own(), fused)
+
+
+def _scan(
     kind: Kind, cell: Cell, job: Job, w: dict[str, Tensor], x: Tensor, state: State, own: Sequence[Tensor | None]
 ) -> tuple[Tensor, State]:
     """x is what the input gives to each gate; `own` are the weights in the order of OWN."""

@@ -8,12 +8,9 @@ from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels import _gated_scan
 from seqloom.kernels._gated_code import Kind
-from seqloom.kernels._twice import run_twice
-from seqloom.weights import bound
 
 MULTIPLE = 16  # of which the hidden size is one
 KIND = Kind("gru", gates=3, states=1, norm=True)
-NAMES = ("weight_hh", "bias_hh", "scale_hh")
 
 
 def why_not(cell: Cell, job: Job) -> str | None:
@@ -21,8 +18,4 @@ def why_not(cell: Cell, job: Job) -> str | None:
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
-    def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-        own = [*(w[name] for name in NAMES), None, None]
-        return _gated_scan.scan(KIND, cell, job, w, bound(cell, w).project(x), state, own)
-
-    return run_twice(cell, job, cell.own(), fused)
+    return _gated_scan.run(KIND, cell, job)
