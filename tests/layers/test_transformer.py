@@ -122,6 +122,8 @@ def test_local_attention_of_a_wide_window_makes_the_same_transformer():
 def test_dropout_acts_in_training_alone_and_reaches_the_attention():
     layer, x = Transformer(D, 4, 1, block=Block(dropout=0.5)), torch.randn(B, T, D)
     assert layer.layer_at(0).attention.dropout == 0.5
+    spared = Transformer(D, 4, 1, block=Block(dropout=0.5, attention_dropout=0.0))
+    assert spared.layer_at(0).attention.dropout == 0 and spared.layer_at(0).feed.dropout == 0.5
     assert not torch.equal(layer(x)[0], layer(x)[0])
     layer.eval()
     assert torch.equal(layer(x)[0], layer(x)[0])
@@ -183,7 +185,12 @@ def test_what_does_not_fit_is_said():
         Transformer(D, attention="linear", position="rotary")
     with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
         Transformer(D, layers=0)
-    for wrong, words in (({"norm": "mid"}, "'mid'"), ({"activation": "tanh"}, "'tanh'"), ({"dropout": 2}, "got 2")):
+    for wrong, words in (
+        ({"norm": "mid"}, "'mid'"),
+        ({"activation": "tanh"}, "'tanh'"),
+        ({"dropout": 2}, "got 2"),
+        ({"attention_dropout": -1}, "got -1"),
+    ):
         with pytest.raises(ValueError, match=words):
             Block(**wrong)
     with pytest.raises(InputError, match="make it with memory_size="):

@@ -52,7 +52,7 @@ class Transformer(nn.Module):
             own = _make_attention(attention, dim, heads, causal, told, block)
             cross = None
             if memory_size is not None:
-                cross = Attention(dim, heads, dropout=block.dropout, bias=block.bias, memory_size=memory_size)
+                cross = Attention(dim, heads, dropout=block.on_weights, bias=block.bias, memory_size=memory_size)
             made.append(TransformerLayer(own, block, cross))
         self.layers = nn.ModuleList(made)
         self.norm = nn.LayerNorm(dim, block.eps, bias=block.bias) if block.norm == "pre" else nn.Identity()
@@ -131,5 +131,5 @@ def _make_attention(
     takes = inspect.signature(make).parameters
     if position is not None and "position" not in takes:
         raise ValueError(f"attention {attention!r} takes no position; take one of {', '.join(ADDED)} for the input")
-    settings = {"position": position, "dropout": block.dropout, "bias": block.bias}
+    settings = {"position": position, "dropout": block.on_weights, "bias": block.bias}
     return make(dim, heads, causal=causal, **{name: value for name, value in settings.items() if name in takes})

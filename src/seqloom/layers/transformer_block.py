@@ -23,8 +23,9 @@ class Block:
     norm: "pre" (before each part, and once at the end; Xiong et al. 2020, arXiv 2002.04745) or
     "post" (after each sum, as published). activation: "gelu", "relu" or "swiglu" (Shazeer 2020,
     arXiv 2002.05202). hidden: the width of the small network, 0 for 4 times that of the layer (for
-    swiglu, which has a third product, 8/3). dropout: on each part, inside the network, and on the
-    attention's weights where it has any.
+    swiglu, which has a third product, 8/3). dropout: on each part, and inside the network.
+    attention_dropout: on the attention's weights where it has any, None for as much as on the rest;
+    above 0, torch has no fused attention on a CPU, and keeps all T x T weights of a head.
     """
 
     norm: str = "pre"
@@ -33,14 +34,21 @@ class Block:
     dropout: float = 0.0
     bias: bool = True
     eps: float = 1e-5
+    attention_dropout: float | None = None
 
     def __post_init__(self) -> None:
         if self.norm not in ("pre", "post"):
             raise ValueError(f"Block.norm must be 'pre' or 'post', got {self.norm!r}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"Block.activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
-        if not 0 <= self.dropout <= 1:
-            raise ValueError(f"Block.dropout must be between 0 and 1, got {self.dropout}")
+        for name, share in (("dropout", self.dropout), ("attention_dropout", self.on_weights)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"Block.{name} must be between 0 and 1, got {share}")
+
+    @property
+    def on_weights(self) -> float:
+        """The dropout of the attention's weights."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
 
 
 class FeedForward(nn.Module):
