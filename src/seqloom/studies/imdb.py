@@ -128,7 +128,8 @@ class Imdb(Epochs[Settings], name="imdb"):
             shape = Shape(norm="post", activation="relu", hidden=2_048, dropout=0.1)
             inner = Transformer(width, HEADS, 2, position="sinusoidal", block=shape)
         elif model == "transformer":
-            inner = make("bi_transformer", width, hidden, layers=2, heads=HEADS, dropout=task["dropout"] / 3)
+            shape = Shape(dropout=task["dropout"] / 3)
+            inner = make("bi_transformer", width, hidden, layers=2, heads=HEADS, block=shape)
         else:
             inner = layer(model, width, hidden, start, task["words"])
         readout = "mean" if task["read"] == MEAN else "last"
