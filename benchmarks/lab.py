@@ -44,6 +44,12 @@ SHOWS = {
     ),
     "shakespeare-large": (
         "tiny_shakespeare",
+        "--model gru --hidden 512 --layers 2 --lookback 128 --lr 0.003 --dropout 0.4 --epochs 12",
+        "bits",
+        "< 2.2",
+    ),
+    "shakespeare-512": (
+        "tiny_shakespeare",
         "--valid 0.05 --model gru --hidden 512 --lookback 50 --lr 0.003 --dropout 0.4 --epochs 14",
         "bits",
         "< 2.2",

@@ -14,11 +14,10 @@ from seqloom.cell import Cell
 from seqloom.job import Job
 from seqloom.kernels import _cuda, any_loop
 from seqloom.kernels._attn_rnn_blocks import Setting, setting
+from seqloom.kernels._attn_rnn_plain import NAMES
 from seqloom.kernels._transforms import transformed
 from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
-
-NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
+from seqloom.kernels._attn_rnn_plain import NAMES
 from seqloom.kernels._cpu import why_not_cpu
 from seqloom.kernels._cpu_scan import run_cpu
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import run_twice
 
 ROWS = {"h": 1, "x": 2, "h+x": 4, "h*x": 8}  # csrc/attn_rnn.hpp
-NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
 
 
 def why_not(cell: Cell, job: Job) -> str | None:
