@@ -51,9 +51,10 @@ def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monke
 FAULTS = {
     "a packet read without its number": ("missing |= p[k][3] != numbers[k];", ";"),
     "parts of sums in one place": (
-        "parts = memory + (turn & 1) * PARTS;",
+        "parts = memory + (turn[g] & 1) * PARTS;",
         "",
     ),  # seen where two warps have blocks to wait for
+    "a warp that takes from no block runs ahead": (" || SOURCES * slice >= CLUSTER", ""),
     "sums over a row that nobody sends": ("b.expect_all(THIRD);", ""),
 }
 

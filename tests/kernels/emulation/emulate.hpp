@@ -161,6 +161,10 @@ inline int blocks() { return gpu::blocks; }
 inline u32 shared_memory() { return gpu::rank() * gpu::room; }
 inline void wait_block() { gpu::wait(gpu::whole[gpu::rank()], gpu::threads); }
 inline void wait_some(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
+inline void arrive_some(int name, int threads) {
+  gpu::Barrier &b = gpu::named[gpu::rank()][name];
+  if (++b.waiting == threads) { b.waiting = 0; b.round++; }
+}
 inline void wait_warp() { gpu::meet(); }
 template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   auto &warp = gpu::operands[gpu::warp()];

@@ -22,6 +22,7 @@ DEV u32 shared_memory() {
 }
 DEV void wait_block() { asm volatile("bar.sync 0;" ::: "memory"); }
 DEV void wait_some(int name, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory"); }
+DEV void arrive_some(int name, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory"); }  // for others that wait
 DEV void wait_warp() { __syncwarp(); }
 
 template <int TYPE> DEV void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
