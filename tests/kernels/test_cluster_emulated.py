@@ -132,7 +132,10 @@ FAULTS = {
         "b.take(SECOND, parity, i);",
         "",
     ),
-    "no barrier between the parts of W_q^T dq": ("b.put_part(back[i], i);\n      b.gather(i);", "b.put_part(back[i], i);"),
+    "no barrier between the parts of W_q^T dq": (
+        "b.put_part(back[i], i);\n      b.gather(i);",
+        "b.put_part(back[i], i);",
+    ),
     "sent to the barrier of the other team": (
         "peer + at_barrier(buffer, team), w);",
         "peer + at_barrier(buffer, 0), w);",

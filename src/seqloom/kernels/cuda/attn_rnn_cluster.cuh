@@ -16,7 +16,7 @@ constexpr bool EARLY = true;                                    // sums over a r
 struct Block : Units {
   int from, to;  // the blocks that share heads with this one
   int teams;     // that have rows
-  template <class Args> DEV Block(const Args &a) : Units(0) {
+  template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
     works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;

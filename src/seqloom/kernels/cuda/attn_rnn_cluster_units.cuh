@@ -33,13 +33,14 @@ struct Units {
   int team;                 // of that row
   bool works, there;        // whether this warp has a row, and this lane units
   u32 memory, parts;        // parts of sums lie where shared memory begins
-  DEV Units(int begin) {
+  int each;                 // rows of a group, at most
+  DEV Units(int begin, int each) : each(each) {
     thread = ::thread();
     memory = parts = shared_memory();
     lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
     rank = block() % CLUSTER; base = rank * UNITS;
     tile = warp % (EACH / TALL) * TALL; slice = warp / (EACH / TALL);
-    first = begin + ROWS * (block() / CLUSTER);
+    first = begin + each * (block() / CLUSTER);
     works = warp < ROWS; column = works ? warp : 0; team = column / 8;
     there = works && 2 * lane < UNITS && base + 2 * lane < H;
     unit = there ? base + 2 * lane : base;
@@ -47,7 +48,7 @@ struct Units {
   // Steps of this row, and of the longest of the group's.
   DEV void read_lengths(int &length, int &end, const i64 *lengths, int B, int T) const {
     length = end = 0;
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < each; i++)
       if (first + i < B) {
         const int n = lengths ? (int)lengths[first + i] : T;
         end = n > end ? n : end;

@@ -19,10 +19,10 @@ struct Block : Units {
   int rows, teams, taken = 0, with_sums = -1;
   float sums[2];
   bool sends;               // whether this lane has a row
-  template <class Args> DEV Block(const Args &a) : Units(a.begin) {
+  template <class Args> DEV Block(const Args &a) : Units(a.begin, a.each) {
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
     inbox = as_it_is(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
-    rows = a.B - first < ROWS ? a.B - first : ROWS;
+    rows = a.B - first < a.each ? (a.B > first ? a.B - first : 0) : a.each;
     teams = rows > 8 ? TEAMS : 1;
     works = TEAMS * warp < rows;
     column = TEAMS == 2 ? 2 * warp + lane / 16 : warp;
