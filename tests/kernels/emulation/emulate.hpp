@@ -241,11 +241,16 @@ inline float get_shared(u32 at) { float v = 0; get_words(&v, 1, at); return v; }
 inline void get_shared(float &v, float &w, u32 at) { float r[2] = {}; get_words(r, 2, at); v = r[0]; w = r[1]; }
 inline void get_shared(float (&v)[4], u32 at) { get_words(v, 4, at); }
 inline void put_shared(u32 at, const u32 (&v)[4]) { if (gpu::fits(at, 16, 16)) memcpy(&gpu::memory[at], v, 16); gpu::give_way(); }
+inline void put_shared(u32 at, const float (&v)[4]) { put_words(at, v[0], v[1], v[2], v[3]); }
 inline void get_shared(u32 (&v)[4], u32 at) { if (gpu::fits(at, 16, 16)) memcpy(v, &gpu::memory[at], 16); gpu::give_way(); }
 inline void ask_global(const void *from) { (void)*(const volatile char *)from; }
 inline void get_global(float &v, float &w, const float *from) {
   if ((uintptr_t)from % 8) gpu::fail("global memory: misaligned load");
   v = from[0]; w = from[1];
+}
+inline void get_global(float (&v)[4], const float *from) {
+  if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
+  memcpy(v, from, 16);
 }
 inline void get_global(u32 (&v)[4], const u16 *from) {
   if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
