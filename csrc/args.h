@@ -6,6 +6,7 @@ struct Args {
   int64_t B, T, H;
   int64_t columns;                  /* 1: threads divide the columns of every product; 0: the rows of the batch */
   int64_t heads, parts, kind;       /* attn_rnn: heads, context as a set of bits, norm or not;  rnn: tanh or relu */
+  int64_t slots;                    /* attn_rnn: so many rows of B, one below the other, are the slots of a sequence; else 1 */
   const int64_t* lengths;           /* (B) or null */
   const uint8_t* reset;             /* (B, T) or null: the state starts anew before these steps */
   const void *x, *s0[2];            /* what the input gives to each gate; first states, h and c */

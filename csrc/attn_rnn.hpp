@@ -1,6 +1,7 @@
 // AttnRNN: x is u. w: W_q, b_q, W_o, b_o, W_g (H x 2H: for h, for o), b_g, scale and shift of the norm; kind = 1: with the norm.
-// A record is q, g, s (what enters gelu), the attention of each head (4 numbers), and the mean and r of the norm.
-// Of the four context rows, h + u needs no product of its own: its score is the sum of two others.
+// A record is q, g, s (what enters gelu), the attention of each head (4 numbers for each slot), and the mean and r of the norm.
+// Of the four context rows, h + u needs no product of its own: its score is the sum of two others. A sequence with slots is as
+// many rows, each of which attends to four rows of every slot; u, which they share, counts with the first slot alone.
 #pragma once
 #include "norm.hpp"
 #include "scan.hpp"
@@ -11,7 +12,7 @@ template <class T>
 struct Attn {
   static constexpr int STATES = 1;
   const Args& a;
-  const int64_t H, hp, ld, d;
+  const int64_t H, hp, ld, d, slots, norm;  // norm: where its numbers begin in a record
   const T scale;
   const bool ragged;  // H is not a whole number of panels
   Packed<T> A, O, G, At_, Ot, Gt;  // [W_q; W_g for h], W_o, W_g for o; and their transposes
@@ -19,7 +20,8 @@ struct Attn {
   Spread<T> bo, gamma, beta;
 
   Attn(const Args& a, bool backward)
-      : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
+      : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), slots(a.slots), norm(3 * hp + 4 * a.heads * slots),
+        scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
         A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && one_row<T>(a)), O(A.n ? hp : 0, hp, H, A.as_is),
         G(A.n ? hp : 0, hp, H, A.as_is),
         At_(backward ? hp : 0, 2 * hp, H), Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
@@ -42,23 +44,25 @@ struct Attn {
     }
   }
   int64_t gates() const { return 1; }
-  static int64_t record(const Args& a) { return 3 * padded<T>(a.H) + round_up(4 * a.heads + 2, N<T>); }
+  static int64_t record(const Args& a) { return 3 * padded<T>(a.H) + round_up(4 * a.heads * a.slots + 2, N<T>); }
   int64_t slopes() const { return 4 * hp + N<T>; }
 
   struct Work {
-    int64_t pairs, share;  // rows times heads, in whole vectors; the room of one thread
+    int64_t share;  // the room of one thread
     Buffer<T> aC, o, score, slope, xhat, out, v;
     Outer<T> A, O, G;
     Buffer<T> b, dscale, room;
     Work(const Attn& net, int64_t rows, int team, bool backward)
-        : pairs(round_up(rows * net.a.heads, N<T>)), share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0),
-          aC(rows * net.ld, net.ragged), o(rows * net.ld, false), score(7 * pairs),
+        : share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0),
+          aC(rows * net.ld, net.ragged), o(rows * net.ld, false), score(7 * net.slots * round_up(rows * net.a.heads, N<T>)),
           slope(backward ? rows * net.ld : 0, false), xhat(backward ? rows * net.ld : 0, false),
           out(backward ? rows * net.ld : 0, false), v(backward ? rows * net.ld : 0, false),
           A(backward ? 2 * net.hp : 0, net.hp), O(backward ? net.hp : 0, net.hp),
           G(backward ? net.hp : 0, net.hp), b(3 * net.hp), dscale(2 * net.hp), room(team * share, false) {}
     void clear(const Team& team) { A.clear(team), O.clear(team), G.clear(team); }
   };
+
+  int64_t first(int64_t row) const { return slots == 1 ? row : row - row % slots; }  // the row of its first slot
 
   // sums over one head of v * h, v * u and v * h * u
   void dots(const T* v, const T* h, const T* u, T& sh, T& su, T& sp) const {
@@ -72,46 +76,70 @@ struct Attn {
     for (; i < d; i++) sh += v[i] * h[i], su += v[i] * u[i], sp += v[i] * h[i] * u[i];
   }
 
-  // out = wh h + wu u + wp h u over one head
-  void mix(T* out, const T* h, const T* u, const T* p) const {
+  // out = wh h + wu u + wp h u over one head, put there or added
+  template <bool ADD>
+  void mix_one(T* out, const T* h, const T* u, const T* p) const {
     const T wh = p[0] + p[2], wu = p[1] + p[2], wp = p[3];
     int64_t i = 0;
     for (; i + N<T> <= d; i += N<T>) {
-      V<T> hi = load(h + i), ui = load(u + i);
-      store(out + i, wh * hi + wu * ui + wp * (hi * ui));
+      V<T> hi = load(h + i), ui = load(u + i), now = wh * hi + wu * ui + wp * (hi * ui);
+      put<ADD>(out + i, now);
     }
-    for (; i < d; i++) out[i] = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
+    for (; i < d; i++) {
+      const T now = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
+      out[i] = ADD ? out[i] + now : now;
+    }
+  }
+  // the sum over all slots, whose h lie below each other
+  void mix(T* out, const T* h, const T* u, const T* p) const {
+    mix_one<false>(out, h, u, p);
+    for (int64_t k = 1; k < slots; k++) mix_one<true>(out, h + k * ld, u, p + 4 * k);
+  }
+  template <bool ADD>
+  static void put(T* to, V<T> v) {
+    store(to, ADD ? load(to) + v : v);
   }
 
-  // The attention of some rows and heads: softmax over the four context rows, 0 for those left out; several heads in a vector.
-  void attend(Span mine, int64_t pairs, const T* sh, const T* su, const T* sp, T* p) const {
+  // The attention of some rows and heads: softmax over the context rows, 0 for those left out; several heads in a vector.
+  // The scores of the slots are `far` apart, and so are the weights.
+  void attend(Span mine, int64_t far, const T* sh, const T* su, const T* sp, T* p) const {
+    const auto in = [&](int64_t k) { return a.parts >> k % 4 & 1 && (k < 4 || k % 4 != 1); };
     for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
-      V<T> s[4], top = all(T(-INFINITY)), total{};
-      s[0] = load(sh + i) * scale, s[1] = load(su + i) * scale, s[3] = load(sp + i) * scale;
-      s[2] = (load(sh + i) + load(su + i)) * scale;
-      for (int k = 0; k < 4; k++)
-        if (a.parts >> k & 1) top = pick<T>(s[k] > top, s[k], top);
-      for (int k = 0; k < 4; k++) total += s[k] = a.parts >> k & 1 ? vexp(s[k] - top) : V<T>{};
-      for (int k = 0; k < 4; k++) store(p + k * pairs + i, s[k] / total);
+      V<T> top = all(T(-INFINITY)), total{};
+      for (int64_t slot = 0; slot < slots; slot++) {
+        V<T> h = load(sh + slot * far + i), u = load(su + i), both = load(sp + slot * far + i);
+        const V<T> s[4] = {h * scale, u * scale, (h + u) * scale, both * scale};
+        for (int k = 0; k < 4; k++) {
+          if (in(4 * slot + k)) top = pick<T>(s[k] > top, s[k], top);
+          store(p + (4 * slot + k) * far + i, s[k]);
+        }
+      }
+      for (int64_t k = 0; k < 4 * slots; k++) {
+        V<T> e = in(k) ? vexp(load(p + k * far + i) - top) : V<T>{};
+        total += e;
+        store(p + k * far + i, e);
+      }
+      for (int64_t k = 0; k < 4 * slots; k++) store(p + k * far + i, load(p + k * far + i) / total);
     }
   }
 
   void inside(int64_t m, const At<T>& at, Work& work) const {
     const int64_t R = record(a), heads = a.heads, pairs = round_up(m * heads, N<T>);
     const Span pair = at.team.share(m * heads, N<T>), row = at.team.share(m);
-    T *sh = work.score, *su = sh + pairs, *sp = su + pairs, *p = sp + pairs;
+    T *p = work.score, *sh = p + 4 * slots * pairs, *sp = sh + slots * pairs, *su = sp + slots * pairs;
     gemm<T>(at.seen, ld, A, at.rec, R, m, bA, at.mine);
     at.team.wait();
     for (int64_t j = pair.lo; j < pair.hi; j++) {
       const int64_t i = j / heads, e = j % heads * d;
-      dots(at.rec + i * R + e, at.s[0] + i * ld + e, at.x[i] + e, sh[j], su[j], sp[j]);
+      const T* h = at.s[0] + first(i) * ld + e;
+      for (int64_t k = j; k < j + slots * pairs; k += pairs, h += ld) dots(at.rec + i * R + e, h, at.x[i] + e, sh[k], su[j], sp[k]);
     }
     attend(pair, pairs, sh, su, sp, p);
     for (int64_t j = pair.lo; j < pair.hi; j++) {
       const int64_t i = j / heads, e = j % heads;
-      T* w = at.rec + i * R + 3 * hp + 4 * e;
-      for (int k = 0; k < 4; k++) w[k] = p[k * pairs + j];
-      mix(work.aC + i * ld + e * d, at.s[0] + i * ld + e * d, at.x[i] + e * d, w);
+      T* w = at.rec + i * R + 3 * hp + 4 * slots * e;
+      for (int64_t k = 0; k < 4 * slots; k++) w[k] = p[k * pairs + j];
+      mix(work.aC + i * ld + e * d, at.s[0] + first(i) * ld + e * d, at.x[i] + e * d, w);
     }
     at.team.wait();
     gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo, at.mine);
@@ -125,13 +153,13 @@ struct Attn {
     }
     for (int64_t i = row.lo; i < row.hi && a.kind; i++) {
       const Moments<T> z = moments<T>(H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
-      T* rest = at.rec + i * R + 3 * hp + 4 * heads;
+      T* rest = at.rec + i * R + norm;
       rest[0] = z.mean, rest[1] = z.r;
     }
   }
   void finish(int64_t m, const At<T>& at, Work& work) const {
     for (int64_t i = 0; i < m; i++) {
-      T *g = at.rec + i * record(a) + hp, *rest = g + 2 * hp + 4 * a.heads, *h = at.s[0] + i * ld;
+      T *g = at.rec + i * record(a) + hp, *rest = g - hp + norm, *h = at.s[0] + i * ld;
       for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
         V<T> hj = load(h + j), n = load(work.o + i * ld + j);
         if (a.kind) n = (n + hj - rest[0]) * rest[1] * load(gamma + j) + load(beta + j);
@@ -144,6 +172,9 @@ struct Attn {
   void back(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
   void back_gate(const At<T>& at, Span row, int64_t at0, Work& work) const;
   void back_heads(const At<T>& at, Span pair, Work& work) const;
+  void back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Work& work) const;
+  template <bool ADD>
+  void back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du, T* dq) const;
   void weigh(int64_t many, const At<T>& at, Work& work) const;
   void give(const Team& team, const Work& work, bool add) const;
 };

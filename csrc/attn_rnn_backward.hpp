@@ -7,8 +7,8 @@ template <class T>
 void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
   const Span row = at.team.share(many);
   for (int64_t i = row.lo; i < row.hi; i++) {
-    const T *rec = at.rec + i * record(a), *h = at.s[0] + i * ld, *p = rec + 3 * hp, *rest = p + 4 * a.heads;
-    for (int64_t e = 0; e < a.heads; e++) mix(work.aC + i * ld + e * d, h + e * d, at.x[i] + e * d, p + 4 * e);
+    const T *rec = at.rec + i * record(a), *h = at.s[0] + i * ld, *all = at.s[0] + first(i) * ld, *p = rec + 3 * hp, *rest = rec + norm;
+    for (int64_t e = 0; e < a.heads; e++) mix(work.aC + i * ld + e * d, all + e * d, at.x[i] + e * d, p + 4 * slots * e);
     for (int64_t j = 0; j < hp; j += N<T>) {
       V<T> s = load(rec + 2 * hp + j), cdf, pdf;
       normal(s, cdf, pdf);
@@ -24,7 +24,7 @@ void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
 template <class T>
 void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) const {
   for (int64_t i = row.lo; i < row.hi; i++) {
-    const T *g = at.rec + i * record(a) + hp, *rest = g + 2 * hp + 4 * a.heads, *h = at.s[0] + i * ld;
+    const T *g = at.rec + i * record(a) + hp, *rest = g - hp + norm, *h = at.s[0] + i * ld;
     const T *o = work.o + (at0 + i) * ld, *xhat = work.xhat + (at0 + i) * ld;
     T *dh = at.d[0] + i * ld, *out = work.out + i * ld, *dg = at.slope + i * slopes() + hp, *dn = dg + 2 * hp;
     for (int64_t j = 0; j < hp; j += N<T>) {
@@ -42,32 +42,46 @@ void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) cons
   }
 }
 
-// v is the gradient of aC. Adds to d, writes the slope of q and dx.
+// v is the gradient of aC. Adds to d, writes the slope of q and dx. A pair is a sequence and a head: its slots meet in d.
 template <class T>
 void Attn<T>::back_heads(const At<T>& at, Span pair, Work& work) const {
-  for (int64_t j = pair.lo; j < pair.hi; j++) {
-    const int64_t row = j / a.heads, e = j % a.heads;
-    const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * e, *q = rec + e * d, *h = at.s[0] + row * ld + e * d;
-    const T *u = at.x[row] + e * d, *v = work.v + row * ld + e * d;
-    T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d, *dh = at.d[0] + row * ld + e * d, s[4], mean = 0;
-    dots(v, h, u, s[0], s[1], s[3]);
-    s[2] = s[0] + s[1];
-    for (int k = 0; k < 4; k++) mean += p[k] * s[k];
-    for (int k = 0; k < 4; k++) s[k] = p[k] * (s[k] - mean) * scale;  // of the scores
-    const T wh = p[0] + p[2], wu = p[1] + p[2], zh = s[0] + s[2], zu = s[1] + s[2], wp = p[3], zp = s[3];
-    int64_t i = 0;
-    for (; i + N<T> <= d; i += N<T>) {
-      V<T> vi = load(v + i), qi = load(q + i), hi = load(h + i), ui = load(u + i), both = wp * vi + zp * qi;
-      store(dh + i, load(dh + i) + wh * vi + zh * qi + both * ui);
-      store(du + i, wu * vi + zu * qi + both * hi);
-      store(dq + i, zh * hi + zu * ui + zp * (hi * ui));
-    }
-    for (; i < d; i++) {
-      const T both = wp * v[i] + zp * q[i];
-      dh[i] += wh * v[i] + zh * q[i] + both * u[i];
-      du[i] = wu * v[i] + zu * q[i] + both * h[i];
-      dq[i] = zh * h[i] + zu * u[i] + zp * h[i] * u[i];
-    }
+  for (int64_t j = pair.lo; j < pair.hi; j++)
+    for (int64_t slot = 0; slot < slots; slot++) back_head(at, j / a.heads * slots + slot, j % a.heads, work.score + 4 * slots * j, work);
+}
+
+// One row and head; s has room for 4 numbers a slot.
+template <class T>
+void Attn<T>::back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Work& work) const {
+  const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * slots * e, *q = rec + e * d, *h = at.s[0] + first(row) * ld + e * d;
+  const T *u = at.x[row] + e * d, *v = work.v + row * ld + e * d;
+  T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d, *dh = at.d[0] + first(row) * ld + e * d, mean = 0;
+  for (int64_t k = 0; k < 4 * slots; k += 4) {
+    dots(v, h + k / 4 * ld, u, s[k], s[k + 1], s[k + 3]);
+    s[k + 2] = s[k] + s[k + 1];
+    for (int64_t i = k; i < k + 4; i++) mean += p[i] * s[i];
+  }
+  for (int64_t k = 0; k < 4 * slots; k++) s[k] = p[k] * (s[k] - mean) * scale;  // of the scores
+  back_one<false>(p, s, v, q, h, u, dh, du, dq);
+  for (int64_t k = 1; k < slots; k++) back_one<true>(p + 4 * k, s + 4 * k, v, q, h + k * ld, u, dh + k * ld, du, dq);
+}
+
+// What one slot is to a row's head.
+template <class T>
+template <bool ADD>
+void Attn<T>::back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du, T* dq) const {
+  const T wh = p[0] + p[2], wu = p[1] + p[2], zh = s[0] + s[2], zu = s[1] + s[2], wp = p[3], zp = s[3];
+  int64_t i = 0;
+  for (; i + N<T> <= d; i += N<T>) {
+    V<T> vi = load(v + i), qi = load(q + i), hi = load(h + i), ui = load(u + i), both = wp * vi + zp * qi;
+    store(dh + i, load(dh + i) + wh * vi + zh * qi + both * ui);
+    put<ADD>(du + i, wu * vi + zu * qi + both * hi);
+    put<ADD>(dq + i, zh * hi + zu * ui + zp * (hi * ui));
+  }
+  for (; i < d; i++) {
+    const T both = wp * v[i] + zp * q[i], dui = wu * v[i] + zu * q[i] + both * h[i], dqi = zh * h[i] + zu * u[i] + zp * h[i] * u[i];
+    dh[i] += wh * v[i] + zh * q[i] + both * u[i];
+    du[i] = ADD ? du[i] + dui : dui;
+    dq[i] = ADD ? dq[i] + dqi : dqi;
   }
 }
 
@@ -84,7 +98,7 @@ void Attn<T>::back(int64_t m, const At<T>& at, int64_t at0, Work& work) const {
   at.team.wait();
   gemm<T>(at.slope + 2 * hp, S, Ot, work.v, ld, m, nullptr, at.mine);
   at.team.wait();
-  back_heads(at, at.team.share(m * a.heads), work);
+  back_heads(at, at.team.share(m / slots * a.heads), work);
   at.team.wait();
   gemm<T>(at.slope, S, At_, at.dseen, ld, m, nullptr, at.mine, at.add);
 }

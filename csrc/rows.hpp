@@ -14,12 +14,14 @@ struct Rows {
     std::vector<int64_t> order(a.B);
     for (int64_t b = 0; b < a.B; b++) order[b] = b;
     if (a.lengths) std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) { return a.lengths[i] > a.lengths[j]; });
-    for (int64_t i = part; i < a.B; i += parts) {
-      row.push_back(order[i]);
-      length.push_back(a.lengths ? std::min(std::max<int64_t>(a.lengths[order[i]], 0), a.T) : a.T);
-      this->T = std::max(this->T, length.back());
-    }
-    for (int p = 0; p < part; p++) before += (a.B - p + parts - 1) / parts;
+    const int64_t sequences = a.B / a.slots;  // the slots of one stay together
+    for (int64_t sequence = part; sequence < sequences; sequence += parts)
+      for (int64_t i = sequence * a.slots; i < (sequence + 1) * a.slots; i++) {
+        row.push_back(order[i]);
+        length.push_back(a.lengths ? std::min(std::max<int64_t>(a.lengths[order[i]], 0), a.T) : a.T);
+        this->T = std::max(this->T, length.back());
+      }
+    for (int p = 0; p < part; p++) before += (sequences - p + parts - 1) / parts * a.slots;
   }
   int64_t count() const { return row.size(); }
   int64_t going(int64_t t) const {  // rows that have a step t

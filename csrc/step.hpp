@@ -7,11 +7,12 @@
 
 // One layer, in the words of kernels/_step.py. The order of the weights is in step_cells.hpp.
 struct Step {
-  int64_t cell, wide, D, H, heads, parts, norm;  // wide: double; parts: the bits of attn_rnn.hpp
+  int64_t cell, wide, D, H, heads, parts, norm, slots;  // wide: double; parts: the bits of attn_rnn.hpp
   const void *w[5], *b[5];
 };
 
-// A stack of layers, and one call of it: x (B, D), y (B, H), the others (layers, B, H); c0 and c1 are null where there is no c.
+// A stack of layers, and one call of it: x (B, D), y (B, H), the others (layers, B, H), or (layers, B, slots, H); c0 and c1 are
+// null where there is no c.
 struct Stack {
   const Step* layers;
   int64_t count, B;

@@ -65,72 +65,91 @@ void lstm_step(const Step& a, int64_t hp, const T* x, T* h, T* c, T* room) {
   for (int64_t k = 0; k < hp; k += N<T>) store(h + k, load(o + k) * vtanh(load(seen + k)));
 }
 
-// The attention of one head of d units: out = a C, of the rows h, u, h + u and h * u that `parts` names.
+// The attention of one head of d units: out = a C, of the rows h, u, h + u and h * u of every slot that `parts` names.
+// `p` has room for 4 numbers a slot.
 template <class T>
-inline void step_attention(int64_t parts, int64_t d, const T* q, const T* h, const T* u, T* out) {
-  V<T> s0{}, s1{}, s2{};
-  int64_t i = 0;
-  for (; i + N<T> <= d; i += N<T>) {
-    V<T> v = load(q + i), vh = v * load(h + i), ui = load(u + i);
-    s0 += vh, s1 += v * ui, s2 += vh * ui;
+inline void step_attention(const Step& a, int64_t hp, const T* q, const T* h, const T* u, T* p, T* out) {
+  const int64_t d = a.H / a.heads, slots = a.slots;
+  const T by = T(1) / std::sqrt(T(d));
+  T top = -INFINITY, total = 0;
+  const auto in = [&](int64_t k) { return a.parts >> k % 4 & 1 && (k < 4 || k % 4 != 1); };  // u counts once
+  for (int64_t slot = 0; slot < slots; slot++) {
+    const T* hs = h + slot * hp;
+    V<T> s0{}, s1{}, s2{};
+    int64_t i = 0;
+    for (; i + N<T> <= d; i += N<T>) {
+      V<T> v = load(q + i), vh = v * load(hs + i), ui = load(u + i);
+      s0 += vh, s1 += v * ui, s2 += vh * ui;
+    }
+    T sh = sum<T>(s0), su = sum<T>(s1), sp = sum<T>(s2);
+    for (; i < d; i++) sh += q[i] * hs[i], su += q[i] * u[i], sp += q[i] * hs[i] * u[i];
+    const T s[4] = {sh * by, su * by, (sh + su) * by, sp * by};
+    for (int k = 0; k < 4; k++) {
+      p[4 * slot + k] = s[k];
+      if (in(4 * slot + k)) top = std::max(top, s[k]);
+    }
   }
-  T sh = sum<T>(s0), su = sum<T>(s1), sp = sum<T>(s2);
-  for (; i < d; i++) sh += q[i] * h[i], su += q[i] * u[i], sp += q[i] * h[i] * u[i];
-  const T by = T(1) / std::sqrt(T(d)), s[4] = {sh * by, su * by, (sh + su) * by, sp * by};
-  T p[4], top = -INFINITY, total = 0;
-  for (int k = 0; k < 4; k++)
-    if (parts >> k & 1) top = std::max(top, s[k]);
-  for (int k = 0; k < 4; k++) total += p[k] = parts >> k & 1 ? std::exp(s[k] - top) : T(0);
-  const T wh = (p[0] + p[2]) / total, wu = (p[1] + p[2]) / total, wp = p[3] / total;
-  for (i = 0; i + N<T> <= d; i += N<T>) {
-    V<T> hi = load(h + i), ui = load(u + i);
-    store(out + i, wh * hi + wu * ui + wp * (hi * ui));
+  for (int64_t k = 0; k < 4 * slots; k++) total += p[k] = in(k) ? std::exp(p[k] - top) : T(0);
+  for (int64_t slot = 0; slot < slots; slot++, p += 4, h += hp) {
+    const T wh = (p[0] + p[2]) / total, wu = (p[1] + p[2]) / total, wp = p[3] / total;
+    int64_t i = 0;
+    for (; i + N<T> <= d; i += N<T>) {
+      V<T> hi = load(h + i), ui = load(u + i), now = wh * hi + wu * ui + wp * (hi * ui);
+      store(out + i, slot ? load(out + i) + now : now);
+    }
+    for (; i < d; i++) out[i] = (slot ? out[i] : T(0)) + wh * h[i] + wu * u[i] + wp * h[i] * u[i];
   }
-  for (; i < d; i++) out[i] = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
 }
 
 template <class T>
 void attn_rnn_step(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
   const int64_t H = a.H, d = H / a.heads;
   const T *Wu = (const T*)a.w[0], *Wg = (const T*)a.w[3];
-  T *q = room, *g = room + hp, *o = room + 2 * hp, *n = room + 3 * hp, *aC = n, *u = room + 4 * hp;
+  T *q = room, *g = room + hp, *o = room + 2 * hp, *n = room + 3 * hp, *aC = n, *u = room + 4 * hp, *p = room + 5 * hp;
+  T* after = a.slots == 1 ? h : p + round_up(4 * a.slots, N<T>);  // until all slots have seen what was before
   if (Wu) product<T>(Wu, a.D, H, a.D, x, (const T*)a.b[0], u);
   const T* in = Wu ? u : x;
-  product<T>((const T*)a.w[1], H, H, H, h, (const T*)a.b[1], q);
-  product<T>(Wg, 2 * H, H, H, h, (const T*)a.b[3], g);
-  for (int64_t k = 0; k < a.heads; k++) step_attention<T>(a.parts, d, q + k * d, h + k * d, in + k * d, aC + k * d);
-  product<T>((const T*)a.w[2], H, H, H, aC, (const T*)a.b[2], o);
-  for (int64_t i = 0; i < hp; i += N<T>) {
-    store(o + i, gelu<T>(load(o + i)));
-    store(n + i, a.norm ? load(o + i) + load(h + i) : load(o + i));
+  for (int64_t slot = 0; slot < a.slots; slot++) {
+    const T* own = h + slot * hp;
+    product<T>((const T*)a.w[1], H, H, H, own, (const T*)a.b[1], q);
+    product<T>(Wg, 2 * H, H, H, own, (const T*)a.b[3], g);
+    for (int64_t k = 0; k < a.heads; k++) step_attention<T>(a, hp, q + k * d, h + k * d, in + k * d, p, aC + k * d);
+    product<T>((const T*)a.w[2], H, H, H, aC, (const T*)a.b[2], o);
+    for (int64_t i = 0; i < hp; i += N<T>) {
+      store(o + i, gelu<T>(load(o + i)));
+      store(n + i, a.norm ? load(o + i) + load(own + i) : load(o + i));
+    }
+    product<T>(Wg + H, 2 * H, H, H, o, nullptr, g, true);
+    if (a.norm) normalised<T>(n, H, (const T*)a.w[4], (const T*)a.b[4]);
+    for (int64_t i = 0; i < hp; i += N<T>) {
+      V<T> hi = load(own + i);
+      store(after + slot * hp + i, hi + sigmoid<T>(load(g + i)) * (load(n + i) - hi));
+    }
   }
-  product<T>(Wg + H, 2 * H, H, H, o, nullptr, g, true);
-  if (a.norm) normalised<T>(n, H, (const T*)a.w[4], (const T*)a.b[4]);
-  for (int64_t i = 0; i < hp; i += N<T>) {
-    V<T> hi = load(h + i);
-    store(h + i, hi + sigmoid<T>(load(g + i)) * (load(n + i) - hi));
-  }
+  if (after != h) std::memcpy(h, after, a.slots * hp * sizeof(T));
 }
 
-// One time step of a stack of layers.
+// One time step of a stack of layers. y carries what a layer gives to the next.
 template <class T>
 void step_layers(const Call& call) {
   typedef void (*One)(const Step&, int64_t, const T*, T*, T*, T*);
   static const One cells[] = {rnn_step<T>, gru_step<T>, lstm_step<T>, attn_rnn_step<T>};
   const Step* layers = call.stack->layers;
-  const int64_t B = call.stack->B, count = call.stack->count, H = layers->H, hp = (H + N<T> - 1) / N<T> * N<T>;
-  T *h1 = (T*)call.h1, *h = step_room<T>(10 * hp), *c = h + hp, *room = c + hp;
+  const int64_t B = call.stack->B, count = call.stack->count, H = layers->H, slots = layers->slots, hp = round_up(H, N<T>);
+  T *h = step_room<T>((9 + 2 * slots) * hp + round_up(4 * slots, N<T>)), *c = h + slots * hp, *room = c + hp;
   for (int64_t l = 0; l < count; l++) {
     const Step& a = layers[l];
-    const T* x = l ? h1 + (l - 1) * B * H : (const T*)call.x;
     for (int64_t b = 0; b < B; b++) {
-      const int64_t at = (l * B + b) * H;
-      std::memcpy(h, (const T*)call.h0 + at, H * sizeof(T));
+      const int64_t at = (l * B + b) * slots * H;
+      const T* x = l ? (T*)call.y + b * H : (const T*)call.x + b * a.D;
+      for (int64_t i = 0; i < slots; i++) std::memcpy(h + i * hp, (const T*)call.h0 + at + i * H, H * sizeof(T));
       if (call.c0) std::memcpy(c, (const T*)call.c0 + at, H * sizeof(T));
-      cells[a.cell](a, hp, x + b * a.D, h, c, room);
-      std::memcpy(h1 + at, h, H * sizeof(T));
+      cells[a.cell](a, hp, x, h, c, room);
+      for (int64_t i = 0; i < slots; i++) std::memcpy((T*)call.h1 + at + i * H, h + i * hp, H * sizeof(T));
       if (call.c0) std::memcpy((T*)call.c1 + at, c, H * sizeof(T));
+      for (int64_t i = 1; i < slots; i++)
+        for (int64_t j = 0; j < hp; j += N<T>) store(h + j, load(h + j) + load(h + i * hp + j));
+      std::memcpy((T*)call.y + b * H, h, H * sizeof(T));
     }
   }
-  std::memcpy(call.y, h1 + (count - 1) * B * H, B * H * sizeof(T));
 }

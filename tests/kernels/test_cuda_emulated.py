@@ -133,6 +133,17 @@ def test_what_lies_past_a_length_does_not_matter(kernel):
         assert torch.equal(value, again[name]), name
 
 
+def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(attn_rnn_graph, "STEPS", 4)  # of the second chunk, two steps are past the end
+    cell = cell_of(16, 2)
+    job = job_of(cell, 2, 6, FP32)
+    weigh = torch.randn(2, 6, 16).double(), torch.randn(2, 16).double()
+    wrong = replace(job, x=job.x * torch.nan)
+    found, _, again = (everything(attn_rnn_graph.run, cell, j, weigh) for j in (job, wrong, job))
+    for name, value in found.items():
+        assert torch.equal(value, again[name]), name
+
+
 FAULTS = {
     "no barrier before the first product": ("    l.wait();\n    arrived();", "    arrived();"),
     "no barrier before the second product": (

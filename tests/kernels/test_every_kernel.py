@@ -21,10 +21,12 @@ from seqloom.weights import bound
 NAMED = [
     name
     for name in kernel.known()
-    if not name.startswith("any_") and not name.endswith(("_cuda", "_cluster", "_grid", "_graph"))
+    if not name.startswith("any_") and not name.endswith(("_cuda", "_row", "_cluster", "_grid", "_graph"))
 ]
 ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
 WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time
+
+SHORT = ((1, 1, 3, 4), (2, 1, 5, 12), (9, 6, 16, 36), (3, 5, 7, 20))  # of kernel.SHAPES; the loop is slow with slots
 
 
 def of_cell(names):
@@ -97,11 +99,15 @@ def test_a_kernel_passes_the_public_check_in_float64(name):
         {"norm": False},
         {"context": ("h*x",)},
         {"context": ("x", "h+x")},
+        {"slots": 3},
+        {"slots": 2, "heads": 2, "context": ("h", "x"), "norm": False},
     ],
 )
 @pytest.mark.xdist_group("attn_rnn")
 @pytest.mark.parametrize("kernel", ["cpu", pytest.param("manual", marks=pytest.mark.slow)])
-def test_every_setting_of_attn_rnn_is_in_its_kernels(kernel, settings):
+def test_every_setting_of_attn_rnn_is_in_its_kernels(monkeypatch, kernel, settings):
+    if "slots" in settings:
+        monkeypatch.setattr(checking, "SHAPES", SHORT)
     check_kernel(f"attn_rnn_{kernel}", "attn_rnn", **settings)
 
 
@@ -218,6 +224,8 @@ def test_the_engine_is_right_for_older_processors(capability):
 from seqloom.testing import check_kernel, kernel
 kernel.SHAPES = (*kernel.SHAPES[:2], (9, 17, 16, 36), kernel.SHAPES[3], (7, 5, 32, 64))  # shorter ones
 [check_kernel(name + "_cpu", name) for name in {ENGINE}]
+kernel.SHAPES = {SHORT}
+check_kernel("attn_rnn_cpu", "attn_rnn", slots=3)
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})
 

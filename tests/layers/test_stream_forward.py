@@ -34,7 +34,6 @@ def test_a_step_with_gradients_has_them(ran):
         {"cell": "min_gru"},
         {"cell": "gru", "reset_after": False},
         {"cell": "lstm", "proj_size": 4},
-        {"cell": "attn_rnn", "slots": 2},
         {"cell": "rnn", "nonlinearity": "gelu"},
         {"cell": "gru", "kernel": "loop"},
         {"cell": "gru", "check": True},

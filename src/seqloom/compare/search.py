@@ -59,8 +59,8 @@ class Comparison:
         yield from self._planned([self.work.baseline(name) for name in baselines(self.task)])
         yield from self._screened()
         assert self.plan is not None
-        finals = [trials[seed] for seed in range(self.plan.seeds) for trials in self.finalists]
-        yield from self._each([self.work.trial(trial, self.plan, self.plan.steps, test=True) for trial in finals])
+        finals = [trial for trials in self.finalists for trial in trials]
+        yield from self._trained(finals, self.plan.steps, test=True)
         for name in self.trials:  # one after the other, alone on the machine
             trials = [t for t in self.trials[name] if self.last(t)]
             yield from self._each([self.work.latency(min(trials, key=self.rank_of))] if trials else [])
@@ -90,6 +90,12 @@ class Comparison:
         """These, and then nothing until they are done."""
         yield from jobs
         yield from self._until(jobs)
+
+    def _trained(self, trials: Sequence[Trial], steps: int, test: bool = False) -> Jobs:
+        """Seed by seed, so that a comparison that is cut short has all models; slow ones first, or one ends alone."""
+        assert self.plan is not None
+        ordered = sorted(trials, key=lambda trial: (trial.seed, -self.speeds[trial.candidate.name].step))
+        yield from self._each([self.work.trial(trial, self.plan, steps, test=test) for trial in ordered])
 
     def _until(self, jobs: Sequence[Job]) -> Jobs:
         while any(job.key not in self.results for job in jobs):
@@ -168,7 +174,7 @@ class Comparison:
         else:
             yield from self._tried()
             best = self._best(self.plan.first)[: self.plan.halved]
-            yield from self._each([self.work.trial(trial, self.plan, self.plan.second) for trial in best])
+            yield from self._trained(best, self.plan.second)
             second = {trial_key(trial, self.plan.second): trial for trial in best}
             best = sorted((t for k, t in second.items() if self._value(k)), key=self.rank_of)
         seeds = range(self.plan.seeds)
@@ -180,7 +186,7 @@ class Comparison:
         """All first trials; with --tune, waves of proposals that follow from those before."""
         assert self.plan is not None
         first, rates = self.plan.first, self.plan.rates
-        yield from self._each([self.work.trial(t, self.plan, first) for trials in self.trials.values() for t in trials])
+        yield from self._trained([t for trials in self.trials.values() for t in trials], first)
         while any(len(trials) < rates for trials in self.trials.values()):
             new = []
             for name, trials in self.trials.items():
@@ -189,7 +195,7 @@ class Comparison:
                 fresh = [t for t in self._new(self.candidates[name], more) if t.key not in {o.key for o in trials}]
                 trials.extend(fresh or trials[:1])  # a proposal that repeats another counts, and costs nothing
                 new += fresh
-            yield from self._each([self.work.trial(t, self.plan, first) for t in {t.key: t for t in new}.values()])
+            yield from self._trained(list({t.key: t for t in new}.values()), first)
 
     def _new(self, candidate: Candidate, choices: Sequence[Choice]) -> list[Trial]:
         found = []

@@ -129,8 +129,9 @@ class Back(Chunk):
         if self.reset is not None and self.start is not None:
             torch.where(self.reset[:-1].unsqueeze(-1), self.start, self.past, out=self.past)
         torch.mul(self.past, 1.0 if self.mask is None else self.mask, out=self.seen)
-        over = torch.arange(self.steps, device=self.device).unsqueeze(1) >= self.left
-        self.u.masked_fill_(over.unsqueeze(-1), 0)  # what lies past a length may be anything, and 0 times NaN is NaN
+        over = (torch.arange(self.steps, device=self.device).unsqueeze(1) >= self.left).unsqueeze(-1)
+        for plane in (self.u, self.past, self.seen):  # past a length lies anything, also of calls before; 0 times NaN is NaN
+            plane.masked_fill_(over, 0)
 
     def launch(self) -> None:
         rows, H = self.steps * self.B, self.setting.hidden

@@ -33,15 +33,15 @@ class Plan:
     reset: Tensor | None
 
 
-def why_not(cell: Any, job: Job, types: Collection[torch.dtype], heads: int) -> str | None:
-    """What every kernel of AttnRNN for a GPU asks for."""
+def why_not(cell: Any, job: Job, types: Collection[torch.dtype], heads: int, slots: bool = False) -> str | None:
+    """What every kernel of AttnRNN for a GPU asks for; `slots`: it has several."""
     dtype = autocast_dtype("cuda") or job.x.dtype
     if not job.x.is_cuda:
         return "it is for CUDA tensors"
     if dtype not in types:
         names = " or ".join(str(t).removeprefix("torch.") for t in types)
         return f"it computes in {names}, not {str(dtype).removeprefix('torch.')}"
-    if cell.slots > 1:
+    if cell.slots > 1 and not slots:
         return "it has one slot"
     if cell.heads > heads:
         return f"it takes up to {heads} heads, not {cell.heads}"

@@ -28,7 +28,7 @@ class Args(ctypes.Structure):
     """csrc/args.h."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("B", "T", "H", "columns", "heads", "parts", "kind")),
+        *((name, ctypes.c_int64) for name in ("B", "T", "H", "columns", "heads", "parts", "kind", "slots")),
         *(("lengths", _one), ("reset", _one), ("x", _one), ("s0", _two)),
         *(("start", _two), ("mask", _one), ("keep", _two), ("w", _eight)),
         *(("y", _one), ("c", _one), ("s1", _two), ("saved", _one)),
@@ -100,10 +100,13 @@ class Crew(NamedTuple):
     columns: bool
 
 
-def crew_for(batch: int, hidden: int) -> Crew:
-    """Columns where rows are too few, or where each thread would read large weights for a few rows."""
+def crew_for(batch: int, hidden: int, slots: int = 1) -> Crew:
+    """Columns where rows are too few, or where each thread would read large weights for a few rows.
+
+    So many rows of the batch as there are slots stay together.
+    """
     most = torch.get_num_threads()
-    rows, columns = min(most, batch // ROWS_A_THREAD), min(most, hidden // COLUMNS_A_THREAD)
+    rows, columns = min(most, batch // max(ROWS_A_THREAD, slots)), min(most, hidden // COLUMNS_A_THREAD)
     slow = hidden >= LARGE and batch <= MANY_ROWS * columns
     if columns > 1 and (rows < 2 or (slow and rows <= columns)):
         return Crew(columns, True)

@@ -25,7 +25,7 @@ def run_cpu(
     start = bound(cell, w).start(job.x) if job.reset is not None else (None,) * len(state)
     asked = _Asked(
         name,
-        kind,
+        {"slots": 1} | kind,
         None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
         None if job.reset is None else job.reset.contiguous(),
         None if job.mask is None else job.mask.to(x.dtype).contiguous(),
@@ -54,7 +54,7 @@ class _Asked:
     def args(self, k: int, given: Sequence[Maybe], crew: Crew) -> Args:
         x, h = given[0], given[1]
         assert x is not None and h is not None
-        args = Args(x.shape[0], x.shape[1], h.shape[1], crew.columns, **self.kind)
+        args = Args(x.shape[0], x.shape[1], h.shape[-1], crew.columns, **self.kind)
         fill(args, lengths=self.lengths, reset=self.reset, mask=self.mask, keep=self.keep)
         return fill(args, x=x, s0=given[1 : 1 + k], start=given[1 + k : 1 + 2 * k], w=given[1 + 2 * k :])
 
@@ -65,8 +65,8 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, asked: _Asked, k: int, *given: Any) -> tuple[Tensor, ...]:
         x, h = given[0], given[1]
-        (B, T), H = x.shape[:2], h.shape[1]
-        crew, train = crew_for(B, H), any(ctx.needs_input_grad)
+        (B, T), H = x.shape[:2], h.shape[-1]
+        crew, train = crew_for(B, H, asked.kind["slots"]), any(ctx.needs_input_grad)
         args = asked.args(k, given, crew)
         y, last = asked.room(x, B, T, H), [torch.empty_like(s) for s in given[1 : 1 + k]]
         c = asked.room(x, B, T, H) if train and k > 1 else None

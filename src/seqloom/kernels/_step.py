@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,14 +34,14 @@ CELLS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "attn_rnn": (3, 1, ("heads", "context", "norm", "slots")),
 }
 NO_MEMORY = "the CPU engine had no memory for a step"
-LIMITS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,), "slots": (1,)}
+LIMITS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,)}
 
 
 class Record(ctypes.Structure):
     """Step of csrc/step.hpp."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("cell", "wide", "D", "H", "heads", "parts", "norm")),
+        *((name, ctypes.c_int64) for name in ("cell", "wide", "D", "H", "heads", "parts", "norm", "slots")),
         ("w", ctypes.c_void_p * 5),
         ("b", ctypes.c_void_p * 5),
     ]
@@ -70,8 +71,9 @@ def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
     for setting, known in LIMITS.items():
         if setting in CELLS[cell.name][2] and getattr(cell, setting) not in known:
             return f"the engine's step has no {setting}={getattr(cell, setting)!r}"
-    if cell.hidden_size > SIZE:
-        return f"the engine's step runs on one core, too slow above {SIZE} units"
+    slots = getattr(cell, "slots", 1)
+    if cell.hidden_size > (most := int(SIZE / math.sqrt(slots))):
+        return f"the engine's step runs on one core, too slow above {most} units" + (slots > 1) * f" of {slots} slots"
     own = _own(cell, home)
     for name, w in own.items():
         if type(w) not in (Tensor, nn.Parameter):
@@ -139,8 +141,10 @@ class Stack:
         rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, function()
         if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not 1 <= rows.numel() <= ROWS:
             return _pass
+        m: int = getattr(self.cells[0], "slots", 1)
+        slots = () if m == 1 else (m,)
         y_like = torch.empty(*rows, H, dtype=dtype, device="cpu")
-        h_like = torch.empty(len(self.cells), *rows, H, dtype=dtype, device="cpu")
+        h_like = torch.empty(len(self.cells), *rows, *slots, H, dtype=dtype, device="cpu")
         whole = Whole(ctypes.addressof(self.records), len(self.cells), rows.numel())
         self.alive.append(whole)
         stack, h_shape = ctypes.addressof(whole), h_like.shape
@@ -188,8 +192,14 @@ def _pass(x: Tensor, hx: Any) -> None:
 def _record(cell: Cell, own: dict[str, Tensor]) -> Record:
     kind = CELLS[cell.name][0]
     record = Record(kind, next(iter(own.values())).dtype == torch.float64, cell.input_size, cell.hidden_size)
+    record.slots = 1
     if cell.name == "attn_rnn":
-        record.heads, record.parts, record.norm = cell.heads, sum(PARTS[part] for part in cell.context), cell.norm
+        record.slots, record.heads, record.parts, record.norm = (
+            cell.slots,
+            cell.heads,
+            sum(PARTS[part] for part in cell.context),
+            cell.norm,
+        )
     else:
         record.norm = cell.nonlinearity == "relu" if cell.name == "rnn" else cell.name.startswith("ln_")
     for places, names in zip((record.w, record.b), _attention if kind == 3 else _gates, strict=True):

@@ -64,7 +64,7 @@ VARIANTS = {
     "chrono": Variant(start="chrono"),
 }
 BESIDE = ("gru", "lstm", "ln_gru", "ln_lstm")
-STEP_BY_STEP = ("residual, no LayerNorm", "2 slots", "ln_gru", "ln_lstm")  # no fused kernel: short sequences alone
+STEP_BY_STEP = ("residual, no LayerNorm", "2 slots", "ln_gru", "ln_lstm")  # slow on a GPU: short sequences alone
 FAST = tuple(name for name in (*VARIANTS, *BESIDE) if name not in STEP_BY_STEP)
 
 
