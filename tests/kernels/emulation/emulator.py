@@ -52,5 +52,6 @@ def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL
         Path(folder, "kernel.cpp").write_text("".join(f'#include "{HERE / name}"\n' for name in headers) + text)
         macros = [f"-D{name}={value}" for name, value in settings]
         flags = ["-O0", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-w"]  # compiling is most of the time
+        flags.append("-fno-gnu-unique")  # or the next library finds what one left behind
         subprocess.run([str(COMPILER), *flags, *macros, "kernel.cpp", "-o", "kernel.so"], check=True, cwd=folder)
         return ctypes.CDLL(str(Path(folder, "kernel.so")))
