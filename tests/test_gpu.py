@@ -2,12 +2,14 @@
 
 import copy
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 import seqloom
 import seqloom.cells
+import seqloom.layers.recurrent
 from seqloom.cell import Cell
 
 pytestmark = pytest.mark.gpu
@@ -135,3 +137,28 @@ def test_weights_lie_in_one_piece_wherever_the_layer_goes(kind):
     before = layer.weight_hh_l0.detach().clone()
     layer.flatten_parameters()
     assert torch.equal(layer.weight_hh_l0, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("lstm", torch.float32)]
+)
+def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, monkeypatch):
+    layer = seqloom.Recurrent(name, 64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=dtype)
+    x = torch.randn(9, 200, 64, device="cuda", dtype=dtype, requires_grad=True)
+
+    def found():
+        y, _ = layer(x)
+        return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
+
+    at_once = found()
+    monkeypatch.setattr(seqloom.layers.recurrent, "beside", lambda _: nullcontext(nullcontext()))
+    for a, b in zip(at_once, found(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_both_directions_at_once_in_a_cuda_graph():
+    layer = seqloom.AttnRNN(64, 64, bidirectional=True, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(9, 200, 64, device="cuda", dtype=torch.bfloat16)
+    call = torch.cuda.make_graphed_callables(lambda x: layer(x)[0], (x,), num_warmup_iters=3)
+    for _ in range(2):
+        torch.testing.assert_close(call(x), layer(x)[0])

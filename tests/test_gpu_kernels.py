@@ -17,6 +17,7 @@ KERNELS = [
     *(("attn_rnn_cuda", t) for t in (BF16, FP16)),
     *((f"attn_rnn_{name}", t) for name in ("cluster", "graph") for t in (BF16, FP16, FP32)),
     *(("attn_rnn_grid", t) for t in (BF16, FP16)),
+    ("attn_rnn_row", FP32),
 ]
 GRID = ((1024, BF16), (800, FP16))
 GATED = ("gru", "ln_gru", "lstm", "ln_lstm")

@@ -83,7 +83,7 @@ def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
 
 
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "CHUNK", 2 * 2 * 32)
+    monkeypatch.setattr(_attn_rnn_cluster_back, "LARGE", 2 * 2 * 32)
     cell = cell_of(32, 4)
     job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2
@@ -115,33 +115,42 @@ def test_what_lies_past_a_length_does_not_matter():
 
 FAULTS = {
     "no barrier between the parts of q": (
-        "b.put_part(c);\n    wait_block();\n    if (b.works) {\n      float q[2]",
-        "b.put_part(c);\n    if (b.works) {\n      float q[2]",
+        "b.gather(g);\n      if (b.mine(g)) {\n        float q[2]",
+        "if (b.mine(g)) {\n        float q[2]",
     ),
     "the state taken before it came": (
-        "    b.take(FIRST, parity);\n    product(c, Wq, FIRST, b);",
-        "    product(c, Wq, FIRST, b);",
+        "b.take(FIRST, parity, g);\n      product(c, Wq",
+        "product(c, Wq",
     ),
     "sent after the last step": ("if (t + 1 < end) begin();", "begin();"),
     "sums over a row not expected": ("b.expect_all(THIRD);", "b.expect_all(-1);"),
     "no wait for the other blocks of a head": (
-        "if constexpr (CROSSED) await(barrier(HEAD), parity); else wait_warp();",
+        "if constexpr (CROSSED) await(barrier(HEAD, team), parity); else wait_warp();",
         "wait_warp();",
     ),
     "ds taken before it came": (
-        "product(back, Wh, FIRST, b);  // needed much later\n    b.take(SECOND, parity);",
-        "product(back, Wh, FIRST, b);",
+        "b.take(SECOND, parity, i);",
+        "",
     ),
-    "no barrier between the parts of W_q^T dq": ("b.put_part(back);\n    wait_block();", "b.put_part(back);"),
+    "no barrier between the parts of W_q^T dq": (
+        "b.put_part(back[i], i);\n      b.gather(i);",
+        "b.put_part(back[i], i);",
+    ),
+    "sent to the barrier of the other team": (
+        "peer + at_barrier(buffer, team), w);",
+        "peer + at_barrier(buffer, 0), w);",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    if "team" in fault:
+        monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
     cell = cell_of(80, 1)
     try:
-        ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 2, 3, BF16), BF16)
+        ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 10 if "team" in fault else 2, 3, BF16), BF16)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

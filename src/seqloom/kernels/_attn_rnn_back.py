@@ -51,7 +51,7 @@ class Chunk:
         inside.steps = reverse.steps = steps
         sums.rows, sums.first = rows, int(self.first)
         at_once = _cuda.multiprocessors(self.device) * max(1, LARGEST // setting.hidden)  # each loads the weights once
-        setting.inside.launch(inside, min(at_once, -(-rows // 8)), self.device)
+        setting.inside.launch(inside, min(at_once, -(-rows // (8 * setting.teams))), self.device)
         setting.reverse.launch(reverse, -(-self.B // 8), self.device)
         setting.sums.launch(sums, self.parts, self.device)
         self._add_products()

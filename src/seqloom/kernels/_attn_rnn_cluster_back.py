@@ -26,12 +26,14 @@ Reverse = record(
 )
 
 
-CHUNK = 1 << 22  # numbers in one of a chunk's planes
+SMALL, LARGE = 1 << 18, 1 << 22  # numbers in one of a chunk's planes: fewer are not worth their launches
+CHUNKS = 4  # of a sequence that is neither: their planes are half of what a layer holds anyway
 
 
 def steps(B: int, T: int, H: int) -> int:
     """How many make a chunk."""
-    return min(T, max(1, CHUNK // (B * H)))
+    wanted = -(-T // CHUNKS) * B * H
+    return min(T, max(1, min(LARGE, max(SMALL, wanted)) // (B * H)))
 
 
 class Chunk(_attn_rnn_back.Chunk):

@@ -60,7 +60,7 @@ class Division:
         buffers = 3 * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
         sums = 16 * R * pieces * (self.cluster if crossed else 1) + 8 * R * self.cluster
         weights = self.kept * self.warps * self.deep * 2 * size * 128
-        return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 32 + weights
+        return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 4 * R + weights
 
 
 def feasible(hidden: int, head: int, size: int, rows: int) -> list[Division]:

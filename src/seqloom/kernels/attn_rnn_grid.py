@@ -63,12 +63,14 @@ class GridCode(Code):
     rows: int  # of the batch that a group carries
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """With as many groups as a batch of B takes, or as the GPU has room for, one turn after the other."""
+        """With all groups that the GPU has room for, one turn after the other: the fewer rows each has, the less it sends."""
         room = groups(self.cluster, device)
         for begin in range(0, B, self.rows * room):
-            count = min(room, -(-(B - begin) // self.rows))
+            each = min(self.rows, -(-(B - begin) // room))
+            count = min(room, -(-(B - begin) // each))
             packets = torch.zeros(count * self.rows * PACKETS, 4, dtype=torch.int32, device=device)
-            self.launch(_exchanged(type(arguments))(arguments, packets.data_ptr(), begin), self.cluster * count, device)
+            told = _exchanged(type(arguments))(arguments, packets.data_ptr(), begin, each)
+            self.launch(told, self.cluster * count, device)
 
     def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
@@ -102,7 +104,7 @@ def code(setting: Setting, name: str, rows: int) -> GridCode:
 
 @cache
 def _exchanged(kind: type[ctypes.Structure]) -> type[ctypes.Structure]:
-    return record("Exchanged", [("given", kind), "packets", ("begin", ctypes.c_int)])
+    return record("Exchanged", [("given", kind), "packets", ("begin", ctypes.c_int), ("each", ctypes.c_int)])
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -16,6 +17,7 @@ from seqloom.errors import InputError
 from seqloom.init import Init
 from seqloom.job import Job, turn
 from seqloom.kernels._cudnn import keep_together
+from seqloom.layers.beside import beside
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
 from seqloom.layers.states import aside, fits, states_in, states_out
@@ -136,13 +138,15 @@ class Recurrent(Streaming):
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            outputs = []
-            for way in range(ways):
-                cell, own = self.cell_at(layer * ways + way), x.to(weight.dtype)
-                state = cell.start(own) if states is None else states[layer * ways + way]
-                y, end = self._one(run, cell, Job(own, state, batch.lengths, flags, dt), bool(way))
-                outputs.append(y)
-                ends.append(end)
+            x, outputs = x.to(weight.dtype), []
+            with beside(x) if ways == 2 else nullcontext(nullcontext()) as second:
+                for way in range(ways):
+                    with second if way else nullcontext():
+                        cell = self.cell_at(layer * ways + way)
+                        state = cell.start(x) if states is None else states[layer * ways + way]
+                        y, end = self._one(run, cell, Job(x, state, batch.lengths, flags, dt), bool(way))
+                    outputs.append(y)
+                    ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
         return batch.restore(x), states_out(ends, batch)
 

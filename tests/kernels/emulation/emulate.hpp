@@ -161,6 +161,10 @@ inline int blocks() { return gpu::blocks; }
 inline u32 shared_memory() { return gpu::rank() * gpu::room; }
 inline void wait_block() { gpu::wait(gpu::whole[gpu::rank()], gpu::threads); }
 inline void wait_some(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
+inline void arrive_some(int name, int threads) {
+  gpu::Barrier &b = gpu::named[gpu::rank()][name];
+  if (++b.waiting == threads) { b.waiting = 0; b.round++; }
+}
 inline void wait_warp() { gpu::meet(); }
 template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   auto &warp = gpu::operands[gpu::warp()];
@@ -237,11 +241,16 @@ inline float get_shared(u32 at) { float v = 0; get_words(&v, 1, at); return v; }
 inline void get_shared(float &v, float &w, u32 at) { float r[2] = {}; get_words(r, 2, at); v = r[0]; w = r[1]; }
 inline void get_shared(float (&v)[4], u32 at) { get_words(v, 4, at); }
 inline void put_shared(u32 at, const u32 (&v)[4]) { if (gpu::fits(at, 16, 16)) memcpy(&gpu::memory[at], v, 16); gpu::give_way(); }
+inline void put_shared(u32 at, const float (&v)[4]) { put_words(at, v[0], v[1], v[2], v[3]); }
 inline void get_shared(u32 (&v)[4], u32 at) { if (gpu::fits(at, 16, 16)) memcpy(v, &gpu::memory[at], 16); gpu::give_way(); }
 inline void ask_global(const void *from) { (void)*(const volatile char *)from; }
 inline void get_global(float &v, float &w, const float *from) {
   if ((uintptr_t)from % 8) gpu::fail("global memory: misaligned load");
   v = from[0]; w = from[1];
+}
+inline void get_global(float (&v)[4], const float *from) {
+  if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
+  memcpy(v, from, 16);
 }
 inline void get_global(u32 (&v)[4], const u16 *from) {
   if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");

@@ -2,7 +2,7 @@
 // while another is on its way to the same place is an error.
 #define CLUSTER_KERNEL(name, Args, threads, size) static void name(const Exchanged<Args> &a)
 struct alignas(16) Packet { u32 word[4]; };
-template <class Args> struct Exchanged : Args { Packet *packets; int begin; };
+template <class Args> struct Exchanged : Args { Packet *packets; int begin, each; };
 constexpr int PATIENCE = 20000;
 
 namespace gpu {

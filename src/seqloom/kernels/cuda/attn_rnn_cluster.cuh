@@ -8,26 +8,30 @@ constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in 
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
 // Shared memory: parts of sums, three buffers, then what all kernels have, and weights that no register holds.
 constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + 3 * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
-constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32;
+constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
-constexpr int HEAD = 3;                                         // barriers: of what is shared in a step, and of the sums over heads
+constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
 constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
 
 struct Block : Units {
   int from, to;  // the blocks that share heads with this one
-  template <class Args> DEV Block(const Args &) : Units(0) {
+  int teams;     // that have rows
+  template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
+    teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
+    works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
   }
-  DEV u32 barrier(int which) const { return memory + AT_BARRIERS + 8 * which; }
+  DEV u32 at_barrier(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
+  DEV u32 barrier(int which, int g) const { return memory + at_barrier(which, g); }
 
   // Zeros where no unit is, barriers, and every block at this point.
   DEV void open() const {
     for (int i = thread; i < 3 * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
     if (thread == 0) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) make_barrier(barrier(i));
+      for (int i = 0; i < 4 * TEAMS; i++) make_barrier(barrier(i, 0));
       show_barriers();
     }
     wait_cluster();
@@ -37,15 +41,20 @@ struct Block : Units {
   DEV void expect_all(int with_sums) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
-      for (int i = 0; i < 3; i++) expect(barrier(i), ROWS * SIZE * H + (NORM && i == with_sums ? STATISTICS : 0));
-      if constexpr (CROSSED) expect(barrier(HEAD), (to - from + 1) * PIECES * ROWS * 12);
+      for (int g = 0; g < TEAMS; g++)
+        if (g < teams) {
+#pragma unroll
+          for (int i = 0; i < 3; i++) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
+          if constexpr (CROSSED) expect(barrier(HEAD, g), (to - from + 1) * PIECES * 8 * 12);
+        }
     }
   }
-  // Until all of a buffer is there.
-  DEV void take(int buffer, u32 parity) const {
+  // Until all of a team's rows of a buffer are there.
+  DEV void take(int buffer, u32 parity, int g) const {
     if constexpr (CLUSTER == 1) wait_block();
-    else await(barrier(buffer), parity);
+    else await(barrier(buffer, g), parity);
   }
+  DEV void gather(int g) const { Units::gather(mine(g), 1 + g); }
   // Two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
 #if FORMAT == 2 && TF32
@@ -64,7 +73,7 @@ struct Block : Units {
           float w[4];
           const u32 peer = in_block(memory, other);
           get_shared(w, stage + 16 * piece);
-          send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece, peer + AT_BARRIERS + 8 * buffer, w);
+          send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece, peer + at_barrier(buffer, team), w);
         }
       }
       wait_warp();
@@ -81,7 +90,10 @@ struct Block : Units {
   DEV void share_number(int buffer, float s) const {
     const u32 at = AT_STATISTICS + 4 * ((rank * ROWS + column) * 2 + (lane >> 4));
     if constexpr (CLUSTER == 1) { if ((lane & 15) == 0) put_shared(memory + at, s); }
-    else if ((lane & 15) < CLUSTER) send(in_block(memory, lane & 15) + at, in_block(memory, lane & 15) + AT_BARRIERS + 8 * buffer, s);
+    else if ((lane & 15) < CLUSTER) {
+      const u32 peer = in_block(memory, lane & 15);
+      send(peer + at, peer + at_barrier(buffer, team), s);
+    }
   }
   // Sums of two over all units of this row, in two steps: of this block to all blocks, then over the blocks.
   DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, over_lanes(v, w)); }
@@ -123,8 +135,8 @@ struct Block : Units {
       spread(mean, r);
     }
   }
-  // Sums of three over the units of the lane's head.
-  DEV void head_sums(float (&s)[PER][3], const float (&p)[3][2], u32 parity) const {
+  // Sums of three over the units of the lane's head, in two steps: what this block has of them to the others, then over the blocks.
+  DEV void share_scores(const float (&p)[3][2]) const {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
@@ -132,10 +144,15 @@ struct Block : Units {
       const u32 at = AT_SCORES + 4 * (((CROSSED ? rank * PIECES : 0) + j) * 4 * ROWS + column * 4 + which);
       if constexpr (CROSSED) {
         if (lane < 24)
-          for (int other = from + (lane & 7); other <= to; other += 8) send(in_block(memory, other) + at, in_block(memory, other) + AT_BARRIERS + 8 * HEAD, sum);
+          for (int other = from + (lane & 7); other <= to; other += 8) {
+            const u32 peer = in_block(memory, other);
+            send(peer + at, peer + at_barrier(HEAD, team), sum);
+          }
       } else if (lane < 24 && lane % 8 == 0) put_shared(memory + at, sum);
     }
-    if constexpr (CROSSED) await(barrier(HEAD), parity); else wait_warp();
+  }
+  DEV void get_scores(float (&s)[PER][3], u32 parity) const {
+    if constexpr (CROSSED) await(barrier(HEAD, team), parity); else wait_warp();
 #pragma unroll
     for (int e = 0; e < PER; e++) {
       const int head = (unit + e) / D, first = CROSSED ? head * D / UNITS : 0, last = CROSSED ? (head * D + D - 1) / UNITS : 0;
@@ -170,14 +187,14 @@ DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const B
   w[2] = there ? get_global(p + 8) : 0u; w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
 #endif
 }
-// A warp's slice of 8 rows of a buffer, as B.
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int n, int from, const Block &b) {
+// A warp's slice of a team's rows of a buffer, as B.
+template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
 #if FORMAT == 2
-  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * n + b.row) * ROW + 64 * (b.slice * DEEP + from) + 16 * b.pair;
+  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + b.row) * ROW + 64 * (b.slice * DEEP + from) + 16 * b.pair;
 #pragma unroll
   for (int k = 0; k < SOME; k++) get_shared(v[k], at + 64 * k);
 #else
-  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * n + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
+  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
 #pragma unroll
   for (int k = 0; k + 1 < SOME; k += 2) load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
   if constexpr (SOME % 2) load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);

@@ -59,22 +59,30 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   for (int t = 0; t < end; t++) {
     const u32 parity = t & 1;
     b.expect_all(THIRD);
-    Sums c = {}, gate = {};
+    Sums gate[TEAMS] = {};
     float s[2], o[2] = {}, z[2];
     from_pair(x[0], x[1], next_x);
     if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
     fetch(t + 1);
     look(t + 1);
-    b.take(FIRST, parity);
-    product(c, Wq, FIRST, b);
-    b.put_part(c);
-    wait_block();
-    if (b.works) {
-      float q[2], p[3][2], sum[PER][3], aC[2];
-      b.get_sum(q, bq);
+    EACH_TEAM(g, b) {
+      Sums c = {};
+      b.take(FIRST, parity, g);
+      product(c, Wq, FIRST, b, g);
+      b.put_part(c, g);
+      b.gather(g);
+      if (b.mine(g)) {
+        float q[2], p[3][2];
+        b.get_sum(q, bq);
 #pragma unroll
-      for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
-      b.head_sums(sum, p, parity);
+        for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
+        b.share_scores(p);
+      }
+      product(gate[g], Wh, FIRST, b, g);  // needed much later
+    }
+    if (b.works) {
+      float sum[PER][3], aC[2];
+      b.get_scores(sum, parity);
 #pragma unroll
       for (int e = 0; e < PER; e++) {
         float w[4];
@@ -84,40 +92,43 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       }
       b.share(SECOND, to_pair(aC[0], aC[1]));
     }
-    product(gate, Wh, FIRST, b);  // needed much later
-    b.take(SECOND, parity);
-    clear(c);
-    product(c, Wo, SECOND, b);
-    b.put_part(c);
-    wait_block();
-    if (b.works) {
-      b.get_sum(s, bo);
+    EACH_TEAM(g, b) {
+      Sums c = {};
+      b.take(SECOND, parity, g);
+      product(c, Wo, SECOND, b, g);
+      b.put_part(c, g);
+      b.gather(g);
+      if (b.mine(g)) {
+        b.get_sum(s, bo);
 #pragma unroll
-      for (int e = 0; e < 2; e++) { o[e] = b.there ? gelu(s[e]) : 0.f; z[e] = o[e] + h[e]; }
-      b.share(THIRD, to_pair(o[0], o[1]));
-      if constexpr (NORM) b.share_spread(THIRD, z);
-    }
-    b.take(THIRD, parity);
-    product(gate, Wc, THIRD, b);
-    b.put_part(gate);
-    float mean = 0.f, r = 1.f;
-    if constexpr (NORM && EARLY) if (b.works) b.get_spread(mean, r);
-    wait_block();
-    if constexpr (NORM && !EARLY) if (b.works) b.get_spread(mean, r);
-    if (b.works) {
-      float g[2], w[2], v[2];
-      b.get_sum(g, bg);
-      from_pair(w[0], w[1], scale); from_pair(v[0], v[1], bias);
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        const float n = NORM ? (z[e] - mean) * r * w[e] + v[e] : o[e];
-        float after = h[e] + sigmoid(g[e]) * (n - h[e]);
-        if constexpr (KEEP) after += keep[e] * (h[e] - after);
-        h[e] = t < length ? after : h[e];
+        for (int e = 0; e < 2; e++) { o[e] = b.there ? gelu(s[e]) : 0.f; z[e] = o[e] + h[e]; }
+        b.share(THIRD, to_pair(o[0], o[1]));
+        if constexpr (NORM) b.share_spread(THIRD, z);
       }
-      const Pair out = to_pair(h[0], h[1]);
-      if (t + 1 < end) begin();
-      if (there && t < length) put_pair(y + (i64)t * a.y_step, out);
+    }
+    EACH_TEAM(g, b) {
+      b.take(THIRD, parity, g);
+      product(gate[g], Wc, THIRD, b, g);
+      b.put_part(gate[g], g);
+      float mean = 0.f, r = 1.f;
+      if constexpr (NORM && EARLY) if (b.mine(g)) b.get_spread(mean, r);
+      b.gather(g);
+      if constexpr (NORM && !EARLY) if (b.mine(g)) b.get_spread(mean, r);
+      if (b.mine(g)) {
+        float gate[2], w[2], v[2];
+        b.get_sum(gate, bg);
+        from_pair(w[0], w[1], scale); from_pair(v[0], v[1], bias);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          const float n = NORM ? (z[e] - mean) * r * w[e] + v[e] : o[e];
+          float after = h[e] + sigmoid(gate[e]) * (n - h[e]);
+          if constexpr (KEEP) after += keep[e] * (h[e] - after);
+          h[e] = t < length ? after : h[e];
+        }
+        const Pair out = to_pair(h[0], h[1]);
+        if (t + 1 < end) begin();
+        if (there && t < length) put_pair(y + (i64)t * a.y_step, out);
+      }
     }
   }
 #pragma unroll

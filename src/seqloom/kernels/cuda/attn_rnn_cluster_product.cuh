@@ -34,17 +34,15 @@ DEV void split(u32 &big, u32 &small, u32 v, bool keep) {
   big = keep ? to_tf32(number(v)) : to_tf32_here(number(v));
   small = bits(number(v) - number(big));
 }
-// c += W times a buffer, in sums that overlap: two for each tile, unless there are four tiles.
-template <int IN_SHARED> DEV void product(Sums &c, const Weight<IN_SHARED> &W, int buffer, const Block &b) {
-  constexpr int WIDE = DEEP / TALL, AHEAD = NTILES == 1 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;  // tiles of B: all, and those that there are registers for
-  u32 v[NTILES][AHEAD][SIZE];
+// c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
+template <int IN_SHARED> DEV void product(Sums &c, const Weight<IN_SHARED> &W, int buffer, const Block &b, int g) {
+  constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;  // tiles of B: all, and those that there are registers for
+  u32 v[AHEAD][SIZE];
   Sums other = {};
 #pragma unroll
   for (int k = 0; k < DEEP; k++) {
     const int at = k / TALL % AHEAD, tall = k % TALL;
-    if (at == 0 && tall == 0)
-#pragma unroll
-      for (int n = 0; n < NTILES; n++) load_buffer<AHEAD>(v[n], buffer, n, k / TALL, b);
+    if (at == 0 && tall == 0) load_buffer<AHEAD>(v, buffer, g, k / TALL, b);
 #pragma unroll
     for (int i = 0; i < WORDS / 4; i++) {
       u32 w[4];
@@ -53,37 +51,26 @@ template <int IN_SHARED> DEV void product(Sums &c, const Weight<IN_SHARED> &W, i
       u32 big[4], small[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) split(big[j], small[j], w[j], KEEP_SPLIT);
+      u32 x[2], y[2];  // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it
+      float sum[4] = {};
+      split(x[0], y[0], v[at][2 * i], true); split(x[1], y[1], v[at][2 * i + 1], true);
+      mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
+      mma_tf32(other[tall], small[0], small[1], small[2], small[3], x[0], x[1]);
+      mma_tf32(other[tall], big[0], big[1], big[2], big[3], y[0], y[1]);
 #pragma unroll
-      for (int n = 0; n < NTILES; n++) {  // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it
-        u32 x[2], y[2];
-        const int one = n * TALL + tall;
-        float sum[4] = {};
-        split(x[0], y[0], v[n][at][2 * i], true); split(x[1], y[1], v[n][at][2 * i + 1], true);
-        mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
-        mma_tf32(other[one], small[0], small[1], small[2], small[3], x[0], x[1]);
-        mma_tf32(other[one], big[0], big[1], big[2], big[3], y[0], y[1]);
-#pragma unroll
-        for (int j = 0; j < 4; j++) c[one][j] += sum[j];
-      }
+      for (int j = 0; j < 4; j++) c[tall][j] += sum[j];
 #else
-#pragma unroll
-      for (int n = 0; n < NTILES; n++) {
-        float (&sum)[4] = NTILES * TALL < 4 && (k / TALL * WORDS / 4 + i) % 2 ? other[n * TALL + tall] : c[n * TALL + tall];
+      float (&sum)[4] = (k / TALL * WORDS / 4 + i) % 2 ? other[tall] : c[tall];
 #if FORMAT == 2
-        mma_tf32(sum, w[0], w[1], w[2], w[3], v[n][at][2 * i], v[n][at][2 * i + 1]);
+      mma_tf32(sum, w[0], w[1], w[2], w[3], v[at][2 * i], v[at][2 * i + 1]);
 #else
-        mma<TYPE>(sum, w[0], w[1], w[2], w[3], v[n][at][0], v[n][at][1]);
+      mma<TYPE>(sum, w[0], w[1], w[2], w[3], v[at][0], v[at][1]);
 #endif
-      }
 #endif
     }
   }
 #pragma unroll
-  for (int i = 0; i < 4 * NTILES * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
-}
-DEV void clear(Sums &c) {
-#pragma unroll
-  for (int i = 0; i < 4 * NTILES * TALL; i++) c[i / 4][i % 4] = 0.f;
+  for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
 }
 // Two numbers of this lane's units; zeros where it has none.
 DEV Pair load_pair(const Element *from, bool there) { return there ? to_pair(get_one(from), get_one(from + 1)) : Pair{}; }

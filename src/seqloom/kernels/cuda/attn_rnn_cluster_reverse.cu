@@ -105,39 +105,49 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       if (there) { put_pair(a.dg + here, p); put_pair(a.dn + here, to_pair(dn[0], dn[1])); }
     }
     if constexpr (LATE) ask(t - 1); else fetch(next, t - 1);
-    Sums c = {}, back = {};
-    b.take(FIRST, parity);
-    product(c, Wc, FIRST, b);
-    b.put_part(c);
-    float mean = 0.f, both = 0.f;
-    if constexpr (NORM && EARLY) if (b.works) b.get_sums(mean, both);
-    wait_block();
-    if constexpr (NORM && !EARLY) if (b.works) b.get_sums(mean, both);
-    if (b.works) {
-      float ds[2];
-      b.get_sum(ds, Pair{});
+    Sums back[TEAMS] = {};
+    float vC[2];
+    EACH_TEAM(i, b) {
+      Sums c = {};
+      b.take(FIRST, parity, i);
+      product(c, Wc, FIRST, b, i);
+      b.put_part(c, i);
+      float mean = 0.f, both = 0.f;
+      if constexpr (NORM && EARLY) if (b.mine(i)) b.get_sums(mean, both);
+      b.gather(i);
+      if constexpr (NORM && !EARLY) if (b.mine(i)) b.get_sums(mean, both);
+      if (b.mine(i)) {
+        float ds[2];
+        b.get_sum(ds, Pair{});
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
-        if constexpr (NORM) { dx[e] = v.deviation * (dx[e] - mean * (1.0f / H) - n[e] * (both * (1.0f / H))); acc[e] += dx[e]; }
-        ds[e] = (ds[e] + dx[e]) * slope[e];
+        for (int e = 0; e < 2; e++) {
+          if constexpr (NORM) { dx[e] = v.deviation * (dx[e] - mean * (1.0f / H) - n[e] * (both * (1.0f / H))); acc[e] += dx[e]; }
+          ds[e] = (ds[e] + dx[e]) * slope[e];
+        }
+        const Pair p = to_pair(ds[0], ds[1]);
+        b.share(SECOND, p);
+        if (there) put_pair(a.ds + here, p);
       }
-      const Pair p = to_pair(ds[0], ds[1]);
-      b.share(SECOND, p);
-      if (there) put_pair(a.ds + here, p);
+      product(back[i], Wh, FIRST, b, i);  // needed much later
     }
-    product(back, Wh, FIRST, b);  // needed much later
-    b.take(SECOND, parity);
-    clear(c);
-    product(c, Wo, SECOND, b);
-    b.put_part(c);
-    wait_block();
-    if (b.works) {
-      float vC[2], q[2], p[3][2], sum[PER][3], dq[2], du[2];
-      b.get_sum(vC, Pair{});
-      from_pair(q[0], q[1], v.q);
+    EACH_TEAM(i, b) {
+      Sums c = {};
+      b.take(SECOND, parity, i);
+      product(c, Wo, SECOND, b, i);
+      b.put_part(c, i);
+      b.gather(i);
+      if (b.mine(i)) {
+        float p[3][2];
+        b.get_sum(vC, Pair{});
 #pragma unroll
-      for (int e = 0; e < 2; e++) { p[0][e] = vC[e] * h[e]; p[1][e] = vC[e] * x[e]; p[2][e] = vC[e] * (h[e] * x[e]); }
-      b.head_sums(sum, p, parity);
+        for (int e = 0; e < 2; e++) { p[0][e] = vC[e] * h[e]; p[1][e] = vC[e] * x[e]; p[2][e] = vC[e] * (h[e] * x[e]); }
+        b.share_scores(p);
+      }
+    }
+    if (b.works) {
+      float q[2], sum[PER][3], dq[2], du[2];
+      from_pair(q[0], q[1], v.q);
+      b.get_scores(sum, parity);
 #pragma unroll
       for (int e = 0; e < PER; e++) {
         const float (&s)[3] = sum[e], (&k)[4] = v.attention[e];
@@ -156,19 +166,21 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       if (there) { put_pair(a.dq + here, o); put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1])); }
     }
     if constexpr (LATE) fetch(next, t - 1);
-    b.take(THIRD, parity);
-    product(back, Wq, THIRD, b);
-    b.put_part(back);
-    wait_block();
-    if (b.works) {
-      float through[2], m[2];
-      from_pair(m[0], m[1], mask);
-      b.get_sum(through, Pair{});
+    EACH_TEAM(i, b) {
+      b.take(THIRD, parity, i);
+      product(back[i], Wq, THIRD, b, i);
+      b.put_part(back[i], i);
+      b.gather(i);
+      if (b.mine(i)) {
+        float through[2], m[2];
+        from_pair(m[0], m[1], mask);
+        b.get_sum(through, Pair{});
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
-        acc[e] += MASK ? m[e] * through[e] : through[e];
-        if constexpr (RESET) if (v.anew) { dstart[e] += acc[e]; acc[e] = 0.f; }
-        dh[e] = t < length ? acc[e] : dh[e];
+        for (int e = 0; e < 2; e++) {
+          acc[e] += MASK ? m[e] * through[e] : through[e];
+          if constexpr (RESET) if (v.anew) { dstart[e] += acc[e]; acc[e] = 0.f; }
+          dh[e] = t < length ? acc[e] : dh[e];
+        }
       }
     }
   }

@@ -1,15 +1,16 @@
 // What the kernels share that divide AttnRNN's units among blocks. Compiled for one setting of the cell:
 //   HIDDEN (a multiple of 16)   HEADS   FORMAT   CONTEXT   NORM   MASK   KEEP   RESET   as in attn_rnn.cuh
-//   ROWS (of the batch that a group of blocks carries: 8 or 16)   CLUSTER (blocks of a group)   EACH (tiles of 16 units to a block)
+//   ROWS (of the batch that a group of blocks carries: 8, or two teams of 8)   CLUSTER (blocks of a group)   EACH (tiles of 16 units to a block)
 //   SPLIT (warps that share the sum of one tile's product)   TALL (tiles to a warp)   KEPT (how many of the four weights lie in shared memory)
 //   SPARE (tiles of one more that do)   LANES (to a row, in what is pointwise)
 //   TF32 (whether products of float32 may see 19 bits alone)
 // Each block has some units of everything, and their rows of all weights as A of mma. A product runs in all warps: a warp has
 // tiles of units and a part of the sum. Its parts are added up through shared memory by the warp that has the row of the batch,
 // where a lane has two units: it does all that is pointwise, keeps the state in float32,
-// and shares what it finds with every block, this one included. How blocks share is the matter of attn_rnn_cluster.cuh and
+// and shares what it finds with every block, this one included. While what one team has shared is on its way, all warps work at
+// the products of the other. How blocks share is the matter of attn_rnn_cluster.cuh and
 // attn_rnn_grid.cuh: each has a Block, load_tile (of a weight) and load_buffer (of what was shared).
-constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, NTILES = ROWS / 8;
+constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
 constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
@@ -18,7 +19,9 @@ constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;  
 constexpr int PER = D % 2 ? 2 : 1;                              // heads that the two units of a lane may have
 constexpr int FIRST = 0, SECOND = 1, THIRD = 2;                 // what is shared in a step
 static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER >= TILES, "no such division");
-typedef float Sums[NTILES * TALL][4];                           // of a product, a lane's
+typedef float Sums[TALL][4];                                    // of a product, a lane's
+
+#define EACH_TEAM(g, b) _Pragma("unroll") for (int g = 0; g < TEAMS; g++) if (TEAMS == 1 || g < (b).teams)
 
 struct Weights {
   const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), the half for h first
@@ -27,34 +30,39 @@ struct Weights {
 struct Units {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
   int first, column, unit;  // the first row of the group's, this warp's row of them, this lane's first unit
+  int team;                 // of that row
   bool works, there;        // whether this warp has a row, and this lane units
   u32 memory, parts;        // parts of sums lie where shared memory begins
-  DEV Units(int begin) {
+  int each;                 // rows of a group, at most
+  DEV Units(int begin, int each) : each(each) {
     thread = ::thread();
     memory = parts = shared_memory();
     lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
     rank = block() % CLUSTER; base = rank * UNITS;
     tile = warp % (EACH / TALL) * TALL; slice = warp / (EACH / TALL);
-    first = begin + ROWS * (block() / CLUSTER);
-    works = warp < ROWS; column = works ? warp : 0;
+    first = begin + each * (block() / CLUSTER);
+    works = warp < ROWS; column = works ? warp : 0; team = column / 8;
     there = works && 2 * lane < UNITS && base + 2 * lane < H;
     unit = there ? base + 2 * lane : base;
   }
   // Steps of this row, and of the longest of the group's.
   DEV void read_lengths(int &length, int &end, const i64 *lengths, int B, int T) const {
     length = end = 0;
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < each; i++)
       if (first + i < B) {
         const int n = lengths ? (int)lengths[first + i] : T;
         end = n > end ? n : end;
         if (works && i == column) length = n;
       }
   }
-  // A part of a product to shared memory, and the sum of the parts for the units of this lane.
-  DEV void put_part(const Sums &c) const {
+  DEV bool mine(int g) const { return works && team == g; }
+  // Until all parts of a product are there, for the warps that need them; the others go on.
+  DEV void gather(bool needs, int name) const { if (needs) wait_some(name, THREADS); else arrive_some(name, THREADS); }
+  // A part of a team's product to shared memory, and the sum of the parts for the units of this lane.
+  DEV void put_part(const Sums &c, int g) const {
 #pragma unroll
-    for (int i = 0; i < NTILES * TALL; i++) {
-      const u32 at = parts + 4 * ((slice * ROWS + 8 * (i / TALL) + 2 * pair) * LINE + 16 * (tile + i % TALL) + row);
+    for (int i = 0; i < TALL; i++) {
+      const u32 at = parts + 4 * ((slice * ROWS + 8 * g + 2 * pair) * LINE + 16 * (tile + i) + row);
       put_shared(at, c[i][0]); put_shared(at + 4 * LINE, c[i][1]);
       put_shared(at + 32, c[i][2]); put_shared(at + 4 * LINE + 32, c[i][3]);
     }

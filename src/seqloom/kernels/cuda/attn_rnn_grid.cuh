@@ -3,8 +3,8 @@
 // comes, a lane's words from one of them. So nobody waits for all blocks, and nothing that is shared passes through shared memory.
 // A row of a block, 16 words of two units, is six packets in two halves: words 8half .. 8half + 7, and a sum over the row.
 // A packet is written anew only when all blocks have read it: of three messages in a step, whoever sends one has had the one
-// before it from everyone. Parts of sums lie in two places in turn: some warp may be at the next product already.
-// What is pointwise has 16 lanes to a row, a warp's second 16 the row that is 8 further on.
+// before it from everyone. Parts of sums lie in two places in turn, and so do barriers: some warp may be at the next product already.
+// What is pointwise has 16 lanes to a row; of two teams, a warp has two rows of one.
 constexpr int SOURCES = 4, PACKETS = 6, DEEP = TALL * 8;        // blocks to a warp, packets of each, tiles of a weight
 constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
@@ -15,17 +15,19 @@ static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 
 
 struct Block : Units {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
-  u32 turn = 0, word = 0, v[NTILES][8][2];  // messages that were taken; two units that wait for a sum to go with them; B
-  int rows, taken = 0, with_sums = -1;
-  float sums[NTILES][2];
+  u32 turn[TEAMS] = {}, word = 0, v[8][2];  // messages that were taken of a team; two units that wait for a sum to go with them; B
+  int rows, teams, taken = 0, with_sums = -1;
+  float sums[2];
   bool sends;               // whether this lane has a row
-  template <class Args> DEV Block(const Args &a) : Units(a.begin) {
+  template <class Args> DEV Block(const Args &a) : Units(a.begin, a.each) {
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
     inbox = as_it_is(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
-    rows = a.B - first < ROWS ? a.B - first : ROWS;
-    works = warp < rows;
-    column = NTILES == 2 ? warp + 8 * (lane / 16) : warp;
-    sends = column < rows && (NTILES == 2 || lane < 16);
+    rows = a.B - first < a.each ? (a.B > first ? a.B - first : 0) : a.each;
+    teams = rows > 8 ? TEAMS : 1;
+    works = TEAMS * warp < rows;
+    column = TEAMS == 2 ? 2 * warp + lane / 16 : warp;
+    team = TEAMS == 2 ? warp / 4 : 0;
+    sends = column < rows && (TEAMS == 2 || lane < 16);
     unit = base + 2 * (lane % 16);
     there = sends && unit < H;
     unit = there ? unit : base;
@@ -48,26 +50,26 @@ struct Block : Units {
       for (int k = 0; k < N; k++) missing |= p[k][3] != numbers[k];
     }
   }
-  DEV void take(int buffer, u32) {
-    u32 p[NTILES * PACKETS][4] = {}, numbers[NTILES * PACKETS];
-    const Packet *from[NTILES * PACKETS];
-    turn++;
+  DEV void take(int buffer, u32, int g) {
+    u32 p[PACKETS][4] = {}, numbers[PACKETS];
+    const Packet *from[PACKETS];
+    turn[g]++;
     taken = buffer;
-    parts = memory + (turn & 1) * PARTS;
+    parts = memory + (turn[g] & 1) * PARTS;
 #pragma unroll
-    for (int k = 0; k < NTILES * PACKETS; k++) {
-      from[k] = inbox + buffer * MESSAGE + (8 * (k / PACKETS) * SPLIT * PACKETS + k % PACKETS) * SOURCES;
-      numbers[k] = row + 8 * (k / PACKETS) < rows ? turn : 0u;
+    for (int k = 0; k < PACKETS; k++) {
+      from[k] = inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k) * SOURCES;
+      numbers[k] = turn[g];
     }
-    if (row < rows && source() < CLUSTER) collect(p, from, numbers);
+    if (row + 8 * g < rows && source() < CLUSTER) collect(p, from, numbers);
     wait_warp();
 #pragma unroll
-    for (int n = 0; n < NTILES; n++) {
-#pragma unroll
-      for (int i = 0; i < 16; i++) v[n][i / 2][i % 2] = p[n * PACKETS + 3 * (i / 8) + i % 8 / 3][i % 8 % 3];
-      sums[n][0] = number(p[n * PACKETS + 2][2]); sums[n][1] = number(p[n * PACKETS + 5][2]);
-    }
+    for (int i = 0; i < 16; i++) v[i / 2][i % 2] = p[3 * (i / 8) + i % 8 / 3][i % 8 % 3];
+    sums[0] = number(p[2][2]); sums[1] = number(p[5][2]);
   }
+  // A warp that takes from no block would run away from the others.
+  DEV void gather(int g) const { Units::gather(mine(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (turn[g] & 1)); }
+  DEV u32 next() const { return 1 + (TEAMS == 2 && team ? turn[TEAMS - 1] : turn[0]); }  // the number of what this warp's team sends
   // Two units of this lane to all blocks; and two sums over this block's units with them.
   DEV void share(int buffer, Pair two) {
     word = there ? two : 0u;
@@ -80,18 +82,16 @@ struct Block : Units {
     const float w = number(word), sum = from_lane(s, (lane & 16) + 8 * half);
     const float a = from_lane(w, from), b = from_lane(w, from + 1), c = from_lane(w, from + 2 & 31);
     Packet *to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES + rank % SOURCES;
-    if (sends && lane % 16 < PACKETS) put_packet(to, bits(a), bits(b), bits(which == 2 ? sum : c), turn + 1);
+    if (sends && lane % 16 < PACKETS) put_packet(to, bits(a), bits(b), bits(which == 2 ? sum : c), next());
   }
-  DEV void put_part(const Sums &c) const {
-    Units::put_part(c);
-    if (NORM && taken == with_sums)
+  DEV void put_part(const Sums &c, int g) const {
+    Units::put_part(c, g);
+    if (NORM && taken == with_sums) {
+      float s[2];
 #pragma unroll
-      for (int n = 0; n < NTILES; n++) {
-        float s[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) { s[e] = sums[n][e] + from_other(sums[n][e], 1); s[e] += from_other(s[e], 2); }
-        if (pair == 0) put_shared(parts + 4 * ((slice * ROWS + 8 * n + row) * LINE + UNITS), s[0], s[1]);
-      }
+      for (int e = 0; e < 2; e++) { s[e] = sums[e] + from_other(sums[e], 1); s[e] += from_other(s[e], 2); }
+      if (pair == 0) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), s[0], s[1]);
+    }
   }
   DEV void get_sums(float &v, float &w) const {
     v = w = 0.f;
@@ -104,22 +104,27 @@ struct Block : Units {
   }
   DEV void get_spread(float &mean, float &r) const { get_sums(mean, r); spread(mean, r); }
   // Sums of three over the units of the lane's head: a packet from each block that has some.
-  DEV void head_sums(float (&s)[PER][3], const float (&p)[3][2], u32) const {
-    Packet *scores = packets + 3 * MESSAGE, *at = scores + column * CLUSTER * PIECES;
+  DEV void share_scores(const float (&p)[3][2]) const {
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+      const float sum = over_head(p, j), a = from_lane(sum, lane & 16), b = from_lane(sum, (lane & 16) + 4), c = from_lane(sum, (lane & 16) + 8);
+      if (sends && lane % 16 == j) put_packet(packets + 3 * MESSAGE + (column * CLUSTER + rank) * PIECES + j, bits(a), bits(b), bits(c), next());
+    }
+  }
+  DEV void get_scores(float (&s)[PER][3], u32) const {
+    const Packet *scores = packets + 3 * MESSAGE, *at = scores + column * CLUSTER * PIECES;
     const int home = base / D, end = base + UNITS < H ? base + UNITS : H;
     u32 v[PIECES * FAR][4], numbers[PIECES * FAR];
     const Packet *from[PIECES * FAR];
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-      const float sum = over_head(p, j), a = from_lane(sum, lane & 16), b = from_lane(sum, (lane & 16) + 4), c = from_lane(sum, (lane & 16) + 8);
-      if (sends && lane % 16 == j) put_packet(at + rank * PIECES + j, bits(a), bits(b), bits(c), turn + 1);
       const int begin = (home + j) * D, last = (begin + D - 1) / UNITS;
 #pragma unroll
       for (int i = 0; i < FAR; i++) {
         const int other = begin / UNITS + NEAR * i + lane % NEAR;
         const bool sent = sends && begin < end && other <= last;
         from[j * FAR + i] = sent ? at + other * PIECES + home + j - other * UNITS / D : scores + SCORES;
-        numbers[j * FAR + i] = sent ? turn + 1 : 0u;
+        numbers[j * FAR + i] = sent ? next() : 0u;
       }
     }
     collect(v, from, numbers);
@@ -149,7 +154,7 @@ DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const B
 #pragma unroll
   for (int i = 0; i < 4; i++) w[i] = bits(v[i]);
 }
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int n, int from, const Block &b) {
+template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int, int from, const Block &b) {
 #pragma unroll
-  for (int k = 0; k < SOME; k++) { v[k][0] = b.v[n][from + k][0]; v[k][1] = b.v[n][from + k][1]; }
+  for (int k = 0; k < SOME; k++) { v[k][0] = b.v[from + k][0]; v[k][1] = b.v[from + k][1]; }
 }

@@ -1,5 +1,9 @@
 // What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is 8 steps of any rows.
-constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, INSIDE_BYTES = AT_RING + RING * STAGE;
+// Two teams of a block are as fast as two blocks, for which there are no registers: each has tiles of its own.
+constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, TEAM = AT_RING + RING * STAGE, AT_KEPT = TEAMS * TEAM;
+constexpr int INSIDE_BYTES = AT_KEPT + (TEAMS > 1 ? 4 * MATRIX : 0);
+template <bool SHARED> struct Where { typedef Held Type; };
+template <> struct Where<true> { typedef Kept Type; };
 
 struct Inside {
   Weights w;
@@ -12,10 +16,12 @@ struct Inside {
   int B, T, from, steps;  // the chunk: steps from..from+steps-1
 };
 
-KERNEL(attn_rnn_inside, Inside, THREADS) {
+KERNEL(attn_rnn_inside, Inside, TEAMS * THREADS) {
   const Lane l;
-  const u32 memory = shared_memory();
-  Step step(l, memory, a.w);
+  const u32 memory = shared_memory() + l.team * TEAM;
+  Step<Where<(TEAMS > 1)>::Type> step(l, memory, a.w, shared_memory() + AT_KEPT);
+  const i64 begin = block() * TEAMS + l.team, stride = blocks() * TEAMS;
+  if constexpr (TEAMS > 1) wait_block();
   const i64 N = (i64)a.B * a.steps, tiles = (N + 7) / 8;
   const int lead = l.thread < H ? l.thread : l.thread - H, its = lead / (H / 8), part = lead % (H / 8) * 8;
   const bool state = l.thread >= H;  // this half of the block fetches states, the other input
@@ -33,12 +39,12 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
     fetch_commit();
   };
 #pragma unroll
-  for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
+  for (int i = 0; i < RING - 1; i++) fetch(begin + i * stride, i);
   int slot = 0;
 #pragma unroll 1
-  for (i64 tile = block(); tile < tiles; tile += blocks()) {
+  for (i64 tile = begin; tile < tiles; tile += stride) {
     fetch_wait<RING - 2>();
-    wait_block();
+    l.wait();
     u32 v[2];
     float h[4], x[4], seen[4], after[4];
     const u32 stage = memory + AT_RING + slot * STAGE;
@@ -46,7 +52,7 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
     widen(x, v);
     load_sequence(v, stage + SEQUENCE, l);
     widen(h, v);
-    fetch(tile + (i64)(RING - 1) * blocks(), (slot + RING - 1) % RING);
+    fetch(tile + (RING - 1) * stride, (slot + RING - 1) % RING);
     slot = (slot + 1) % RING;
 #pragma unroll
     for (int i = 0; i < 4; i++) {

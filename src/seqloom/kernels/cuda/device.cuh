@@ -22,6 +22,7 @@ DEV u32 shared_memory() {
 }
 DEV void wait_block() { asm volatile("bar.sync 0;" ::: "memory"); }
 DEV void wait_some(int name, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory"); }
+DEV void arrive_some(int name, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory"); }  // for others that wait
 DEV void wait_warp() { __syncwarp(); }
 
 template <int TYPE> DEV void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -83,11 +84,17 @@ DEV void get_shared(float (&v)[4], u32 at) {
 DEV void put_shared(u32 at, const u32 (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
+DEV void put_shared(u32 at, const float (&v)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}
 DEV void get_shared(u32 (&v)[4], u32 at) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
 }
 DEV void ask_global(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }  // it will be needed soon
 DEV void get_global(float &v, float &w, const float *from) { asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v), "=f"(w) : "l"(from)); }
+DEV void get_global(float (&v)[4], const float *from) {
+  asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(from));
+}
 DEV void get_global(u32 (&v)[4], const u16 *from) {
   asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(from));
 }

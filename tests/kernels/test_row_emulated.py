@@ -1,0 +1,113 @@
+"""A block a row, the kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
+
+import copy
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_cuda_emulated import EVERYTHING, FP32, cell_of, in_type, job_of, worst
+
+from seqloom import kernel
+from seqloom.kernels import _attn_rnn_cluster_back, _cuda, any_loop, attn_rnn_cluster, attn_rnn_row
+from seqloom.kernels._attn_rnn_blocks import setting
+from seqloom.kernels._attn_rnn_cluster_code import SHARED
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+import emulator
+
+pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+
+
+def test_every_size_fits_a_multiprocessor():
+    for H in range(16, attn_rnn_row.LARGEST + 1, 16):
+        for noisy in (False, True):
+            how = setting(H, 16, FP32, ("h", "x"), True, noisy, noisy, noisy)
+            for name in attn_rnn_row.KERNELS:
+                code = attn_rnn_row.code(how, name)
+                held = 16 * (4 * -(-H // 32) - dict(code.settings)["AWAY"])
+                assert code.shared <= SHARED and held <= 176 and code.threads <= 256
+
+
+def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
+    gpu = SimpleNamespace(name="a small one", shared_memory_per_block_optin=64 << 10)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    told = [
+        attn_rnn_row._no_room(setting(H, 4, FP32, ("h",), True, *[False] * 3), torch.device("cpu")) for H in (96, 128)
+    ]
+    assert told[0] is None and "97 KB" in told[1] and "a small one has 64" in told[1]
+
+
+def test_it_is_not_taken_unasked(monkeypatch):
+    for one in (attn_rnn_row, attn_rnn_cluster):
+        monkeypatch.setattr(one, "why_not", lambda *_: None)
+    cell = cell_of(64, 4)
+    choice = kernel.choose(cell, job_of(cell, 2, 1, FP32))
+    assert choice.name == "attn_rnn_cluster" and "kernel='row'" in dict(choice.passed_over)["attn_rnn_row"]
+    assert kernel.choose(cell, job_of(cell, 2, 1, FP32), "row").name == "attn_rnn_row"
+
+
+SHAPES = [
+    (64, 4, 3, 5, EVERYTHING, {"D": 24}),  # a warp has a head
+    (128, 4, 2, 4, {"lengths": True}, {}),  # weights in shared memory, two warps to a head
+    (48, 4, 2, 6, EVERYTHING, {}),  # lanes without a last quad, heads of 12 units
+]
+
+
+@pytest.mark.parametrize(("H", "heads", "B", "T", "asked", "settings"), SHAPES)
+def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, asked, settings):
+    cell = cell_of(H, heads, **settings)
+    assert worst(attn_rnn_row, cell, job_of(cell, B, T, FP32, **asked), FP32)[0] < 2
+
+
+def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
+    monkeypatch.setattr(_attn_rnn_cluster_back, "LARGE", 2 * 3 * 16)
+    cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
+    job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
+    job = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), 1e6))
+    assert worst(attn_rnn_row, cell, job, FP32)[0] < 2
+
+
+def forward(cell, job):
+    """How many times as far from float64 the outputs are as the loop's."""
+    with torch.no_grad():
+        found, loop = (code.run(cell, job)[0] for code in (attn_rnn_row, any_loop))
+        true = any_loop.run(copy.deepcopy(cell).double(), in_type(job, torch.float64))[0]
+    ratio = float((found - true).norm() / (loop - true).norm())
+    return math.inf if math.isnan(ratio) else ratio
+
+
+def test_a_state_that_lies_far_from_zero_keeps_its_digits():
+    cell = cell_of(48, 3)
+    job = job_of(cell, 2, 4, FP32)
+    assert forward(cell, replace(job, state=(job.state[0] + 30,))) < 2
+
+
+FAULTS = {
+    "attended before it is whole": ("attend(h, x[0], s));\n    wait_block();", "attend(h, x[0], s));"),
+    "the next state seen too early": ("fetch_wait<STAGES - 2>();\n    wait_block();\n  }\n", "  }\n"),
+    "x not waited for": ("y[t * a.y_step] = after;\n    fetch_wait<STAGES - 2>();", "y[t * a.y_step] = after;"),
+    "lanes without a last quad count it": ("less = UNEVEN && share >= SHARES / 2;", "less = false;"),
+    "dgate taken before it came": ("wait_block();\n    float p[DEEP][4]", "float p[DEEP][4]"),
+    "dq taken before it came": ("wait_block();\n    l.get(p, QUERY);", "l.get(p, QUERY);"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    cell = cell_of(48, 3)
+    job = job_of(cell, 1, 6, FP32)
+    try:
+        ratio = worst(attn_rnn_row, cell, job, FP32)[0] if fault.startswith("d") else forward(cell, job)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2
