@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import seqloom
-from seqloom.training.many import SPANS, Recipe, Training, train_many
+from seqloom.training import many
+from seqloom.training.many import NO_MEMORY, SPANS, Recipe, Trained, Training, train_many
 
 
 class Adder(nn.Module):
@@ -79,3 +80,20 @@ def test_graphs_on_streams_learn_what_one_after_the_other_learns(kind):
     assert [t.failed for t in together] == [""] * 4
     assert together[2].losses == pytest.approx(alone.losses, rel=1e-3)
     assert all(t.losses[-1] < 0.3 * t.losses[0] for t in together)
+
+
+@pytest.mark.parametrize("room", [1, 3, 6, 9])
+def test_those_that_find_no_memory_beside_the_others_are_trained_after_them(monkeypatch, room):
+    groups = []
+
+    def group(trainings, *_):
+        groups.append(len(trainings))
+        held = [f"{NO_MEMORY}: full" if t.name == "huge" or i >= room else "" for i, t in enumerate(trainings)]
+        return [Trained(t.name, None, [], 0.0, failed) for t, failed in zip(trainings, held, strict=True)]
+
+    monkeypatch.setattr(many, "_group", group)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    asked = [training(seed, name="huge" if seed == 2 else f"adder {seed}") for seed in range(8)]
+    ends = train_many(asked, "cuda")
+    assert [one.name for one in ends] == [t.name for t in asked]
+    assert [one.name for one in ends if one.failed] == ["huge"] and groups[0] == 8 and groups[-1] <= 2

@@ -18,7 +18,7 @@ from seqloom.studies.data.examples import Examples
 from seqloom.studies.outcome import Group, Metric, Trial, groups
 from seqloom.studies.trials import Batch, Draw, Trials
 
-STEPS = {"cpu": 1 << 15, "cuda": 1 << 22}  # of all rows that are scored at once
+STEPS = {"cpu": 1 << 15, "cuda": 1 << 19}  # of all rows that are scored at once: cuDNN holds four gates of each
 TRAIN = "train"
 
 Told = TypeVar("Told", bound=Settings)

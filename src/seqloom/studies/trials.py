@@ -188,11 +188,14 @@ class Trials(Study[Told, Trial]):
         start = self.grid(model)[0][1]
         return lambda hidden: self.build(model, hidden, start, condition)
 
-    def _train(self, group: Sequence[Spec]) -> list[Trial]:
+    def _train(self, group: Sequence[Spec]) -> Iterator[Trial]:
         device = torch.device(self.device)
         with small_models_on_cpu():
             done = train_many([self._training(spec) for spec in group], device)
-            return [self._scored(spec, one, device) for spec, one in zip(group, done, strict=True)]
+        for spec, one in zip(group, done, strict=True):
+            with small_models_on_cpu():
+                trial = self._scored(spec, one, device)
+            yield trial
 
     def _training(self, spec: Spec) -> Training:
         c = spec.condition

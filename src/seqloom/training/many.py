@@ -21,6 +21,7 @@ from seqloom.training.small import small_models_on_cpu
 SPANS = 50  # of a training, each with its mean loss
 TOGETHER = 24  # graphs in flight: more do not fit the chip's queues
 AHEAD = 8  # steps that the host may be ahead of a stream
+NO_MEMORY = torch.OutOfMemoryError.__name__
 NOISE = 1 << 32  # batches draw other numbers than weights of the same seed
 
 Batch = tuple[Tensor, ...]
@@ -73,10 +74,24 @@ def train_many(
     if kind.type == "cuda":
         found: list[Trained] = []
         for first in range(0, len(trainings), TOGETHER):
-            found += _group(trainings[first : first + TOGETHER], kind, told or _silent)
+            found += _all_of(trainings[first : first + TOGETHER], kind, told or _silent)
         return found
     with small_models_on_cpu():
         return [_alone(training, kind, told or _silent) for training in trainings]
+
+
+def _all_of(trainings: Sequence[Training], device: torch.device, told: Callable[[str], None]) -> list[Trained]:
+    """As a group; those that found no memory beside the others then make a group of their own."""
+    found = _group(trainings, device, told)
+    again = [i for i, one in enumerate(found) if one.failed.startswith(NO_MEMORY)]
+    if not again or len(trainings) == 1:
+        return found
+    most = -(-len(again) // 2) if len(again) == len(trainings) else len(again)
+    for part in filter(None, (again[:most], again[most:])):
+        torch.cuda.empty_cache()
+        for i, one in zip(part, _all_of([trainings[i] for i in part], device, told), strict=True):
+            found[i] = one
+    return found
 
 
 def _silent(_: str) -> None:
