@@ -97,12 +97,14 @@ def learned(model, steps, length, device="cpu"):
     """The mean squared error after so many steps; 1/6 for the mean of all answers."""
     model = model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: min(1.0, 3 * (1 - i / steps)))  # or chance decides
     for _ in range(steps):
         loss = model.loss(*(t.to(device) for t in adding(64, length)))
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
+        falling.step()
     with torch.no_grad():
         return float(model.loss(*(t.to(device) for t in adding(1000, length))))
 
