@@ -143,7 +143,8 @@ class Long(Epochs[Settings], name="long"):
             mine = [(g.summary("accuracy").mean or 0.0, g.model) for g in groups(rows) if g.condition == c.name]
             if mine:
                 value, model = max(mine)
-                best.append(f"{c.name}: {model} {value:.1%}")
+                learned = value > 1.2 * self.trivial(c)
+                best.append(f"{c.name}: {f'{model} {value:.1%}' if learned else 'none much above chance'}")
         return f"Highest mean accuracy: {'; '.join(best)}. {super().verdict(rows)}"
 
 
