@@ -2,21 +2,22 @@
 
 import copy
 import warnings
-from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import seqloom
 import seqloom.cells
-import seqloom.layers.recurrent
+import seqloom.layers.beside
 from seqloom.cell import Cell
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def _exact():
+def _exact(monkeypatch):
+    monkeypatch.setattr(seqloom.layers.beside, "LONG", 1)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
@@ -139,26 +140,76 @@ def test_weights_lie_in_one_piece_wherever_the_layer_goes(kind):
     assert torch.equal(layer.weight_hh_l0, before)
 
 
+@pytest.fixture
+def _every_warning():
+    """torch gives some warnings once a process: here each time, and each is an error."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("lengths", [None, list(range(0, 201, 25))])
 @pytest.mark.parametrize(
     ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("lstm", torch.float32)]
 )
-def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, monkeypatch):
-    layer = seqloom.Recurrent(name, 64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=dtype)
+def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, lengths, monkeypatch):
+    layer = seqloom.Recurrent(
+        name, 64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=dtype, learn_initial_state=True
+    )
     x = torch.randn(9, 200, 64, device="cuda", dtype=dtype, requires_grad=True)
 
     def found():
-        y, _ = layer(x)
+        y, _ = layer(x, lengths=lengths)
         return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
 
     at_once = found()
-    monkeypatch.setattr(seqloom.layers.recurrent, "beside", lambda _: nullcontext(nullcontext()))
+    monkeypatch.setattr(seqloom.layers.beside, "may_part", lambda _: False)
     for a, b in zip(at_once, found(), strict=True):
         assert torch.equal(a, b)
 
 
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("name", ["gru", "attn_rnn"])
+def test_both_directions_at_once_make_no_warning_while_another_graph_lives(name):
+    layer = seqloom.Recurrent(name, 32, 32, bidirectional=True, batch_first=True, device="cuda")
+    x = torch.randn(3, 200, 32, device="cuda", requires_grad=True)
+    alive = [layer(x)[0].sum(), sum(p.square().sum() for p in layer.parameters())]
+    layer(x)[0].sum().backward()
+    alive.append(layer(x)[0].sum())
+    with torch.cuda.stream(torch.cuda.Stream()):
+        fresh = copy.deepcopy(layer)
+        fresh(x.detach())[0].sum().backward()
+    alive[-1].backward()
+    assert layer.weight_hh_l0_reverse.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_both_directions_at_once_may_be_made_anew_in_the_backward(reentrant):
+    layer = seqloom.AttnRNN(64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(9, 400, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    for _ in range(5):  # a race need not show at once
+        layer.zero_grad()
+        layer(x)[0].square().sum().backward()
+        plain = [p.grad.clone() for p in layer.parameters()]
+        layer.zero_grad()
+        checkpoint(lambda x: layer(x)[0], x, use_reentrant=reentrant).square().sum().backward()
+        for p, grad in zip(layer.parameters(), plain, strict=True):
+            assert torch.equal(p.grad, grad)
+
+
+@pytest.mark.usefixtures("_every_warning")
 def test_both_directions_at_once_in_a_cuda_graph():
     layer = seqloom.AttnRNN(64, 64, bidirectional=True, batch_first=True, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(9, 200, 64, device="cuda", dtype=torch.bfloat16)
-    call = torch.cuda.make_graphed_callables(lambda x: layer(x)[0], (x,), num_warmup_iters=3)
+    graphed = torch.cuda.make_graphed_callables(copy.deepcopy(layer), (x,))
     for _ in range(2):
-        torch.testing.assert_close(call(x), layer(x)[0])
+        for model in (layer, graphed):
+            model.zero_grad()
+            y, _ = model(x)
+            y.square().sum().backward()
+            x = x.clone()
+        torch.testing.assert_close(y, layer(x)[0])
+        for p, q in zip(layer.parameters(), graphed.parameters(), strict=True):
+            torch.testing.assert_close(q.grad, p.grad)
