@@ -10,7 +10,9 @@ from torch.utils.checkpoint import checkpoint
 import seqloom
 import seqloom.cells
 import seqloom.layers.beside
+import seqloom.layers.recurrent
 from seqloom.cell import Cell
+from seqloom.layers import wavefront
 
 pytestmark = pytest.mark.gpu
 
@@ -213,3 +215,25 @@ def test_both_directions_at_once_in_a_cuda_graph():
         torch.testing.assert_close(y, layer(x)[0])
         for p, q in zip(layer.parameters(), graphed.parameters(), strict=True):
             torch.testing.assert_close(q.grad, p.grad)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("lengths", [None, [2_100, 0, 700, 1_030, 2_048]])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("attn_rnn", torch.float32)]
+)
+def test_layers_as_a_wave_are_what_one_after_the_other_is(name, dtype, lengths, monkeypatch):
+    layer = seqloom.Recurrent(name, 64, 64, 3, batch_first=True, device="cuda", dtype=dtype, learn_initial_state=True)
+    x = torch.randn(5, 2_100, 64, device="cuda", dtype=dtype, requires_grad=True)
+    scans, run = [], wavefront.run_job
+    monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given), run(*given))[1])
+
+    def found():
+        y, h = layer(x, lengths=lengths)
+        return [y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])]
+
+    wave = found()
+    assert len(scans) == 3 * 5
+    monkeypatch.setattr(seqloom.layers.recurrent, "worth", lambda *_: False)
+    for a, b in zip(wave, found(), strict=True):
+        assert (a - b).norm() <= (0.01 if dtype == torch.bfloat16 else 1e-5) * b.norm()

@@ -80,8 +80,8 @@ def may_part(x: Tensor) -> bool:
     """
     return (
         x.is_cuda
-        and (x.shape[1] >= LONG or torch.cuda.is_current_stream_capturing())
         and not torch.compiler.is_compiling()
+        and (x.shape[1] >= LONG or torch.cuda.is_current_stream_capturing())
         and transformed() is None
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None

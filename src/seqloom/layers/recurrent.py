@@ -21,6 +21,7 @@ from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
 from seqloom.layers.states import aside, fits, states_in, states_out
 from seqloom.layers.streaming import Streaming
+from seqloom.layers.wavefront import wave, worth
 from seqloom.precision import made_on
 from seqloom.scan import run_job
 
@@ -135,6 +136,10 @@ class Recurrent(Streaming):
         given = {"lengths": batch.lengths, "reset": flags, "dt": dt}
         ends: list[State] = []
         ways = 1 + self.bidirectional
+        if run is run_job and ways == 1 and worth(x, self.num_layers, self.hidden_size):
+            works = [self._work(i, x, states, given) for i in range(self.num_layers)]
+            x, ends = wave(works, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype))
+            return batch.restore(x), states_out(ends, batch)
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
