@@ -19,6 +19,7 @@ from seqloom.kernels._cudnn import keep_together
 from seqloom.layers.beside import Work, beside
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
+from seqloom.layers.order import longest_first, pays
 from seqloom.layers.states import aside, fits, states_in, states_out
 from seqloom.layers.streaming import Streaming
 from seqloom.layers.wavefront import wave, worth
@@ -126,6 +127,8 @@ class Recurrent(Streaming):
     ) -> tuple[Any, Any]:
         """`forward`, with `run` in place of the scan of each layer and direction."""
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
+        if run is run_job and pays(batch, self.hidden_size):
+            batch = longest_first(batch)
         weight = self._weight()
         fits(batch.x, weight)
         if batch.x.dtype != weight.dtype:  # under autocast
