@@ -100,7 +100,7 @@ def lend(work: Work, stream: torch.cuda.Stream | None) -> Work:
             return tuple(map(lent, t))
         if not isinstance(t, Tensor):
             return t
-        if stream is not None and not isinstance(t, nn.Parameter):  # which lives longer than a backward
+        if stream is not None and t.is_cuda and not isinstance(t, nn.Parameter):  # which lives longer than a backward
             t.record_stream(stream)
         return t.view_as(t) if t.requires_grad and torch.is_grad_enabled() else t
 

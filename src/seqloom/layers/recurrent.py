@@ -146,7 +146,8 @@ class Recurrent(Streaming):
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            x, outputs = x.to(weight.dtype), []
+            x = x.to(weight.dtype)
+            outputs: list[Tensor] = []
             with beside([self._work(i, x, states, given) for i in range(layer * ways, (layer + 1) * ways)]) as placed:
                 for place, work in placed:
                     with place:
