@@ -9,6 +9,7 @@ import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.cell import Cell, find
 from seqloom.job import Job
 from seqloom.kernels import any_loop
+from seqloom.layers import beside, wavefront
 from seqloom.layers.beside import Place, Work, lend
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.recurrent import Recurrent
@@ -90,6 +91,63 @@ def test_a_layer_whose_second_direction_is_lent_is_the_layer(noise, monkeypatch)
         monkeypatch.setattr("seqloom.layers.recurrent.beside", _lending)
     for plain, lent in zip(*found, strict=True):
         assert torch.equal(plain, lent)
+
+
+class Stream:
+    """One that only writes down who waits for whom, and who works."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.device_index, self.stream_id = name, log, 0, 0
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Of a machine with streams, as it were."""
+    found = []
+
+    @contextmanager
+    def working(stream):
+        found.append(f"{stream.name} works")
+        yield
+
+    monkeypatch.setattr(beside, "may_part", lambda _: True)
+    monkeypatch.setattr(beside, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", found))
+    monkeypatch.setattr(torch.cuda, "stream", working)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: found.append(f"{stream.name} reads"))
+    return found
+
+
+def test_the_second_direction_waits_for_what_was_before_and_what_is_after_waits_for_it(log):
+    layer = Recurrent("gru", 6, 16, bidirectional=True)
+    layer(torch.randn(9, 3, 6))
+    assert log == ["stream 1 waits for main", "main works", "stream 1 works", "main waits for stream 1"]
+
+
+def test_what_comes_after_an_error_waits_too(log):
+    one = work("gru")
+    with pytest.raises(ZeroDivisionError), beside.beside([one, one]) as placed, placed[1][0]:
+        raise ZeroDivisionError
+    assert log[-1] == "main waits for stream 1"
+
+
+def test_a_layer_of_a_wave_waits_for_the_one_below_and_for_no_other(log, monkeypatch):
+    for name, value in (("PIECE", 3), ("OURS", ("",))):
+        monkeypatch.setattr(wavefront, name, value)
+    layer = Recurrent("gru", 6, 16, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("seqloom.layers.recurrent.worth", lambda *_: True)
+        layer(torch.randn(6, 3, 6))
+    second = ["stream 1 works", "stream 1 waits for main", "stream 1 reads"]
+    third = ["stream 2 works", "stream 2 waits for stream 1", "stream 2 reads"]
+    begin, end = (
+        ["stream 1 waits for main", "stream 2 waits for main"],
+        ["main waits for stream 1", "main waits for stream 2"],
+    )
+    assert log == [*begin, *(["main works", *second, *third] * 2), *end]
 
 
 @contextmanager

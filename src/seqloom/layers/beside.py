@@ -34,14 +34,14 @@ class Place:
 
     def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
         self.stream = stream
-        self._inside = None if stream is None else torch.cuda.stream(stream)
 
     def __enter__(self) -> None:
-        if self._inside is not None:
+        if self.stream is not None:
+            self._inside = torch.cuda.stream(self.stream)
             self._inside.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._inside is not None:
+        if self.stream is not None:
             self._inside.__exit__(kind, error, at)
 
     def follow(self, place: Place, made: Tensor) -> None:
