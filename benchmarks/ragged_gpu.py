@@ -66,7 +66,7 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
     row["kernels"] = {
         name: kernel(layer, rows, hidden, back) for name, rows in (("ragged", batch), ("unpadded", whole))
     }
-    row["auto"] = list(ORDERS)[recurrent.pays(read(x, lengths, True, hidden), hidden)]
+    row["auto"] = list(ORDERS)[recurrent.pays(read(x, lengths, True, hidden), layer.cell_at(0), "auto")]
     row["ns_per_step"] = {name: round(t, 2) for name, t in ns.items()}
     row["ratio"] = {name: round(ns[name] / ns["unpadded"], 3) for name in ORDERS}
     print(*(f"{key} {value}" for key, value in row.items()), flush=True)

@@ -12,17 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.cell import Cell
+from seqloom.job import Job
+from seqloom.kernel import choose
 from seqloom.kernels._transforms import transformed
 from seqloom.layers.formats import Batch
 
 ROOM = 1 << 24  # for rows times units squared: above, rows take turns on a large GPU
+OURS = ("_cuda", "_row", "_cluster", "_grid")  # kernels in which a row that has ended takes no time
 
 
-def pays(batch: Batch, hidden: int) -> bool:
+def pays(batch: Batch, cell: Cell, kernel: str) -> bool:
     """Whether the order matters; a packed batch has it already."""
     if batch.lengths is None or batch.source is not None or not batch.x.is_cuda or torch.compiler.is_compiling():
         return False
-    return transformed() is None and len(batch.x) * max(hidden, 128) ** 2 > ROOM
+    if transformed() is not None or len(batch.x) * max(cell.hidden_size, 128) ** 2 <= ROOM:
+        return False
+    return choose(cell, Job(batch.x, cell.start(batch.x), batch.lengths), kernel).name.endswith(OURS)
 
 
 @dataclass(frozen=True, eq=False)

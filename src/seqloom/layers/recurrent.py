@@ -127,10 +127,10 @@ class Recurrent(Streaming):
     ) -> tuple[Any, Any]:
         """`forward`, with `run` in place of the scan of each layer and direction."""
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
-        if run is run_job and pays(batch, self.hidden_size):
-            batch = longest_first(batch)
         weight = self._weight()
         fits(batch.x, weight)
+        if run is run_job and pays(batch, self.cell_at(0), self.kernel):
+            batch = longest_first(batch)
         if batch.x.dtype != weight.dtype:  # under autocast
             batch = replace(batch, x=batch.x.to(weight.dtype))
         x = batch.x
