@@ -2,21 +2,24 @@
 
 import copy
 import warnings
-from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import seqloom
 import seqloom.cells
+import seqloom.layers.beside
 import seqloom.layers.recurrent
 from seqloom.cell import Cell
+from seqloom.layers import order, wavefront
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def _exact():
+def _exact(monkeypatch):
+    monkeypatch.setattr(seqloom.layers.beside, "LONG", 1)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
@@ -82,8 +85,10 @@ def test_low_precision_runs(name, dtype):
     assert torch.isfinite(y).all() and y.dtype == dtype
 
 
+@pytest.mark.parametrize("room", [0, order.ROOM])
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "attn_rnn"])
-def test_lengths_on_the_gpu_make_no_synchronisation(name):
+def test_lengths_on_the_gpu_make_no_synchronisation(name, room, monkeypatch):
+    monkeypatch.setattr(order, "ROOM", room)
     _, layer = both(name)
     x = torch.randn(3, 9, 16, device="cuda")
     lengths = torch.tensor([9, 0, 4], device="cuda")
@@ -139,26 +144,127 @@ def test_weights_lie_in_one_piece_wherever_the_layer_goes(kind):
     assert torch.equal(layer.weight_hh_l0, before)
 
 
+@pytest.fixture
+def _every_warning():
+    """torch gives some warnings once a process: here each time, and each is an error."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("lengths", [None, list(range(0, 201, 25))])
 @pytest.mark.parametrize(
     ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("lstm", torch.float32)]
 )
-def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, monkeypatch):
-    layer = seqloom.Recurrent(name, 64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=dtype)
+def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, lengths, monkeypatch):
+    layer = seqloom.Recurrent(
+        name, 64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=dtype, learn_initial_state=True
+    )
     x = torch.randn(9, 200, 64, device="cuda", dtype=dtype, requires_grad=True)
 
     def found():
-        y, _ = layer(x)
+        y, _ = layer(x, lengths=lengths)
         return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
 
     at_once = found()
-    monkeypatch.setattr(seqloom.layers.recurrent, "beside", lambda _: nullcontext(nullcontext()))
+    monkeypatch.setattr(seqloom.layers.beside, "may_part", lambda _: False)
     for a, b in zip(at_once, found(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_both_directions_at_once_in_a_cuda_graph():
-    layer = seqloom.AttnRNN(64, 64, bidirectional=True, batch_first=True, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(9, 200, 64, device="cuda", dtype=torch.bfloat16)
-    call = torch.cuda.make_graphed_callables(lambda x: layer(x)[0], (x,), num_warmup_iters=3)
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("name", ["gru", "attn_rnn"])
+def test_both_directions_at_once_make_no_warning_while_another_graph_lives(name):
+    layer = seqloom.Recurrent(name, 32, 32, bidirectional=True, batch_first=True, device="cuda")
+    x = torch.randn(3, 200, 32, device="cuda", requires_grad=True)
+    alive = [layer(x)[0].sum(), sum(p.square().sum() for p in layer.parameters())]
+    layer(x)[0].sum().backward()
+    alive.append(layer(x)[0].sum())
+    with torch.cuda.stream(torch.cuda.Stream()):
+        fresh = copy.deepcopy(layer)
+        fresh(x.detach())[0].sum().backward()
+    alive[-1].backward()
+    assert layer.weight_hh_l0_reverse.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_both_directions_at_once_may_be_made_anew_in_the_backward(reentrant):
+    layer = seqloom.AttnRNN(64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(9, 400, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    for _ in range(5):  # a race need not show at once
+        layer.zero_grad()
+        layer(x)[0].square().sum().backward()
+        plain = [p.grad.clone() for p in layer.parameters()]
+        layer.zero_grad()
+        checkpoint(lambda x: layer(x)[0], x, use_reentrant=reentrant).square().sum().backward()
+        for p, grad in zip(layer.parameters(), plain, strict=True):
+            assert torch.equal(p.grad, grad)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("name", ["attn_rnn", "gru"])
+def test_both_directions_at_once_in_a_cuda_graph(name):
+    how = {"bidirectional": True, "batch_first": True, "device": "cuda", "dtype": torch.bfloat16}
+    layer = seqloom.Recurrent(name, 64, 64, **how)
+    x = torch.randn(9, 200, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def run():
+        y, _ = layer(x)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        stream.wait_stream(torch.cuda.default_stream())
+        run()
+    with torch.cuda.graph(graph, stream=stream):
+        recorded = run()
     for _ in range(2):
-        torch.testing.assert_close(call(x), layer(x)[0])
+        with torch.no_grad():
+            x.normal_()
+        graph.replay()
+        for a, b in zip(recorded, run(), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("lengths", [None, [2_100, 0, 700, 1_030, 2_048]])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("attn_rnn", torch.float32)]
+)
+def test_layers_as_a_wave_are_what_one_after_the_other_is(name, dtype, lengths, monkeypatch):
+    layer = seqloom.Recurrent(name, 64, 64, 3, batch_first=True, device="cuda", dtype=dtype, learn_initial_state=True)
+    x = torch.randn(5, 2_100, 64, device="cuda", dtype=dtype, requires_grad=True)
+    scans, run = [], wavefront.run_job
+    monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given), run(*given))[1])
+
+    def found():
+        y, h = layer(x, lengths=lengths)
+        return [y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])]
+
+    wave = found()
+    assert len(scans) == 3 * 5
+    monkeypatch.setattr(seqloom.layers.recurrent, "worth", lambda *_: False)
+    for a, b in zip(wave, found(), strict=True):
+        assert (a - b).norm() <= (0.03 if dtype == torch.bfloat16 else 1e-4) * b.norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "dtype"),
+    [("attn_rnn", 64, torch.bfloat16), ("attn_rnn", 320, torch.bfloat16), ("gru", 64, torch.bfloat16)],
+)
+def test_rows_longest_first_are_what_rows_in_their_own_order_are(name, hidden, dtype, monkeypatch):
+    layer = seqloom.Recurrent(name, 64, hidden, 2, bidirectional=True, device="cuda", dtype=dtype)
+    x = torch.randn(150, 40, 64, device="cuda", dtype=dtype, requires_grad=True)
+    lengths = torch.randint(151, (40,), device="cuda")
+    found, sorts = [], []
+    sort = seqloom.layers.recurrent.longest_first
+    monkeypatch.setattr(seqloom.layers.recurrent, "longest_first", lambda batch: (sorts.append(1), sort(batch))[1])
+    for room in (0, 1 << 30):
+        monkeypatch.setattr(order, "ROOM", room)
+        y, h = layer(x, lengths=lengths)
+        assert len(sorts) == 1
+        found.append([y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])])
+    for a, b in zip(*found, strict=True):
+        assert (a - b).norm() <= 0.01 * b.norm()

@@ -29,7 +29,9 @@ def run_job(
     if torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag:  # is_exporting() of 2.11 lies
         y, state = scan_in_graph(cell, job, kernel, values or {})
     else:
-        cell = bound(cell, values) if values else cell
+        if values:
+            home, cell = cell, bound(cell, values)
+            cell.handle = home.handle  # what was compiled for the cell serves its views
         y, state = load(choose(cell, job, kernel).name).run(cell, job)
     return y.to(output_dtype(job.x)), state
 

@@ -37,8 +37,8 @@ def run_twice(
 
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         view = bound(cell, dict(zip(names, rest[k:], strict=True)))
-        y, state = any_loop.run(view, replace(job, x=x, state=rest[:k]))
-        return y, *state
+        y, state = any_loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k])))
+        return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # a kernel may carry more than x has
 
     inputs = [job.x, *job.state, *own.values()]
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):

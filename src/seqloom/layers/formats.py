@@ -21,6 +21,8 @@ class Batch:
     lengths: Tensor | None
     batch_first: bool
     source: Any = None  # the packed or nested input
+    order: Tensor | None = None  # (B,): which row of the input stands here, where the rows have been moved
+    inverse: Tensor | None = None
 
     @property
     def unbatched(self) -> bool:
@@ -46,16 +48,12 @@ class Batch:
         """(L, N, ...) as given -> (L, B, ...) in the batch's own order."""
         if self.unbatched:
             return s.unsqueeze(1)
-        if self.packed and self.source.sorted_indices is not None:
-            return s.index_select(1, self.source.sorted_indices)
-        return s
+        return s if self.order is None else s.index_select(1, self.order)
 
     def state_out(self, s: Tensor) -> Tensor:
         if self.unbatched:
             return s.squeeze(1)
-        if self.packed and self.source.unsorted_indices is not None:
-            return s.index_select(1, self.source.unsorted_indices)
-        return s
+        return s if self.inverse is None else s.index_select(1, self.inverse)
 
 
 def read(
@@ -66,7 +64,7 @@ def read(
         if lengths is not None:
             raise InputError("lengths were given beside a PackedSequence, which has its own; give one of them")
         x, lengths = _unpack(source)
-        batch = Batch(x, lengths, True, source)
+        batch = Batch(x, lengths, True, source, source.sorted_indices, source.unsorted_indices)
     elif not isinstance(source, Tensor):
         raise TypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
     elif source.is_nested:
@@ -95,10 +93,8 @@ def read(
         check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
     if batch.lengths is None:
         return batch
-    valid = (torch.arange(batch.x.shape[1], device=batch.x.device) < batch.lengths.unsqueeze(1)).unsqueeze(-1)
-    return replace(
-        batch, x=torch.where(valid, batch.x, torch.zeros_like(batch.x))
-    )  # NaN there must not reach a gradient
+    past = torch.arange(batch.x.shape[1], device=batch.x.device) >= batch.lengths.unsqueeze(1)
+    return replace(batch, x=batch.x.masked_fill(past.unsqueeze(-1), 0))  # NaN there must not reach a gradient
 
 
 def check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -17,11 +16,13 @@ from seqloom.errors import InputError
 from seqloom.init import Init
 from seqloom.job import Job, turn
 from seqloom.kernels._cudnn import keep_together
-from seqloom.layers.beside import beside
+from seqloom.layers.beside import Work, beside
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
+from seqloom.layers.order import longest_first, pays
 from seqloom.layers.states import aside, fits, states_in, states_out
 from seqloom.layers.streaming import Streaming
+from seqloom.layers.wavefront import wave, worth
 from seqloom.precision import made_on
 from seqloom.scan import run_job
 
@@ -128,37 +129,45 @@ class Recurrent(Streaming):
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
         weight = self._weight()
         fits(batch.x, weight)
+        if run is run_job and pays(batch, self.cell_at(0), self.kernel):
+            batch = longest_first(batch)
         if batch.x.dtype != weight.dtype:  # under autocast
             batch = replace(batch, x=batch.x.to(weight.dtype))
         x = batch.x
         states = states_in(hx, batch, [self.cell_at(i) for i in range(len(self.cells))])
         flags, dt = self._aside("reset", reset, batch), self._aside("timespans", timespans, batch)
+        given = {"lengths": batch.lengths, "reset": flags, "dt": dt}
         ends: list[State] = []
         ways = 1 + self.bidirectional
+        if run is run_job and ways == 1 and worth(x, self.num_layers, self.hidden_size):
+            works = [self._work(i, x, states, given) for i in range(self.num_layers)]
+            x, ends = wave(works, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype))
+            return batch.restore(x), states_out(ends, batch)
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            x, outputs = x.to(weight.dtype), []
-            with beside(x) if ways == 2 else nullcontext(nullcontext()) as second:
-                for way in range(ways):
-                    with second if way else nullcontext():
-                        cell = self.cell_at(layer * ways + way)
-                        state = cell.start(x) if states is None else states[layer * ways + way]
-                        y, end = self._one(run, cell, Job(x, state, batch.lengths, flags, dt), bool(way))
+            x = x.to(weight.dtype)
+            outputs: list[Tensor] = []
+            with beside([self._work(i, x, states, given) for i in range(layer * ways, (layer + 1) * ways)]) as placed:
+                for place, work in placed:
+                    with place:
+                        y, end = self._one(run, work, bool(outputs))
                     outputs.append(y)
                     ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
         return batch.restore(x), states_out(ends, batch)
 
-    def _one(
-        self, run: Callable[..., tuple[Tensor, State]], cell: Cell, job: Job, backwards: bool
-    ) -> tuple[Tensor, State]:
-        """One layer in one direction, with its noise."""
-        mask = self.dropouts.mask(cell, job.x, self.training)
-        keep = self.dropouts.keep(job.x, job.state, self.training)
-        job = replace(job, mask=mask, keep=keep)
-        values = self.dropouts.dropped(cell, self.training)
-        y, end = run(cell, job.reversed() if backwards else job, self.kernel, values)
+    def _work(self, i: int, x: Tensor, states: list[State] | None, given: dict[str, Tensor | None]) -> Work:
+        """One layer in one direction, with its noise: all that it needs is there before it begins."""
+        cell = self.cell_at(i)
+        state = cell.start(x) if states is None else states[i]
+        mask = self.dropouts.mask(cell, x, self.training)
+        keep = self.dropouts.keep(x, state, self.training)
+        return Work(cell, Job(x, state, mask=mask, keep=keep, **given), self.dropouts.dropped(cell, self.training))
+
+    def _one(self, run: Callable[..., tuple[Tensor, State]], work: Work, backwards: bool) -> tuple[Tensor, State]:
+        job = work.job.reversed() if backwards else work.job
+        y, end = run(work.cell, job, self.kernel, work.values)
         return (turn(y, job.lengths) if backwards else y), end
 
     def _aside(self, name: str, given: Tensor | None, batch: Batch) -> Tensor | None:

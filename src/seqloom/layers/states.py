@@ -56,6 +56,6 @@ def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:
     if tuple(given.shape) != tuple(batch.x.shape[:2]):
         expected = tuple(batch.x.shape[:2])
         raise InputError(f"{name} must match the input's batch and time {expected}, got {tuple(given.shape)}")
-    if batch.packed and batch.source.sorted_indices is not None:
-        given = given.index_select(0, batch.source.sorted_indices)
+    if batch.order is not None:
+        given = given.index_select(0, batch.order)
     return given.bool() if name == "reset" else given.to(batch.x.dtype)

@@ -1,0 +1,94 @@
+"""A ragged batch against the same number of real steps without padding: python benchmarks/ragged_gpu.py [--json FILE].
+
+AttnRNN in bfloat16 on a GPU. Lengths are uniform between a quarter of the longest and all of it; the other batch has as
+many steps in fewer rows, all of full length. `ratio` is time by real step, ragged to unpadded: at most 1.1 is wanted.
+Ragged rows come in their own order, and longest first (layers/order.py); `auto` says which of them the layer takes.
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
+from pathlib import Path
+from unittest import mock
+
+import torch
+from record import keep
+
+import seqloom
+from seqloom import timing
+from seqloom.layers import recurrent
+from seqloom.layers.formats import read
+
+LENGTH, HIDDEN, BATCH = 512, (128, 256, 512, 1_024), (64, 256)
+ORDERS = {"own order": False, "longest first": True}
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rounds", type=int, default=3)
+    flags.add_argument("--json", type=Path, help="a file for the result")
+    given = flags.parse_args()
+    timing.ROUND = 0.02
+    rows = [measure(*case, given.rounds) for case in product(HIDDEN, BATCH, (False, True))]
+    keep(given.json, shlex.join(["python", "benchmarks/ragged_gpu.py", *sys.argv[1:]]), length=LENGTH, rows=rows)
+
+
+def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, object]:
+    layer = seqloom.AttnRNN(hidden, hidden, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    noise = torch.Generator().manual_seed(0)
+    lengths = torch.randint(LENGTH // 4, LENGTH + 1, (batch,), generator=noise)
+    lengths[int(torch.randint(batch, (), generator=noise))] = LENGTH
+    whole = round(int(lengths.sum()) / LENGTH)
+    steps = {"unpadded": whole * LENGTH} | dict.fromkeys(ORDERS, int(lengths.sum()))
+    full, ragged = (partial(call, layer, *drawn(rows, hidden, back)) for rows in (whole, batch))
+    lengths = lengths.cuda()
+    runs = {"unpadded": full} | dict.fromkeys(ORDERS, partial(ragged, lengths=lengths))
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _, name in product(range(rounds), runs):
+        with (
+            mock.patch.object(recurrent, "pays", lambda *_, sort=ORDERS[name]: sort)
+            if name in ORDERS
+            else nullcontext()
+        ):
+            found[name].append(timing.seconds(runs[name], "cuda"))
+    ns = {name: 1e9 * statistics.median(times) / steps[name] for name, times in found.items()}
+    x = drawn(batch, hidden, back)[0]
+    row: dict[str, object] = {
+        "hidden": hidden,
+        "batch": batch,
+        "rows_unpadded": whole,
+        "pass": ("forward", "both")[back],
+    }
+    row["kernels"] = {
+        name: kernel(layer, rows, hidden, back) for name, rows in (("ragged", batch), ("unpadded", whole))
+    }
+    row["auto"] = list(ORDERS)[recurrent.pays(read(x, lengths, True, hidden), layer.cell_at(0), "auto")]
+    row["ns_per_step"] = {name: round(t, 2) for name, t in ns.items()}
+    row["ratio"] = {name: round(ns[name] / ns["unpadded"], 3) for name in ORDERS}
+    print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+    return row
+
+
+def drawn(rows: int, hidden: int, back: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    x = torch.randn(rows, LENGTH, hidden, device="cuda", dtype=torch.bfloat16, requires_grad=back)
+    return x, torch.randn_like(x) if back else None
+
+
+def kernel(layer: seqloom.Recurrent, rows: int, hidden: int, back: bool) -> str:
+    with torch.set_grad_enabled(back):
+        return seqloom.explain(layer, drawn(rows, hidden, back)[0]).kernels[0]
+
+
+def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None, lengths: torch.Tensor | None = None) -> None:
+    with torch.set_grad_enabled(dy is not None):
+        y = layer(x, lengths=lengths)[0]
+    if dy is not None:
+        torch.autograd.grad(y, [x, *layer.parameters()], dy)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Directions and layers at once against one after the other on a GPU: python benchmarks/streams_gpu.py [--json FILE].
+
+Bidirectional layers, and stacked ones over a long sequence (layers/beside.py, layers/wavefront.py), in bfloat16. Each
+call as it is, and recorded as a CUDA graph: without the host's time. All take turns; the median of the rounds counts.
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+from record import keep
+
+import seqloom
+from seqloom import timing
+from seqloom.layers import beside, recurrent
+
+SHORT, LONG = 512, 2_048
+CASES = [
+    *((cell, 2, 1, hidden, batch, SHORT) for cell, hidden, batch in product(("attn_rnn", "gru"), (128, 256), (16, 64))),
+    *((cell, 1, layers, 128, batch, LONG) for cell, layers, batch in product(("attn_rnn", "gru"), (2, 4), (16, 64))),
+]
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rounds", type=int, default=3)
+    flags.add_argument("--json", type=Path, help="a file for the result")
+    given = flags.parse_args()
+    timing.ROUND = 0.02
+    rows = [measure(*case, back, given.rounds) for case, back in product(CASES, (False, True))]
+    keep(given.json, shlex.join(["python", "benchmarks/streams_gpu.py", *sys.argv[1:]]), rows=rows)
+
+
+def measure(
+    cell: str, ways: int, layers: int, hidden: int, batch: int, length: int, back: bool, rounds: int
+) -> dict[str, object]:
+    how = {"bidirectional": ways == 2, "batch_first": True, "device": "cuda", "dtype": torch.bfloat16}
+    layer = seqloom.Recurrent(cell, hidden, hidden, layers, **how)
+    x = torch.randn(batch, length, hidden, device="cuda", dtype=torch.bfloat16, requires_grad=back)
+    dy = torch.randn(batch, length, ways * hidden, device="cuda", dtype=torch.bfloat16)
+    run, runs = partial(call, layer, x, dy if back else None), {}
+    for at_once in (True, False):
+        with order(at_once):
+            run()  # kernels are compiled
+            runs[at_once, "call"], runs[at_once, "graph"] = run, timing.recorded(run)
+    found: dict[tuple[bool, str], list[float]] = {key: [] for key, each in runs.items() if each}
+    for _, key in product(range(rounds), found):
+        with order(key[0]):
+            found[key].append(timing.seconds(runs[key], "cuda"))
+    ms = {key: 1e3 * statistics.median(times) for key, times in found.items()}
+    row: dict[str, object] = {"cell": cell, "ways": ways, "layers": layers, "hidden": hidden, "batch": batch}
+    row |= {"length": length, "pass": "both" if back else "forward"}
+    row |= {f"{kind}_{'at_once' if at_once else 'in_turn'}_ms": round(t, 4) for (at_once, kind), t in ms.items()}
+    for kind in ("call", "graph"):
+        if (True, kind) in ms and (False, kind) in ms:
+            row[f"{kind}_times_as_fast"] = round(ms[False, kind] / ms[True, kind], 3)
+    print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+    return row
+
+
+def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None) -> None:
+    with torch.set_grad_enabled(dy is not None):
+        y = layer(x)[0]
+    if dy is not None:
+        torch.autograd.grad(y, [x, *layer.parameters()], dy)
+
+
+@contextmanager
+def order(at_once: bool) -> Iterator[None]:
+    """Everything on one stream, where it is not at once."""
+    before = beside.may_part, recurrent.worth
+    if not at_once:
+        beside.may_part = recurrent.worth = lambda *_: False
+    try:
+        yield
+    finally:
+        beside.may_part, recurrent.worth = before
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What one stream lends to another, without a GPU: the same numbers, and gradients that come back through views."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import seqloom.cells  # noqa: F401  (fills the registry)
+from seqloom.cell import Cell, find
+from seqloom.job import Job
+from seqloom.kernels import any_loop
+from seqloom.layers import beside, wavefront
+from seqloom.layers.beside import Place, Work, lend
+from seqloom.layers.dropouts import Dropouts
+from seqloom.layers.recurrent import Recurrent
+from seqloom.scan import run_job
+
+
+def work(name, B=3, T=5):
+    torch.manual_seed(0)
+    cell = find(name)(6, 16, dtype=torch.float64)
+    cell.learn_initial_state()
+    x = torch.randn(B, T, 6, dtype=torch.float64, requires_grad=True)
+    lengths, reset = torch.tensor([T, 0, T - 2]), torch.rand(B, T) < 0.3
+    dt = torch.rand(B, T, dtype=torch.float64, requires_grad=True) if "dt" in cell.takes else None
+    return Work(cell, Job(x, cell.start(x), lengths, reset, dt), {})
+
+
+def leaves(one):
+    return [t for t in (one.job.x, one.job.dt, *one.cell.parameters()) if t is not None]
+
+
+def run(one, kernel="auto"):
+    y, state = run_job(one.cell, one.job, kernel, one.values)
+    return y, sum(t.square().sum() for t in (y, *state))
+
+
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_lent_work_has_the_same_outputs_and_gradients(name):
+    one = work(name)
+    found = []
+    for each in (one, lend(one, None)):
+        y, loss = run(each)
+        found.append([y.detach(), *torch.autograd.grad(loss, leaves(one), allow_unused=True)])
+    for plain, lent in zip(*found, strict=True):
+        assert (plain is None) == (lent is None)
+        assert plain is None or torch.equal(plain, lent)
+
+
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_no_gradient_of_lent_work_reaches_a_parameter_but_through_a_view(name):
+    one = work(name)
+    _, loss = run(lend(one, None), "loop")
+    seen, ahead, reached = set(), [loss.grad_fn], 0
+    while ahead:
+        node = ahead.pop()
+        for after, _ in node.next_functions:
+            if after is not None and type(after).__name__ == "AccumulateGrad":
+                reached += 1
+                assert type(node).__name__ in ("ViewBackward0", "ExpandBackward0"), node  # or the start, made before
+            elif after is not None and after not in seen:
+                seen.add(after)
+                ahead.append(after)
+    assert reached >= len(list(one.cell.parameters()))
+
+
+def test_without_gradients_nothing_is_viewed():
+    one = work("gru")
+    with torch.no_grad():
+        lent = lend(one, None)
+    assert lent.job.x is one.job.x and lent.values["weight_hh"] is one.cell.weight_hh
+
+
+def test_a_view_has_the_handle_of_its_cell_so_that_what_was_compiled_for_it_serves(monkeypatch):
+    one, seen = work("gru"), []
+    monkeypatch.setattr(any_loop, "run", lambda cell, job: (seen.append(cell), (job.x, job.state))[1])
+    run(lend(one, None), "loop")
+    assert seen[0] is not one.cell and seen[0].handle == one.cell.handle
+
+
+@pytest.mark.parametrize("noise", [None, 7])
+def test_a_layer_whose_second_direction_is_lent_is_the_layer(noise, monkeypatch):
+    drawn = Dropouts() if noise is None else Dropouts(recurrent=0.2, zoneout=0.1, weight=0.3)
+    layer = Recurrent("attn_rnn", 6, 16, 2, bidirectional=True, dtype=torch.float64, dropouts=drawn)
+    x = torch.randn(9, 3, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        y, h = layer(x, lengths=[9, 4, 0])
+        found.append([y, h, *torch.autograd.grad(y.square().sum() + h.sum(), [x, *layer.parameters()])])
+        monkeypatch.setattr("seqloom.layers.recurrent.beside", _lending)
+    for plain, lent in zip(*found, strict=True):
+        assert torch.equal(plain, lent)
+
+
+class Stream:
+    """One that only writes down who waits for whom, and who works."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.device_index, self.stream_id = name, log, 0, 0
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Of a machine with streams, as it were."""
+    found = []
+
+    @contextmanager
+    def working(stream):
+        found.append(f"{stream.name} works")
+        yield
+
+    monkeypatch.setattr(beside, "may_part", lambda _: True)
+    monkeypatch.setattr(beside, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", found))
+    monkeypatch.setattr(torch.cuda, "stream", working)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: found.append(f"{stream.name} reads"))
+    return found
+
+
+def test_the_second_direction_waits_for_what_was_before_and_what_is_after_waits_for_it(log):
+    layer = Recurrent("gru", 6, 16, bidirectional=True)
+    layer(torch.randn(9, 3, 6))
+    assert log == ["stream 1 waits for main", "main works", "stream 1 works", "main waits for stream 1"]
+
+
+def test_what_comes_after_an_error_waits_too(log):
+    one = work("gru")
+    with pytest.raises(ZeroDivisionError), beside.beside([one, one]) as placed, placed[1][0]:
+        raise ZeroDivisionError
+    assert log[-1] == "main waits for stream 1"
+
+
+def test_a_layer_of_a_wave_waits_for_the_one_below_and_for_no_other(log, monkeypatch):
+    for name, value in (("PIECE", 3), ("OURS", ("",))):
+        monkeypatch.setattr(wavefront, name, value)
+    layer = Recurrent("gru", 6, 16, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("seqloom.layers.recurrent.worth", lambda *_: True)
+        layer(torch.randn(6, 3, 6))
+    second = ["stream 1 works", "stream 1 waits for main", "stream 1 reads"]
+    third = ["stream 2 works", "stream 2 waits for stream 1", "stream 2 reads"]
+    begin, end = (
+        ["stream 1 waits for main", "stream 2 waits for main"],
+        ["main waits for stream 1", "main waits for stream 2"],
+    )
+    assert log == [*begin, *(["main works", *second, *third] * 2), *end]
+
+
+@contextmanager
+def _lending(works):
+    """`beside`, without streams."""
+    first, *rest = works
+    yield [(Place(), first), *((Place(), lend(one, None)) for one in rest)]

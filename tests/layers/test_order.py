@@ -1,0 +1,47 @@
+"""A ragged batch whose rows stand longest first inside a layer, and in their own order outside."""
+
+import pytest
+import torch
+
+import seqloom
+from seqloom.layers.formats import read
+from seqloom.layers.order import longest_first, moved, pays
+
+LENGTHS = [3, 9, 0, 9, 5, 1]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_order_of_rows_inside_a_layer_changes_nothing_outside(batch_first, bidirectional, monkeypatch):
+    torch.manual_seed(0)
+    layer = seqloom.LSTM(4, 8, 2, bidirectional=bidirectional, batch_first=batch_first, dtype=torch.float64)
+    x = torch.randn((6, 9, 4) if batch_first else (9, 6, 4), dtype=torch.float64, requires_grad=True)
+    hx = tuple(torch.randn(2 + 2 * bidirectional, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    reset = torch.rand(x.shape[:2]) < 0.2
+    found, moves = [], []
+    for sort in (False, True):
+        monkeypatch.setattr("seqloom.layers.recurrent.pays", lambda *_, sort=sort: (moves.append(sort), sort)[1])
+        y, end = layer(x, hx, LENGTHS, reset=reset)
+        loss = sum((t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in (y, *end))
+        found.append([y, *end, *torch.autograd.grad(loss, [x, *hx, *layer.parameters()])])
+    assert moves == [False, True]
+    for own, sorted_ in zip(*found, strict=True):
+        torch.testing.assert_close(sorted_, own, rtol=1e-12, atol=1e-13)
+
+
+def test_the_longest_rows_stand_first():
+    batch = longest_first(read(torch.randn(6, 9, 4), LENGTHS, True, 4))
+    assert batch.lengths.tolist() == sorted(LENGTHS, reverse=True)
+    assert batch.order[batch.inverse].tolist() == list(range(6))
+
+
+def test_moved_rows_have_first_and_second_derivatives():
+    x, order = torch.randn(5, 2, dtype=torch.float64, requires_grad=True), torch.tensor([2, 0, 4, 1, 3])
+    assert torch.autograd.gradcheck(lambda x: moved(x, order, order.argsort()).sin(), x)
+    assert torch.autograd.gradgradcheck(lambda x: moved(x, order, order.argsort()).sin(), x)
+
+
+def test_no_batch_is_sorted_on_the_cpu():
+    assert not pays(
+        read(torch.randn(6, 9, 4), LENGTHS, True, 4), seqloom.GRU(4, 1 << 12, device="meta").cell_at(0), "auto"
+    )
