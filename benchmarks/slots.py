@@ -1,6 +1,7 @@
-"""AttnRNN with slots: the CPU engine and the hand-written backward beside the loop, by the processor's time.
+"""AttnRNN with slots: the CPU engine and the hand-written backward beside the loop, by the processor's time; on a GPU
+the CUDA graph beside them, by the clock.
 
-    OMP_NUM_THREADS=1 python benchmarks/slots.py [--rounds 5] [--json results.json]
+    OMP_NUM_THREADS=1 python benchmarks/slots.py [--device cuda] [--rounds 5] [--json results.json]
 
 All take turns in one process, and the fastest round of each counts.
 """
@@ -19,34 +20,45 @@ from seqloom.cells import AttnRNNCell
 from seqloom.job import Job
 from seqloom.kernel import load
 
-KERNELS = ("any_loop", "attn_rnn_manual", "attn_rnn_cpu")
+KERNELS = {
+    "cpu": ("any_loop", "attn_rnn_manual", "attn_rnn_cpu"),
+    "cuda": ("any_loop", "attn_rnn_manual", "attn_rnn_graph"),
+}
 STEPS = 64
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--device", choices=KERNELS, default="cpu")
     flags.add_argument("--rounds", type=int, default=5)
     flags.add_argument("--json", type=Path, help="a file for the result")
     given = flags.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(*shape, given.rounds) for shape in itertools.product((2, 4), (64, 128), (1, 32))]
+    rows = [measure(*shape, given.rounds, given.device) for shape in itertools.product((2, 4), (64, 128), (1, 32))]
     keep(given.json, shlex.join(["python", "benchmarks/slots.py", *sys.argv[1:]]), rows=rows)
 
 
-def measure(slots: int, hidden: int, batch: int, rounds: int) -> dict[str, float]:
-    cell, x = AttnRNNCell(hidden, hidden, slots=slots), torch.randn(batch, STEPS, hidden)
+def measure(slots: int, hidden: int, batch: int, rounds: int, device: str) -> dict[str, float]:
+    cell, x = AttnRNNCell(hidden, hidden, slots=slots).to(device), torch.randn(batch, STEPS, hidden, device=device)
     best: dict[str, float] = {}
-    for _, name, back in itertools.product(range(rounds), KERNELS, (False, True)):
-        began = time.process_time()
+    for _, name, back in itertools.product(range(rounds), KERNELS[device], (False, True)):
+        began = now(device)
         with torch.set_grad_enabled(back):
             y, _last = load(name).run(cell, Job(x, cell.start(x)))
         if back:
             y.sum().backward()
         key = f"{name}{' both passes' if back else ' forward'}"
-        best[key] = min(best.get(key, float("inf")), 1e6 * (time.process_time() - began) / STEPS)
+        best[key] = min(best.get(key, float("inf")), 1e6 * (now(device) - began) / STEPS)
     ratios = {key: round(best[f"any_loop {key.split(' ', 1)[1]}"] / us, 2) for key, us in best.items()}
     print(f"{slots} slots, H={hidden}, B={batch}, times as fast as the loop:", ratios, flush=True)
     return {"slots": slots, "hidden": hidden, "batch": batch} | best
+
+
+def now(device: str) -> float:
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

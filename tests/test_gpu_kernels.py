@@ -37,6 +37,11 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(kernel, dtype
     check_kernel(kernel, "attn_rnn", dtype, "cuda", **settings)
 
 
+@pytest.mark.parametrize(("dtype", "slots"), [(FP32, 2), (BF16, 3)])
+def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(dtype, slots):
+    check_kernel("attn_rnn_graph", "attn_rnn", dtype, "cuda", slots=slots)
+
+
 @pytest.mark.parametrize("dtype", [BF16, FP16])
 @pytest.mark.parametrize("cell", GATED)
 def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, dtype):
