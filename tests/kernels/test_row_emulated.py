@@ -12,9 +12,11 @@ import torch
 from test_cuda_emulated import EVERYTHING, FP32, cell_of, in_type, job_of, worst
 
 from seqloom import kernel
+from seqloom.cells import AttnRNNCell
 from seqloom.kernels import _attn_rnn_cluster_back, _cuda, any_loop, attn_rnn_cluster, attn_rnn_row
 from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import SHARED
+from seqloom.testing import kernel as checks
 
 sys.path.insert(0, str(Path(__file__).parent / "emulation"))
 import emulator
@@ -89,6 +91,17 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
     cell = cell_of(48, 3)
     job = job_of(cell, 2, 4, FP32)
     assert forward(cell, replace(job, state=(job.state[0] + 30,))) < 2
+
+
+def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
+    change = "size(v) * exp2_(", "1.0000002f * size(v) * exp2_("  # as far as ex2.approx may be
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=change))
+    torch.manual_seed(1)
+    cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
+    job = job_of(cell, 9, 33, FP32)  # steps enough for a sum, and a loss that changes slowly over them
+    found, loop = (checks.everything(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
+    true = checks.everything(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)["dbias_g"]
+    assert (found - true).norm() < (loop - true).norm()
 
 
 FAULTS = {

@@ -54,11 +54,11 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f, mask = MASK ? a.mask[at] : 1.f;
   const float root = 1.f / sqrtf((float)D);
   float dh = a.dh[at], dstart = 0.f;
-  const int length = a.lengths ? (int)a.lengths[row] : a.T, after = a.from + a.steps, end = length < after ? length : after;
+  const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps, end = length < last ? length : last;
   const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
   // One of the two lanes of a unit writes this, the other that.
   Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit, *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
-  for (int t = end > a.from ? end : a.from; t < after; t++) {  // where it has no step
+  for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
     const i64 i = (i64)t * H;
     d_gate[i] = 0.f; d_query[i] = 0.f;
     if (!odd) d_sum[i] = 0.f;
@@ -81,6 +81,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   fetch_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, l.memory + AT_RING + (end - 1 & STAGES - 1) * SLOT);
+  float next = 0.f;  // the state after the step, where it is known: it is the one before the step that came before in this loop
+  bool known = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;
   bool next_anew = RESET && end > a.from && a.reset[row * a.T + end - 1];
 #pragma unroll 1
@@ -93,7 +95,11 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
       if constexpr (RESET) next_anew = a.reset[row * a.T + t - 1];
     }
     const float down = v.dy + dh, rest = KEEP ? down * (1.f - v.keep) : down, dn = rest * v.g, h = v.past[0];
-    const float dgate = ((NORM ? v.n * scale + bias : v.n) - h) * (rest - dn) * v.g;
+    // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding is small beside it. An n that is
+    // computed again is off by something else than the one that moved the state, and over the steps that adds up in the gate's bias.
+    const float share = KEEP ? v.g * (1.f - v.keep) : v.g, again = share * ((NORM ? v.n * scale + bias : v.n) - h);
+    const float moved = known && share > 0.125f ? next - h : again, dgate = moved * (down - down * v.g);
+    next = h; known = !anew;
     float acc = KEEP ? rest - dn + down * v.keep : rest - dn, dx = NORM ? dn * scale : dn;
     l.put(GATE, dgate);
     if constexpr (NORM) l.put(SPREAD, dx, PRODUCT, dx * v.n);
