@@ -36,7 +36,7 @@ def test_every_size_fits_a_multiprocessor():
             for name in attn_rnn_row.KERNELS:
                 code = attn_rnn_row.code(how, name)
                 held = 16 * (4 * -(-H // 32) - dict(code.settings)["AWAY"])
-                assert code.shared <= SHARED and held <= 176 and code.threads <= 256
+                assert code.shared <= SHARED and held <= 192 and code.threads <= 256
 
 
 def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):

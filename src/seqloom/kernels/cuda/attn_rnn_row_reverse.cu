@@ -31,22 +31,22 @@ struct Taken {
 
 // Sums of two vectors over all units.
 DEV void both_sums(float &v, float &w, const Lane &l) {
-  constexpr int SHARES = H % 128 ? 8 : 32, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
+  constexpr int SHARES = H % 128 ? 8 : 32, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
   v = w = 0.f;
 #pragma unroll
   for (int i = 0; i < SOME; i++) {
     float p[4], q[4];
-    const u32 at = 16 * (SHARES * i + (l.lane & SHARES - 1));
+    const u32 at = 16 * (SHARES * i + l.lane / APART);
     get_shared(p, l.vector(SPREAD) + at); get_shared(q, l.vector(PRODUCT) + at);
     v += (p[0] + p[1]) + (p[2] + p[3]); w += (q[0] + q[1]) + (q[2] + q[3]);
   }
 #pragma unroll
-  for (int bits = SHARES / 2; bits; bits /= 2) { v += from_other(v, bits); w += from_other(w, bits); }
+  for (int bits = 16; bits >= APART; bits /= 2) { v += from_other(v, bits); w += from_other(w, bits); }
 }
 
 KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const Lane l;
-  const bool odd = l.lane & 1;
+  const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
   Weight Wo, Wc, Wh, Wq;
   const u32 rest = l.memory + AT_WEIGHTS;
