@@ -83,7 +83,7 @@ def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
 
 
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "LARGE", 2 * 2 * 32)
+    monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
     cell = cell_of(32, 4)
     job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2

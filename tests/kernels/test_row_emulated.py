@@ -71,7 +71,7 @@ def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, 
 
 
 def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "LARGE", 2 * 3 * 16)
+    monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), 1e6))

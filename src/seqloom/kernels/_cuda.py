@@ -86,12 +86,13 @@ def _load(code: Code, index: int) -> ctypes.c_void_p:
 
 def pointers(kind: type[ctypes.Structure], given: Mapping[str, Any]) -> ctypes.Structure:
     """A record of arguments from what it needs of these: a tensor as its address, nothing as null."""
-    found = kind()
-    for name, *_ in kind._fields_:
-        value = given.get(name)
-        if value is not None:
-            setattr(found, name, value.data_ptr() if isinstance(value, torch.Tensor) else value)
-    return found
+    found = {name: given[name] for name in _names(kind) if given.get(name) is not None}
+    return kind(**{name: v.data_ptr() if isinstance(v, torch.Tensor) else v for name, v in found.items()})
+
+
+@cache
+def _names(kind: type[ctypes.Structure]) -> tuple[str, ...]:
+    return tuple(name for name, *_ in kind._fields_)
 
 
 def record(name: str, fields: Sequence[str | tuple[str, type]]) -> type[ctypes.Structure]:
