@@ -36,7 +36,7 @@ def steps(u: Tensor) -> int:
     all steps take more, an eighth of it is still less than what a layer holds anyway.
     """
     T, size = u.shape[1], u.element_size()
-    whole = u.numel() * (13 * size + 4)
+    whole = u.numel() * (13 * size + 4)  # 7 planes, 4 of gradients, q and g side by side, and the states in float32
     return -(-T // min(CHUNKS, -(-whole // ROOM)))
 
 

@@ -76,7 +76,7 @@ def code(how: Setting, name: str) -> RowCode:
     piece = 1 if D % 4 else min(16, D & -D)
     slot, aside = 4 * H * (1 + how.keep), 16 * threads
     if name == "reverse":
-        slot, aside = 4 * H * (7 + how.keep) + 16 * how.heads, 0
+        slot = 4 * H * (7 + how.keep) + 16 * how.heads
     shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + aside
     told = f"attn_rnn_row_{name}", ("device.cuh", "pairs.cuh", "attn_rnn_row.cuh", f"attn_rnn_row_{name}.cu")
     return RowCode(*told, (*how._macros, ("AWAY", away)), threads, shared + 64 * away * threads)

@@ -13,7 +13,8 @@ struct Reverse {
 };
 constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;                                  // vectors: dgate, dx, dx * n, ds, dq
 constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;  // of the ring; then attention
-constexpr int SLOT = 4 * H * PLANES + 16 * HEADS, AT_WEIGHTS = AT_RING + STAGES * SLOT, ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
+constexpr int SLOT = 4 * H * PLANES + 16 * HEADS, AT_ASIDE = AT_RING + STAGES * SLOT, AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
+constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
 
 // What a lane takes of a step: of its four units, or of the one.
 struct Taken {
@@ -31,7 +32,7 @@ struct Taken {
 
 // Sums of two vectors over all units.
 DEV void both_sums(float &v, float &w, const Lane &l) {
-  constexpr int SHARES = H % 128 ? 8 : 32, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
+  constexpr int SHARES = DEEP == 4 ? 32 : 8, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
   v = w = 0.f;
 #pragma unroll
   for (int i = 0; i < SOME; i++) {
@@ -49,7 +50,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
   Weight Wo, Wc, Wh, Wq;
-  const u32 rest = l.memory + AT_WEIGHTS;
+  const u32 rest = l.memory + AT_WEIGHTS, aside = l.memory + AT_ASIDE + 16 * l.thread;
   Wo.load(a.w.o, H, l, rest); Wc.load(a.w.g + H * H, H, l, rest + REST); Wh.load(a.w.g, H, l, rest + 2 * REST); Wq.load(a.w.q, H, l, rest + 3 * REST);
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f, mask = MASK ? a.mask[at] : 1.f;
   const float root = 1.f / sqrtf((float)D);
@@ -114,6 +115,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
       acc += dx;
     }
     const float ds = (l.scatter(c) + dx) * v.slope;
+    product(back, Wh, p);
+    put_shared(aside, back);  // found here, where there is time for it, as in the forward
     l.put(SLOPED, ds);
     d_gate[here] = odd ? dn : dgate;
     fetch(t - STAGES + 1);
@@ -134,11 +137,9 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     if (!odd) d_sum[here] = ds;
     d_query[here] = odd ? du : dq;
     fetch_wait<STAGES - 2>();
-    float before[DEEP][4];
-    l.get(before, GATE);
+    get_shared(back, aside);
     wait_block();
     l.get(p, QUERY);
-    product(back, Wh, before);
     v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);  // of the next step: before the first it is not used
     product(back, Wq, p);
     const float through = l.scatter(back);
