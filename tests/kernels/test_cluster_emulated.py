@@ -1,5 +1,6 @@
 """Clusters of blocks, the kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -82,8 +83,14 @@ def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
     assert worst(attn_rnn_cluster, cell, job_of(cell, 18, 3, dtype, **EVERYTHING), dtype)[0] < 2
 
 
+def test_there_are_as_few_chunks_as_memory_allows():
+    sizes = (1, 16, 64, 256, 4096)
+    each = [_attn_rnn_cluster_back.steps(torch.empty(B, 512, 256, dtype=BF16, device="meta")) for B in sizes]
+    assert [math.ceil(512 / steps) for steps in each] == [1, 1, 4, 8, 8]
+
+
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "LARGE", 2 * 2 * 32)
+    monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
     cell = cell_of(32, 4)
     job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2

@@ -146,6 +146,22 @@ def test_what_lies_past_a_length_does_not_matter(name):
             assert torch.equal(found[part], again[part]), part
 
 
+@pytest.mark.parametrize("name", ["ln_gru", "lstm"])
+def test_a_second_derivative_is_the_loops(name):
+    cell = cell_of(name, 24, 16).to(BF16)
+    job = job_of(cell, 2, 3, BF16, ALL)
+    found = []
+    for run in (kernel.load(f"{name}_cuda").run, any_loop.run):
+        leaves = [t.detach().requires_grad_() for t in (job.x, *job.state)]
+        y, last = run(cell, replace(job, x=leaves[0], state=tuple(leaves[1:])))
+        loss = sum((t.double() * torch.linspace(-1, 1, t.numel()).view(t.shape)).sum() for t in (y, *last))
+        leaves += [p for n, p in cell.named_parameters()]
+        first = torch.autograd.grad(loss, leaves, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(g.double().square().sum() for g in first), leaves)])
+    for mine, loops in zip(*found, strict=True):
+        assert torch.equal(mine, loops)
+
+
 FAULTS = {
     "no barrier between the parts": ("b.put_parts(c);\n    wait_block();\n    if (b.works) {\n#pragma",
                                      "b.put_parts(c);\n    if (b.works) {\n#pragma"),

@@ -12,9 +12,11 @@ import torch
 from test_cuda_emulated import EVERYTHING, FP32, cell_of, in_type, job_of, worst
 
 from seqloom import kernel
+from seqloom.cells import AttnRNNCell
 from seqloom.kernels import _attn_rnn_cluster_back, _cuda, any_loop, attn_rnn_cluster, attn_rnn_row
 from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import SHARED
+from seqloom.testing import kernel as checks
 
 sys.path.insert(0, str(Path(__file__).parent / "emulation"))
 import emulator
@@ -34,7 +36,7 @@ def test_every_size_fits_a_multiprocessor():
             for name in attn_rnn_row.KERNELS:
                 code = attn_rnn_row.code(how, name)
                 held = 16 * (4 * -(-H // 32) - dict(code.settings)["AWAY"])
-                assert code.shared <= SHARED and held <= 176 and code.threads <= 256
+                assert code.shared <= SHARED and held <= 192 and code.threads <= 256
 
 
 def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
@@ -43,7 +45,7 @@ def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
     told = [
         attn_rnn_row._no_room(setting(H, 4, FP32, ("h",), True, *[False] * 3), torch.device("cpu")) for H in (96, 128)
     ]
-    assert told[0] is None and "97 KB" in told[1] and "a small one has 64" in told[1]
+    assert told[0] is None and "101 KB" in told[1] and "a small one has 64" in told[1]
 
 
 def test_it_is_not_taken_unasked(monkeypatch):
@@ -69,7 +71,7 @@ def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, 
 
 
 def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "LARGE", 2 * 3 * 16)
+    monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), 1e6))
@@ -89,6 +91,17 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
     cell = cell_of(48, 3)
     job = job_of(cell, 2, 4, FP32)
     assert forward(cell, replace(job, state=(job.state[0] + 30,))) < 2
+
+
+def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
+    change = "size(v) * exp2_(", "1.0000002f * size(v) * exp2_("  # as far as ex2.approx may be
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=change))
+    torch.manual_seed(1)
+    cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
+    job = job_of(cell, 9, 33, FP32)  # steps enough for a sum, and a loss that changes slowly over them
+    found, loop = (checks.everything(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
+    true = checks.everything(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)["dbias_g"]
+    assert (found - true).norm() < (loop - true).norm()
 
 
 FAULTS = {

@@ -20,50 +20,50 @@ BACK = ("dq", "ds", "dg", "dn")
 class Chunk:
     """What is inside some steps, and its gradients: planes of (rows, H), padded to whole pieces.
 
-    `given` are the other arguments of the kernels: what they are told is written once for all chunks.
+    What kernels are told, and what products see of the planes, is written once for all chunks: the host has no time to
+    lose here. Of T steps only the first chunk, which is the last in time, may have fewer than `steps`.
     """
 
     def __init__(self, setting: Setting, B: int, steps: int, u: Tensor, given: dict[str, Any]) -> None:
         self.setting, self.B, self.device, self.given = setting, B, u.device, given  # kept: kernels get addresses
         H, rows = setting.hidden, B * steps
-        self.pieces = pieces(rows, H, u.dtype)
+        self.pieces = n = pieces(rows, H, u.dtype)
         self.parts = max(1, min(BLOCKS, rows // 32))
-        padded = -(-rows // self.pieces) * self.pieces
+        padded = -(-rows // n) * n
         self.inside, self.back = u.new_empty(7, padded, H), u.new_empty(4, padded, H)
-        self.aux = u.new_empty(rows, setting.aux, dtype=torch.float32)
-        self.products = u.new_empty(4 * self.pieces, H, H, dtype=torch.float32)
+        self.products = u.new_empty(4 * n, H, H, dtype=torch.float32)
         wide = torch.float64 if u.dtype == torch.float32 else torch.float32
         self.partial = u.new_empty(self.parts, 5, H, dtype=wide)
-        self.first = True
-        planes = dict(zip(INSIDE, self.inside, strict=True)) | dict(zip(BACK, self.back, strict=True))
+        each = padded * H * u.element_size()
+        planes = {name: self.inside.data_ptr() + i * each for i, name in enumerate(INSIDE)}  # addresses
+        planes |= {name: self.back.data_ptr() + i * each for i, name in enumerate(BACK)}
         if not setting.norm:
             planes["n"] = planes["o"]
-        told = given | planes | {"aux": self.aux, "partial": self.partial}
-        self.told: tuple[Any, ...] = tuple(_cuda.pointers(kind, told) for kind in (Inside, Reverse, Sums))
+        self.planes: dict[str, Any] = planes
+        self.sums: Any = _cuda.pointers(Sums, planes | {"partial": self.partial})
+        # dq, ds, dg with seen, aC, o, and dg with seen
+        d, seen = self.back.view(4 * n, -1, H).transpose(1, 2), self.inside[:3].view(3 * n, -1, H)
+        self.pairs = (
+            (self.products[: 3 * n], d[: 3 * n], seen),
+            (self.products[3 * n :], d[2 * n : 3 * n], seen[:n]),
+        )
+        self.first = True
 
     def go_back(self, begin: int, steps: int) -> None:
-        rows, setting = self.B * steps, self.setting
-        if rows < self.back.shape[1]:
+        rows = self.B * steps
+        if self.first and rows < self.back.shape[1]:
             self.inside[:3, rows:] = 0
             self.back[:, rows:] = 0
-        inside, reverse, sums = self.told
-        inside.from_ = reverse.from_ = begin
-        inside.steps = reverse.steps = steps
-        sums.rows, sums.first = rows, int(self.first)
-        at_once = _cuda.multiprocessors(self.device) * max(1, LARGEST // setting.hidden)  # each loads the weights once
-        setting.inside.launch(inside, min(at_once, -(-rows // (8 * setting.teams))), self.device)
-        setting.reverse.launch(reverse, -(-self.B // 8), self.device)
-        setting.sums.launch(sums, self.parts, self.device)
-        self._add_products()
+        self._walk(begin, steps)
+        self.sums.rows, self.sums.first = rows, int(self.first)
+        self.setting.sums.launch(self.sums, self.parts, self.device)
+        for total, d, r in self.pairs:
+            _add_product(total, d, r, self.first)
         self.first = False
 
-    def _add_products(self) -> None:
-        """dq, ds, dg with seen, aC, o, and dg with seen: sums of pieces, so that no sum is long."""
-        n, H = self.pieces, self.setting.hidden
-        back, inside = self.back.view(4 * n, -1, H), self.inside[:3].view(3 * n, -1, H)
-        pairs = ((0, 3, slice(0, 3 * n), slice(0, 3 * n)), (3, 4, slice(2 * n, 3 * n), slice(0, n)))
-        for begin, end, d, r in pairs:
-            _add_product(self.products[begin * n : end * n], back[d].transpose(1, 2), inside[r], self.first)
+    def _walk(self, begin: int, steps: int) -> None:
+        """Fills the planes."""
+        raise NotImplementedError
 
     def gradients(self, own: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Those of the weights, in their type."""
@@ -75,10 +75,34 @@ class Chunk:
         return found
 
 
+class BlockChunk(Chunk):
+    """Of attn_rnn_cuda: one kernel for what is inside the steps, one back through them."""
+
+    def __init__(self, setting: Setting, B: int, steps: int, u: Tensor, given: dict[str, Any]) -> None:
+        super().__init__(setting, B, steps, u, given)
+        self.aux = u.new_empty(B * steps, setting.aux, dtype=torch.float32)
+        told = given | self.planes | {"aux": self.aux}
+        self.told: tuple[Any, Any] = _cuda.pointers(Inside, told), _cuda.pointers(Reverse, told)
+        # each loads the weights once
+        self.at_once = _cuda.multiprocessors(u.device) * max(1, LARGEST // setting.hidden)
+
+    def _walk(self, begin: int, steps: int) -> None:
+        inside, reverse = self.told
+        inside.from_ = reverse.from_ = begin
+        inside.steps = reverse.steps = steps
+        blocks = min(self.at_once, -(-self.B * steps // (8 * self.setting.teams)))
+        self.setting.inside.launch(inside, blocks, self.device)
+        self.setting.reverse.launch(reverse, -(-self.B // 8), self.device)
+
+
 def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
-    """total (+)= d r in float32."""
+    """total (+)= d r in float32: sums of pieces, so that no sum is long."""
     if d.dtype == torch.float32:
         torch.bmm(d, r, out=total) if first else total.baddbmm_(d, r)
-        return
-    product = torch.bmm(d, r, out_dtype=torch.float32) if d.is_cuda else torch.bmm(d.float(), r.float())
-    total.copy_(product) if first else total.add_(product)
+    elif not d.is_cuda:
+        product = torch.bmm(d.float(), r.float())
+        total.copy_(product) if first else total.add_(product)
+    elif first:
+        torch.bmm(d, r, out_dtype=torch.float32, out=total)
+    else:
+        torch.baddbmm(total, d, r, out_dtype=torch.float32, out=total)

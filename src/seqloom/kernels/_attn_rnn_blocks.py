@@ -13,7 +13,7 @@ from seqloom.kernels._cuda import Code, record
 
 LARGEST = 128
 ROWS = ("h", "x", "h+x", "h*x")
-ROW_KERNELS = ("begin", "attend", "gelu", "end", "back_end", "back_gelu", "back_attend")
+ROW_KERNELS = ("begin", "before", "attend", "gelu", "end", "back_end", "back_gelu", "back_attend")
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 _LONG = ctypes.c_longlong
 _CHUNK = [(name, ctypes.c_int) for name in ("B", "T", "from_", "steps")]
@@ -54,6 +54,13 @@ Finish = record(
 )
 
 Begin = record("Begin", ["h", "start", "mask", "reset", "left", "past", "seen", ("step", ctypes.c_int)])
+Before = record(
+    "Before",
+    [
+        *("x", "y", "h0", "start", "mask", "reset", "lengths", "past", "seen", "u"),
+        *((name, ctypes.c_int) for name in ("T", "from_", "steps")),
+    ],
+)
 Attend = record("Attend", ["q", "u", "past", "aC", "attention"])
 Gelu = record("Gelu", ["s", "o", "slope"])
 End = record("End", ["g", "o", "scale", "bias", "keep", "past", "h", "y", "gate", "n", "deviation", ("next", Begin)])

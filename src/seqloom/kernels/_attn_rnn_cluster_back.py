@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import _attn_rnn_back, _cuda
-from seqloom.kernels._attn_rnn_back import BACK
-from seqloom.kernels._attn_rnn_blocks import Attend, End, Gelu, Weights
+from seqloom.kernels._attn_rnn_blocks import Attend, Before, End, Gelu, Weights
 from seqloom.kernels._attn_rnn_cluster_code import code_for
 from seqloom.kernels._attn_rnn_parts import Plan
 from seqloom.kernels._cuda import record
@@ -26,14 +25,19 @@ Reverse = record(
 )
 
 
-SMALL, LARGE = 1 << 18, 1 << 22  # numbers in one of a chunk's planes: fewer are not worth their launches
-CHUNKS = 4  # of a sequence that is neither: their planes are half of what a layer holds anyway
+KINDS = {"before": Before, "attend": Attend, "gelu": Gelu, "reverse": Reverse}
+ROOM, CHUNKS = 64 << 20, 8
 
 
-def steps(B: int, T: int, H: int) -> int:
-    """How many make a chunk."""
-    wanted = -(-T // CHUNKS) * B * H
-    return min(T, max(1, min(LARGE, max(SMALL, wanted)) // (B * H)))
+def steps(u: Tensor) -> int:
+    """How many make a chunk.
+
+    A chunk costs the host a dozen launches, its planes cost memory. Less than ROOM bytes of them do not matter. Where
+    all steps take more, an eighth of it is still less than what a layer holds anyway.
+    """
+    T, size = u.shape[1], u.element_size()
+    whole = u.numel() * (13 * size + 4)  # 7 planes, 4 of gradients, q and g side by side, and the states in float32
+    return -(-T // min(CHUNKS, -(-whole // ROOM)))
 
 
 class Chunk(_attn_rnn_back.Chunk):
@@ -45,69 +49,56 @@ class Chunk(_attn_rnn_back.Chunk):
         u: Tensor = given["x"]
         B, _, H = u.shape
         super().__init__(plan.setting, B, steps, u, given)
-        self.plan, rows = plan, B * steps
-        Wq, bq, Wo, bo, Wg, bg, self.scale, self.bias = own
-        self.Wqg, self.bqg, self.Wo, self.bo, self.Wgo = (
-            torch.cat([Wq, Wg[:, :H]]),
+        rows, whole = B * steps, torch.float32
+        Wq, bq, Wo, self.bo, Wg, bg, scale, bias = own
+        self.bqg, self.Wqg, self.Wo, self.Wgo = (
             torch.cat([bq, bg]),
-            Wo,
-            bo,
-            Wg[:, H:],
+            torch.cat([Wq, Wg[:, :H]]).t(),
+            Wo.t(),
+            Wg[:, H:].t(),
         )
-        self.turned = [w.t().contiguous() for w in (Wq, Wo, Wg)]
-        tq, to, tg, scale, bias = (None if w is None else w.data_ptr() for w in (*self.turned, self.scale, self.bias))
-        self.w = Weights(tq, None, to, None, tg, None, scale, bias)
-        whole: dict[str, Any] = {"dtype": torch.float32}
-        self.past, self.qg = u.new_empty(rows, H, **whole), u.new_empty(rows, 2 * H)
-        self.attention, self.deviation = u.new_empty(rows, plan.setting.heads, 4, **whole), u.new_empty(rows, **whole)
+        self.past, self.qg = u.new_empty(rows, H, dtype=whole), u.new_empty(rows, 2 * H)
+        self.attention = u.new_empty(rows, plan.setting.heads, 4, dtype=whole)
+        self.deviation = u.new_empty(rows, dtype=whole)
+        self.turned = torch.cat([Wq, Wo, Wg], 1).t().contiguous()  # for the way back
+        self.told = self._told(scale, bias)
+        self.reverse = self.code_for(self.setting, "reverse", B, self.device)
+        self._look(rows)
 
-    def go_back(self, begin: int, steps: int) -> None:
-        rows, setting = self.B * steps, self.setting
-        if rows < self.back.shape[1]:
-            self.inside[:3, rows:] = 0
-            self.back[:, rows:] = 0
-        seen, aC, o, n, s, slope, g = (plane[:rows] for plane in self.inside)
-        past, qg = self.past[:rows], self.qg[:rows]
-        u = self._begin(past, seen, begin, steps)
-        torch.addmm(self.bqg, seen, self.Wqg.T, out=qg)
-        self._do("attend", Attend, rows, {"q": qg, "u": u, "past": past, "aC": aC, "attention": self.attention})
-        torch.addmm(self.bo, aC, self.Wo.T, out=s)
-        self._do("gelu", Gelu, rows, {"s": s, "o": o, "slope": slope})
-        gate = qg[:, setting.hidden :].addmm_(o, self.Wgo.T)
-        end = {"g": gate, "o": o, "past": past, "scale": self.scale, "bias": self.bias}
-        self._do("end", End, rows, end | {"gate": g, "n": n, "deviation": self.deviation})
-        planes = dict(zip(BACK, self.back, strict=True)) | {
-            "q": qg,
-            "slope": slope,
-            "g": g,
-            "n": n if setting.norm else o,
-        }
-        found = {"past": past, "attention": self.attention, "deviation": self.deviation, "from_": begin, "steps": steps}
-        arguments = _cuda.pointers(Reverse, self.given | planes | found | {"w": self.w})
-        self.code_for(setting, "reverse", self.B, self.device).start(arguments, self.B, self.device)
-        sums = self.told[-1]
-        sums.rows, sums.first = rows, int(self.first)
-        setting.sums.launch(sums, self.parts, self.device)
-        self._add_products()
-        self.first = False
+    def _told(self, scale: Tensor | None, bias: Tensor | None) -> dict[str, Any]:
+        """What each kernel is told, but for where the chunk begins and how long it is."""
+        H, inside, size = self.setting.hidden, self.planes, self.turned.element_size()
+        known = self.given | inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
+        known |= {"q": self.qg, "scale": scale, "bias": bias, "gate": inside["g"]}
+        known |= {"u": inside["o"], "s": inside["q"]}  # planes in which nothing else is yet
+        tq, each = self.turned.data_ptr(), H * H * size
+        known["w"] = _cuda.pointers(
+            Weights, {"q": tq, "o": tq + each, "g": tq + 2 * each, "scale": scale, "bias": bias}
+        )
+        told = {name: _cuda.pointers(kind, known) for name, kind in KINDS.items()}
+        return told | {"end": _cuda.pointers(End, known | {"g": self.qg.data_ptr() + H * size})}
 
-    def _begin(self, past: Tensor, seen: Tensor, begin: int, steps: int) -> Tensor:
-        """The states before the steps, as they were and as the products saw them; and the input of the chunk."""
-        plan, given = self.plan, self.given
-        y, u = given["y"], given["x"]
-        now, H = slice(begin, begin + steps), u.shape[2]
-        past, seen = past.view(self.B, steps, H), seen.view(self.B, steps, H)
-        past[:, 0].copy_(given["h0"] if begin == 0 else y[:, begin - 1])
-        past[:, 1:].copy_(y[:, begin : begin + steps - 1])
-        if plan.reset is not None:
-            torch.where(plan.reset[:, now].unsqueeze(-1), given["start"].unsqueeze(1), past, out=past)
-        seen.copy_(past if plan.mask is None else past * plan.mask.unsqueeze(1))
-        if plan.lengths is None:
-            return u[:, now].contiguous()
-        over = torch.arange(begin, begin + steps, device=u.device) >= plan.lengths.unsqueeze(1)
-        return u[:, now].masked_fill(
-            over.unsqueeze(-1), 0
-        )  # what lies past a length may be anything, and 0 times NaN is NaN
+    def _look(self, rows: int) -> None:
+        """What products see of so many rows."""
+        self.rows = rows
+        self.seen, self.aC, self.o, self.s = (self.inside[i, :rows] for i in (0, 1, 2, 4))
+        self.both = self.qg[:rows]
+        self.gate = self.both[:, self.setting.hidden :]
 
-    def _do(self, name: str, kind: type[ctypes.Structure], rows: int, given: dict[str, Any]) -> None:
-        self.setting.rows[name].launch(_cuda.pointers(kind, given), rows, self.device)
+    def _walk(self, begin: int, steps: int) -> None:
+        told, rows = self.told, self.B * steps
+        if rows != self.rows:
+            self._look(rows)
+        told["before"].from_ = told["reverse"].from_ = begin
+        told["before"].steps = told["reverse"].steps = steps
+        self._do("before")
+        torch.addmm(self.bqg, self.seen, self.Wqg, out=self.both)
+        self._do("attend")
+        torch.addmm(self.bo, self.aC, self.Wo, out=self.s)
+        self._do("gelu")
+        self.gate.addmm_(self.o, self.Wgo)
+        self._do("end")
+        self.reverse.start(told["reverse"], self.B, self.device)
+
+    def _do(self, name: str) -> None:
+        self.setting.rows[name].launch(self.told[name], self.rows, self.device)

@@ -84,6 +84,7 @@ def divisions(hidden: int, head: int, size: int) -> tuple[Division, ...]:
     return tuple(dict.fromkeys(d for d in found if d is not None))
 
 
+@cache
 def division(setting: Setting, B: int, multiprocessors: int) -> Division:
     """The first whose clusters all run at the same time, or the one that takes the most rows at once."""
     ways = divisions(setting.hidden, setting.hidden // setting.heads, setting.dtype.itemsize)
@@ -98,6 +99,10 @@ class ClusterCode(Code):
     cluster: int
     rows: int
 
+    @property
+    def attributes(self) -> tuple[tuple[int, int], ...]:
+        return (*super().attributes, *([(LARGE_CLUSTERS, 1)] if self.cluster > 1 else []))
+
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
         """With as many clusters as a batch of B takes."""
         self.launch(arguments, self.cluster * -(-B // self.rows), device)
@@ -105,10 +110,6 @@ class ClusterCode(Code):
     def why_not(self, device: torch.device) -> str | None:
         """Why it cannot run there: no room for one cluster, or no way to build it."""
         return _why_not(self, torch.cuda.current_device() if device.index is None else device.index)
-
-    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
-        _cuda._ask("cuFuncSetAttribute", kernel, LARGE_CLUSTERS, 1)
-        super()._launch(kernel, arguments, blocks)
 
 
 class _Attribute(ctypes.Structure):
@@ -140,7 +141,6 @@ def _active(code: ClusterCode, index: int) -> int:
     """Clusters that run at the same time."""
     with torch.cuda.device(index):
         kernel = code._loaded.setdefault(index, _cuda._load(code, index))
-        _cuda._ask("cuFuncSetAttribute", kernel, LARGE_CLUSTERS, 1)
         size = _Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(code.cluster, 1, 1))
         how = _Launch(code.cluster, 1, 1, code.threads, 1, 1, code.shared, None, ctypes.pointer(size), 1)
         count = ctypes.c_int()

@@ -20,11 +20,11 @@ from seqloom.kernels._attn_rnn_parts import Plan, parts, second
 
 @dataclass(frozen=True, eq=False)
 class Tier:
-    """How one of them goes forward, and what goes back through `steps` of B, T and H at a time."""
+    """How one of them goes forward, and what goes back, through so many `steps` of u at a time."""
 
     forward: Callable[[Setting, ctypes.Structure, int, torch.device], None]  # of B rows
     chunk: Callable[[Plan, int, dict[str, Any], Any], Chunk]
-    steps: Callable[[int, int, int], int]
+    steps: Callable[[Tensor], int]
 
 
 def run(tier: Tier, cell: Cell, job: Job) -> tuple[Tensor, State]:
@@ -62,13 +62,13 @@ class _Scan(torch.autograd.Function):
         u, h0, start, y, *own = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone asks for a second derivative
             return None, None, *second(plan, (u, h0, start, *own), (dy, dlast))
-        B, T, H = u.shape
+        B, T, _ = u.shape
         x, dy, du = _aligned(u), _aligned(dy.to(u.dtype)), torch.empty_like(y)
         dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
-        given = _asked(plan) | {"x": x, "y": y, "h0": h0, "start": start, "B": B, "T": T}
+        given = _asked(plan) | {"x": x, "y": y, "h0": _contiguous(h0), "start": _contiguous(start), "B": B, "T": T}
         given |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
-        size = ctx.tier.steps(B, T, H)
+        size = ctx.tier.steps(u)
         chunk: Chunk = ctx.tier.chunk(plan, size, given, own)
         for begin in reversed(range(0, T, size)):
             chunk.go_back(begin, min(size, T - begin))

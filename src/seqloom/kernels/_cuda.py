@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from seqloom.kernels import _nvrtc
 
@@ -25,6 +26,11 @@ class Code:
     settings: tuple[tuple[str, int], ...]
     threads: int
     shared: int  # bytes
+
+    @property
+    def attributes(self) -> tuple[tuple[int, int], ...]:
+        """What the driver is told of it, once."""
+        return ((MAX_SHARED, self.shared),)
 
     def launch(self, arguments: ctypes.Structure, blocks: int, device: torch.device) -> None:
         here = torch._C._cuda_getDevice()
@@ -80,18 +86,20 @@ def _load(code: Code, index: int) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _ask("cuModuleLoadData", ctypes.byref(module), image)
     _ask("cuModuleGetFunction", ctypes.byref(function), module, code.name.encode())
-    _ask("cuFuncSetAttribute", function, MAX_SHARED, code.shared)
+    for name, value in code.attributes:
+        _ask("cuFuncSetAttribute", function, name, value)
     return function
 
 
 def pointers(kind: type[ctypes.Structure], given: Mapping[str, Any]) -> ctypes.Structure:
     """A record of arguments from what it needs of these: a tensor as its address, nothing as null."""
-    found = kind()
-    for name, *_ in kind._fields_:
-        value = given.get(name)
-        if value is not None:
-            setattr(found, name, value.data_ptr() if isinstance(value, torch.Tensor) else value)
-    return found
+    told = {n: v.data_ptr() if isinstance(v, Tensor) else v for n in _names(kind) if (v := given.get(n)) is not None}
+    return kind(**told)
+
+
+@cache
+def _names(kind: type[ctypes.Structure]) -> tuple[str, ...]:
+    return tuple(name for name, *_ in kind._fields_)
 
 
 def record(name: str, fields: Sequence[str | tuple[str, type]]) -> type[ctypes.Structure]:

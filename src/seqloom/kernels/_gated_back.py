@@ -46,7 +46,7 @@ def go_back(setting: Setting, given: dict[str, Any], dlast: Sequence[Tensor]) ->
     known = given | found | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     told: Any = _cuda.pointers(Reverse, known)
-    dweight = x.new_zeros(wide, H, dtype=torch.float32)
+    code, dweight = code_for(setting, "reverse", B, x.device), None
     for begin in reversed(range(0, T, steps)):
         told.from_, told.steps = begin, min(steps, T - begin)
         rows = B * told.steps
@@ -55,8 +55,9 @@ def go_back(setting: Setting, given: dict[str, Any], dlast: Sequence[Tensor]) ->
             torch.mm(seen[:rows], weight.t(), out=u[:rows])
         else:
             torch.addmm(given["bias"], seen[:rows], weight.t(), out=u[:rows])
-        code_for(setting, "reverse", B, x.device).start(told, B, x.device)
-        dweight += _product(du[:rows], seen[:rows])
+        code.start(told, B, x.device)
+        more = _product(du[:rows], seen[:rows])
+        dweight = more if dweight is None else dweight.add_(more)
     added = {name: None if t is None else t.sum(0) for name, t in found.items()}
     dbias = None if given["bias"] is None else added["dbias"]
     own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"])

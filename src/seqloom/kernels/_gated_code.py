@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -134,9 +133,6 @@ class GatedCode(ClusterCode):
 
     def why_not(self, device: torch.device) -> str | None:
         return super().why_not(device) if self.cluster > 1 else _cuda.why_not(device)
-
-    def _launch(self, *given: Any) -> None:
-        super()._launch(*given) if self.cluster > 1 else _cuda.Code._launch(self, *given)
 
 
 @cache

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import _cuda
+from seqloom.kernels import _cuda, any_loop
 from seqloom.kernels._cuda import record
 from seqloom.kernels._gated_back import go_back, tiles
 from seqloom.kernels._gated_code import LARGEST, MULTIPLE, TYPES, Kind, Setting, code_for
 from seqloom.kernels._transforms import transformed
-from seqloom.kernels._twice import run_twice
 from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
 
@@ -73,18 +72,8 @@ def not_unasked(cell: Cell, job: Job) -> str | None:
 
 
 def run(kind: Kind, cell: Cell, job: Job) -> tuple[Tensor, State]:
-    def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-        return _scan(kind, cell, job, w, bound(cell, w).project(x), state, [w.get(name) for name in NAMES])
-
-    return run_twice(cell, job, cell.own(), fused)
-
-
-def _scan(
-    kind: Kind, cell: Cell, job: Job, w: dict[str, Tensor], x: Tensor, state: State, own: Sequence[Tensor | None]
-) -> tuple[Tensor, State]:
-    """x is what the input gives to each gate; `own` are the weights in the order of OWN."""
-    dtype = autocast_dtype(job.x.device.type) or job.x.dtype
-    start = bound(cell, w).start(job.x) if job.reset is not None else (None,) * kind.states
+    dtype, w = autocast_dtype(job.x.device.type) or job.x.dtype, cell.own()
+    start = cell.start(job.x) if job.reset is not None else (None,) * kind.states
     how = Setting(kind, cell.hidden_size, dtype, job.mask is not None, bool(job.keep), job.reset is not None)
     asked = {
         "lengths": None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
@@ -92,17 +81,18 @@ def _scan(
         "mask": None if job.mask is None else job.mask.to(dtype).contiguous(),
         **{f"keep_{i}": k.to(dtype).contiguous() for i, k in enumerate(job.keep)},
     }
-    plan = Plan(how, asked)
-    typed = (None if t is None else t.to(dtype).contiguous() for t in (x, *own))
-    carried = (None if t is None else t.float().contiguous() for t in (*state, *start))
-    y, *last = _Scan.apply(plan, *typed, *carried)
-    return y, tuple(s.to(t.dtype) for s, t in zip(last, state, strict=True))
+    own = (cell.project(job.x), *(w.get(name) for name in NAMES))
+    typed = (None if t is None else t.to(dtype).contiguous() for t in own)
+    carried = (None if t is None else t.float().contiguous() for t in (*job.state, *start))
+    y, *last = _Scan.apply(Plan(cell, how, asked), *typed, *carried)
+    return y, tuple(s.to(t.dtype) for s, t in zip(last, job.state, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What has no gradient."""
 
+    cell: Cell
     setting: Setting
     asked: dict[str, Tensor | None]
 
@@ -113,7 +103,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, x: Tensor, *given: Any) -> tuple[Tensor, ...]:
         kind, H = plan.setting.kind, plan.setting.hidden
-        own, first, start = given[:5], given[5 : 5 + kind.states], given[5 + kind.states :]
+        own, first, start = parted(given, kind.states)
         (B, T), train = x.shape[:2], any(ctx.needs_input_grad)
         y = (x.new_empty if plan.asked["lengths"] is None else x.new_zeros)(B, T, H)
         c = torch.empty_like(y) if train and kind.states > 1 else None
@@ -130,14 +120,42 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Tensor | None, ...]:
         x, y, c, spread, *given = ctx.saved_tensors
-        k = ctx.plan.setting.kind.states
-        own, first, start = given[:5], given[5 : 5 + k], given[5 + k :]
-        known = named(own, first, start) | ctx.plan.asked | {"x": x, "y": y, "c": c, "spread": spread}
+        if torch.is_grad_enabled():  # someone asks for a second derivative
+            return None, *_second(ctx.plan, (x, *given), (dy, *dlast))
+        known = (
+            named(*parted(given, ctx.plan.setting.kind.states))
+            | ctx.plan.asked
+            | {"x": x, "y": y, "c": c, "spread": spread}
+        )
         known |= {"dy": dy.to(x.dtype).contiguous()}
         return None, *go_back(ctx.plan.setting, known, dlast)
+
+
+def parted(given: Sequence[Any], states: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """The weights, the first states, and where a reset begins."""
+    k = len(OWN)
+    return given[:k], given[k : k + states], given[k + states :]
 
 
 def named(own: Sequence[Any], first: Sequence[Any], start: Sequence[Any]) -> dict[str, Any]:
     """By the names that the kernels have for them."""
     states = {f"{name}_{i}": s for name, part in (("first", first), ("start", start)) for i, s in enumerate(part)}
     return dict(zip(OWN, own, strict=True)) | states
+
+
+def _second(plan: Plan, inputs: Sequence[Tensor | None], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients by the loop, which have gradients themselves."""
+    x, asked = inputs[0], plan.asked
+    own, first, start = parted(inputs[1:], plan.setting.kind.states)
+    assert x is not None
+    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
+        view = bound(plan.cell, {n: w for n, w in zip(NAMES, own, strict=True) if w is not None})
+        view.project = lambda x: x  # type: ignore[method-assign]  # it is projected already
+        view.start = lambda x: tuple(s.to(x.dtype) for s in start)  # type: ignore[method-assign]
+        keep = tuple(t for name, t in asked.items() if name.startswith("keep") and t is not None)
+        state = tuple(s.to(x.dtype) for s in first)
+        y, last = any_loop.run(view, Job(x, state, asked["lengths"], asked["reset"], None, asked["mask"], keep))
+        wanted = [t for t in inputs if t is not None and t.requires_grad]
+        ends = [y, *(s.float() for s in last)]
+        found = iter(torch.autograd.grad(ends, wanted, grads, create_graph=True, allow_unused=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in inputs]

@@ -16,7 +16,7 @@ from torch import Tensor
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan
-from seqloom.kernels._attn_rnn_back import Chunk
+from seqloom.kernels._attn_rnn_back import BlockChunk
 from seqloom.kernels._attn_rnn_blocks import LARGEST, Setting
 from seqloom.kernels._attn_rnn_parts import Plan
 
@@ -40,15 +40,16 @@ def _forward(setting: Setting, arguments: ctypes.Structure, B: int, device: torc
     setting.forward.launch(arguments, -(-B // 8), device)
 
 
-def _chunk(plan: Plan, steps: int, given: dict[str, Any], own: Any) -> Chunk:
+def _chunk(plan: Plan, steps: int, given: dict[str, Any], own: Any) -> BlockChunk:
     u: Tensor = given["x"]
     w, alive = _attn_rnn_scan.pointed(own)
     in_type = {n: None if given[n] is None else given[n].to(u.dtype).contiguous() for n in ("h0", "start")}
-    return Chunk(plan.setting, len(u), steps, u, given | in_type | {"w": w, "alive": alive})
+    return BlockChunk(plan.setting, len(u), steps, u, given | in_type | {"w": w, "alive": alive})
 
 
-def _steps(B: int, T: int, H: int) -> int:
+def _steps(u: Tensor) -> int:
     """How many make a chunk."""
+    B, T, H = u.shape
     wanted = -(-T // CHUNKS) * B * H
     return min(T, max(1, min(LARGE, max(SMALL, wanted)) // (B * H)))
 

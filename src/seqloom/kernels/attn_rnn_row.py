@@ -1,6 +1,6 @@
 """AttnRNN in float32 on an NVIDIA GPU, for small layers: a block takes one row of the batch through all of time.
 
-Its threads hold the weights in registers, and of more than 64 units some in shared memory. A product is a plain sum in
+Its threads hold the weights in registers, and of more than 96 units some in shared memory. A product is a plain sum in
 float32, whatever torch's flags allow, and a few lanes share it: nothing but time counts here, and three barriers make a
 step of it, four where a head lies in several warps. The backward is that of attn_rnn_cluster, with kernels of its own.
 """
@@ -23,9 +23,9 @@ from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
 from seqloom.kernels._cuda import Code
 
 MULTIPLE, LARGEST = 16, 128  # of which the hidden size is one, and the largest
-# Up to so many units: how many of a thread's quads of each weight lie in shared memory. With fewer, registers spill.
-AWAY = {64: 0, 96: 2, 112: 7, 128: 5}
 KERNELS = ("forward", "reverse")
+# Up to so many units: how many of a thread's quads of each weight lie in shared memory. With fewer, registers spill.
+AWAY = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
 STAGES = 4  # steps in the ring of what comes from the GPU's memory
 
 
@@ -72,11 +72,11 @@ def code_for(how: Setting, name: str, _: int, __: torch.device) -> RowCode:
 def code(how: Setting, name: str) -> RowCode:
     """attn_rnn_row_<name>, for this setting."""
     H, D, deep = how.hidden, how.hidden // how.heads, -(-how.hidden // 32)
-    threads, away = 2 * H, next(some for largest, some in AWAY.items() if largest >= H)
+    threads, away = 2 * H, next(some for largest, some in AWAY[name].items() if largest >= H)
     piece = 1 if D % 4 else min(16, D & -D)
     slot, aside = 4 * H * (1 + how.keep), 16 * threads
     if name == "reverse":
-        slot, aside = 4 * H * (7 + how.keep) + 16 * how.heads, 0
+        slot = 4 * H * (7 + how.keep) + 16 * how.heads
     shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + aside
     told = f"attn_rnn_row_{name}", ("device.cuh", "pairs.cuh", "attn_rnn_row.cuh", f"attn_rnn_row_{name}.cu")
     return RowCode(*told, (*how._macros, ("AWAY", away)), threads, shared + 64 * away * threads)

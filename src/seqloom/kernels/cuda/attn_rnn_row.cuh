@@ -4,7 +4,8 @@
 // A warp has 16 units, and 8 lanes share the sums of four of them: lane s has the numbers 32i + 4s .. 32i + 4s + 3 of each, quads.
 // So a vector in shared memory is read once for four units, and a sum takes three exchanges between lanes. The four come in an
 // order of the lane's own, unit k ^ (s / 2), by which every exchange keeps the first half and sends the other: what is left is the
-// first one's sum, in two lanes. Each lane then does what is pointwise for that unit.
+// first one's sum, in two lanes. Each lane then does what is pointwise for that unit. Lanes that read the same quads are neighbours:
+// where lanes 2i and 2i + 1 ask for the same 16 bytes, shared memory answers a warp twice as fast.
 constexpr int H = HIDDEN, D = H / HEADS;
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
 constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;         // a lane's quads of a vector, and of a weight
@@ -23,10 +24,11 @@ struct Weights {
 
 struct Lane {
   int thread, lane, share, first, unit;  // share: which of the eight; first: of the four units; unit: the one that it is left with
+  bool odd;                              // which of the two lanes that are left with it
   u32 memory;
   DEV Lane() {
     thread = ::thread(); lane = thread & 31; memory = shared_memory();
-    share = lane & 7; first = thread >> 5 << 4 | lane >> 3 << 2; unit = first + (share >> 1);
+    share = lane >> 2; first = thread >> 5 << 4 | (lane & 3) << 2; unit = first + (share >> 1); odd = share & 1;
   }
   DEV int at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
   DEV u32 vector(int which) const { return memory + which * VECTOR; }
@@ -35,7 +37,7 @@ struct Lane {
   }
   DEV void put(int which, float v) const { put_shared(vector(which) + 4 * unit, v); }
   // Two vectors at once, one by each of the two lanes that have the unit.
-  DEV void put(int which, float v, int other, float w) const { put_shared(vector(lane & 1 ? other : which) + 4 * unit, lane & 1 ? w : v); }
+  DEV void put(int which, float v, int other, float w) const { put_shared(vector(odd ? other : which) + 4 * unit, odd ? w : v); }
   DEV void get(float (&v)[DEEP][4], int which) const {
 #pragma unroll
     for (int i = 0; i < DEEP; i++) get_shared(v[i], vector(which) + 128 * i + 16 * share);
@@ -46,8 +48,8 @@ struct Lane {
   }
   // Of four sums the whole of the first, over all lanes that share them.
   DEV float scatter(const float (&c)[4]) const {
-    const float v = c[0] + from_other(c[2], 4), w = c[1] + from_other(c[3], 4), s = v + from_other(w, 2);
-    return s + from_other(s, 1);
+    const float v = c[0] + from_other(c[2], 16), w = c[1] + from_other(c[3], 16), s = v + from_other(w, 8);
+    return s + from_other(s, 4);
   }
   // Sums of three over the units of the head: of numbers q, of which c are the parts, times h, x and h * x of the lane's units.
   DEV void head_sums(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
@@ -59,12 +61,12 @@ struct Lane {
 #pragma unroll
       for (int k = 0; k < 4; k++) { s[0] += c[k] * h[k]; s[1] += c[k] * x[k]; s[2] += c[k] * (h[k] * x[k]); }
 #pragma unroll
-      for (int bits = 1; bits < 2 * PIECE; bits *= 2)
+      for (int bits = 4; bits < 8 * PIECE; bits *= 2)  // the eight lanes of four units, then the next four
 #pragma unroll
-        for (int m = 0; m < 3; m++) s[m] += from_other(s[m], bits);
+        for (int m = 0; m < 3; m++) s[m] += from_other(s[m], bits < 32 ? bits : bits / 32);
     }
     if constexpr (CROSSED) {  // some lanes write the same
-      const int mine = PIECE == 1 ? lane & 1 : lane & 3;
+      const int mine = PIECE == 1 ? share & 1 : share & 3;
       const float second = mine == 1 ? s[1] : s[2];
       put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * mine, mine == 0 ? s[0] : second);
       if constexpr (PIECE == 1) put_shared(memory + AT_PIECES + 16 * unit + 8, s[2]);

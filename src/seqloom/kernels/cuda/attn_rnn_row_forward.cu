@@ -20,7 +20,8 @@ constexpr float LOG2E = 1.4426950408889634f;
 // two that meet add what their means differ by.
 DEV void spread(float &mean, float &r, const Lane &l) {
   constexpr int SHARES = H == 128 ? 16 : 8, SOME = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * SOME;  // more lanes, where registers are few
-  const int share = l.lane & SHARES - 1;
+  constexpr int APART = 32 / SHARES;  // neighbours have the same
+  const int share = l.lane / APART;
   const bool less = UNEVEN && share >= SHARES / 2;
   constexpr float FEW = N > 4 ? 1.0f / (N - 4) : 0.f, BETWEEN = UNEVEN ? N * (N - 4) / (2.0f * N - 4) : N / 2;
   float z[SOME][4], sum = 0.f, square = 0.f;
@@ -36,13 +37,13 @@ DEV void spread(float &mean, float &r, const Lane &l) {
     for (int e = 0; e < 4; e++) d[e] = i == SOME - 1 && less ? 0.f : z[i][e] - mine;
     square += (d[0] * d[0] + d[1] * d[1]) + (d[2] * d[2] + d[3] * d[3]);
   }
-  const float off = from_other(mine, SHARES / 2) - mine;
-  square += from_other(square, SHARES / 2) + BETWEEN * off * off;
-  sum += from_other(sum, SHARES / 2);
+  const float off = from_other(mine, 16) - mine;
+  square += from_other(square, 16) + BETWEEN * off * off;
+  sum += from_other(sum, 16);
 #pragma unroll
   for (int bits = SHARES / 4; bits; bits /= 2) {
-    const float other = from_other(sum, bits), d = sum - other;
-    square += from_other(square, bits) + bits / (float)H * d * d;
+    const float other = from_other(sum, APART * bits), d = sum - other;
+    square += from_other(square, APART * bits) + bits / (float)H * d * d;
     sum += other;
   }
   mean = sum * (1.0f / H);
@@ -129,9 +130,9 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     if constexpr (KEEP) after += get_shared(ring + 4 * (H + l.unit)) * (h - after);
     h = after;
     begin(anew);
-    if ((l.lane & 1) == 0) y[t * a.y_step] = after;
+    if (!l.odd) y[t * a.y_step] = after;
     fetch_wait<STAGES - 2>();
     wait_block();
   }
-  if ((l.lane & 1) == 0) a.last[at] = h;
+  if (!l.odd) a.last[at] = h;
 }

@@ -13,7 +13,8 @@ struct Reverse {
 };
 constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;                                  // vectors: dgate, dx, dx * n, ds, dq
 constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;  // of the ring; then attention
-constexpr int SLOT = 4 * H * PLANES + 16 * HEADS, AT_WEIGHTS = AT_RING + STAGES * SLOT, ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
+constexpr int SLOT = 4 * H * PLANES + 16 * HEADS, AT_ASIDE = AT_RING + STAGES * SLOT, AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
+constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
 
 // What a lane takes of a step: of its four units, or of the one.
 struct Taken {
@@ -31,34 +32,34 @@ struct Taken {
 
 // Sums of two vectors over all units.
 DEV void both_sums(float &v, float &w, const Lane &l) {
-  constexpr int SHARES = H % 128 ? 8 : 32, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
+  constexpr int SHARES = DEEP == 4 ? 32 : 8, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
   v = w = 0.f;
 #pragma unroll
   for (int i = 0; i < SOME; i++) {
     float p[4], q[4];
-    const u32 at = 16 * (SHARES * i + (l.lane & SHARES - 1));
+    const u32 at = 16 * (SHARES * i + l.lane / APART);
     get_shared(p, l.vector(SPREAD) + at); get_shared(q, l.vector(PRODUCT) + at);
     v += (p[0] + p[1]) + (p[2] + p[3]); w += (q[0] + q[1]) + (q[2] + q[3]);
   }
 #pragma unroll
-  for (int bits = SHARES / 2; bits; bits /= 2) { v += from_other(v, bits); w += from_other(w, bits); }
+  for (int bits = 16; bits >= APART; bits /= 2) { v += from_other(v, bits); w += from_other(w, bits); }
 }
 
 KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const Lane l;
-  const bool odd = l.lane & 1;
+  const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
   Weight Wo, Wc, Wh, Wq;
-  const u32 rest = l.memory + AT_WEIGHTS;
+  const u32 rest = l.memory + AT_WEIGHTS, aside = l.memory + AT_ASIDE + 16 * l.thread;
   Wo.load(a.w.o, H, l, rest); Wc.load(a.w.g + H * H, H, l, rest + REST); Wh.load(a.w.g, H, l, rest + 2 * REST); Wq.load(a.w.q, H, l, rest + 3 * REST);
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f, mask = MASK ? a.mask[at] : 1.f;
   const float root = 1.f / sqrtf((float)D);
   float dh = a.dh[at], dstart = 0.f;
-  const int length = a.lengths ? (int)a.lengths[row] : a.T, after = a.from + a.steps, end = length < after ? length : after;
+  const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps, end = length < last ? length : last;
   const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
   // One of the two lanes of a unit writes this, the other that.
   Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit, *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
-  for (int t = end > a.from ? end : a.from; t < after; t++) {  // where it has no step
+  for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
     const i64 i = (i64)t * H;
     d_gate[i] = 0.f; d_query[i] = 0.f;
     if (!odd) d_sum[i] = 0.f;
@@ -81,6 +82,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   fetch_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, l.memory + AT_RING + (end - 1 & STAGES - 1) * SLOT);
+  float next = 0.f;  // the state after the step, where it is known: it is the one before the step that came before in this loop
+  bool known = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;
   bool next_anew = RESET && end > a.from && a.reset[row * a.T + end - 1];
 #pragma unroll 1
@@ -93,7 +96,11 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
       if constexpr (RESET) next_anew = a.reset[row * a.T + t - 1];
     }
     const float down = v.dy + dh, rest = KEEP ? down * (1.f - v.keep) : down, dn = rest * v.g, h = v.past[0];
-    const float dgate = ((NORM ? v.n * scale + bias : v.n) - h) * (rest - dn) * v.g;
+    // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding is small beside it. An n that is
+    // computed again is off by something else than the one that moved the state, and over the steps that adds up in the gate's bias.
+    const float share = KEEP ? v.g * (1.f - v.keep) : v.g, again = share * ((NORM ? v.n * scale + bias : v.n) - h);
+    const float moved = known && share > 0.125f ? next - h : again, dgate = moved * (down - down * v.g);
+    next = h; known = !anew;
     float acc = KEEP ? rest - dn + down * v.keep : rest - dn, dx = NORM ? dn * scale : dn;
     l.put(GATE, dgate);
     if constexpr (NORM) l.put(SPREAD, dx, PRODUCT, dx * v.n);
@@ -108,6 +115,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
       acc += dx;
     }
     const float ds = (l.scatter(c) + dx) * v.slope;
+    product(back, Wh, p);
+    put_shared(aside, back);  // found here, where there is time for it, as in the forward
     l.put(SLOPED, ds);
     d_gate[here] = odd ? dn : dgate;
     fetch(t - STAGES + 1);
@@ -128,11 +137,9 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     if (!odd) d_sum[here] = ds;
     d_query[here] = odd ? du : dq;
     fetch_wait<STAGES - 2>();
-    float before[DEEP][4];
-    l.get(before, GATE);
+    get_shared(back, aside);
     wait_block();
     l.get(p, QUERY);
-    product(back, Wh, before);
     v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);  // of the next step: before the first it is not used
     product(back, Wq, p);
     const float through = l.scatter(back);

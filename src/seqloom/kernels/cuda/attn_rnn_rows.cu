@@ -8,7 +8,7 @@ struct Begin {                    // the state before a step, as the products se
   Element *seen;
   int step;
 };
-constexpr int BEGIN_BYTES = 0, ATTEND_BYTES = HEAD_BYTES, GELU_BYTES = 0, END_BYTES = ROW_BYTES;
+constexpr int BEGIN_BYTES = 0, BEFORE_BYTES = 0, ATTEND_BYTES = HEAD_BYTES, GELU_BYTES = 0, END_BYTES = ROW_BYTES;
 
 DEV void begin(float h, i64 at, int row, const Begin &b, int step) {
   if constexpr (RESET) if (step < b.left[row] && b.reset[row]) h = b.start[at];
@@ -17,6 +17,29 @@ DEV void begin(float h, i64 at, int row, const Begin &b, int step) {
 }
 KERNEL(attn_rnn_begin, Begin, WIDE) {
   for (int i = thread(); i < H; i += WIDE) begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
+}
+
+struct Before {                   // the states before many steps, from step `from` of every row on, and their input
+  const Element *x, *y;           // (B, T, H)
+  const float *h0, *start;        // (B, H)
+  const Element *mask;            // (B, H)
+  const u8 *reset;                // (B, T)
+  const i64 *lengths;             // (B,), or null
+  float *past;                    // (B, steps, H), as seen and u
+  Element *seen, *u;
+  int T, from, steps;
+};
+KERNEL(attn_rnn_before, Before, WIDE) {
+  const int row = block() / a.steps, t = a.from + block() % a.steps;
+  const i64 step = (i64)row * a.T + t;
+  const bool anew = RESET && a.reset[step], real = !a.lengths || t < a.lengths[row];
+  for (int i = thread(); i < H; i += WIDE) {
+    const i64 at = (i64)block() * H + i, own = (i64)row * H + i;
+    const float h = anew ? a.start[own] : t ? get(a.y + (step - 1) * H + i) : a.h0[own];
+    a.past[at] = h;
+    set(a.seen + at, MASK ? h * get(a.mask + own) : h);
+    set(a.u + at, real ? get(a.x + step * H + i) : 0.f);  // what lies past a length may be anything, and 0 times NaN is NaN
+  }
 }
 
 struct Attend {                  // aC from q, the state and the input; q and W_gh h lie side by side
