@@ -21,7 +21,7 @@ KERNELS = [
 ]
 GRID = ((1024, BF16), (800, FP16))
 GATED = ("gru", "ln_gru", "lstm", "ln_lstm")
-ALL = pytest.mark.parametrize("kernel", ["cuda", "cluster", "grid", "graph"])
+ALL = pytest.mark.parametrize("kernel", ["cuda", "row", "cluster", "grid", "graph"])
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +48,19 @@ def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, d
     check_kernel(f"{cell}_cuda", cell, dtype, "cuda")
 
 
-def layer_of(size=64, dtype=BF16, kernel="auto", **settings):
+def type_of(kernel):
+    return FP32 if kernel == "row" else BF16
+
+
+def layer_of(size=64, dtype=None, kernel="auto", **settings):
     torch.manual_seed(0)
+    dtype = dtype or type_of(kernel)
     return seqloom.AttnRNN(size, size, batch_first=True, kernel=kernel, device="cuda", dtype=dtype, **settings)
 
 
 TAKEN = [
     *((64, BF16, "cuda"), (128, FP16, "cuda"), (256, BF16, "cluster"), (768, FP16, "cluster"), (1024, BF16, "grid")),
-    *((64, FP32, "cluster"), (256, FP32, "cluster"), (1024, FP32, "graph")),
+    *((64, FP32, "row"), (128, FP32, "row"), (256, FP32, "cluster"), (1024, FP32, "graph")),
 ]
 
 
@@ -74,7 +79,7 @@ def test_a_large_batch_of_a_large_layer_takes_the_one_that_is_fast_there(size, b
 @ALL
 def test_a_hundred_thousand_steps(kernel):
     layer = layer_of(32, kernel=kernel)
-    x = torch.randn(2, 100_000, 32, device="cuda", dtype=BF16, requires_grad=True)
+    x = torch.randn(2, 100_000, 32, device="cuda", dtype=type_of(kernel), requires_grad=True)
     y, _ = layer(x)
     y.sum().backward()
     for t in (y, x.grad, *(p.grad for p in layer.parameters())):
@@ -85,7 +90,7 @@ def test_a_hundred_thousand_steps(kernel):
 @ALL
 def test_nothing_waits_for_the_host_and_nothing_depends_on_chance(kernel):
     layer = layer_of(kernel=kernel)
-    x = torch.randn(9, 40, 64, device="cuda", dtype=BF16)
+    x = torch.randn(9, 40, 64, device="cuda", dtype=type_of(kernel))
     lengths = torch.randint(0, 41, (9,), device="cuda")
     layer(x, lengths=lengths)[0].sum().backward()  # compiled, recorded
     found = []
@@ -106,7 +111,7 @@ def test_nothing_waits_for_the_host_and_nothing_depends_on_chance(kernel):
 @ALL
 def test_it_can_be_captured_in_a_persons_own_graph(kernel):
     layer = layer_of(kernel=kernel)
-    x = torch.randn(4, 20, 64, device="cuda", dtype=BF16)
+    x = torch.randn(4, 20, 64, device="cuda", dtype=type_of(kernel))
     with torch.no_grad():
         layer(x)
         graph = torch.cuda.CUDAGraph()
@@ -136,7 +141,7 @@ def test_autocast_gives_its_type_and_full_precision_gradients(size):
 @ALL
 def test_checkpointing_and_second_derivatives_work(kernel):
     layer = layer_of(kernel=kernel)
-    x = torch.randn(3, 9, 64, device="cuda", dtype=BF16, requires_grad=True)
+    x = torch.randn(3, 9, 64, device="cuda", dtype=type_of(kernel), requires_grad=True)
     (plain,) = torch.autograd.grad(layer(x)[0].sum(), x)
     (again,) = torch.autograd.grad(checkpoint(lambda x: layer(x)[0], x, use_reentrant=False).sum(), x)
     assert torch.equal(plain, again)
@@ -241,9 +246,9 @@ def test_a_damaged_build_is_built_again(tmp_path, monkeypatch):
 @ALL
 def test_running_out_of_memory_leaves_the_process_usable(kernel):
     layer = layer_of(kernel=kernel)
-    x = torch.randn(8, 200, 64, device="cuda", dtype=BF16)
+    x = torch.randn(8, 200, 64, device="cuda", dtype=type_of(kernel))
     expected = layer(x)[0]
-    huge = torch.empty(1, device="cuda", dtype=BF16).expand(1 << 20, 1 << 12, 64)
+    huge = torch.empty(1, device="cuda", dtype=type_of(kernel)).expand(1 << 20, 1 << 12, 64)
     with pytest.raises(torch.OutOfMemoryError):
         layer(huge)
     torch.cuda.empty_cache()

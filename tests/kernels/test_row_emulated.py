@@ -48,13 +48,16 @@ def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
     assert told[0] is None and "101 KB" in told[1] and "a small one has 64" in told[1]
 
 
-def test_it_is_not_taken_unasked(monkeypatch):
+def test_it_is_taken_unasked_for_few_rows(monkeypatch):
     for one in (attn_rnn_row, attn_rnn_cluster):
         monkeypatch.setattr(one, "why_not", lambda *_: None)
-    cell = cell_of(64, 4)
-    choice = kernel.choose(cell, job_of(cell, 2, 1, FP32))
-    assert choice.name == "attn_rnn_cluster" and "kernel='row'" in dict(choice.passed_over)["attn_rnn_row"]
-    assert kernel.choose(cell, job_of(cell, 2, 1, FP32), "row").name == "attn_rnn_row"
+    for H, B, taken in ((64, 1_024, "row"), (64, 1_025, "cluster"), (80, 512, "row"), (80, 513, "cluster")):
+        cell = cell_of(H, 4)
+        choice = kernel.choose(cell, job_of(cell, B, 1, FP32))
+        assert choice.name == f"attn_rnn_{taken}"
+        if taken == "cluster":
+            assert "kernel='row'" in dict(choice.passed_over)["attn_rnn_row"]
+            assert kernel.choose(cell, job_of(cell, B, 1, FP32), "row").name == "attn_rnn_row"
 
 
 SHAPES = [

@@ -23,6 +23,7 @@ from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
 from seqloom.kernels._cuda import Code
 
 MULTIPLE, LARGEST = 16, 128  # of which the hidden size is one, and the largest
+MOST = 1_024  # rows of 64 units, half as many above
 KERNELS = ("forward", "reverse")
 # Up to so many units: how many of a thread's quads of each weight lie in shared memory. With fewer, registers spill.
 AWAY = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
@@ -48,8 +49,12 @@ def _no_room(how: Setting, device: torch.device) -> str | None:
     return None
 
 
-def not_unasked(_: Any, __: Job) -> str:
-    return "nobody has timed it on a GPU yet: ask for it with kernel='row'"
+def not_unasked(cell: Any, job: Job) -> str | None:
+    """A multiprocessor takes a row at a time, of 64 units two: of many rows a cluster takes more at once."""
+    B = len(job.x)
+    if B * -(-cell.hidden_size // 64) <= MOST:
+        return None
+    return f"clusters of blocks are faster with {B} rows of {cell.hidden_size} units; kernel='row' asks for it"
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
