@@ -1,5 +1,7 @@
 // AttnRNN through time where blocks share the units: a group of them takes its rows through all steps. Equations as in attn_rnn_step.cuh.
 
+constexpr bool AT_ONCE = TEAMS == 1 || !CROSSED;  // no other work has to be done while sums over heads are on their way
+
 struct Forward {
   Weights w;
   const Element *x, *keep;         // (B, T, H) with these strides, keep contiguous
@@ -65,6 +67,18 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
     fetch(t + 1);
     look(t + 1);
+    auto attend = [&] {
+      float sum[PER][3], aC[2];
+      b.get_scores(sum, parity);
+#pragma unroll
+      for (int e = 0; e < PER; e++) {
+        float w[4];
+        attention(w, sum[e][0], sum[e][1], sum[e][2]);
+#pragma unroll
+        for (int i = e; i < 2; i += PER) aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
+      }
+      b.share(SECOND, to_pair(aC[0], aC[1]));
+    };
     EACH_TEAM(g, b) {
       Sums c = {};
       b.take(FIRST, parity, g);
@@ -77,21 +91,11 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
         b.share_scores(p);
+        if constexpr (AT_ONCE) attend();
       }
       product(gate[g], Wh, FIRST, b, g);  // needed much later
     }
-    if (b.works) {
-      float sum[PER][3], aC[2];
-      b.get_scores(sum, parity);
-#pragma unroll
-      for (int e = 0; e < PER; e++) {
-        float w[4];
-        attention(w, sum[e][0], sum[e][1], sum[e][2]);
-#pragma unroll
-        for (int i = e; i < 2; i += PER) aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
-      }
-      b.share(SECOND, to_pair(aC[0], aC[1]));
-    }
+    if (!AT_ONCE && b.works) attend();
     EACH_TEAM(g, b) {
       Sums c = {};
       b.take(SECOND, parity, g);

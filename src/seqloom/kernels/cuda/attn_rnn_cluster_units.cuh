@@ -56,8 +56,12 @@ struct Units {
       }
   }
   DEV bool mine(int g) const { return works && team == g; }
-  // Until all parts of a product are there, for the warps that need them; the others go on.
-  DEV void gather(bool needs, int name) const { if (needs) wait_some(name, THREADS); else arrive_some(name, THREADS); }
+  // Until all parts of a product are there: of one team for all warps, of two for those that need them; the others go on.
+  DEV void gather(bool needs, int name) const {
+    if (TEAMS == 1) wait_block();
+    else if (needs) wait_some(name, THREADS);
+    else arrive_some(name, THREADS);
+  }
   // A part of a team's product to shared memory, and the sum of the parts for the units of this lane.
   DEV void put_part(const Sums &c, int g) const {
 #pragma unroll

@@ -10,7 +10,7 @@ constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP 
 constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
 constexpr int GROUP = 3 * MESSAGE + SCORES + 1;                 // all, and one that nobody sends
 constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
-constexpr bool EARLY = false;                                   // sums over a row are there after a barrier
+constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
 static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
 
 struct Block : Units {
