@@ -28,9 +28,9 @@ from seqloom.precision import autocast_dtype
 UNITS, LARGEST, MULTIPLE = 32, 1024, 16  # of a block; the hidden size, and of what it is a multiple
 MANY = 128  # rows above which the large products of attn_rnn_graph are faster
 KEPT = 2  # of the four weights in shared memory, not in registers
-SPARE = {8: 2, 16: 4}  # rows: tiles of a third one, of those that a warp has
+SPARE = {8: 2, 16: 6}  # rows: tiles of a third one, of those that a warp has
 WARPS = 8
-PACKETS = 641  # of 16 bytes, to a row
+PACKETS = 640  # of 16 bytes, to a row
 
 
 def why_not(cell: Any, job: Job) -> str | None:

@@ -11,7 +11,7 @@ constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + 3 * BUFFER, AT_SCORES 
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
-constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
+constexpr bool EARLY = true, MIXES = false;                     // sums over a row are there with their buffer; what is attended is sent
 
 struct Block : Units {
   int from, to;  // the blocks that share heads with this one

@@ -1,6 +1,7 @@
 // AttnRNN through time where blocks share the units: a group of them takes its rows through all steps. Equations as in attn_rnn_step.cuh.
 
-constexpr bool AT_ONCE = TEAMS == 1 || !CROSSED;  // no other work has to be done while sums over heads are on their way
+constexpr bool MIXED = MIXES && !MASK;                       // what is attended is not sent
+constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);  // no other work has to be done while sums over heads are on their way
 
 struct Forward {
   Weights w;
@@ -79,6 +80,17 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       }
       b.share(SECOND, to_pair(aC[0], aC[1]));
     };
+    auto take_attended = [&](auto &b, int g) {
+      if constexpr (MIXED) {
+        const i64 row = b.asks(g) ? b.first + 8 * g + b.row : 0;
+        u32 x[8][2];
+        float sum[3], w[4];
+        b.get_words(x, a.x + row * a.x_row + (i64)t * a.x_step, g);
+        b.take_scores(sum, g);
+        attention(w, sum[0], sum[1], sum[2]);
+        b.mix(w[0] + w[2], w[1] + w[2], w[3], x, g);
+      } else b.take(SECOND, parity, g);
+    };
     EACH_TEAM(g, b) {
       Sums c = {};
       b.take(FIRST, parity, g);
@@ -95,10 +107,10 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       }
       product(gate[g], Wh, FIRST, b, g);  // needed much later
     }
-    if (!AT_ONCE && b.works) attend();
+    if (!AT_ONCE && !MIXED && b.works) attend();
     EACH_TEAM(g, b) {
       Sums c = {};
-      b.take(SECOND, parity, g);
+      take_attended(b, g);
       product(c, Wo, SECOND, b, g);
       b.put_part(c, g);
       b.gather(g);

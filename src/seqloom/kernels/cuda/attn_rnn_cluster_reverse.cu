@@ -77,6 +77,10 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   Taken next;
   fetch(next, top);
   const float root = TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D);
+  auto turned = [&](float (&z)[3], const float (&s)[3], const float (&k)[4]) {  // back through the softmax: of h, of x, of h * x
+    const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2], shared = k[2] * (two - mid);
+    z[0] = root * (k[0] * (s[0] - mid) + shared); z[1] = root * (k[1] * (s[1] - mid) + shared); z[2] = root * k[3] * (s[2] - mid);
+  };
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const u32 parity = (top - t) & 1;
@@ -144,34 +148,50 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         b.share_scores(p);
       }
     }
-    if (b.works) {
+    auto attended = [&](auto &b) {
       float q[2], sum[PER][3], dq[2], du[2];
       from_pair(q[0], q[1], v.q);
-      b.get_scores(sum, parity);
+      if constexpr (MIXES) b.get_put_scores(sum); else b.get_scores(sum, parity);
 #pragma unroll
       for (int e = 0; e < PER; e++) {
-        const float (&s)[3] = sum[e], (&k)[4] = v.attention[e];
-        const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2], shared = k[2] * (two - mid);
-        const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared), zp = root * k[3] * (s[2] - mid);
+        const float (&k)[4] = v.attention[e];
+        float z[3];
+        turned(z, sum[e], k);
 #pragma unroll
         for (int i = e; i < 2; i += PER) {
-          const float product = k[3] * vC[i] + zp * q[i];
-          dq[i] = zh * h[i] + x[i] * (zx + zp * h[i]);
-          acc[i] += (k[0] + k[2]) * vC[i] + zh * q[i] + x[i] * product;
-          du[i] = (k[1] + k[2]) * vC[i] + zx * q[i] + h[i] * product;
+          const float product = k[3] * vC[i] + z[2] * q[i];
+          dq[i] = z[0] * h[i] + x[i] * (z[1] + z[2] * h[i]);
+          acc[i] += (k[0] + k[2]) * vC[i] + z[0] * q[i] + x[i] * product;
+          du[i] = (k[1] + k[2]) * vC[i] + z[1] * q[i] + h[i] * product;
         }
       }
       const Pair o = to_pair(dq[0], dq[1]);
-      b.share(THIRD, o);
+      if constexpr (!MIXES) b.share(THIRD, o);
       if (there) { put_pair(a.dq + here, o); put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1])); }
-    }
+    };
+    auto take_attended = [&](auto &b, int g) {
+      if constexpr (MIXES) {
+        const i64 r = b.asks(g) ? b.first + 8 * g + b.row : 0, at = r * a.steps + t - a.from;
+        u32 x[8][2];
+        float k[4] = {}, s[3], z[3];
+        if (b.asks(g)) get_global(k, a.attention + (at * HEADS + UNITS * b.source() / D) * 4);
+        b.get_words(b.kept[g], a.past + at * H, g);
+        b.get_words(x, a.x + (r * a.T + t) * H, g);
+        b.take_scores(s, g);
+        b.put_scores(s, g);
+        turned(z, s, k);
+        b.mix(z[0], z[1], z[2], x, g);
+      } else b.take(THIRD, parity, g);
+    };
+    if (!MIXES && b.works) attended(b);
     if constexpr (LATE) fetch(next, t - 1);
     EACH_TEAM(i, b) {
-      b.take(THIRD, parity, i);
+      take_attended(b, i);
       product(back[i], Wq, THIRD, b, i);
       b.put_part(back[i], i);
       b.gather(i);
       if (b.mine(i)) {
+        if constexpr (MIXES) attended(b);
         float through[2], m[2];
         from_pair(m[0], m[1], mask);
         b.get_sum(through, Pair{});
