@@ -23,7 +23,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Weight<0> Wq;
   Weight<SPARE> Wo;
   Weight<(KEPT > 0) * DEEP> Wh;
-  Weight<(KEPT > 1) * DEEP> Wc;
+  Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON> Wc;
   Wq.load(a.w.q, H, b); Wo.load(a.w.o, H, b, KEPT); Wh.load(a.w.g, 2 * H, b, 0); Wc.load(a.w.g + H, 2 * H, b, 1);
   const Pair bq = load_pair(a.w.bias_q + b.unit, b.there), bo = load_pair(a.w.bias_o + b.unit, b.there), bg = load_pair(a.w.bias_g + b.unit, b.there);
   const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
@@ -122,6 +122,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         if constexpr (NORM) b.share_spread(THIRD, z);
       }
     }
+    Wc.prepare();
     EACH_TEAM(g, b) {
       b.take(THIRD, parity, g);
       product(gate[g], Wc, THIRD, b, g);

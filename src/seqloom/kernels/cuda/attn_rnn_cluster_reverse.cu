@@ -28,7 +28,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   Weight<SPARE> Wo;
   Weight<0> Wc;
   Weight<(KEPT > 0) * DEEP> Wh;
-  Weight<(KEPT > 1) * DEEP> Wq;
+  Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON_BACK> Wq;
   Wo.load(a.w.o, H, b, KEPT); Wc.load(a.w.g + (i64)H * H, H, b); Wh.load(a.w.g, H, b, 0); Wq.load(a.w.q, H, b, 1);
   const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
   float dh[2], dstart[2] = {};
@@ -185,6 +185,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     };
     if (!MIXES && b.works) attended(b);
     if constexpr (LATE) fetch(next, t - 1);
+    Wq.prepare();
     EACH_TEAM(i, b) {
       take_attended(b, i);
       product(back[i], Wq, THIRD, b, i);

@@ -11,6 +11,7 @@ constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP 
 constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
 constexpr int GROUP = 3 * MESSAGE + SCORES;                     // all of them
 constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
+constexpr int SOON = TEAMS == 1 ? 12 : 0, SOON_BACK = TEAMS == 1 && SPAN < 32 ? 4 : 0;  // tiles of a weight in shared memory that there are registers for while blocks wait
 constexpr int CROWD = 3;                                        // rows that would be in each other's way if all of them asked all the time
 constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
 // Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
