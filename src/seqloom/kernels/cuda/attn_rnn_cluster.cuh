@@ -12,17 +12,28 @@ constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int SOON = 0, SOON_BACK = 0;                          // no registers are left for weights in shared memory
 constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
-constexpr bool EARLY = true, MIXES = false;                     // sums over a row are there with their buffer; what is attended is sent
+constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
+// Where heads lie in several blocks, the forward does not send what is attended: every block makes it from sums over heads, h and x.
+constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
+constexpr int MIXTURE = 3, BUSY = (H + UNITS - 1) / UNITS;      // a buffer that is made of h and x; blocks that have units
+constexpr bool MIXES = CROSSED && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4 && H % PART == 0, MIXES_BACK = false;
 
 struct Block : Units {
-  int from, to;  // the blocks that share heads with this one
-  int teams;     // that have rows
+  int from, to, senders;  // the blocks that share heads with this one
+  int teams;              // that have rows
+  u32 coefficients[MET][3];  // of h, x and h * x, in pairs
   template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
     works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
+    senders = to - from + 1;
+  }
+  // All blocks are told all sums over heads.
+  DEV void tell_all() {
+    from = base < H ? 0 : 1; to = base < H ? CLUSTER - 1 : 0;
+    senders = BUSY;
   }
   DEV u32 at_barrier(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
   DEV u32 barrier(int which, int g) const { return memory + at_barrier(which, g); }
@@ -38,15 +49,15 @@ struct Block : Units {
     wait_cluster();
   }
   DEV void close() const { wait_cluster(); }
-  // What a phase of each barrier brings; sums over a row come with one of the buffers.
-  DEV void expect_all(int with_sums) const {
+  // What a phase of each barrier brings; sums over a row come with one of the buffers, and one may not be sent.
+  DEV void expect_all(int with_sums, int unsent = -1) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
       for (int g = 0; g < TEAMS; g++)
         if (g < teams) {
 #pragma unroll
-          for (int i = 0; i < 3; i++) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
-          if constexpr (CROSSED) expect(barrier(HEAD, g), (to - from + 1) * PIECES * 8 * 12);
+          for (int i = 0; i < 3; i++) if (i != unsent) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
+          if constexpr (CROSSED) expect(barrier(HEAD, g), senders * PIECES * 8 * 12);
         }
     }
   }
@@ -55,7 +66,7 @@ struct Block : Units {
     if constexpr (CLUSTER == 1) wait_block();
     else await(barrier(buffer, g), parity);
   }
-  DEV void gather(int g) const { Units::gather(mine(g), 1 + g); }
+  DEV void gather(int g) const { Units::gather(mine(g) || (MIXES && teams < TEAMS) || (BUSY < CLUSTER && base >= H), 1 + g); }
   // Two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
 #if FORMAT == 2 && TF32
@@ -109,6 +120,32 @@ struct Block : Units {
 #pragma unroll
     for (int bits = 8; bits; bits /= 2) s += from_other(s, bits);
     return s;
+  }
+  // Where blocks mix for themselves: all units of this warp's row in the background, into the buffer that is not sent.
+  DEV void fetch_units(const Element *line) const {
+    for (int i = lane; i < H * SIZE / 16; i += 32) fetch16(memory + AT_BUFFERS + SECOND * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
+    fetch_commit();
+  }
+  DEV void units_here() const { fetch_wait<0>(); }
+  // Coefficients of this lane's row of a team, from sums over the heads of this warp's part.
+  template <class F> DEV void take_mixed(const Element *, i64, u32 parity, int g, F coefficients_of) {
+    await(barrier(HEAD, g), parity);
+#pragma unroll
+    for (int j = 0; j < MET; j++) {
+      const int head = slice * PART / D + j, first = head * D / UNITS, last = (head * D + D - 1) / UNITS;
+      float s[3] = {}, c[3];
+#pragma unroll
+      for (int i = 0; i < SPAN; i++)
+        if (head < HEADS && first + i <= last) {
+          float v[4];
+          get_shared(v, memory + AT_SCORES + 16 * (((first + i) * PIECES + head - (first + i) * UNITS / D) * ROWS + 8 * g + row));
+#pragma unroll
+          for (int k = 0; k < 3; k++) s[k] += v[k];
+        }
+      coefficients_of(c, s);
+#pragma unroll
+      for (int k = 0; k < 3; k++) coefficients[j][k] = pack<TYPE>(c[k], c[k]);
+    }
   }
   DEV int units_of(int rank) const { return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS; }
   // Mean and 1 / deviation of a row. In float32 a difference of large sums would cost digits: each block has a mean of its own, from
@@ -189,7 +226,7 @@ DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const B
 #endif
 }
 // A warp's slice of a team's rows of a buffer, as B.
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
+template <int SOME> DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
 #if FORMAT == 2
   const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + b.row) * ROW + 64 * (b.slice * DEEP + from) + 16 * b.pair;
 #pragma unroll
@@ -199,5 +236,21 @@ template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g
 #pragma unroll
   for (int k = 0; k + 1 < SOME; k += 2) load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
   if constexpr (SOME % 2) load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
+#endif
+}
+// The same, where it may be made of h and x.
+template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
+  load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);
+#if FORMAT != 2
+  if (buffer == MIXTURE) {
+    u32 x[SOME][SIZE];
+    load_rows(x, SECOND, g, from, b);
+#pragma unroll
+    for (int k = 0; k < SOME; k++) {
+      const u32 (&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];
+#pragma unroll
+      for (int i = 0; i < SIZE; i++) v[k][i] = fma_pairs<TYPE>(x[k][i], fma_pairs<TYPE>(of[2], v[k][i], of[1]), fma_pairs<TYPE>(of[0], v[k][i], 0u));
+    }
+  }
 #endif
 }

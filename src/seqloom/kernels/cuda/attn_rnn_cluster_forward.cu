@@ -54,14 +54,17 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     }
     b.share(FIRST, to_pair(seen[0], seen[1]));
   };
+  auto fetch_units = [&](int t) { if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step); };
+  if constexpr (MIXED) b.tell_all();
   b.open();
   look(0);
   fetch(0);
+  if (b.works) fetch_units(0);
   if (b.works && end > 0) begin();
 #pragma unroll 1
   for (int t = 0; t < end; t++) {
     const u32 parity = t & 1;
-    b.expect_all(THIRD);
+    b.expect_all(THIRD, MIXED ? SECOND : -1);
     Sums gate[TEAMS] = {};
     float s[2], o[2] = {}, z[2];
     from_pair(x[0], x[1], next_x);
@@ -81,21 +84,20 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       b.share(SECOND, to_pair(aC[0], aC[1]));
     };
     auto take_attended = [&](auto &b, int g) {
-      if constexpr (MIXED) {
-        const i64 row = b.asks(g) ? b.first + 8 * g + b.row : 0;
-        u32 x[8][2];
-        float sum[3], w[4];
-        b.get_words(x, a.x + row * a.x_row + (i64)t * a.x_step, g);
-        b.take_scores(sum, g);
-        attention(w, sum[0], sum[1], sum[2]);
-        b.mix(w[0] + w[2], w[1] + w[2], w[3], x, g);
-      } else b.take(SECOND, parity, g);
+      if constexpr (MIXED)
+        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g, [](float (&of)[3], const float (&sum)[3]) {
+          float w[4];
+          attention(w, sum[0], sum[1], sum[2]);
+          of[0] = w[0] + w[2]; of[1] = w[1] + w[2]; of[2] = w[3];
+        });
+      else b.take(SECOND, parity, g);
     };
     EACH_TEAM(g, b) {
       Sums c = {};
       b.take(FIRST, parity, g);
       product(c, Wq, FIRST, b, g);
       b.put_part(c, g);
+      if constexpr (MIXED) b.units_here();
       b.gather(g);
       if (b.mine(g)) {
         float q[2], p[3][2];
@@ -111,7 +113,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     EACH_TEAM(g, b) {
       Sums c = {};
       take_attended(b, g);
-      product(c, Wo, SECOND, b, g);
+      product(c, Wo, MIXED ? MIXTURE : SECOND, b, g);
       b.put_part(c, g);
       b.gather(g);
       if (b.mine(g)) {
@@ -120,6 +122,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         for (int e = 0; e < 2; e++) { o[e] = b.there ? gelu(s[e]) : 0.f; z[e] = o[e] + h[e]; }
         b.share(THIRD, to_pair(o[0], o[1]));
         if constexpr (NORM) b.share_spread(THIRD, z);
+        fetch_units(t + 1);
       }
     }
     Wc.prepare();

@@ -151,7 +151,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     auto attended = [&](auto &b) {
       float q[2], sum[PER][3], dq[2], du[2];
       from_pair(q[0], q[1], v.q);
-      if constexpr (MIXES) b.get_put_scores(sum); else b.get_scores(sum, parity);
+      if constexpr (MIXES_BACK) b.get_put_scores(sum); else b.get_scores(sum, parity);
 #pragma unroll
       for (int e = 0; e < PER; e++) {
         const float (&k)[4] = v.attention[e];
@@ -166,11 +166,11 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         }
       }
       const Pair o = to_pair(dq[0], dq[1]);
-      if constexpr (!MIXES) b.share(THIRD, o);
+      if constexpr (!MIXES_BACK) b.share(THIRD, o);
       if (there) { put_pair(a.dq + here, o); put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1])); }
     };
     auto take_attended = [&](auto &b, int g) {
-      if constexpr (MIXES) {
+      if constexpr (MIXES_BACK) {
         const i64 r = b.asks(g) ? b.first + 8 * g + b.row : 0, at = r * a.steps + t - a.from;
         u32 x[8][2];
         float k[4] = {}, s[3], z[3];
@@ -180,10 +180,10 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         b.take_scores(s, g);
         b.put_scores(s, g);
         turned(z, s, k);
-        b.mix(z[0], z[1], z[2], x, g);
+        b.mix(z, x, g);
       } else b.take(THIRD, parity, g);
     };
-    if (!MIXES && b.works) attended(b);
+    if (!MIXES_BACK && b.works) attended(b);
     if constexpr (LATE) fetch(next, t - 1);
     Wq.prepare();
     EACH_TEAM(i, b) {
@@ -192,7 +192,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       b.put_part(back[i], i);
       b.gather(i);
       if (b.mine(i)) {
-        if constexpr (MIXES) attended(b);
+        if constexpr (MIXES_BACK) attended(b);
         float through[2], m[2];
         from_pair(m[0], m[1], mask);
         b.get_sum(through, Pair{});

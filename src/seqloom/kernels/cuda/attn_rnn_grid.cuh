@@ -16,7 +16,8 @@ constexpr int CROWD = 3;                                        // rows that wou
 constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
 // Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
 constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
-constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8;
+constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8, MIXES_BACK = MIXES;
+constexpr int MIXTURE = SECOND;
 static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
 
 struct Block : Units {
@@ -41,7 +42,7 @@ struct Block : Units {
   }
   DEV void open() const {}
   DEV void close() const {}
-  DEV void expect_all(int with) { with_sums = with; }  // sums over a row go with one of the messages
+  DEV void expect_all(int with, int = -1) { with_sums = with; }  // sums over a row go with one of the messages
   DEV int source() const { return SOURCES * slice + pair; }  // the block whose words this lane takes
 
   DEV bool asks(int g) const { return 8 * g + row < rows && source() < CLUSTER; }  // whether there is such a block, and a row of a team's
@@ -174,6 +175,17 @@ struct Block : Units {
       for (int bits = CLOSE / 2; bits; bits /= 2) s[k] += from_other(s[k], bits);
     }
   }
+  template <class F> DEV void take_mixed(const Element *x, i64 x_row, u32, int g, F coefficients_of) {
+    u32 w[8][2];
+    float s[3], c[3];
+    get_words(w, x + (asks(g) ? first + 8 * g + row : 0) * x_row, g);
+    take_scores(s, g);
+    coefficients_of(c, s);
+    mix(c, w, g);
+  }
+  DEV void tell_all() const {}
+  DEV void fetch_units(const Element *) const {}
+  DEV void units_here() const {}
   DEV void put_scores(const float (&s)[3], int g) const {
     const float four[4] = {s[0], s[1], s[2], 0.f};
     if (source() == rank) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), four);
@@ -202,9 +214,9 @@ struct Block : Units {
       w[j][0] = to_pair(four[0], four[1]); w[j][1] = to_pair(four[2], four[3]);
     }
   }
-  // B = of_h h + x (of_x + of_both h).
-  DEV void mix(float of_h, float of_x, float of_both, const u32 (&x)[8][2], int g) {
-    const u32 a = to_pair(of_h, of_h), b = to_pair(of_x, of_x), c = to_pair(of_both, of_both);
+  // B = of[0] h + x (of[1] + of[2] h).
+  DEV void mix(const float (&of)[3], const u32 (&x)[8][2], int g) {
+    const u32 a = to_pair(of[0], of[0]), b = to_pair(of[1], of[1]), c = to_pair(of[2], of[2]);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
       const u32 h = kept[g][i / 2][i % 2];
