@@ -62,7 +62,7 @@ SHAPES = [
     (192, 4, FP16, 3, 3, EVERYTHING, {"D": 24}),  # four blocks, a head each
     (144, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # heads of 9 units lie across blocks
     (272, 2, BF16, 2, 2, {"reset": True}, {"context": ("x", "h*x")}),  # eight blocks, of which two have nothing to do
-    (128, 1, BF16, 9, 3, {"lengths": True, "reset": True}, {}),  # a head lies across blocks, and what is attended is not sent
+    (128, 1, BF16, 9, 3, {"lengths": True, "reset": True}, {}),  # what is attended is not sent
     (64, 4, FP32, 9, 3, EVERYTHING, {"D": 24}),
     (80, 1, FP32, 3, 3, {"lengths": True}, {}),  # two blocks, a head lies across them
     (144, 16, FP32, 2, 2, {}, {"context": ("h", "h*x")}),

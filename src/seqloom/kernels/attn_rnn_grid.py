@@ -63,7 +63,7 @@ class GridCode(Code):
     rows: int  # of the batch that a group carries
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """With all groups that the GPU has room for, one turn after the other: the fewer rows each has, the less it sends."""
+        """With all groups that the GPU has room for, in turns: fewer rows each, less to send."""
         room = groups(self.cluster, device)
         for begin in range(0, B, self.rows * room):
             each = min(self.rows, -(-(B - begin) // room))
