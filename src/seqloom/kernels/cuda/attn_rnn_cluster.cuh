@@ -5,25 +5,27 @@ constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;               // tiles of a we
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;   // bytes
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
 constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in several blocks
+// Where heads lie in several blocks, what is attended is not sent: every block makes it from sums over heads, h and x.
+constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
+constexpr bool MIXES = CROSSED && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4, MIXES_BACK = MIXES;
+constexpr int MIXTURE = 3, MIXTURE_BACK = 4;                    // made of h and x: the first and second buffer, and in the reverse the fourth and third
+constexpr int BUFFERS = MIXES ? 4 : 3, BUSY = (H + UNITS - 1) / UNITS, LONG = (H + 127) / 128;  // blocks that have units; a lane's words of a row, in fours
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
-// Shared memory: parts of sums, three buffers, then what all kernels have, and weights that no register holds.
-constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + 3 * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
+// Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
+constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int SOON = 0, SOON_BACK = 0;                          // no registers are left for weights in shared memory
 constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
 constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
-// Where heads lie in several blocks, the forward does not send what is attended: every block makes it from sums over heads, h and x.
-constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
-constexpr int MIXTURE = 3, BUSY = (H + UNITS - 1) / UNITS;      // a buffer that is made of h and x; blocks that have units
-constexpr bool MIXES = CROSSED && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4 && H % PART == 0, MIXES_BACK = false;
 
 struct Block : Units {
   int from, to, senders;  // the blocks that share heads with this one
-  int teams;              // that have rows
+  int rows, teams;        // of the batch here or after, teams that have some
   u32 coefficients[MET][3];  // of h, x and h * x, in pairs
   template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
+    rows = a.B - first;
     works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
@@ -40,7 +42,7 @@ struct Block : Units {
 
   // Zeros where no unit is, barriers, and every block at this point.
   DEV void open() const {
-    for (int i = thread; i < 3 * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
+    for (int i = thread; i < BUFFERS * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
     if (thread == 0) {
 #pragma unroll
       for (int i = 0; i < 4 * TEAMS; i++) make_barrier(barrier(i, 0));
@@ -122,17 +124,33 @@ struct Block : Units {
     return s;
   }
   // Where blocks mix for themselves: all units of this warp's row in the background, into the buffer that is not sent.
-  DEV void fetch_units(const Element *line) const {
-    for (int i = lane; i < H * SIZE / 16; i += 32) fetch16(memory + AT_BUFFERS + SECOND * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
+  DEV void fetch_units(const Element *line, int buffer) const {
+    for (int i = lane; i < H * SIZE / 16; i += 32) fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
     fetch_commit();
   }
   DEV void units_here() const { fetch_wait<0>(); }
+  // h of this warp's row: to registers, and from there to the fourth buffer.
+  DEV void get_past(float (&v)[LONG][4], const float *line) const {
+#pragma unroll
+    for (int i = 0; i < LONG; i++) if (128 * i + 4 * lane < H) get_global(v[i], line + 128 * i + 4 * lane);
+  }
+  DEV void put_past(const float (&v)[LONG][4]) const {
+#pragma unroll
+    for (int i = 0; i < LONG; i++)
+      if (128 * i + 4 * lane < H)
+        put_shared(memory + AT_BUFFERS + 3 * BUFFER + column * ROW + 2 * (128 * i + 4 * lane), number(pack<TYPE>(v[i][0], v[i][1])), number(pack<TYPE>(v[i][2], v[i][3])));
+  }
+  DEV void take_past(const float *, int) const {}
+  DEV void put_scores(const float (&)[3], int) const {}
+  DEV void get_put_scores(float (&s)[PER][3], u32 parity) const { get_scores(s, parity); }
+  DEV bool asks(int g) const { return 8 * g + row < rows; }
+  DEV int head_of(int j) const { return slice * PART / D + j; }
   // Coefficients of this lane's row of a team, from sums over the heads of this warp's part.
   template <class F> DEV void take_mixed(const Element *, i64, u32 parity, int g, F coefficients_of) {
     await(barrier(HEAD, g), parity);
 #pragma unroll
     for (int j = 0; j < MET; j++) {
-      const int head = slice * PART / D + j, first = head * D / UNITS, last = (head * D + D - 1) / UNITS;
+      const int head = head_of(j), first = head * D / UNITS, last = (head * D + D - 1) / UNITS;
       float s[3] = {}, c[3];
 #pragma unroll
       for (int i = 0; i < SPAN; i++)
@@ -142,7 +160,7 @@ struct Block : Units {
 #pragma unroll
           for (int k = 0; k < 3; k++) s[k] += v[k];
         }
-      coefficients_of(c, s);
+      coefficients_of(c, s, j);
 #pragma unroll
       for (int k = 0; k < 3; k++) coefficients[j][k] = pack<TYPE>(c[k], c[k]);
     }
@@ -240,11 +258,11 @@ template <int SOME> DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, 
 }
 // The same, where it may be made of h and x.
 template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
-  load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);
+  load_rows(v, buffer == MIXTURE ? FIRST : buffer == MIXTURE_BACK ? 3 : buffer, g, from, b);
 #if FORMAT != 2
-  if (buffer == MIXTURE) {
+  if (buffer >= MIXTURE) {
     u32 x[SOME][SIZE];
-    load_rows(x, SECOND, g, from, b);
+    load_rows(x, buffer == MIXTURE ? SECOND : THIRD, g, from, b);
 #pragma unroll
     for (int k = 0; k < SOME; k++) {
       const u32 (&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];

@@ -54,7 +54,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     }
     b.share(FIRST, to_pair(seen[0], seen[1]));
   };
-  auto fetch_units = [&](int t) { if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step); };
+  auto fetch_units = [&](int t) { if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step, SECOND); };
   if constexpr (MIXED) b.tell_all();
   b.open();
   look(0);
@@ -85,7 +85,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     };
     auto take_attended = [&](auto &b, int g) {
       if constexpr (MIXED)
-        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g, [](float (&of)[3], const float (&sum)[3]) {
+        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g, [](float (&of)[3], const float (&sum)[3], int) {
           float w[4];
           attention(w, sum[0], sum[1], sum[2]);
           of[0] = w[0] + w[2]; of[1] = w[1] + w[2]; of[2] = w[3];

@@ -17,7 +17,7 @@ constexpr bool EARLY = false, CROSSED = true;                   // sums over a r
 // Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
 constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
 constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8, MIXES_BACK = MIXES;
-constexpr int MIXTURE = SECOND;
+constexpr int MIXTURE = SECOND, MIXTURE_BACK = THIRD, MET = 1, LONG = 1;
 static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
 
 struct Block : Units {
@@ -180,17 +180,21 @@ struct Block : Units {
     float s[3], c[3];
     get_words(w, x + (asks(g) ? first + 8 * g + row : 0) * x_row, g);
     take_scores(s, g);
-    coefficients_of(c, s);
+    coefficients_of(c, s, 0);
     mix(c, w, g);
   }
   DEV void tell_all() const {}
-  DEV void fetch_units(const Element *) const {}
+  DEV void fetch_units(const Element *, int) const {}
   DEV void units_here() const {}
+  DEV void get_past(float (&)[LONG][4], const float *) const {}
+  DEV void put_past(const float (&)[LONG][4]) const {}
+  DEV void take_past(const float *line, int g) { get_words(kept[g], line, g); }
+  DEV int head_of(int) const { return UNITS * source() / D; }
   DEV void put_scores(const float (&s)[3], int g) const {
     const float four[4] = {s[0], s[1], s[2], 0.f};
     if (source() == rank) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), four);
   }
-  DEV void get_put_scores(float (&s)[PER][3]) const {
+  DEV void get_put_scores(float (&s)[PER][3], u32) const {
     float four[4];
     get_shared(four, parts + 4 * ((rank / SOURCES * ROWS + column) * LINE + UNITS));
 #pragma unroll
