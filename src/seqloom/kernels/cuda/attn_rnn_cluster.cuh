@@ -59,7 +59,7 @@ struct Block : Units {
         if (g < teams) {
 #pragma unroll
           for (int i = 0; i < 3; i++) if (i != unsent) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
-          if constexpr (CROSSED) expect(barrier(HEAD, g), senders * PIECES * 8 * 12);
+          if constexpr (CROSSED) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
         }
     }
   }
@@ -197,14 +197,14 @@ struct Block : Units {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
       const float sum = over_head(p, j);
-      const u32 at = AT_SCORES + 4 * (((CROSSED ? rank * PIECES : 0) + j) * 4 * ROWS + column * 4 + which);
+      const u32 at = AT_SCORES + 16 * (((CROSSED ? rank * PIECES : 0) + j) * ROWS + column);
       if constexpr (CROSSED) {
-        if (lane < 24)
-          for (int other = from + (lane & 7); other <= to; other += 8) {
-            const u32 peer = in_block(memory, other);
-            send(peer + at, peer + at_barrier(HEAD, team), sum);
-          }
-      } else if (lane < 24 && lane % 8 == 0) put_shared(memory + at, sum);
+        const float all[4] = {from_lane(sum, 0), from_lane(sum, 8), from_lane(sum, 16), 0.f};
+        if (from + lane <= to) {
+          const u32 peer = in_block(memory, from + lane);
+          send(peer + at, peer + at_barrier(HEAD, team), all);
+        }
+      } else if (lane < 24 && lane % 8 == 0) put_shared(memory + at + 4 * which, sum);
     }
   }
   DEV void get_scores(float (&s)[PER][3], u32 parity) const {
