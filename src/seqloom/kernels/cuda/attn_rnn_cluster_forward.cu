@@ -83,7 +83,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       }
       b.share(SECOND, to_pair(aC[0], aC[1]));
     };
-    auto take_attended = [&](auto &b, int g) {
+    auto take_attended = [&](int g) {
       if constexpr (MIXED)
         b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g, [](float (&of)[3], const float (&sum)[3], int) {
           float w[4];
@@ -112,7 +112,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     if (!AT_ONCE && !MIXED && b.works) attend();
     EACH_TEAM(g, b) {
       Sums c = {};
-      take_attended(b, g);
+      take_attended(g);
       product(c, Wo, MIXED ? MIXTURE : SECOND, b, g);
       b.put_part(c, g);
       b.gather(g);

@@ -162,7 +162,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         b.share_scores(p);
       }
     }
-    auto attended = [&](auto &b) {
+    auto attended = [&] {
       float q[2], sum[PER][3], dq[2], du[2];
       from_pair(q[0], q[1], v.q);
       if constexpr (MIXES_BACK) b.get_put_scores(sum, parity); else b.get_scores(sum, parity);
@@ -183,7 +183,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       if constexpr (!MIXES_BACK) b.share(THIRD, o);
       if (there) { put_pair(a.dq + here, o); put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1])); }
     };
-    auto take_attended = [&](auto &b, int g) {
+    auto take_attended = [&](int g) {
       if constexpr (MIXES_BACK) {
         const i64 r = b.asks(g) ? b.first + 8 * g + b.row : 0, at = r * a.steps + t - a.from;
         float k[MET][4] = {};
@@ -196,17 +196,17 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         });
       } else b.take(THIRD, parity, g);
     };
-    if (!MIXES_BACK && b.works) attended(b);
+    if (!MIXES_BACK && b.works) attended();
     if constexpr (LATE) fetch(next, t - 1);
     Wq.prepare();
     EACH_TEAM(i, b) {
-      take_attended(b, i);
+      take_attended(i);
       product(back[i], Wq, MIXES_BACK ? MIXTURE_BACK : THIRD, b, i);
       b.put_part(back[i], i);
       b.gather(i);
       if (b.mine(i)) {
         fetch_units(t - 1);
-        if constexpr (MIXES_BACK) attended(b);
+        if constexpr (MIXES_BACK) attended();
         float through[2], m[2];
         from_pair(m[0], m[1], mask);
         b.get_sum(through, Pair{});
