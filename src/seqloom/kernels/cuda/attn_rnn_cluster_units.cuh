@@ -9,7 +9,9 @@
 // where a lane has two units: it does all that is pointwise, keeps the state in float32,
 // and shares what it finds with every block, this one included. While what one team has shared is on its way, all warps work at
 // the products of the other. How blocks share is the matter of attn_rnn_cluster.cuh and
-// attn_rnn_grid.cuh: each has a Block, load_tile (of a weight) and load_buffer (of what was shared).
+// attn_rnn_grid.cuh: each has a Block, and beside it load_tile (of a weight) and load_buffer (of what was shared).
+// What has the form (of h) h + (of x) x + (of both) h x, with three numbers for each head, need not be shared: who has sums over heads,
+// h and x can make it (MIXES). That is what a step attends to, and in the reverse the gradient of q.
 constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
 constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A
