@@ -204,10 +204,10 @@ struct Block : Units {
   DEV void get_words(u32 (&w)[8][2], const Element *line, int g) const {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      u32 four[4] = {};
-      if (asks(g)) get_global(four, line + UNITS * source() + 8 * j);
+      float four[4] = {};
+      if (asks(g)) get_global(four, (const float *)(line + UNITS * source() + 8 * j));  // two loads share 32 bytes: they are kept nearby
 #pragma unroll
-      for (int i = 0; i < 4; i++) w[2 * j + i / 2][i % 2] = four[i];
+      for (int i = 0; i < 4; i++) w[2 * j + i / 2][i % 2] = bits(four[i]);
     }
   }
   DEV void get_words(u32 (&w)[8][2], const float *line, int g) const {
