@@ -63,6 +63,7 @@ SHAPES = [
     (192, 4, FP16, 3, 3, EVERYTHING, {"D": 24}),  # four blocks, a head each
     (144, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # heads of 9 units lie across blocks
     (272, 2, BF16, 2, 2, {"reset": True}, {"context": ("x", "h*x")}),  # eight blocks, of which two have nothing to do
+    (128, 1, BF16, 9, 3, {"lengths": True, "reset": True}, {}),  # what is attended is not sent
     (64, 4, FP32, 9, 3, EVERYTHING, {"D": 24}),
     (80, 1, FP32, 3, 3, {"lengths": True}, {}),  # two blocks, a head lies across them
     (144, 16, FP32, 2, 2, {}, {"context": ("h", "h*x")}),
@@ -76,11 +77,12 @@ def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dt
     assert worst(attn_rnn_cluster, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
-@pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32)])
+@pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32), (128, 1, FP16)])
 def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
     cell = cell_of(H, heads)
-    assert worst(attn_rnn_cluster, cell, job_of(cell, 18, 3, dtype, **EVERYTHING), dtype)[0] < 2
+    asked = EVERYTHING | {"mask": H != 128}
+    assert worst(attn_rnn_cluster, cell, job_of(cell, 18, 3, dtype, **asked), dtype)[0] < 2
 
 
 def test_there_are_as_few_chunks_as_memory_allows():
@@ -130,7 +132,7 @@ FAULTS = {
         "product(c, Wq",
     ),
     "sent after the last step": ("if (t + 1 < end) begin();", "begin();"),
-    "sums over a row not expected": ("b.expect_all(THIRD);", "b.expect_all(-1);"),
+    "sums over a row not expected": ("b.expect_all(THIRD, ", "b.expect_all(-1, "),
     "no wait for the other blocks of a head": (
         "if constexpr (CROSSED) await(barrier(HEAD, team), parity); else wait_warp();",
         "wait_warp();",
@@ -143,6 +145,8 @@ FAULTS = {
         "b.put_part(back[i], i);\n      b.gather(i);",
         "b.put_part(back[i], i);",
     ),
+    "x taken before it came": ("if constexpr (MIXED) b.units_here();", ""),
+    "sums over heads taken before they came": ("    await(barrier(HEAD, g), parity);\n", ""),
     "sent to the barrier of the other team": (
         "peer + at_barrier(buffer, team), w);",
         "peer + at_barrier(buffer, 0), w);",
@@ -155,7 +159,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "team" in fault:
         monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
-    cell = cell_of(80, 1)
+    cell = cell_of(128 if "taken before" in fault else 80, 1)
     try:
         ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 10 if "team" in fault else 2, 3, BF16), BF16)
     except RuntimeError:

@@ -34,6 +34,8 @@ def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monk
 SHAPES = [
     (96, 2, FP16, 3, 3, EVERYTHING, {"D": 24}),  # three blocks, heads of 48: one block is in two of them
     (176, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # six blocks, the last half full; heads of 11
+    (256, 2, BF16, 3, 3, {"lengths": True, "reset": True}, {}),  # a head is four blocks: what is attended is not sent
+    (192, 3, FP16, 2, 3, {"mask": True}, {"context": ("h", "h*x")}),  # of two, and nobody has h as it was
 ]
 
 
@@ -43,10 +45,11 @@ def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype
     assert worst(attn_rnn_grid, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
-def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 5)
-    cell = cell_of(80, 2)
-    assert worst(attn_rnn_grid, cell, job_of(cell, 18, 2, BF16, **EVERYTHING), BF16)[0] < 2
+@pytest.mark.parametrize(("H", "asked"), [(80, EVERYTHING), (64, {"lengths": True, "keep": True})])
+def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, asked):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: H // 16)
+    cell = cell_of(H, 2)
+    assert worst(attn_rnn_grid, cell, job_of(cell, 18 if H == 80 else 36, 2, BF16, **asked), BF16)[0] < 2
 
 
 FAULTS = {
@@ -56,16 +59,19 @@ FAULTS = {
         "",
     ),  # seen where two warps have blocks to wait for
     "a warp that takes from no block runs ahead": (" || SOURCES * slice >= CLUSTER", ""),
-    "sums over a row that nobody sends": ("b.expect_all(THIRD);", ""),
+    "sums over heads that a block does not keep for its own units": ("b.put_scores(s, g);", ""),
+    "sums over a row that nobody sends": ("b.expect_all(THIRD, MIXED ? SECOND : -1);", ""),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    if "ahead" in fault:  # of two teams
+        monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)
     cell = cell_of(160 if "place" in fault else 64, 2)
     try:
-        ratio, _ = worst(attn_rnn_grid, cell, job_of(cell, 2, 3, BF16), BF16)
+        ratio, _ = worst(attn_rnn_grid, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, BF16), BF16)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

@@ -57,3 +57,9 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(builds, tmp_path):
         pytest.warns(UserWarning, match="Set SEQLOOM_CACHE to a folder that can be written"),
     ):
         assert build() == b"machine code of kernel"
+
+
+def test_no_kernel_has_a_lambda_of_any_type():
+    """NVRTC takes them for functions of the host, which it refuses; a compiler for the CPU would not tell."""
+    texts = {path.name: path.read_text() for path in _nvrtc.TEXT.iterdir()}
+    assert texts and [name for name, text in texts.items() if "(auto" in text or ", auto" in text] == []

@@ -57,7 +57,9 @@ class Division:
         U, D, R, wide = self.units, head, self.rows, self.split * self.deep
         pieces = U // D if U % D == 0 else 1 if D % U == 0 else (U + D - 2) // D + 1
         crossed = U % D != 0 and self.cluster > 1
-        buffers = 3 * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
+        part = 16 * self.deep
+        mixes = crossed and size == 2 and (part % D == 0 or D % part == 0) and part <= 4 * D
+        buffers = (3 + mixes) * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
         sums = 16 * R * pieces * (self.cluster if crossed else 1) + 8 * R * self.cluster
         weights = self.kept * self.warps * self.deep * 2 * size * 128
         return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 4 * R + weights
@@ -160,8 +162,9 @@ def code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
 
 def files(tier: str, name: str) -> tuple[str, ...]:
     """The text, where blocks share the units through what <tier>.cuh says."""
-    parts = ("device", "pairs", tier, "attn_rnn_cluster_units", f"attn_rnn_{tier}", "attn_rnn_cluster_product")
-    return (*(f"{part}.cuh" for part in (*parts, "attn_rnn_math")), f"attn_rnn_cluster_{name}.cu")
+    own = (f"attn_rnn_{tier}", f"attn_rnn_{tier}_tiles")
+    parts = ("device", "pairs", tier, "attn_rnn_cluster_units", *own, "attn_rnn_cluster_product", "attn_rnn_math")
+    return (*(f"{part}.cuh" for part in parts), f"attn_rnn_cluster_{name}.cu")
 
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> ClusterCode:

@@ -28,9 +28,9 @@ from seqloom.precision import autocast_dtype
 UNITS, LARGEST, MULTIPLE = 32, 1024, 16  # of a block; the hidden size, and of what it is a multiple
 MANY = 128  # rows above which the large products of attn_rnn_graph are faster
 KEPT = 2  # of the four weights in shared memory, not in registers
-SPARE = {8: 2, 16: 4}  # rows: tiles of a third one, of those that a warp has
+SPARE = {8: 2, 16: 6}  # rows: tiles of a third one, of those that a warp has
 WARPS = 8
-PACKETS = 641  # of 16 bytes, to a row
+PACKETS = 640  # of 16 bytes, to a row
 
 
 def why_not(cell: Any, job: Job) -> str | None:
@@ -63,7 +63,7 @@ class GridCode(Code):
     rows: int  # of the batch that a group carries
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """With all groups that the GPU has room for, turn by turn: the fewer rows each has, the less it sends."""
+        """With all groups that the GPU has room for, in turns: fewer rows each, less to send."""
         room = groups(self.cluster, device)
         for begin in range(0, B, self.rows * room):
             each = min(self.rows, -(-(B - begin) // room))

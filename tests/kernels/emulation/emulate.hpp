@@ -273,6 +273,14 @@ inline float from_lane(float v, int lane) {
   return r;
 }
 inline float from_other(float v, int bits) { return from_lane(v, gpu::lane() ^ bits); }
+inline bool any_lane(bool v) {
+  gpu::words[gpu::warp()][gpu::lane()][0] = v;
+  gpu::meet();
+  bool any = false;
+  for (auto &of_lane : gpu::words[gpu::warp()]) any |= of_lane[0] != 0;
+  gpu::meet();
+  return any;
+}
 inline float exp2_(float v) { return exp2f(v); }
 inline float inverse(float v) { return 1.f / v; }
 inline float inverse_root(float v) { return 1.f / sqrtf(v); }
@@ -286,6 +294,13 @@ inline float smaller(float v, float w) { return fminf(v, w); }
 inline float size(float v) { return fabsf(v); }
 template <int TYPE> u32 pack(float low, float high) { return gpu::thin<TYPE>(low) | (u32)gpu::thin<TYPE>(high) << 16; }
 template <int TYPE> void unpack(float &low, float &high, u32 v) { low = gpu::wide<TYPE>(v & 0xffff); high = gpu::wide<TYPE>(v >> 16); }
+template <int TYPE> u32 fma_pairs(u32 v, u32 w, u32 z) {
+  float a, b, c, d, e, f;
+  unpack<TYPE>(a, b, v);
+  unpack<TYPE>(c, d, w);
+  unpack<TYPE>(e, f, z);
+  return pack<TYPE>(fmaf(a, c, e), fmaf(b, d, f));
+}
 template <int TYPE> u32 add_pairs(u32 v, u32 w) {
   float a, b, c, d;
   unpack<TYPE>(a, b, v);

@@ -5,30 +5,44 @@ constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;               // tiles of a we
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;   // bytes
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
 constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in several blocks
+// Where heads lie in several blocks, what is attended is not sent: every block makes it from sums over heads, h and x.
+constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
+constexpr bool MIXES = CROSSED && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4, MIXES_BACK = MIXES;
+constexpr int MIXTURE = 3, MIXTURE_BACK = 4;                    // made of h and x: the first and second buffer, and in the reverse the fourth and third
+constexpr int BUFFERS = MIXES ? 4 : 3, BUSY = (H + UNITS - 1) / UNITS, LONG = (H + 127) / 128;  // blocks that have units; a lane's words of a row, in fours
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
-// Shared memory: parts of sums, three buffers, then what all kernels have, and weights that no register holds.
-constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + 3 * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
+// Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
+constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
+constexpr int SOON = 0, SOON_BACK = 0;                          // no registers are left for weights in shared memory
 constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
 constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
 
 struct Block : Units {
-  int from, to;  // the blocks that share heads with this one
-  int teams;     // that have rows
+  int from, to, senders;  // the blocks that share heads with this one
+  int rows, teams;        // of the batch here or after, teams that have some
+  u32 coefficients[MET][3];  // of h, x and h * x, in pairs
   template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
+    rows = a.B - first;
     works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
+    senders = to - from + 1;
+  }
+  // All blocks are told all sums over heads.
+  DEV void tell_all() {
+    from = base < H ? 0 : 1; to = base < H ? CLUSTER - 1 : 0;
+    senders = BUSY;
   }
   DEV u32 at_barrier(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
   DEV u32 barrier(int which, int g) const { return memory + at_barrier(which, g); }
 
   // Zeros where no unit is, barriers, and every block at this point.
   DEV void open() const {
-    for (int i = thread; i < 3 * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
+    for (int i = thread; i < BUFFERS * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
     if (thread == 0) {
 #pragma unroll
       for (int i = 0; i < 4 * TEAMS; i++) make_barrier(barrier(i, 0));
@@ -37,15 +51,15 @@ struct Block : Units {
     wait_cluster();
   }
   DEV void close() const { wait_cluster(); }
-  // What a phase of each barrier brings; sums over a row come with one of the buffers.
-  DEV void expect_all(int with_sums) const {
+  // What a phase of each barrier brings; sums over a row come with one of the buffers, and one may not be sent.
+  DEV void expect_all(int with_sums, int unsent = -1) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
       for (int g = 0; g < TEAMS; g++)
         if (g < teams) {
 #pragma unroll
-          for (int i = 0; i < 3; i++) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
-          if constexpr (CROSSED) expect(barrier(HEAD, g), (to - from + 1) * PIECES * 8 * 12);
+          for (int i = 0; i < 3; i++) if (i != unsent) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
+          if constexpr (CROSSED) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
         }
     }
   }
@@ -54,7 +68,7 @@ struct Block : Units {
     if constexpr (CLUSTER == 1) wait_block();
     else await(barrier(buffer, g), parity);
   }
-  DEV void gather(int g) const { Units::gather(mine(g), 1 + g); }
+  DEV void gather(int g) const { Units::gather(mine(g) || (MIXES && teams < TEAMS) || (BUSY < CLUSTER && base >= H), 1 + g); }
   // Two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
 #if FORMAT == 2 && TF32
@@ -109,6 +123,48 @@ struct Block : Units {
     for (int bits = 8; bits; bits /= 2) s += from_other(s, bits);
     return s;
   }
+  // Where blocks mix for themselves: all units of this warp's row in the background, into the buffer that is not sent.
+  DEV void fetch_units(const Element *line, int buffer) const {
+    for (int i = lane; i < H * SIZE / 16; i += 32) fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
+    fetch_commit();
+  }
+  DEV void units_here() const { fetch_wait<0>(); }
+  // h of this warp's row: to registers, and from there to the fourth buffer.
+  DEV void get_past(float (&v)[LONG][4], const float *line) const {
+#pragma unroll
+    for (int i = 0; i < LONG; i++) if (128 * i + 4 * lane < H) get_global(v[i], line + 128 * i + 4 * lane);
+  }
+  DEV void put_past(const float (&v)[LONG][4]) const {
+#pragma unroll
+    for (int i = 0; i < LONG; i++)
+      if (128 * i + 4 * lane < H)
+        put_shared(memory + AT_BUFFERS + 3 * BUFFER + column * ROW + 2 * (128 * i + 4 * lane), number(pack<TYPE>(v[i][0], v[i][1])), number(pack<TYPE>(v[i][2], v[i][3])));
+  }
+  DEV void take_past(const float *, int) const {}
+  DEV void put_scores(const float (&)[3], int) const {}
+  DEV void get_put_scores(float (&s)[PER][3], u32 parity) const { get_scores(s, parity); }
+  DEV bool asks(int g) const { return 8 * g + row < rows; }
+  DEV int head_of(int j) const { return slice * PART / D + j; }
+  // Coefficients of this lane's row of a team, from sums over the heads of this warp's part.
+  template <class F> DEV void take_mixed(const Element *, i64, u32 parity, int g, F coefficients_of) {
+    await(barrier(HEAD, g), parity);
+#pragma unroll
+    for (int j = 0; j < MET; j++) {
+      const int head = head_of(j), first = head * D / UNITS, last = (head * D + D - 1) / UNITS;
+      float s[3] = {}, c[3];
+#pragma unroll
+      for (int i = 0; i < SPAN; i++)
+        if (head < HEADS && first + i <= last) {
+          float v[4];
+          get_shared(v, memory + AT_SCORES + 16 * (((first + i) * PIECES + head - (first + i) * UNITS / D) * ROWS + 8 * g + row));
+#pragma unroll
+          for (int k = 0; k < 3; k++) s[k] += v[k];
+        }
+      coefficients_of(c, s, j);
+#pragma unroll
+      for (int k = 0; k < 3; k++) coefficients[j][k] = pack<TYPE>(c[k], c[k]);
+    }
+  }
   DEV int units_of(int rank) const { return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS; }
   // Mean and 1 / deviation of a row. In float32 a difference of large sums would cost digits: each block has a mean of its own, from
   // which it takes its squares.
@@ -141,14 +197,14 @@ struct Block : Units {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
       const float sum = over_head(p, j);
-      const u32 at = AT_SCORES + 4 * (((CROSSED ? rank * PIECES : 0) + j) * 4 * ROWS + column * 4 + which);
+      const u32 at = AT_SCORES + 16 * (((CROSSED ? rank * PIECES : 0) + j) * ROWS + column);
       if constexpr (CROSSED) {
-        if (lane < 24)
-          for (int other = from + (lane & 7); other <= to; other += 8) {
-            const u32 peer = in_block(memory, other);
-            send(peer + at, peer + at_barrier(HEAD, team), sum);
-          }
-      } else if (lane < 24 && lane % 8 == 0) put_shared(memory + at, sum);
+        const float all[4] = {from_lane(sum, 0), from_lane(sum, 8), from_lane(sum, 16), 0.f};
+        if (from + lane <= to) {
+          const u32 peer = in_block(memory, from + lane);
+          send(peer + at, peer + at_barrier(HEAD, team), all);
+        }
+      } else if (lane < 24 && lane % 8 == 0) put_shared(memory + at + 4 * which, sum);
     }
   }
   DEV void get_scores(float (&s)[PER][3], u32 parity) const {
@@ -169,34 +225,3 @@ struct Block : Units {
     }
   }
 };
-
-// Rows of this warp's tile, columns of its slice. In float32 a tile is two of mma.m16n8k8, which take its columns in an order of their own:
-// lane `pair` has the columns 4pair .. 4pair + 3, the first two for the first mma. A sum does not mind.
-DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const Block &b) {
-  const int r = b.base + 16 * b.tile + b.row, c = 16 * (b.slice * DEEP + k) + SIZE * b.pair;
-  const bool there = r < H && c < H;
-  const Element *p = W + (there ? (i64)r * stride + c : 0);
-#if FORMAT == 2
-#pragma unroll
-  for (int i = 0; i < 8; i++) {  // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), and again from c + 2
-    const float v = there ? p[(i64)(i & 1) * 8 * stride + i / 2] : 0.f;
-    w[i] = TF32 ? to_tf32(v) : bits(v);
-  }
-#else
-  w[0] = there ? get_global(p) : 0u; w[1] = there ? get_global(p + 8 * stride) : 0u;
-  w[2] = there ? get_global(p + 8) : 0u; w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
-#endif
-}
-// A warp's slice of a team's rows of a buffer, as B.
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
-#if FORMAT == 2
-  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + b.row) * ROW + 64 * (b.slice * DEEP + from) + 16 * b.pair;
-#pragma unroll
-  for (int k = 0; k < SOME; k++) get_shared(v[k], at + 64 * k);
-#else
-  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
-#pragma unroll
-  for (int k = 0; k + 1 < SOME; k += 2) load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
-  if constexpr (SOME % 2) load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
-#endif
-}

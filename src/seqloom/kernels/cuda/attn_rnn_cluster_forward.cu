@@ -1,5 +1,8 @@
 // AttnRNN through time where blocks share the units: a group of them takes its rows through all steps. Equations as in attn_rnn_step.cuh.
 
+constexpr bool MIXED = MIXES && !MASK;                       // what is attended is not sent
+constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);  // no other work has to be done while sums over heads are on their way
+
 struct Forward {
   Weights w;
   const Element *x, *keep;         // (B, T, H) with these strides, keep contiguous
@@ -20,7 +23,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Weight<0> Wq;
   Weight<SPARE> Wo;
   Weight<(KEPT > 0) * DEEP> Wh;
-  Weight<(KEPT > 1) * DEEP> Wc;
+  Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON> Wc;
   Wq.load(a.w.q, H, b); Wo.load(a.w.o, H, b, KEPT); Wh.load(a.w.g, 2 * H, b, 0); Wc.load(a.w.g + H, 2 * H, b, 1);
   const Pair bq = load_pair(a.w.bias_q + b.unit, b.there), bo = load_pair(a.w.bias_o + b.unit, b.there), bg = load_pair(a.w.bias_g + b.unit, b.there);
   const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
@@ -51,36 +54,24 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     }
     b.share(FIRST, to_pair(seen[0], seen[1]));
   };
+  auto fetch_units = [&](int t) { if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step, SECOND); };
+  if constexpr (MIXED) b.tell_all();
   b.open();
   look(0);
   fetch(0);
+  if (b.works) fetch_units(0);
   if (b.works && end > 0) begin();
 #pragma unroll 1
   for (int t = 0; t < end; t++) {
     const u32 parity = t & 1;
-    b.expect_all(THIRD);
+    b.expect_all(THIRD, MIXED ? SECOND : -1);
     Sums gate[TEAMS] = {};
     float s[2], o[2] = {}, z[2];
     from_pair(x[0], x[1], next_x);
     if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
     fetch(t + 1);
     look(t + 1);
-    EACH_TEAM(g, b) {
-      Sums c = {};
-      b.take(FIRST, parity, g);
-      product(c, Wq, FIRST, b, g);
-      b.put_part(c, g);
-      b.gather(g);
-      if (b.mine(g)) {
-        float q[2], p[3][2];
-        b.get_sum(q, bq);
-#pragma unroll
-        for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
-        b.share_scores(p);
-      }
-      product(gate[g], Wh, FIRST, b, g);  // needed much later
-    }
-    if (b.works) {
+    auto attend = [&] {
       float sum[PER][3], aC[2];
       b.get_scores(sum, parity);
 #pragma unroll
@@ -91,11 +82,38 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         for (int i = e; i < 2; i += PER) aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
       }
       b.share(SECOND, to_pair(aC[0], aC[1]));
-    }
+    };
+    auto take_attended = [&](int g) {
+      if constexpr (MIXED)
+        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g, [](float (&of)[3], const float (&sum)[3], int) {
+          float w[4];
+          attention(w, sum[0], sum[1], sum[2]);
+          of[0] = w[0] + w[2]; of[1] = w[1] + w[2]; of[2] = w[3];
+        });
+      else b.take(SECOND, parity, g);
+    };
     EACH_TEAM(g, b) {
       Sums c = {};
-      b.take(SECOND, parity, g);
-      product(c, Wo, SECOND, b, g);
+      b.take(FIRST, parity, g);
+      product(c, Wq, FIRST, b, g);
+      b.put_part(c, g);
+      if constexpr (MIXED) b.units_here();
+      b.gather(g);
+      if (b.mine(g)) {
+        float q[2], p[3][2];
+        b.get_sum(q, bq);
+#pragma unroll
+        for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
+        b.share_scores(p);
+        if constexpr (AT_ONCE) attend();
+      }
+      product(gate[g], Wh, FIRST, b, g);  // needed much later
+    }
+    if (!AT_ONCE && !MIXED && b.works) attend();
+    EACH_TEAM(g, b) {
+      Sums c = {};
+      take_attended(g);
+      product(c, Wo, MIXED ? MIXTURE : SECOND, b, g);
       b.put_part(c, g);
       b.gather(g);
       if (b.mine(g)) {
@@ -104,8 +122,10 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         for (int e = 0; e < 2; e++) { o[e] = b.there ? gelu(s[e]) : 0.f; z[e] = o[e] + h[e]; }
         b.share(THIRD, to_pair(o[0], o[1]));
         if constexpr (NORM) b.share_spread(THIRD, z);
+        fetch_units(t + 1);
       }
     }
+    Wc.prepare();
     EACH_TEAM(g, b) {
       b.take(THIRD, parity, g);
       product(gate[g], Wc, THIRD, b, g);

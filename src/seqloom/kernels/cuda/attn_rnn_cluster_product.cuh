@@ -1,8 +1,9 @@
 // Products where blocks share the units: a weight's share of a warp, and its product with what was shared.
 // Rows of the warp's tiles, columns of its slice: in shared memory, where a lane reads what it wrote itself, the others in registers.
 // IN_SHARED: how many of its tiles. Tiles are 16 by 16; those of TALL tiles of units and the same columns come one after the other.
-template <int IN_SHARED> struct Weight {
-  u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], at;
+// SOON: how many of them come to registers before a product that is waited for.
+template <int IN_SHARED, int SOON = 0> struct Weight {
+  u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], soon[SOON ? SOON : 1][WORDS], at;
   DEV void load(const Element *W, int stride, const Block &b, int which = 0) {
     at = b.memory + AT_WEIGHTS + (b.warp * (KEPT * DEEP + SPARE) + which * DEEP) * WORDS * 128 + 16 * b.lane;
 #pragma unroll
@@ -19,11 +20,22 @@ template <int IN_SHARED> struct Weight {
       }
     }
   }
+  DEV void prepare() {
+#pragma unroll
+    for (int k = 0; k < SOON; k++)
+#pragma unroll
+      for (int i = 0; i < WORDS; i += 4) {
+        u32 four[4];
+        get_shared(four, at + (k * WORDS + i) * 128);
+#pragma unroll
+        for (int j = 0; j < 4; j++) soon[k][i + j] = four[j];
+      }
+  }
   DEV void get(u32 (&v)[4], int k, int i) const {  // the i-th four words of tile k
-    if (k < IN_SHARED) get_shared(v, at + (k * WORDS + 4 * i) * 128);
+    if (k >= SOON && k < IN_SHARED) get_shared(v, at + (k * WORDS + 4 * i) * 128);
     else
 #pragma unroll
-      for (int j = 0; j < 4; j++) v[j] = w[k - IN_SHARED][4 * i + j];
+      for (int j = 0; j < 4; j++) v[j] = k < SOON ? soon[k][4 * i + j] : w[k - IN_SHARED][4 * i + j];
   }
 };
 
@@ -35,7 +47,7 @@ DEV void split(u32 &big, u32 &small, u32 v, bool keep) {
   small = bits(number(v) - number(big));
 }
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
-template <int IN_SHARED> DEV void product(Sums &c, const Weight<IN_SHARED> &W, int buffer, const Block &b, int g) {
+template <int IN_SHARED, int SOON> DEV void product(Sums &c, const Weight<IN_SHARED, SOON> &W, int buffer, const Block &b, int g) {
   constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;  // tiles of B: all, and those that there are registers for
   u32 v[AHEAD][SIZE];
   Sums other = {};

@@ -9,7 +9,9 @@
 // where a lane has two units: it does all that is pointwise, keeps the state in float32,
 // and shares what it finds with every block, this one included. While what one team has shared is on its way, all warps work at
 // the products of the other. How blocks share is the matter of attn_rnn_cluster.cuh and
-// attn_rnn_grid.cuh: each has a Block, load_tile (of a weight) and load_buffer (of what was shared).
+// attn_rnn_grid.cuh: each has a Block, and beside it load_tile (of a weight) and load_buffer (of what was shared).
+// What has the form (of h) h + (of x) x + (of both) h x, with three numbers for each head, need not be shared: who has sums over heads,
+// h and x can make it (MIXES). That is what a step attends to, and in the reverse the gradient of q.
 constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
 constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A
@@ -56,8 +58,12 @@ struct Units {
       }
   }
   DEV bool mine(int g) const { return works && team == g; }
-  // Until all parts of a product are there, for the warps that need them; the others go on.
-  DEV void gather(bool needs, int name) const { if (needs) wait_some(name, THREADS); else arrive_some(name, THREADS); }
+  // Until all parts of a product are there: of one team for all warps, of two for those that need them; the others go on.
+  DEV void gather(bool needs, int name) const {
+    if (TEAMS == 1) wait_block();
+    else if (needs) wait_some(name, THREADS);
+    else arrive_some(name, THREADS);
+  }
   // A part of a team's product to shared memory, and the sum of the parts for the units of this lane.
   DEV void put_part(const Sums &c, int g) const {
 #pragma unroll

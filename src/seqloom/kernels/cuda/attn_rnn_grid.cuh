@@ -2,20 +2,28 @@
 // A warp has both tiles of the block's units, and of every sum the units of four other blocks: what these send is its B of mma as it
 // comes, a lane's words from one of them. So nobody waits for all blocks, and nothing that is shared passes through shared memory.
 // A row of a block, 16 words of two units, is six packets in two halves: words 8half .. 8half + 7, and a sum over the row.
-// A packet is written anew only when all blocks have read it: of three messages in a step, whoever sends one has had the one
-// before it from everyone. Parts of sums lie in two places in turn, and so do barriers: some warp may be at the next product already.
+// A packet is written anew only when all blocks have read it: of the messages in a step, whoever sends one has had the one
+// before it from everyone; where what is attended is not sent, sums over heads are the one before, and every block asks for all.
+// Parts of sums lie in two places in turn, and so do barriers: some warp may be at the next product already.
 // What is pointwise has 16 lanes to a row; of two teams, a warp has two rows of one.
 constexpr int SOURCES = 4, PACKETS = 6, DEEP = TALL * 8;        // blocks to a warp, packets of each, tiles of a weight
 constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
-constexpr int GROUP = 3 * MESSAGE + SCORES + 1;                 // all, and one that nobody sends
+constexpr int GROUP = 3 * MESSAGE + SCORES;                     // all of them
 constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
-constexpr bool EARLY = false;                                   // sums over a row are there after a barrier
+constexpr int SOON = TEAMS == 1 ? 12 : 0, SOON_BACK = TEAMS == 1 && SPAN < 32 ? 4 : 0;  // tiles of a weight in shared memory that there are registers for while blocks wait
+constexpr int CROWD = 3;                                        // rows that would be in each other's way if all of them asked all the time
+constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
+// Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
+constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
+constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8, MIXES_BACK = MIXES;
+constexpr int MIXTURE = SECOND, MIXTURE_BACK = THIRD, MET = 1, LONG = 1;
 static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
 
 struct Block : Units {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
   u32 turn[TEAMS] = {}, word = 0, v[8][2];  // messages that were taken of a team; two units that wait for a sum to go with them; B
+  u32 kept[TEAMS][8][2];    // h, as B
   int rows, teams, taken = 0, with_sums = -1;
   float sums[2];
   bool sends;               // whether this lane has a row
@@ -34,37 +42,45 @@ struct Block : Units {
   }
   DEV void open() const {}
   DEV void close() const {}
-  DEV void expect_all(int with) { with_sums = with; }  // sums over a row go with one of the messages
+  DEV void expect_all(int with, int = -1) { with_sums = with; }  // sums over a row go with one of the messages
   DEV int source() const { return SOURCES * slice + pair; }  // the block whose words this lane takes
 
-  // Until packets with these numbers have come, all asked for at once. What nobody sends has the number 0, and zeros.
-  template <int N> DEV void collect(u32 (&p)[N][4], const Packet *const (&from)[N], const u32 (&numbers)[N]) const {
-    bool missing = true;
+  DEV bool asks(int g) const { return 8 * g + row < rows && source() < CLUSTER; }  // whether there is such a block, and a row of a team's
+  // Until packets with these numbers have come to all lanes, all asked for at once, and then those that are missing; 0: nothing will
+  // come. If all asked all the time, those that send would wait for them: until a first one is there, one row asks for its first.
+  template <bool MANY, int N> DEV void collect(u32 (&p)[N][4], const Packet *const (&from)[N], const u32 (&numbers)[N]) const {
+    bool all = true, missing = true;
 #pragma unroll 1
-    for (int i = 0; missing; i++) {
+    for (int i = 0; any_lane(missing); i++) {
       if (i == PATIENCE) give_up();
+#pragma unroll
+      for (int k = 0; k < N; k++) if (p[k][3] != numbers[k] && (all || (k == 0 && row == 0))) get_packet(p[k], from[k]);
       missing = false;
 #pragma unroll
-      for (int k = 0; k < N; k++) get_packet(p[k], from[k]);
-#pragma unroll
       for (int k = 0; k < N; k++) missing |= p[k][3] != numbers[k];
+      all = !MANY || rows < CROWD || any_lane(numbers[0] && p[0][3] == numbers[0]);
     }
+  }
+  DEV void begin(int message, int g) {
+    turn[g]++;
+    taken = message;
+    parts = memory + (turn[g] & 1) * PARTS;
   }
   DEV void take(int buffer, u32, int g) {
     u32 p[PACKETS][4] = {}, numbers[PACKETS];
     const Packet *from[PACKETS];
-    turn[g]++;
-    taken = buffer;
-    parts = memory + (turn[g] & 1) * PARTS;
+    begin(buffer, g);
 #pragma unroll
     for (int k = 0; k < PACKETS; k++) {
       from[k] = inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k) * SOURCES;
-      numbers[k] = turn[g];
+      numbers[k] = asks(g) ? turn[g] : 0u;
     }
-    if (row + 8 * g < rows && source() < CLUSTER) collect(p, from, numbers);
-    wait_warp();
+    collect<true>(p, from, numbers);
 #pragma unroll
     for (int i = 0; i < 16; i++) v[i / 2][i % 2] = p[3 * (i / 8) + i % 8 / 3][i % 8 % 3];
+    if (buffer == FIRST)
+#pragma unroll
+      for (int i = 0; i < 16; i++) kept[g][i / 2][i % 2] = v[i / 2][i % 2];
     sums[0] = number(p[2][2]); sums[1] = number(p[5][2]);
   }
   // A warp that takes from no block would run away from the others.
@@ -114,7 +130,7 @@ struct Block : Units {
   DEV void get_scores(float (&s)[PER][3], u32) const {
     const Packet *scores = packets + 3 * MESSAGE, *at = scores + column * CLUSTER * PIECES;
     const int home = base / D, end = base + UNITS < H ? base + UNITS : H;
-    u32 v[PIECES * FAR][4], numbers[PIECES * FAR];
+    u32 v[PIECES * FAR][4] = {}, numbers[PIECES * FAR];
     const Packet *from[PIECES * FAR];
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
@@ -123,12 +139,11 @@ struct Block : Units {
       for (int i = 0; i < FAR; i++) {
         const int other = begin / UNITS + NEAR * i + lane % NEAR;
         const bool sent = sends && begin < end && other <= last;
-        from[j * FAR + i] = sent ? at + other * PIECES + home + j - other * UNITS / D : scores + SCORES;
+        from[j * FAR + i] = sent ? at + other * PIECES + home + j - other * UNITS / D : scores;
         numbers[j * FAR + i] = sent ? next() : 0u;
       }
     }
-    collect(v, from, numbers);
-    wait_warp();
+    collect<false>(v, from, numbers);
 #pragma unroll
     for (int k = 0; k < 3; k++)
 #pragma unroll
@@ -142,19 +157,74 @@ struct Block : Units {
         for (int e = 0; e < PER; e++) if (j == 0 || (unit + e) / D == home + j) s[e][k] = sum;
       }
   }
-};
 
-// Of the tiles with the same columns, rows of one of the block's two. A lane's columns are the words of `source`, four units here.
-DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const Block &b) {
-  const int r = b.base + 16 * (k % TALL) + b.row, c = UNITS * b.source() + 4 * (k / TALL);
-  const bool there = r < H && c < H;
-  const Element *p = W + (there ? (i64)r * stride + c : 0);
-  float v[4] = {};
-  if (there) { get_global(v[0], v[2], (const float *)p); get_global(v[1], v[3], (const float *)(p + 8 * stride)); }
+  // Where blocks mix for themselves. The same sums, but of this lane's row and source of B; and for the lanes that have units here.
+  DEV void take_scores(float (&s)[3], int g) {
+    u32 p[ASKS][4] = {}, numbers[ASKS];
+    const Packet *from[ASKS], *at = packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source() / SPAN * SPAN + pair % CLOSE;
+    begin(-1, g);
 #pragma unroll
-  for (int i = 0; i < 4; i++) w[i] = bits(v[i]);
-}
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int, int from, const Block &b) {
+    for (int i = 0; i < ASKS; i++) { from[i] = at + CLOSE * i; numbers[i] = asks(g) ? turn[g] : 0u; }
+    collect<false>(p, from, numbers);
 #pragma unroll
-  for (int k = 0; k < SOME; k++) { v[k][0] = b.v[from + k][0]; v[k][1] = b.v[from + k][1]; }
-}
+    for (int k = 0; k < 3; k++) {
+      s[k] = 0.f;
+#pragma unroll
+      for (int i = 0; i < ASKS; i++) s[k] += number(p[i][k]);
+#pragma unroll
+      for (int bits = CLOSE / 2; bits; bits /= 2) s[k] += from_other(s[k], bits);
+    }
+  }
+  template <class F> DEV void take_mixed(const Element *x, i64 x_row, u32, int g, F coefficients_of) {
+    u32 w[8][2];
+    float s[3], c[3];
+    get_words(w, x + (asks(g) ? first + 8 * g + row : 0) * x_row, g);
+    take_scores(s, g);
+    coefficients_of(c, s, 0);
+    mix(c, w, g);
+  }
+  DEV void tell_all() const {}
+  DEV void fetch_units(const Element *, int) const {}
+  DEV void units_here() const {}
+  DEV void get_past(float (&)[LONG][4], const float *) const {}
+  DEV void put_past(const float (&)[LONG][4]) const {}
+  DEV void take_past(const float *line, int g) { get_words(kept[g], line, g); }
+  DEV int head_of(int) const { return UNITS * source() / D; }
+  DEV void put_scores(const float (&s)[3], int g) const {
+    const float four[4] = {s[0], s[1], s[2], 0.f};
+    if (source() == rank) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), four);
+  }
+  DEV void get_put_scores(float (&s)[PER][3], u32) const {
+    float four[4];
+    get_shared(four, parts + 4 * ((rank / SOURCES * ROWS + column) * LINE + UNITS));
+#pragma unroll
+    for (int k = 0; k < 3; k++) s[0][k] = four[k];
+  }
+  // The words of this lane's source, of a row that begins here.
+  DEV void get_words(u32 (&w)[8][2], const Element *line, int g) const {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      float four[4] = {};
+      if (asks(g)) get_global(four, (const float *)(line + UNITS * source() + 8 * j));  // two loads share 32 bytes: they are kept nearby
+#pragma unroll
+      for (int i = 0; i < 4; i++) w[2 * j + i / 2][i % 2] = bits(four[i]);
+    }
+  }
+  DEV void get_words(u32 (&w)[8][2], const float *line, int g) const {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      float four[4] = {};
+      if (asks(g)) get_global(four, line + UNITS * source() + 4 * j);
+      w[j][0] = to_pair(four[0], four[1]); w[j][1] = to_pair(four[2], four[3]);
+    }
+  }
+  // B = of[0] h + x (of[1] + of[2] h).
+  DEV void mix(const float (&of)[3], const u32 (&x)[8][2], int g) {
+    const u32 a = to_pair(of[0], of[0]), b = to_pair(of[1], of[1]), c = to_pair(of[2], of[2]);
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      const u32 h = kept[g][i / 2][i % 2];
+      v[i / 2][i % 2] = fma_pairs<TYPE>(x[i / 2][i % 2], fma_pairs<TYPE>(c, h, b), fma_pairs<TYPE>(a, h, 0u));
+    }
+  }
+};

@@ -110,6 +110,7 @@ DEV void put_global(float *to, const float (&v)[4]) {
 }
 DEV float from_lane(float v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
 DEV float from_other(float v, int bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
+DEV bool any_lane(bool v) { return __any_sync(0xffffffffu, v); }
 
 DEV float exp2_(float v) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
 DEV float inverse(float v) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
@@ -127,6 +128,12 @@ template <int TYPE> DEV u32 pack(float low, float high) {
 template <int TYPE> DEV void unpack(float &low, float &high, u32 v) {
   if constexpr (TYPE == BF16) { low = __uint_as_float(v << 16); high = __uint_as_float(v & 0xffff0000u); }
   else asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(v));
+}
+template <int TYPE> DEV u32 fma_pairs(u32 v, u32 w, u32 z) {  // v * w + z
+  u32 r;
+  if constexpr (TYPE == BF16) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(v), "r"(w), "r"(z));
+  else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(v), "r"(w), "r"(z));
+  return r;
 }
 template <int TYPE> DEV u32 add_pairs(u32 v, u32 w) {
   u32 r;
