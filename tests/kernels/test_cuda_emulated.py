@@ -145,16 +145,16 @@ def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
 
 
 FAULTS = {
-    "no barrier before the first product": ("    l.wait();\n    arrived();", "    arrived();"),
+    "no barrier before the first product": ("    wait_block();\n    arrived();", "    arrived();"),
     "no barrier before the second product": (
-        "store_buffer(memory + AT_A, v[0], v[1], l);\n    l.wait();",
+        "store_buffer(memory + AT_A, v[0], v[1], l);\n    wait_block();",
         "store_buffer(memory + AT_A, v[0], v[1], l);",
     ),
     "no barrier before the third product": (
-        "    l.wait();\n    u32 ob[TILES][2];",
+        "    wait_block();\n    u32 ob[TILES][2];",
         "    u32 ob[TILES][2];",
     ),
-    "no barrier between the warps of a head": ("      wait_some(1 + 4 * l.team + l.warp / SPAN, 32 * SPAN);\n", ""),
+    "no barrier between the warps of a head": ("      wait_some(1 + l.warp / SPAN, 32 * SPAN);\n", ""),
     "input taken before it arrived": ("    fetch_wait<RING - 2>();\n  }\n  put(end - 1);", "  }\n  put(end - 1);"),
     "no barrier before W_go^T dg": (
         "    wait_block();\n    float ds[4], back[4];",

@@ -93,11 +93,6 @@ class Setting:
         """Floats that are kept of a step: the attention of each head, then 1 / deviation."""
         return 4 * self.heads + 4
 
-    @property
-    def teams(self) -> int:
-        """Of warps in a block that computes what is inside steps: two where a block has a multiprocessor to itself."""
-        return 2 if self.hidden > 64 else 1
-
     @cached_property
     def _macros(self) -> tuple[tuple[str, int], ...]:
         context = sum(1 << i for i, row in enumerate(ROWS) if row in self.context)
@@ -111,10 +106,7 @@ class Setting:
 
     @cached_property
     def inside(self) -> Code:
-        teams, weights = self.teams, 4 * 2 * self.hidden**2
-        shared = teams * (self._step + 3 * 2 * self._sequence) + (weights if teams > 1 else 0)
-        code = self._code("inside", "step", shared)
-        return replace(code, settings=(*code.settings, ("TEAMS", teams)), threads=teams * code.threads)
+        return self._code("inside", "step", self._step + 3 * 2 * self._sequence)
 
     @cached_property
     def reverse(self) -> Code:

@@ -1,13 +1,10 @@
 // What the kernels of AttnRNN share. Compiled for one setting of the cell, which these macros give:
 //   HIDDEN (16..128, a multiple of 16)   HEADS   FORMAT (0 bf16, 1 fp16)   CONTEXT (1 h, 2 x, 4 h + x, 8 h * x)
-//   NORM   MASK (recurrent dropout)   KEEP (zoneout)   RESET   TEAMS (of warps in a block, each with rows of its own; 1 unless given)
-// A team carries 8 rows of the batch. Warp w has the units 16w..16w+15 of everything, and keeps its rows of all weights
-// in registers, or several teams share them in shared memory. Weights are the A of mma, the 8 rows of the batch its columns: 1 to 8 rows cost the same.
+//   NORM   MASK (recurrent dropout)   KEEP (zoneout)   RESET
+// A block carries 8 rows of the batch. Warp w has the units 16w..16w+15 of everything, and keeps its rows of all weights
+// in registers. Weights are the A of mma, the 8 rows of the batch its columns: 1 to 8 rows cost the same.
 // Activations lie in shared memory as [unit][8 rows] of 16 bits: what a lane has of C is one word there, and
 // a transposed load gives the B of two tiles. Sequences lie there as in global memory, [row][unit], padded by 16 bytes.
-#ifndef TEAMS
-#define TEAMS 1
-#endif
 constexpr int TYPE = FORMAT, H = HIDDEN, D = H / HEADS, TILES = H / 16, WARPS = H / 16, THREADS = 2 * H;
 constexpr u32 ONES = TYPE == BF16 ? 0x3f803f80u : 0x3c003c00u;
 constexpr u32 ONES_BF16 = 0x3f803f80u;
@@ -24,23 +21,18 @@ struct Weights {
 };
 
 struct Lane {
-  int team, thread, lane, warp, row, pair, unit[2];  // thread and warp: of the team
+  int thread, lane, warp, row, pair, unit[2];
   u32 word[2];  // where this lane's pairs are in a buffer
   DEV Lane() {
-    team = TEAMS == 1 ? 0 : ::thread() / THREADS;
-    thread = ::thread() - team * THREADS;
+    thread = ::thread();
     lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
     unit[0] = 16 * warp + row; unit[1] = unit[0] + 8;
     word[0] = unit[0] * 16 + pair * 4; word[1] = word[0] + 128;
   }
-  DEV void wait() const { if constexpr (TEAMS == 1) wait_block(); else wait_some(15 - team, THREADS); }
 };
-typedef u32 Held[TILES][4];   // a warp's rows of a weight, in registers
-struct Kept { u32 at; };      // or in shared memory, for all teams: this lane's words of the first tile
-constexpr int MATRIX = WARPS * TILES * 512;  // bytes
 
 // W rows of this warp, as A.
-DEV void load_weight(Held &w, const u16 *W, int stride, u32, const Lane &l) {
+DEV void load_weight(u32 (&w)[TILES][4], const u16 *W, int stride, const Lane &l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++) {
     const u16 *p = W + (i64)l.unit[0] * stride + 16 * k + 2 * l.pair;
@@ -48,19 +40,6 @@ DEV void load_weight(Held &w, const u16 *W, int stride, u32, const Lane &l) {
     w[k][2] = get_global(p + 8); w[k][3] = get_global(p + 8 * stride + 8);
   }
 }
-DEV void load_weight(Kept &w, const u16 *W, int stride, u32 at, const Lane &l) {
-  w.at = at + l.warp * TILES * 512 + l.lane * 16;
-  Held all;
-  if (l.team > 0) return;
-  load_weight(all, W, stride, at, l);
-#pragma unroll
-  for (int k = 0; k < TILES; k++) put_shared(w.at + 512 * k, all[k]);
-}
-DEV void get_weight(u32 (&v)[4], const Held &w, int k) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) v[i] = w[k][i];
-}
-DEV void get_weight(u32 (&v)[4], const Kept &w, int k) { get_shared(v, w.at + 512 * k); }
 // The same of W transposed.
 DEV void load_weight_turned(u32 (&w)[TILES][4], const u16 *W, int stride, const Lane &l) {
 #pragma unroll
@@ -106,16 +85,12 @@ DEV void widen(float (&v)[4], const u32 (&p)[2]) { unpack<TYPE>(v[0], v[1], p[0]
 DEV void narrow(u32 (&p)[2], const float (&v)[4]) { p[0] = pack<TYPE>(v[0], v[1]); p[1] = pack<TYPE>(v[2], v[3]); }
 
 // c = start + W b, in independent sums so that they overlap.
-template <int CHAINS, class Weight> DEV void product(float (&c)[4], const float (&start)[4], const Weight &w, const u32 (&b)[TILES][2]) {
+template <int CHAINS> DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4], const u32 (&b)[TILES][2]) {
   float part[CHAINS][4] = {};
 #pragma unroll
   for (int i = 0; i < 4; i++) part[0][i] = start[i];
 #pragma unroll
-  for (int k = 0; k < TILES; k++) {
-    u32 v[4];
-    get_weight(v, w, k);
-    mma<TYPE>(part[k % CHAINS], v[0], v[1], v[2], v[3], b[k][0], b[k][1]);
-  }
+  for (int k = 0; k < TILES; k++) mma<TYPE>(part[k % CHAINS], w[k][0], w[k][1], w[k][2], w[k][3], b[k][0], b[k][1]);
 #pragma unroll
   for (int i = 0; i < 4; i++) c[i] = CHAINS == 4 ? (part[0][i] + part[1][i]) + (part[CHAINS - 2][i] + part[CHAINS - 1][i]) : part[0][i] + part[CHAINS - 1][i];
 }
@@ -143,7 +118,7 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
       const u32 mine = scratch + column_of(l, 0) * 16;
       const int j = l.row & 3, first = l.warp / SPAN * SPAN;
       if (j < 3) put_shared(mine + l.warp * 128 + j * 4, j == 0 ? s[0][0] : j == 1 ? s[1][0] : s[2][0]);
-      wait_some(1 + 4 * l.team + l.warp / SPAN, 32 * SPAN);
+      wait_some(1 + l.warp / SPAN, 32 * SPAN);
       s[0][0] = s[1][0] = s[2][0] = 0.f;
 #pragma unroll
       for (int o = 0; o < SPAN; o++) {
@@ -173,7 +148,7 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
       put_shared(mine, sum[0], sum[1]);
       put_shared(mine + 256, sum[2], sum[3]);
     }
-    if constexpr (IN_WARP) wait_warp(); else l.wait();
+    if constexpr (IN_WARP) wait_warp(); else wait_block();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int head = l.unit[r] / D, from = head * D / 16, to = (head * D + D - 1) / 16;
@@ -221,7 +196,7 @@ DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch
       put_shared(mine + l.warp * 128 + l.row * 4, l.row == 0 ? s[0][0] : l.row == 1 ? s[1][0] : s[2][0]);
       put_shared(mine + l.warp * 128 + 16 + l.row * 4, l.row == 0 ? s[0][1] : l.row == 1 ? s[1][1] : s[2][1]);
     }
-    wait_some(1 + 4 * l.team + l.warp / SPAN, 32 * SPAN);
+    wait_some(1 + l.warp / SPAN, 32 * SPAN);
 #pragma unroll
     for (int c = 0; c < 2; c++) {
       s[0][c] = s[1][c] = s[2][c] = 0.f;

@@ -19,7 +19,7 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   const Lane l;
   const u32 memory = shared_memory();
   const int first = 8 * block();
-  Step<Held> step(l, memory, a.w);
+  Step step(l, memory, a.w);
   int column[2], length[2];
   float h[4], x[4], after[4], mask[4], keep[4];
   load_rows(column, length, h, mask, a.h0, a, l);

@@ -1,9 +1,5 @@
 // What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is 8 steps of any rows.
-// Two teams of a block are as fast as two blocks, for which there are no registers: each has tiles of its own.
-constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, TEAM = AT_RING + RING * STAGE, AT_KEPT = TEAMS * TEAM;
-constexpr int INSIDE_BYTES = AT_KEPT + (TEAMS > 1 ? 4 * MATRIX : 0);
-template <bool SHARED> struct Where { typedef Held Type; };
-template <> struct Where<true> { typedef Kept Type; };
+constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, INSIDE_BYTES = AT_RING + RING * STAGE;
 
 struct Inside {
   Weights w;
@@ -16,12 +12,10 @@ struct Inside {
   int B, T, from, steps;  // the chunk: steps from..from+steps-1
 };
 
-KERNEL(attn_rnn_inside, Inside, TEAMS * THREADS) {
+KERNEL(attn_rnn_inside, Inside, THREADS) {
   const Lane l;
-  const u32 memory = shared_memory() + l.team * TEAM;
-  Step<Where<(TEAMS > 1)>::Type> step(l, memory, a.w, shared_memory() + AT_KEPT);
-  const i64 begin = block() * TEAMS + l.team, stride = blocks() * TEAMS;
-  if constexpr (TEAMS > 1) wait_block();
+  const u32 memory = shared_memory();
+  Step step(l, memory, a.w);
   const i64 N = (i64)a.B * a.steps, tiles = (N + 7) / 8;
   const int lead = l.thread < H ? l.thread : l.thread - H, its = lead / (H / 8), part = lead % (H / 8) * 8;
   const bool state = l.thread >= H;  // this half of the block fetches states, the other input
@@ -39,12 +33,12 @@ KERNEL(attn_rnn_inside, Inside, TEAMS * THREADS) {
     fetch_commit();
   };
 #pragma unroll
-  for (int i = 0; i < RING - 1; i++) fetch(begin + i * stride, i);
+  for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
   int slot = 0;
 #pragma unroll 1
-  for (i64 tile = begin; tile < tiles; tile += stride) {
+  for (i64 tile = block(); tile < tiles; tile += blocks()) {
     fetch_wait<RING - 2>();
-    l.wait();
+    wait_block();
     u32 v[2];
     float h[4], x[4], seen[4], after[4];
     const u32 stage = memory + AT_RING + slot * STAGE;
@@ -52,7 +46,7 @@ KERNEL(attn_rnn_inside, Inside, TEAMS * THREADS) {
     widen(x, v);
     load_sequence(v, stage + SEQUENCE, l);
     widen(h, v);
-    fetch(tile + (RING - 1) * stride, (slot + RING - 1) % RING);
+    fetch(tile + (i64)(RING - 1) * blocks(), (slot + RING - 1) % RING);
     slot = (slot + 1) % RING;
 #pragma unroll
     for (int i = 0; i < 4; i++) {

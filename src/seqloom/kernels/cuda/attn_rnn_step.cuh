@@ -3,17 +3,15 @@
 //   s = W_o aC + b_o   o = gelu(s)   g = sigmoid(W_gh h + W_go o + b_g)   n = LayerNorm(o + h)   h' = h + g (n - h)
 constexpr int AT_H = 0, AT_A = BUFFER, AT_O = 2 * BUFFER, AT_Z = 3 * BUFFER, AT_SUMS = AT_Z + (MASK && NORM ? BUFFER : 0), STEP_BYTES = AT_SUMS + SUMS;
 
-template <class Weight> struct Step {
+struct Step {
   const Lane &l;
-  u32 memory;
-  Weight Wq, Wh, Wo, Wc;
+  u32 memory, Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
   float bq[2], bo[2], bg[2], scale[2], bias[2];
   // what happened inside, in the layout of C
   float q[4], a[PLACES][4], aC[4], s[4], o[4], g[4], xhat[4], r[2], n[4];
 
-  DEV Step(const Lane &l, u32 memory, const Weights &w, u32 kept = 0) : l(l), memory(memory) {
-    load_weight(Wq, w.q, H, kept, l); load_weight(Wh, w.g, 2 * H, kept + MATRIX, l);
-    load_weight(Wo, w.o, H, kept + 2 * MATRIX, l); load_weight(Wc, w.g + H, 2 * H, kept + 3 * MATRIX, l);
+  DEV Step(const Lane &l, u32 memory, const Weights &w) : l(l), memory(memory) {
+    load_weight(Wq, w.q, H, l); load_weight(Wh, w.g, 2 * H, l); load_weight(Wo, w.o, H, l); load_weight(Wc, w.g + H, 2 * H, l);
     load_vector(bq, w.bias_q, l); load_vector(bo, w.bias_o, l); load_vector(bg, w.bias_g, l);
     if constexpr (NORM) { load_vector(scale, w.scale, l); load_vector(bias, w.bias, l); }
   }
@@ -21,7 +19,7 @@ template <class Weight> struct Step {
   // may fill x; `meanwhile` runs in the shadow of the second product.
   template <class Arrived, class Meanwhile>
   DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const Arrived &arrived, const Meanwhile &meanwhile) {
-    l.wait();
+    wait_block();
     arrived();
     u32 hb[TILES][2];
     load_buffer(hb, memory + AT_H, l);
@@ -44,7 +42,7 @@ template <class Weight> struct Step {
     for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
     narrow(v, aC);
     store_buffer(memory + AT_A, v[0], v[1], l);
-    l.wait();
+    wait_block();
     {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_A, l);
@@ -57,7 +55,7 @@ template <class Weight> struct Step {
     narrow(v, o);
     store_buffer(memory + AT_O, v[0], v[1], l);
     if constexpr (MASK && NORM) { narrow(v, z); store_buffer(memory + AT_Z, v[0], v[1], l); }
-    l.wait();
+    wait_block();
     u32 ob[TILES][2];
     load_buffer(ob, memory + AT_O, l);
     product<4>(g, gh, Wc, ob);
