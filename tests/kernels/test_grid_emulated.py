@@ -59,7 +59,6 @@ FAULTS = {
         "",
     ),  # seen where two warps have blocks to wait for
     "a warp that takes from no block runs ahead": (" || SOURCES * slice >= CLUSTER", ""),
-    "sums over heads that a block does not keep for its own units": ("b.put_scores(s, g);", ""),
     "sums over a row that nobody sends": ("b.expect_all(THIRD, MIXED ? SECOND : -1);", ""),
 }
 

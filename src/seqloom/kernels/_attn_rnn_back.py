@@ -90,7 +90,7 @@ class BlockChunk(Chunk):
         inside, reverse = self.told
         inside.from_ = reverse.from_ = begin
         inside.steps = reverse.steps = steps
-        blocks = min(self.at_once, -(-self.B * steps // (8 * self.setting.teams)))
+        blocks = min(self.at_once, -(-self.B * steps // 8))
         self.setting.inside.launch(inside, blocks, self.device)
         self.setting.reverse.launch(reverse, -(-self.B // 8), self.device)
 

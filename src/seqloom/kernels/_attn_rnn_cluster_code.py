@@ -57,9 +57,7 @@ class Division:
         U, D, R, wide = self.units, head, self.rows, self.split * self.deep
         pieces = U // D if U % D == 0 else 1 if D % U == 0 else (U + D - 2) // D + 1
         crossed = U % D != 0 and self.cluster > 1
-        part = 16 * self.deep
-        mixes = crossed and size == 2 and (part % D == 0 or D % part == 0) and part <= 4 * D
-        buffers = (3 + mixes) * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
+        buffers = 3 * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
         sums = 16 * R * pieces * (self.cluster if crossed else 1) + 8 * R * self.cluster
         weights = self.kept * self.warps * self.deep * 2 * size * 128
         return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 4 * R + weights

@@ -5,11 +5,12 @@ constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;               // tiles of a we
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;   // bytes
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
 constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in several blocks
-// Where heads lie in several blocks, what is attended is not sent: every block makes it from sums over heads, h and x.
+// Where heads lie in several blocks, and no other team's rows are there to work at in the meantime, what is attended is not sent: every block
+// makes it from sums over heads, h and x.
 constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
-constexpr bool MIXES = CROSSED && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4, MIXES_BACK = MIXES;
-constexpr int MIXTURE = 3, MIXTURE_BACK = 4;                    // made of h and x: the first and second buffer, and in the reverse the fourth and third
-constexpr int BUFFERS = MIXES ? 4 : 3, BUSY = (H + UNITS - 1) / UNITS, LONG = (H + 127) / 128;  // blocks that have units; a lane's words of a row, in fours
+constexpr bool MIXES = CROSSED && TEAMS == 1 && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4;
+constexpr int MIXTURE = 3;                                      // made of h and x: the first and second buffer
+constexpr int BUFFERS = 3, BUSY = (H + UNITS - 1) / UNITS;      // blocks that have units
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
 // Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
 constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
@@ -21,11 +22,10 @@ constexpr bool EARLY = true;                                    // sums over a r
 
 struct Block : Units {
   int from, to, senders;  // the blocks that share heads with this one
-  int rows, teams;        // of the batch here or after, teams that have some
+  int teams;              // that have rows
   u32 coefficients[MET][3];  // of h, x and h * x, in pairs
   template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
-    rows = a.B - first;
     works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
@@ -68,7 +68,7 @@ struct Block : Units {
     if constexpr (CLUSTER == 1) wait_block();
     else await(barrier(buffer, g), parity);
   }
-  DEV void gather(int g) const { Units::gather(mine(g) || (MIXES && teams < TEAMS) || (BUSY < CLUSTER && base >= H), 1 + g); }
+  DEV void gather(int g) const { Units::gather(mine(g) || (BUSY < CLUSTER && base >= H), 1 + g); }
   // Two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
 #if FORMAT == 2 && TF32
@@ -129,21 +129,6 @@ struct Block : Units {
     fetch_commit();
   }
   DEV void units_here() const { fetch_wait<0>(); }
-  // h of this warp's row: to registers, and from there to the fourth buffer.
-  DEV void get_past(float (&v)[LONG][4], const float *line) const {
-#pragma unroll
-    for (int i = 0; i < LONG; i++) if (128 * i + 4 * lane < H) get_global(v[i], line + 128 * i + 4 * lane);
-  }
-  DEV void put_past(const float (&v)[LONG][4]) const {
-#pragma unroll
-    for (int i = 0; i < LONG; i++)
-      if (128 * i + 4 * lane < H)
-        put_shared(memory + AT_BUFFERS + 3 * BUFFER + column * ROW + 2 * (128 * i + 4 * lane), number(pack<TYPE>(v[i][0], v[i][1])), number(pack<TYPE>(v[i][2], v[i][3])));
-  }
-  DEV void take_past(const float *, int) const {}
-  DEV void put_scores(const float (&)[3], int) const {}
-  DEV void get_put_scores(float (&s)[PER][3], u32 parity) const { get_scores(s, parity); }
-  DEV bool asks(int g) const { return 8 * g + row < rows; }
   DEV int head_of(int j) const { return slice * PART / D + j; }
   // Coefficients of this lane's row of a team, from sums over the heads of this warp's part.
   template <class F> DEV void take_mixed(const Element *, i64, u32 parity, int g, F coefficients_of) {

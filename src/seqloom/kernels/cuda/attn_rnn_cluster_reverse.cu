@@ -73,24 +73,15 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       put_pair(a.du + (whole + t) * H + b.unit, Pair{});
       put_pair(a.dn + j, Pair{}); put_pair(a.dg + j, Pair{}); put_pair(a.ds + j, Pair{}); put_pair(a.dq + j, Pair{});
     }
-  auto fetch_units = [&](int t) { if (MIXES_BACK && row < a.B && t >= a.from) b.fetch_units(a.x + ((i64)row * a.T + t) * H, THIRD); };
-  auto get_past = [&](float (&past)[LONG][4], int t) { if (MIXES_BACK && row < a.B) b.get_past(past, a.past + ((i64)row * a.steps + t - a.from) * H); };
-  auto put_past = [&](const float (&past)[LONG][4]) { if (MIXES_BACK && row < a.B) b.put_past(past); };
-  if constexpr (MIXES_BACK) b.tell_all();
   b.open();
   Taken next;
   fetch(next, top);
-  if (b.works) fetch_units(top);
   const float root = TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D);
-  auto turned = [&](float (&z)[3], const float (&s)[3], const float (&k)[4]) {  // back through the softmax: of h, of x, of h * x
-    const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2], shared = k[2] * (two - mid);
-    z[0] = root * (k[0] * (s[0] - mid) + shared); z[1] = root * (k[1] * (s[1] - mid) + shared); z[2] = root * k[3] * (s[2] - mid);
-  };
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const u32 parity = (top - t) & 1;
     const Taken v = next;
-    b.expect_all(FIRST, MIXES_BACK ? THIRD : -1);
+    b.expect_all(FIRST);
     float h[2], x[2], g[2], n[2], slope[2], acc[2], dn[2], dx[2], dgate[2];
     const i64 here = (piece + t) * H + b.unit;
     if (b.works) {
@@ -109,12 +100,9 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         dx[e] = NORM ? dn[e] * w[e] : dn[e];
       }
       const Pair p = to_pair(dgate[0], dgate[1]);
-      float past[LONG][4];
-      if (!LATE) get_past(past, t);
       b.share(FIRST, p);
       if constexpr (NORM) b.share_sums(FIRST, dx[0] + dx[1], dx[0] * n[0] + dx[1] * n[1]);
       if (there) { put_pair(a.dg + here, p); put_pair(a.dn + here, to_pair(dn[0], dn[1])); }
-      if (!LATE) put_past(past);
     }
     if constexpr (LATE) ask(t - 1); else fetch(next, t - 1);
     Sums back[TEAMS] = {};
@@ -126,7 +114,6 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       b.put_part(c, i);
       float mean = 0.f, both = 0.f;
       if constexpr (NORM && EARLY) if (b.mine(i)) b.get_sums(mean, both);
-      if constexpr (MIXES_BACK) b.units_here();
       b.gather(i);
       if constexpr (NORM && !EARLY) if (b.mine(i)) b.get_sums(mean, both);
       if (b.mine(i)) {
@@ -143,11 +130,6 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       }
       product(back[i], Wh, FIRST, b, i);  // needed much later
     }
-    if (LATE && b.works) {
-      float past[LONG][4];
-      get_past(past, t);
-      put_past(past);
-    }
     EACH_TEAM(i, b) {
       Sums c = {};
       b.take(SECOND, parity, i);
@@ -162,51 +144,35 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         b.share_scores(p);
       }
     }
-    auto attended = [&] {
+    if (b.works) {
       float q[2], sum[PER][3], dq[2], du[2];
       from_pair(q[0], q[1], v.q);
-      if constexpr (MIXES_BACK) b.get_put_scores(sum, parity); else b.get_scores(sum, parity);
+      b.get_scores(sum, parity);
 #pragma unroll
       for (int e = 0; e < PER; e++) {
-        const float (&k)[4] = v.attention[e];
-        float z[3];
-        turned(z, sum[e], k);
+        const float (&s)[3] = sum[e], (&k)[4] = v.attention[e];
+        const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2], shared = k[2] * (two - mid);
+        const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared), zp = root * k[3] * (s[2] - mid);
 #pragma unroll
         for (int i = e; i < 2; i += PER) {
-          const float product = k[3] * vC[i] + z[2] * q[i];
-          dq[i] = z[0] * h[i] + x[i] * (z[1] + z[2] * h[i]);
-          acc[i] += (k[0] + k[2]) * vC[i] + z[0] * q[i] + x[i] * product;
-          du[i] = (k[1] + k[2]) * vC[i] + z[1] * q[i] + h[i] * product;
+          const float product = k[3] * vC[i] + zp * q[i];
+          dq[i] = zh * h[i] + x[i] * (zx + zp * h[i]);
+          acc[i] += (k[0] + k[2]) * vC[i] + zh * q[i] + x[i] * product;
+          du[i] = (k[1] + k[2]) * vC[i] + zx * q[i] + h[i] * product;
         }
       }
       const Pair o = to_pair(dq[0], dq[1]);
-      if constexpr (!MIXES_BACK) b.share(THIRD, o);
+      b.share(THIRD, o);
       if (there) { put_pair(a.dq + here, o); put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1])); }
-    };
-    auto take_attended = [&](int g) {
-      if constexpr (MIXES_BACK) {
-        const i64 r = b.asks(g) ? b.first + 8 * g + b.row : 0, at = r * a.steps + t - a.from;
-        float k[MET][4] = {};
-#pragma unroll
-        for (int j = 0; j < MET; j++) if (b.asks(g) && b.head_of(j) < HEADS) get_global(k[j], a.attention + (at * HEADS + b.head_of(j)) * 4);
-        b.take_past(a.past + at * H, g);
-        b.take_mixed(a.x + (i64)t * H, (i64)a.T * H, parity, g, [&](float (&z)[3], const float (&s)[3], int j) {
-          b.put_scores(s, g);
-          turned(z, s, k[j]);
-        });
-      } else b.take(THIRD, parity, g);
-    };
-    if (!MIXES_BACK && b.works) attended();
+    }
     if constexpr (LATE) fetch(next, t - 1);
     Wq.prepare();
     EACH_TEAM(i, b) {
-      take_attended(i);
-      product(back[i], Wq, MIXES_BACK ? MIXTURE_BACK : THIRD, b, i);
+      b.take(THIRD, parity, i);
+      product(back[i], Wq, THIRD, b, i);
       b.put_part(back[i], i);
       b.gather(i);
       if (b.mine(i)) {
-        fetch_units(t - 1);
-        if constexpr (MIXES_BACK) attended();
         float through[2], m[2];
         from_pair(m[0], m[1], mask);
         b.get_sum(through, Pair{});

@@ -31,11 +31,11 @@ template <int SOME> DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, 
 }
 // The same, where it may be made of h and x.
 template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
-  load_rows(v, buffer == MIXTURE ? FIRST : buffer == MIXTURE_BACK ? 3 : buffer, g, from, b);
+  load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);
 #if FORMAT != 2
-  if (buffer >= MIXTURE) {
+  if (buffer == MIXTURE) {
     u32 x[SOME][SIZE];
-    load_rows(x, buffer == MIXTURE ? SECOND : THIRD, g, from, b);
+    load_rows(x, SECOND, g, from, b);
 #pragma unroll
     for (int k = 0; k < SOME; k++) {
       const u32 (&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];

@@ -11,7 +11,7 @@
 // the products of the other. How blocks share is the matter of attn_rnn_cluster.cuh and
 // attn_rnn_grid.cuh: each has a Block, and beside it load_tile (of a weight) and load_buffer (of what was shared).
 // What has the form (of h) h + (of x) x + (of both) h x, with three numbers for each head, need not be shared: who has sums over heads,
-// h and x can make it (MIXES). That is what a step attends to, and in the reverse the gradient of q.
+// h and x can make it (MIXES). That is what a step attends to; the gradient of q has the same form, but making it is slower than sending it.
 constexpr int H = HIDDEN, D = H / HEADS, TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
 constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A

@@ -12,12 +12,12 @@ constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTE
 constexpr int GROUP = 3 * MESSAGE + SCORES;                     // all of them
 constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
 constexpr int SOON = TEAMS == 1 ? 12 : 0, SOON_BACK = TEAMS == 1 && SPAN < 32 ? 4 : 0;  // tiles of a weight in shared memory that there are registers for while blocks wait
-constexpr int CROWD = 3;                                        // rows that would be in each other's way if all of them asked all the time
+constexpr int CROWD = 9;                                        // rows that would be in each other's way if all of them asked all the time
 constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
 // Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
 constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
-constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8, MIXES_BACK = MIXES;
-constexpr int MIXTURE = SECOND, MIXTURE_BACK = THIRD, MET = 1, LONG = 1;
+constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8;
+constexpr int MIXTURE = SECOND;
 static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
 
 struct Block : Units {
@@ -186,20 +186,6 @@ struct Block : Units {
   DEV void tell_all() const {}
   DEV void fetch_units(const Element *, int) const {}
   DEV void units_here() const {}
-  DEV void get_past(float (&)[LONG][4], const float *) const {}
-  DEV void put_past(const float (&)[LONG][4]) const {}
-  DEV void take_past(const float *line, int g) { get_words(kept[g], line, g); }
-  DEV int head_of(int) const { return UNITS * source() / D; }
-  DEV void put_scores(const float (&s)[3], int g) const {
-    const float four[4] = {s[0], s[1], s[2], 0.f};
-    if (source() == rank) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), four);
-  }
-  DEV void get_put_scores(float (&s)[PER][3], u32) const {
-    float four[4];
-    get_shared(four, parts + 4 * ((rank / SOURCES * ROWS + column) * LINE + UNITS));
-#pragma unroll
-    for (int k = 0; k < 3; k++) s[0][k] = four[k];
-  }
   // The words of this lane's source, of a row that begins here.
   DEV void get_words(u32 (&w)[8][2], const Element *line, int g) const {
 #pragma unroll
@@ -208,14 +194,6 @@ struct Block : Units {
       if (asks(g)) get_global(four, (const float *)(line + UNITS * source() + 8 * j));  // two loads share 32 bytes: they are kept nearby
 #pragma unroll
       for (int i = 0; i < 4; i++) w[2 * j + i / 2][i % 2] = bits(four[i]);
-    }
-  }
-  DEV void get_words(u32 (&w)[8][2], const float *line, int g) const {
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-      float four[4] = {};
-      if (asks(g)) get_global(four, line + UNITS * source() + 4 * j);
-      w[j][0] = to_pair(four[0], four[1]); w[j][1] = to_pair(four[2], four[3]);
     }
   }
   // B = of[0] h + x (of[1] + of[2] h).

@@ -65,7 +65,7 @@ struct Lane {
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] += from_other(s[m], bits < 32 ? bits : bits / 32);
     }
-    if constexpr (CROSSED) {  // some lanes write the same
+    if constexpr (CROSSED) {  // lanes that write to one place have the same to write
       const int mine = PIECE == 1 ? share & 1 : share & 3;
       const float second = mine == 1 ? s[1] : s[2];
       put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * mine, mine == 0 ? s[0] : second);

@@ -38,12 +38,12 @@ DEV void spread(float &mean, float &r, const Lane &l) {
     square += (d[0] * d[0] + d[1] * d[1]) + (d[2] * d[2] + d[3] * d[3]);
   }
   const float off = from_other(mine, 16) - mine;
-  square += from_other(square, 16) + BETWEEN * off * off;
+  square = (square + from_other(square, 16)) + BETWEEN * off * off;  // here and below in an order that gives all lanes the same
   sum += from_other(sum, 16);
 #pragma unroll
   for (int bits = SHARES / 4; bits; bits /= 2) {
     const float other = from_other(sum, APART * bits), d = sum - other;
-    square += from_other(square, APART * bits) + bits / (float)H * d * d;
+    square = (square + from_other(square, APART * bits)) + bits / (float)H * d * d;
     sum += other;
   }
   mean = sum * (1.0f / H);
