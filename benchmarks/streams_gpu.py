@@ -74,14 +74,15 @@ def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None) -> No
 
 @contextmanager
 def order(at_once: bool) -> Iterator[None]:
-    """Everything on one stream, where it is not at once."""
-    before = beside.may_part, recurrent.worth
+    """Everything at once, gated cells too, which a layer keeps on one stream at these lengths; or on one stream."""
+    before = beside.may_part, recurrent.worth, beside.LONG
+    beside.LONG = {"attn_rnn": 1, "gru": 1}
     if not at_once:
         beside.may_part = recurrent.worth = lambda *_: False
     try:
         yield
     finally:
-        beside.may_part, recurrent.worth = before
+        beside.may_part, recurrent.worth, beside.LONG = before
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def log(monkeypatch):
         found.append(f"{stream.name} works")
         yield
 
-    monkeypatch.setattr(beside, "may_part", lambda _: True)
+    monkeypatch.setattr(beside, "may_part", lambda *_: True)
     monkeypatch.setattr(beside, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", found))
     monkeypatch.setattr(torch.cuda, "stream", working)

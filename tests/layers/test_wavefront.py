@@ -91,6 +91,11 @@ def test_a_kernel_that_is_not_ours_takes_a_sequence_in_one_piece(layer, monkeypa
     assert scans == [T] * 3
 
 
-@pytest.mark.parametrize("shape", [(64, 4_096, 8), (1, 8, 8)])
-def test_nothing_is_a_wave_on_the_cpu(shape):
-    assert not wavefront.worth(torch.empty(shape), 2, 128)
+def test_long_sequences_of_few_rows_are_a_wave_on_a_gpu_where_the_host_keeps_up(monkeypatch):
+    one, other = seqloom.AttnRNN(8, 128).cell_at(0), seqloom.GRU(8, 128).cell_at(0)
+    x = torch.empty(64, 2_048, 1)
+    assert not wavefront.worth(one, x, 2)  # it is on the CPU
+    monkeypatch.setattr(wavefront, "may_part", lambda *_: True)
+    assert wavefront.worth(one, x, 2) and not wavefront.worth(one, x, 1)
+    assert not wavefront.worth(other, x, 2)
+    assert not wavefront.worth(one, x[:, 1:], 2) and not wavefront.worth(one, torch.empty(513, 2_048, 1), 2)

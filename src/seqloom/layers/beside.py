@@ -17,7 +17,8 @@ from seqloom.job import Job
 from seqloom.kernels._transforms import transformed
 from seqloom.weights import weights
 
-LONG = 128  # steps below which the host takes longer to start two directions than a GPU to run them
+LONG = {"attn_rnn": 128}  # steps of a cell below which the host takes longer to start two scans than a GPU to run them
+LONGER = 1_024  # of the others: theirs are half as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ def beside(works: Sequence[Work]) -> Iterator[list[tuple[Place, Work]]]:
     One direction of a layer fills a fraction of a GPU. A backward runs where its forward did, so it gains too.
     """
     x = works[0].job.x
-    if len(works) == 1 or not may_part(x):
+    if len(works) == 1 or not may_part(works[0].cell, x):
         yield [(Place(), work) for work in works]
         return
     here = torch.cuda.current_stream(x.device)
@@ -73,7 +74,7 @@ def beside(works: Sequence[Work]) -> Iterator[list[tuple[Place, Work]]]:
             here.wait_stream(other)
 
 
-def may_part(x: Tensor) -> bool:
+def may_part(cell: Cell, x: Tensor) -> bool:
     """Whether work on x may leave its stream, and gains by it: a compiled graph and a mode want to see one order.
 
     Hooks on what is saved for a backward may make it anew (checkpoints do), on the stream of whoever asks first.
@@ -81,11 +82,16 @@ def may_part(x: Tensor) -> bool:
     return (
         x.is_cuda
         and not torch.compiler.is_compiling()
-        and (x.shape[1] >= LONG or torch.cuda.is_current_stream_capturing())
+        and (x.shape[1] >= LONG.get(cell.name, LONGER) or torch.cuda.is_current_stream_capturing())
         and transformed() is None
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     )
+
+
+def keeps_up(cell: Cell) -> bool:
+    """Whether the host can start many short scans of it as fast as they run; what is recorded starts by itself."""
+    return cell.name in LONG or torch.cuda.is_current_stream_capturing()
 
 
 def lend(work: Work, stream: torch.cuda.Stream | None) -> Work:

@@ -139,7 +139,7 @@ class Recurrent(Streaming):
         given = {"lengths": batch.lengths, "reset": flags, "dt": dt}
         ends: list[State] = []
         ways = 1 + self.bidirectional
-        if run is run_job and ways == 1 and worth(x, self.num_layers, self.hidden_size):
+        if run is run_job and ways == 1 and worth(self.cell_at(0), x, self.num_layers):
             works = [self._work(i, x, states, given) for i in range(self.num_layers)]
             x, ends = wave(works, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype))
             return batch.restore(x), states_out(ends, batch)

@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seqloom.cell import State
+from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernel import choose
-from seqloom.layers.beside import Work, beside, may_part
+from seqloom.layers.beside import Work, beside, keeps_up, may_part
 from seqloom.scan import run_job
 
 PIECE = 512  # steps: the host starts a piece in the time in which a GPU does fewer
@@ -24,12 +24,12 @@ ROOM = 1 << 24  # for rows times layers times units squared: above, layers take 
 OURS = ("_cuda", "_row", "_cluster")  # kernels that leave a part of it free, and take any type of state
 
 
-def worth(x: Tensor, layers: int, hidden: int) -> bool:
-    """Whether so many layers over x, in one direction, may go and gain as a wave."""
-    if layers == 1 or not may_part(x):  # first: a graph that is being compiled takes every length
+def worth(cell: Cell, x: Tensor, layers: int) -> bool:
+    """Whether so many layers of such cells over x, in one direction, may go and gain as a wave."""
+    if layers == 1 or not may_part(cell, x) or not keeps_up(cell):  # first: a compiled graph takes every length
         return False
     B, T, _ = x.shape
-    return T >= 4 * PIECE and B * layers * max(hidden, 128) ** 2 <= ROOM
+    return T >= 4 * PIECE and B * layers * max(cell.hidden_size, 128) ** 2 <= ROOM
 
 
 def wave(works: Sequence[Work], kernel: str, between: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[State]]:
