@@ -96,6 +96,7 @@ def test_long_sequences_of_few_rows_are_a_wave_on_a_gpu_where_the_host_keeps_up(
     x = torch.empty(64, 2_048, 1)
     assert not wavefront.worth(one, x, 2)  # it is on the CPU
     monkeypatch.setattr(wavefront, "may_part", lambda *_: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     assert wavefront.worth(one, x, 2) and not wavefront.worth(one, x, 1)
     assert not wavefront.worth(other, x, 2)
     assert not wavefront.worth(one, x[:, 1:], 2) and not wavefront.worth(one, torch.empty(513, 2_048, 1), 2)
