@@ -161,7 +161,16 @@ def code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
 def files(tier: str, name: str) -> tuple[str, ...]:
     """The text, where blocks share the units through what <tier>.cuh says."""
     own = (f"attn_rnn_{tier}", f"attn_rnn_{tier}_tiles")
-    parts = ("device", "pairs", tier, "attn_rnn_cluster_units", *own, "attn_rnn_cluster_product", "attn_rnn_math")
+    parts = (
+        "device",
+        "pairs",
+        "attn_rnn_told",
+        tier,
+        "attn_rnn_cluster_units",
+        *own,
+        "attn_rnn_cluster_product",
+        "attn_rnn_math",
+    )
     return (*(f"{part}.cuh" for part in parts), f"attn_rnn_cluster_{name}.cu")
 
 

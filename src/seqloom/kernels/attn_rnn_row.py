@@ -83,8 +83,8 @@ def code(how: Setting, name: str) -> RowCode:
     if name == "reverse":
         slot = 4 * H * (7 + how.keep) + 16 * how.heads
     shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + aside
-    told = f"attn_rnn_row_{name}", ("device.cuh", "pairs.cuh", "attn_rnn_row.cuh", f"attn_rnn_row_{name}.cu")
-    return RowCode(*told, (*how._macros, ("AWAY", away)), threads, shared + 64 * away * threads)
+    files = ("device.cuh", "pairs.cuh", "attn_rnn_told.cuh", "attn_rnn_row.cuh", f"attn_rnn_row_{name}.cu")
+    return RowCode(f"attn_rnn_row_{name}", files, (*how._macros, ("AWAY", away)), threads, shared + 64 * away * threads)
 
 
 class _Chunk(Chunk):

@@ -3,19 +3,6 @@
 constexpr bool MIXED = MIXES && !MASK;                       // what is attended is not sent
 constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);  // no other work has to be done while sums over heads are on their way
 
-struct Forward {
-  Weights w;
-  const Element *x, *keep;         // (B, T, H) with these strides, keep contiguous
-  const float *h0, *start;     // (B, H); start: where a reset begins
-  const Element *mask;             // (B, H)
-  const u8 *reset;             // (B, T)
-  const i64 *lengths;          // (B,), or null
-  Element *y;                      // (B, T, H) with these strides, zeros past a length already
-  float *last;                 // (B, H)
-  i64 x_row, x_step, y_row, y_step;
-  int B, T;
-};
-
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Block b(a);
   const int row = b.first + b.column;

@@ -1,19 +1,6 @@
 // AttnRNN back through a chunk of time where blocks share the units, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
 constexpr bool LATE = WARPS > 8;            // no registers are left to hold two steps
 
-struct Reverse {
-  Weights w;                                // q, o and g turned: (H, H), (H, H), (2H, H)
-  const Element *dy, *x, *keep;                 // (B, T, H)
-  const Element *mask;                          // (B, H)
-  const Element *q, *slope, *g, *n;             // (B, steps, H), but q (B, steps, 2H), its first half
-  const float *past, *attention, *deviation;  // (B, steps, H), (B, steps, HEADS, 4), (B, steps)
-  const u8 *reset;                          // (B, T)
-  const i64 *lengths;                       // (B,), or null
-  Element *du, *dq, *ds, *dg, *dn;              // du (B, T, H), the others (B, steps, H)
-  float *dh, *dstart;                       // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
-  int B, T, from, steps;
-};
-
 // What a lane takes of a step.
 struct Taken {
   Pair dy, x, keep, q, slope, g, n;

@@ -25,10 +25,6 @@ typedef float Sums[TALL][4];                                    // of a product,
 
 #define EACH_TEAM(g, b) _Pragma("unroll") for (int g = 0; g < TEAMS; g++) if (TEAMS == 1 || g < (b).teams)
 
-struct Weights {
-  const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), the half for h first
-};
-
 struct Units {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
   int first, column, unit;  // the first row of the group's, this warp's row of them, this lane's first unit

@@ -18,10 +18,6 @@ constexpr int VECTOR = 128 * DEEP + 64;                        // bytes; two vec
 constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (CROSSED ? 16 * (H / PIECE) : 0);
 constexpr int REST = 16 * THREADS * AWAY;                      // of a weight
 
-struct Weights {
-  const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), the half for h first
-};
-
 struct Lane {
   int thread, lane, share, first, unit;  // share: which of the eight; first: of the four units; unit: the one that it is left with
   bool odd;                              // which of the two lanes that are left with it

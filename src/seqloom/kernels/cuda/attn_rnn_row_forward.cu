@@ -1,16 +1,4 @@
 // AttnRNN through time, a block a row of the batch. Equations as in attn_rnn_step.cuh.
-struct Forward {
-  Weights w;
-  const Element *x, *keep;     // (B, T, H) with these strides, keep contiguous
-  const float *h0, *start;     // (B, H); start: where a reset begins
-  const Element *mask;         // (B, H)
-  const u8 *reset;             // (B, T)
-  const i64 *lengths;          // (B,), or null
-  Element *y;                  // (B, T, H) with these strides, zeros past a length already
-  float *last;                 // (B, H)
-  i64 x_row, x_step, y_row, y_step;
-  int B, T;
-};
 constexpr int SEEN = 0, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;  // vectors
 constexpr int SLOT = 4 * H * (1 + KEEP), AT_ASIDE = AT_RING + STAGES * SLOT, AT_WEIGHTS = AT_ASIDE + 16 * THREADS, ROW_FORWARD_BYTES = AT_WEIGHTS + 4 * REST;
 

@@ -1,16 +1,4 @@
 // AttnRNN back through a chunk of time, a block a row of the batch, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
-struct Reverse {
-  Weights w;                                  // q, o and g turned: (H, H), (H, H), (2H, H)
-  const Element *dy, *x, *keep;               // (B, T, H)
-  const Element *mask;                        // (B, H)
-  const Element *q, *slope, *g, *n;           // (B, steps, H), but q (B, steps, 2H), its first half
-  const float *past, *attention, *deviation;  // (B, steps, H), (B, steps, HEADS, 4), (B, steps)
-  const u8 *reset;                            // (B, T)
-  const i64 *lengths;                         // (B,), or null
-  Element *du, *dq, *ds, *dg, *dn;            // du (B, T, H), the others (B, steps, H)
-  float *dh, *dstart;                         // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
-  int B, T, from, steps;
-};
 constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;                                  // vectors: dgate, dx, dx * n, ds, dq
 constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;  // of the ring; then attention
 constexpr int SLOT = 4 * H * PLANES + 16 * HEADS, AT_ASIDE = AT_RING + STAGES * SLOT, AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
