@@ -104,7 +104,7 @@ def test_a_function_is_not_hidden_by_the_module_of_its_name():
 
 def test_importing_seqloom_adds_under_50_ms_to_torch():
     code = "import torch, time; t = time.process_time(); import seqloom; seqloom.GRU; print(time.process_time() - t)"
-    assert min(float(python(code)[0]) for _ in range(3)) < 0.05
+    assert min(float(python(code)[0]) for _ in range(5)) < 0.05
 
 
 def test_every_public_name_is_there_and_is_typed():
