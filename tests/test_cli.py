@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from seqloom import __version__, cli, doctor
 from seqloom.cell import Cell
@@ -97,6 +98,23 @@ def test_the_traceback_can_be_asked_for(here, monkeypatch):
     monkeypatch.setenv("SEQLOOM_TRACEBACK", "1")
     with pytest.raises(ValueError, match="there is no layer"):
         cli.main(["compare", "--models", "gur"])
+
+
+def test_a_gpu_without_memory_is_one_line_and_a_fault_is_not(here, monkeypatch):
+    long = "CUDA out of memory. Tried to allocate 39.30 GiB. GPU 0 has a total capacity of 139.80 GiB. See docs."
+    for error in (torch.OutOfMemoryError(long), RuntimeError("a fault")):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(cli, "app", fail)
+        if type(error) is RuntimeError:
+            with pytest.raises(RuntimeError, match="a fault"):
+                cli.main(["list"])
+        else:
+            code, out, told = here("list")
+            assert (code, out, told.count("\n")) == (2, "", 1)
+            assert "Tried to allocate 39.30 GiB; end what else runs" in told and "See docs" not in told
 
 
 def test_list_cells_has_a_row_for_every_registered_cell(here):
