@@ -105,8 +105,8 @@ SECOND = (
         f"more than {EXTENDED} steps, a Transformer",
         lambda f: _length(f, EXTENDED + 1, inf),
         {"transformer": 0.5, "local_transformer": 0.5},
-        ADDED.format(T=200) + "GRU {}, AttnRNN {}; " + WIDE,
-        ("adding.gru.200", "adding.attn_rnn.200", *WIDE_KEYS),
+        "pixels of MNIST one by one, percent right: attention {}, AttnRNN {}, GRU {}; " + WIDE,
+        ("pixels.dense", "pixels.attn_rnn", "pixels.gru", *WIDE_KEYS),
     ),
     Rule(
         "sequence labelling",
