@@ -59,26 +59,24 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (CycloptsError, ValueError, TypeError, OSError, RuntimeError) as error:
-        if os.environ.get("SEQLOOM_TRACEBACK") or not _ours(error):
+    except (CycloptsError, ValueError, TypeError, OSError) as error:
+        if os.environ.get("SEQLOOM_TRACEBACK"):
             raise
         console.error(_plain(error))
         code = 2
+    except RuntimeError as error:  # others are faults, and show where
+        if os.environ.get("SEQLOOM_TRACEBACK") or type(error).__name__ != NO_MEMORY:
+            raise
+        said = ". ".join(str(error).split(". ")[:2])
+        console.error(f"{said}; end what else runs on the GPU, or ask for less at once")
+        code = 2
     sys.exit(code)
-
-
-def _ours(error: Exception) -> bool:
-    """Whether a person can do something about it; other errors of a run are faults, and show where."""
-    return not isinstance(error, RuntimeError) or isinstance(error, ValueError) or type(error).__name__ == NO_MEMORY
 
 
 def _plain(error: Exception) -> str:
     """The message; of a settings record that does not hold, which flags and why."""
     from pydantic import ValidationError
 
-    if type(error).__name__ == NO_MEMORY:
-        said = ". ".join(str(error).split(". ")[:2])
-        return f"{said}; end what else runs on the GPU, or ask for less at once. What was finished is kept"
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return str(error)

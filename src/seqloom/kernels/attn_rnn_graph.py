@@ -31,7 +31,7 @@ def why_not(cell: Cell, job: Job) -> str | None:
 
 
 def not_unasked(cell: Cell, _: Job) -> str | None:
-    return "with slots it has not been measured on a GPU; ask for it with kernel='graph'" if cell.slots > 1 else None
+    return "with slots nobody has timed its backward; ask for it with kernel='graph'" if cell.slots > 1 else None
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
