@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 
@@ -48,6 +49,18 @@ def steps(count, seconds, folder):
         time.sleep(seconds)
         _add(folder, json.dumps([step, os.getpid()]))
     return {"steps": [json.loads(line)[0] for line in _lines(folder)]}
+
+
+def meet(place, folder, patience=300.0):
+    """Two jobs that go to one place at the same time; a job that finds nobody there gives up."""
+    there, end = Path(place), time.monotonic() + patience
+    there.mkdir(parents=True, exist_ok=True)
+    (there / folder.name).touch()
+    while len(list(there.iterdir())) < 2:
+        if time.monotonic() > end:
+            raise RuntimeError("nobody came")
+        time.sleep(0.01)
+    return {"pid": os.getpid()}
 
 
 def training(seed, folder, steps=30):

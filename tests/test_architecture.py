@@ -102,9 +102,11 @@ def test_a_function_is_not_hidden_by_the_module_of_its_name():
     assert python(code.format(names)) == ["True"] * 4
 
 
-def test_importing_seqloom_adds_under_50_ms_to_torch():
-    code = "import torch, time; t = time.process_time(); import seqloom; seqloom.GRU; print(time.process_time() - t)"
-    assert min(float(python(code)[0]) for _ in range(5)) < 0.05
+def test_importing_seqloom_adds_under_50_ms_to_torch_or_a_twentieth_of_it_where_the_machine_is_slow():
+    now = "time.process_time()"
+    code = f"import time; s = {now}; import torch; t = {now}; import seqloom; seqloom.GRU; print({now} - t, t - s)"
+    own, torchs = (min(times) for times in zip(*(map(float, python(code)) for _ in range(5)), strict=True))
+    assert own < max(0.05, torchs / 20)
 
 
 def test_every_public_name_is_there_and_is_typed():

@@ -86,25 +86,26 @@ def test_what_has_a_result_is_not_run_again(tmp_path):
     assert new.value == first.value and started == ["me"]
 
 
-def test_two_workers_are_kept_from_job_to_job_and_do_twice_the_work_of_one(tmp_path):
-    pace = []
-    for workers in (1, 2):
-        ended = []
+def test_two_workers_are_kept_from_job_to_job_and_work_at_the_same_time(tmp_path):
+    ended = []
 
-        def jobs(ended=ended):
-            yield from (Job(f"j{n}", "engine_jobs:steps", {"count": 1, "seconds": 0.2}) for n in range(14))
-            while len(ended) < 14:
-                yield None  # the last one is made when all other results are known
-            yield Job("last", "engine_jobs:who")
+    def jobs():
+        # Of each pair both have to begin before either ends: no clock shows that on a machine that others use too.
+        yield from (Job(f"j{n}", "engine_jobs:meet", {"place": str(tmp_path / f"{n // 2}")}) for n in range(8))
+        while len(ended) < 8:
+            yield None  # the last one is made when all other results are known
+        yield Job("last", "engine_jobs:who")
 
-        for result in run(jobs(), Processes(workers), tmp_path / str(workers)):
-            ended.append((result.key, time.perf_counter()))
-        lines = (tmp_path / str(workers)).glob("j*/lines.txt")
-        assert len({json.loads(file.read_text())[1] for file in lines}) == workers
-        assert ended[-1][0] == "last"
-        pace.append((ended[13][1] - ended[5][1]) / 8)  # by then all workers have imported torch
-    assert pace[0] / pace[1] > 1.5
-    assert pace[0] < 0.2 + 0.5  # the overhead is a few hundredths where nobody else uses the cores
+    for result in run(jobs(), Processes(2), tmp_path / "out"):
+        ended.append(result)
+    assert ended[-1].key == "last" and not any(result.failed for result in ended)
+    assert len({result.value["pid"] for result in ended[:8]}) == 2
+
+
+def test_one_worker_does_one_job_after_the_other(tmp_path):
+    jobs = [Job(f"j{n}", "engine_jobs:meet", {"place": str(tmp_path / "there"), "patience": 0.2}) for n in range(2)]
+    first, second = run(jobs, Processes(1), tmp_path / "out")
+    assert "nobody came" in first.failed and second.value["pid"]
 
 
 def test_an_iterator_that_waits_for_nothing_is_an_error(tmp_path):
