@@ -134,7 +134,7 @@ def test_workers_end_with_their_parent_and_what_is_finished_is_kept(number, tmp_
     until(lines.read_text)
     worker = Path("/proc", str(json.loads(lines.read_text().splitlines()[0])[1]))
     parent.send_signal(number)
-    error = parent.communicate(timeout=20)[1]
+    error = parent.communicate(timeout=120)[1]
     assert (b"KeyboardInterrupt" in error) == (number == signal.SIGINT)
     until(lambda: not worker.exists())
     assert kept(Job("short", "engine_jobs:who"), tmp_path / "out") is not None

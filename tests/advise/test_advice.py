@@ -1,39 +1,53 @@
 import json
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from made import task, tokens
 
-from seqloom.advise import telling
+from seqloom.advise import advice, telling
 from seqloom.advise.advice import advise
 from seqloom.advise.document import document
 from seqloom.advise.sample import sample
-from seqloom.advise.trial import trial
+from seqloom.advise.trial import NOT_TRIED, trial
 from seqloom.layers.registry import find
 from seqloom.train_settings import Train
 
 
 @pytest.fixture(scope="module")
 def found():
-    """Advice on texts whose class is whether a word is there; and the seconds of one core that it took."""
+    """Advice on texts whose class is whether a word is there."""
     x, ids = tokens(900, 12, kinds=30)
-    begun = time.process_time()
-    return advise(task("classify", x, (ids == 3).any(1).astype(int)), 4.0), time.process_time() - begun
+    return advise(task("classify", x, (ids == 3).any(1).astype(int)), 4.0)
 
 
 def test_where_a_word_decides_no_sequence_model_is_called_for(found):
-    assert found[0].models[0].name == "linear"
-    assert telling.sentence(found[0]).startswith("No recurrent or attention model is called for yet")
+    assert found.models[0].name == "linear"
+    assert telling.sentence(found).startswith("No recurrent or attention model is called for yet")
 
 
-def test_it_takes_no_longer_than_it_was_given(found):
-    assert found[1] < 12  # four, and what was imported on the way
+@pytest.mark.parametrize("late", [1.0, 4.0, 100.0])
+def test_it_takes_no_longer_than_it_was_given_where_models_keep_to_their_share(monkeypatch, late):
+    clock, shares = [0.0], []
+
+    def one(some, settings, device, seconds):
+        shares.append(seconds)
+        clock[0] += late * seconds
+        return NOT_TRIED
+
+    monkeypatch.setattr(advice, "trial", one)
+    monkeypatch.setattr(advice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    advice._trials(None, {str(n): Train() for n in range(20)}, torch.device("cpu"), 20.0)
+    if late == 1:
+        assert len(shares) == 20 and sum(shares) == pytest.approx(20)
+    else:  # those that are tried in any case, and nobody who would begin when the time is up
+        begun = [late * sum(shares[:n]) for n in range(len(shares))]
+        assert advice.SURE <= len(shares) < 20 and all(start < 20 for start in begun[advice.SURE :])
 
 
 def test_every_model_can_be_trained_and_has_its_cost(found):
-    models = [m for m in found[0].models if m.settings is not None]
+    models = [m for m in found.models if m.settings is not None]
     assert len(models) > 8
     for m in models:
         assert find(m.settings.model) and not m.trial.failed
@@ -42,28 +56,28 @@ def test_every_model_can_be_trained_and_has_its_cost(found):
 
 
 def test_the_models_stand_in_the_order_of_their_points(found):
-    points = [m.points for m in found[0].models]
+    points = [m.points for m in found.models]
     assert points == sorted(points, reverse=True)
 
 
 def test_the_document_is_json_without_infinities_and_names_its_sources(found):
-    told = json.loads(json.dumps(document(found[0]), allow_nan=False))
+    told = json.loads(json.dumps(document(found), allow_nan=False))
     assert told["facts"]["kind"] == "classify" and told["facts"]["information"]["reach"] is not None
     measured = [rule for rule in told["rules"] if rule["measured"]]
     assert measured and all(s["command"] for rule in measured for s in rule["sources"].values())
 
 
 def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
-    compare, train = telling.commands(found[0], "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
+    compare, train = telling.commands(found, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
     reading = "'my data.csv' --target a,b --lines --task.steps 5"
     assert compare.startswith(f"seqloom compare {reading} --models ") and "linear" not in compare
     assert train.startswith(f"seqloom train {reading} ") and "--model " in train
 
 
 def test_the_tables_have_one_row_for_each_thing(found):
-    facts = {row["what"]: row["here"] for row in telling.known(found[0].facts, 20)}
+    facts = {row["what"]: row["here"] for row in telling.known(found.facts, 20)}
     assert "median 12" in facts["lengths"] and "N to 1" in facts["task"]
-    assert [row["model"] for row in telling.ranking(found[0])] == [m.name for m in found[0].models]
+    assert [row["model"] for row in telling.ranking(found)] == [m.name for m in found.models]
 
 
 def test_a_model_that_fails_is_told_with_its_reason():
