@@ -22,6 +22,7 @@ CASES = [
     ("attn_rnn", "attn_rnn_cluster", FP32, 80, 9),
     ("attn_rnn", "attn_rnn_grid", BF16, 160, 9),
     ("attn_rnn", "attn_rnn_grid", BF16, 1024, 40),
+    ("attn_rnn", "attn_rnn_grid", FP32, 160, 9),
     ("attn_rnn", "attn_rnn_row", FP32, 64, 5),
     ("attn_rnn", "attn_rnn_row", FP32, 128, 140),
     ("attn_rnn", "attn_rnn_graph", FP32, 40, 9),

@@ -15,11 +15,10 @@ pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 KERNELS = [
     *(("attn_rnn_cuda", t) for t in (BF16, FP16)),
-    *((f"attn_rnn_{name}", t) for name in ("cluster", "graph") for t in (BF16, FP16, FP32)),
-    *(("attn_rnn_grid", t) for t in (BF16, FP16)),
+    *((f"attn_rnn_{name}", t) for name in ("cluster", "grid", "graph") for t in (BF16, FP16, FP32)),
     ("attn_rnn_row", FP32),
 ]
-GRID = ((1024, BF16), (800, FP16))
+GRID = ((1024, BF16), (800, FP16), (1024, FP32), (528, FP32))
 GATED = ("gru", "ln_gru", "lstm", "ln_lstm")
 ALL = pytest.mark.parametrize("kernel", ["cuda", "row", "cluster", "grid", "graph"])
 
@@ -170,7 +169,7 @@ def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
 
 @pytest.mark.parametrize(
     ("size", "batch", "dtype"),
-    [(512, 64, BF16), (512, 256, BF16), (256, 256, FP32), (1024, 64, BF16), (1024, 150, BF16)],
+    [(512, 64, BF16), (512, 256, BF16), (256, 256, FP32), (1024, 64, BF16), (1024, 150, BF16), (1024, 40, FP32)],
 )
 def test_a_large_batch_is_as_right_as_a_small_one(size, batch, dtype):
     """Clusters and groups that carry more rows each: what a row gives does not depend on the others."""

@@ -106,7 +106,7 @@ def test_weights_in_shared_memory(monkeypatch, dtype):
 
 
 def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_code, "_tf32", lambda: True)
+    monkeypatch.setattr(_attn_rnn_cluster_code, "tf32", lambda: True)
     cell = cell_of(48, 2)
     ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, FP32), FP32)
     assert 2 < ratio < 2**13

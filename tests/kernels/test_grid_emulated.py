@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, job_of, worst
+from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
 from seqloom.kernels import _cuda, attn_rnn_grid
 from seqloom.kernels._attn_rnn_blocks import setting
@@ -28,6 +28,9 @@ def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monk
     how = setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
     found = [attn_rnn_grid.code_for(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
     assert [(code.rows, code.cluster, code.threads) for code in found] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
+    whole = setting(1024, 4, FP32, ("h", "x"), True, False, False, False)
+    found += [attn_rnn_grid.code_for(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
+    assert [(code.rows, code.cluster) for code in found[4:]] == [(8, 64), (16, 64)]
     assert all(SHARED / 2 < code.shared <= SHARED for code in found)  # one block to a multiprocessor
 
 
@@ -36,6 +39,8 @@ SHAPES = [
     (176, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # six blocks, the last half full; heads of 11
     (256, 2, BF16, 3, 3, {"lengths": True, "reset": True}, {}),  # a head is four blocks: what is attended is not sent
     (192, 3, FP16, 2, 3, {"mask": True}, {"context": ("h", "h*x")}),  # of two, and nobody has h as it was
+    (128, 4, FP32, 3, 3, {"lengths": True}, {}),  # eight blocks of 16: a warp has them all; a head is two of them
+    (144, 3, FP32, 2, 3, {"mask": True, "keep": True}, {"norm": False, "context": ("h", "x")}),  # a second warp has one
 ]
 
 
@@ -45,11 +50,25 @@ def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype
     assert worst(attn_rnn_grid, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
-@pytest.mark.parametrize(("H", "asked"), [(80, EVERYTHING), (64, {"lengths": True, "keep": True})])
-def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, asked):
+MANY = [
+    (80, BF16, 18, EVERYTHING),
+    (64, BF16, 36, {"lengths": True, "keep": True}),
+    (160, FP32, 18, {"lengths": True, "reset": True}),  # ten blocks: two warps have some, and the second not as many
+]
+
+
+@pytest.mark.parametrize(("H", "dtype", "B", "asked"), MANY)
+def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, dtype, B, asked):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: H // 16)
     cell = cell_of(H, 2)
-    assert worst(attn_rnn_grid, cell, job_of(cell, 18 if H == 80 else 36, 2, BF16, **asked), BF16)[0] < 2
+    assert worst(attn_rnn_grid, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
+
+
+def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
+    cell = cell_of(64, 2)
+    job = job_of(cell, 2, 2, FP32)
+    monkeypatch.setattr(attn_rnn_grid, "tf32", lambda: True)
+    assert 2 < worst(attn_rnn_grid, cell, job, FP32)[0] < 2**13
 
 
 FAULTS = {
@@ -59,8 +78,15 @@ FAULTS = {
         "",
     ),  # seen where two warps have blocks to wait for
     "a warp that takes from no block runs ahead": (" || SOURCES * slice >= CLUSTER", ""),
+    "words of two blocks for those of one": ("+ 4 * (k / PACKETS);", ";"),
+    "squares from the mean of another": (
+        "const float off = sums[r][0] * (1.0f / UNITS) - mean;",
+        "const float off = 0.f;",
+    ),
     "sums over a row that nobody sends": ("b.expect_all(THIRD, MIXED ? SECOND : -1);", ""),
 }
+WHOLE = ("words of two blocks for those of one", "squares from the mean of another")  # of float32
+SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -68,9 +94,10 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "ahead" in fault:  # of two teams
         monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)
-    cell = cell_of(160 if "place" in fault else 64, 2)
+    cell = cell_of(SIZES.get(fault, 64), 2)
+    dtype = FP32 if fault in WHOLE else BF16
     try:
-        ratio, _ = worst(attn_rnn_grid, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, BF16), BF16)
+        ratio, _ = worst(attn_rnn_grid, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, dtype), dtype)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

@@ -160,7 +160,7 @@ def code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
 
 def files(tier: str, name: str) -> tuple[str, ...]:
     """The text, where blocks share the units through what <tier>.cuh says."""
-    own = (f"attn_rnn_{tier}", f"attn_rnn_{tier}_tiles")
+    own = (*(["attn_rnn_grid_post"] if tier == "grid" else []), f"attn_rnn_{tier}", f"attn_rnn_{tier}_tiles")
     parts = (
         "device",
         "pairs",
@@ -176,8 +176,8 @@ def files(tier: str, name: str) -> tuple[str, ...]:
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> ClusterCode:
     """The one that suits a batch of B, and torch's word on products of float32."""
-    return code(setting, name, division(setting, B, _cuda.multiprocessors(device)), _tf32())
+    return code(setting, name, division(setting, B, _cuda.multiprocessors(device)), tf32())
 
 
-def _tf32() -> bool:
+def tf32() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"

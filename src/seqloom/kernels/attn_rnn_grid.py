@@ -1,8 +1,8 @@
 """AttnRNN on a large NVIDIA GPU: a group of blocks anywhere on it takes some rows of the batch through all of time.
 
-A block has 32 units, and their weights in its registers and shared memory; a group has as many blocks as all take.
-They send each other what they find through the GPU's memory, in packets that carry their number. All blocks run at the
-same time, which the GPU is asked for when they start; a batch that takes more groups goes in several turns.
+A block has 32 units, in float32 16, and their weights in its registers and shared memory; a group has as many blocks as
+all units take. They send each other what they find through the GPU's memory, in packets that carry their number. All
+blocks run at the same time, which the GPU is asked for when they start; a batch of more groups goes in several turns.
 What is computed is what attn_rnn_cluster computes, and so is the backward.
 """
 
@@ -19,22 +19,23 @@ from torch import Tensor
 from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan, _cuda
-from seqloom.kernels._attn_rnn_blocks import Setting, setting
+from seqloom.kernels._attn_rnn_blocks import TYPES, Setting, setting
 from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
-from seqloom.kernels._attn_rnn_cluster_code import files
+from seqloom.kernels._attn_rnn_cluster_code import files, tf32
 from seqloom.kernels._cuda import Code, record
 from seqloom.precision import autocast_dtype
 
-UNITS, LARGEST, MULTIPLE = 32, 1024, 16  # of a block; the hidden size, and of what it is a multiple
+LARGEST, MULTIPLE = 1024, 16  # the hidden size, and of what it is a multiple
+UNITS = {2: 32, 4: 16}  # of a block, by the bytes of a number
 MANY = 128  # rows above which the large products of attn_rnn_graph are faster
 KEPT = 2  # of the four weights in shared memory, not in registers
-SPARE = {8: 2, 16: 6}  # rows: tiles of a third one, of those that a warp has
+SPARE = {2: {8: 2, 16: 6}, 4: {8: 8, 16: 8}}  # bytes of a number, rows: tiles of a third one, of those that a warp has
 WARPS = 8
-PACKETS = 640  # of 16 bytes, to a row
+PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row
 
 
 def why_not(cell: Any, job: Job) -> str | None:
-    reason = _attn_rnn_parts.why_not(cell, job, (torch.bfloat16, torch.float16), heads=16)
+    reason = _attn_rnn_parts.why_not(cell, job, TYPES, heads=16)
     if reason is not None:
         return reason
     if cell.hidden_size % MULTIPLE or cell.hidden_size > LARGEST:
@@ -48,6 +49,8 @@ def why_not(cell: Any, job: Job) -> str | None:
 
 
 def not_unasked(_: Any, job: Job) -> str | None:
+    if (autocast_dtype("cuda") or job.x.dtype) == torch.float32:
+        return "in float32 nobody has timed it; ask for it with kernel='attn_rnn_grid'"
     return f"attn_rnn_graph is faster above {MANY} rows" if len(job.x) > MANY else None
 
 
@@ -61,6 +64,7 @@ class GridCode(Code):
 
     cluster: int  # blocks of a group
     rows: int  # of the batch that a group carries
+    packets: int  # to a row
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
         """With all groups that the GPU has room for, in turns: fewer rows each, less to send."""
@@ -68,7 +72,7 @@ class GridCode(Code):
         for begin in range(0, B, self.rows * room):
             each = min(self.rows, -(-(B - begin) // room))
             count = min(room, -(-(B - begin) // each))
-            packets = torch.zeros(count * self.rows * PACKETS, 4, dtype=torch.int32, device=device)
+            packets = torch.zeros(count * self.rows * self.packets, 4, dtype=torch.int32, device=device)
             told = _exchanged(type(arguments))(arguments, packets.data_ptr(), begin, each)
             self.launch(told, self.cluster * count, device)
 
@@ -87,19 +91,21 @@ def groups(blocks: int, device: torch.device) -> int:
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> GridCode:
     """The one that suits a batch of B: 16 rows to a group where 8 do not run at once."""
-    room = groups(-(-setting.hidden // UNITS), device)
-    return code(setting, name, 8 if 8 * room >= B else 16)
+    room = groups(-(-setting.hidden // UNITS[setting.dtype.itemsize]), device)
+    return code(setting, name, 8 if 8 * room >= B else 16, tf32())
 
 
 @cache
-def code(setting: Setting, name: str, rows: int) -> GridCode:
+def code(setting: Setting, name: str, rows: int, tf32: bool = False) -> GridCode:
     """attn_rnn_cluster_<name> on a grid, for this setting: eight warps, with a part of each sum."""
-    blocks, tiles = -(-setting.hidden // UNITS), UNITS // 16
+    size = setting.dtype.itemsize
+    units, spare = UNITS[size], SPARE[size][rows]
+    blocks, tiles = -(-setting.hidden // units), units // 16
     sizes = {"ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles}
-    sizes |= {"KEPT": KEPT, "SPARE": SPARE[rows], "LANES": 16, "TF32": 0}
-    shared = 2 * 4 * WARPS * rows * (UNITS + 4) + KEPT * 2 * UNITS * LARGEST + 512 * WARPS * SPARE[rows]
+    sizes |= {"KEPT": KEPT, "SPARE": spare, "LANES": 16, "TF32": int(tf32 and setting.dtype == torch.float32)}
+    weights = KEPT * units * LARGEST * size + 256 * size * WARPS * spare
     told = f"attn_rnn_cluster_{name}", files("grid", name), (*setting._macros, *sizes.items())
-    return GridCode(*told, 32 * WARPS, shared, blocks, rows)
+    return GridCode(*told, 32 * WARPS, 2 * 4 * WARPS * rows * (units + 4) + weights, blocks, rows, PACKETS[size])
 
 
 @cache

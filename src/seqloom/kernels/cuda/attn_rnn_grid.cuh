@@ -1,111 +1,68 @@
-// AttnRNN's units on blocks anywhere on the GPU, 32 to each, which share what they find through packets in its memory.
-// A warp has both tiles of the block's units, and of every sum the units of four other blocks: what these send is its B of mma as it
-// comes, a lane's words from one of them. So nobody waits for all blocks, and nothing that is shared passes through shared memory.
-// A row of a block, 16 words of two units, is six packets in two halves: words 8half .. 8half + 7, and a sum over the row.
-// A packet is written anew only when all blocks have read it: of the messages in a step, whoever sends one has had the one
-// before it from everyone; where what is attended is not sent, sums over heads are the one before, and every block asks for all.
-// Parts of sums lie in two places in turn, and so do barriers: some warp may be at the next product already.
-// What is pointwise has 16 lanes to a row; of two teams, a warp has two rows of one.
-constexpr int SOURCES = 4, PACKETS = 6, DEEP = TALL * 8;        // blocks to a warp, packets of each, tiles of a weight
-constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
-constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
-constexpr int GROUP = 3 * MESSAGE + SCORES;                     // all of them
-constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
-constexpr int SOON = TEAMS == 1 ? 12 : 0, SOON_BACK = TEAMS == 1 && SPAN < 32 ? 4 : 0;  // tiles of a weight in shared memory that there are registers for while blocks wait
-constexpr int CROWD = 9;                                        // rows that would be in each other's way if all of them asked all the time
-constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
-// Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
-constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
-constexpr bool MIXES = D % UNITS == 0 && ASKS <= 8;
-constexpr int MIXTURE = SECOND;
-static_assert(TYPE != FP32 && EACH == 2 && TALL == 2 && LANES == 16 && SPLIT == 8 && CLUSTER <= 32, "no such group");
-
-struct Block : Units {
-  Packet *packets, *inbox;  // of the group, and where this lane's begin
-  u32 turn[TEAMS] = {}, word = 0, v[8][2];  // messages that were taken of a team; two units that wait for a sum to go with them; B
-  u32 kept[TEAMS][8][2];    // h, as B
-  int rows, teams, taken = 0, with_sums = -1;
-  float sums[2];
-  bool sends;               // whether this lane has a row
-  template <class Args> DEV Block(const Args &a) : Units(a.begin, a.each) {
-    packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
-    inbox = as_it_is(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
-    rows = a.B - first < a.each ? (a.B > first ? a.B - first : 0) : a.each;
-    teams = rows > 8 ? TEAMS : 1;
-    works = TEAMS * warp < rows;
-    column = TEAMS == 2 ? 2 * warp + lane / 16 : warp;
-    team = TEAMS == 2 ? warp / 4 : 0;
-    sends = column < rows && (TEAMS == 2 || lane < 16);
-    unit = base + 2 * (lane % 16);
-    there = sends && unit < H;
-    unit = there ? unit : base;
-  }
-  DEV void open() const {}
-  DEV void close() const {}
+// AttnRNN's units on blocks anywhere on the GPU: what goes into packets and how it is put together again.
+struct Block : Post {
+  Pair two{};               // units that wait for a sum to go with them
+  Words v, kept[TEAMS];     // B; and h, as B
+  float sums[ROUNDS][2];
+  int with_sums = -1;
+  template <class Args> DEV Block(const Args &a) : Post(a) {}
   DEV void expect_all(int with, int = -1) { with_sums = with; }  // sums over a row go with one of the messages
-  DEV int source() const { return SOURCES * slice + pair; }  // the block whose words this lane takes
-
-  DEV bool asks(int g) const { return 8 * g + row < rows && source() < CLUSTER; }  // whether there is such a block, and a row of a team's
-  // Until packets with these numbers have come to all lanes, all asked for at once, and then those that are missing; 0: nothing will
-  // come. If all asked all the time, those that send would wait for them: until a first one is there, one row asks for its first.
-  template <bool MANY, int N> DEV void collect(u32 (&p)[N][4], const Packet *const (&from)[N], const u32 (&numbers)[N]) const {
-    bool all = true, missing = true;
-#pragma unroll 1
-    for (int i = 0; any_lane(missing); i++) {
-      if (i == PATIENCE) give_up();
-#pragma unroll
-      for (int k = 0; k < N; k++) if (p[k][3] != numbers[k] && (all || (k == 0 && row == 0))) get_packet(p[k], from[k]);
-      missing = false;
-#pragma unroll
-      for (int k = 0; k < N; k++) missing |= p[k][3] != numbers[k];
-      all = !MANY || rows < CROWD || any_lane(numbers[0] && p[0][3] == numbers[0]);
-    }
-  }
-  DEV void begin(int message, int g) {
-    turn[g]++;
-    taken = message;
-    parts = memory + (turn[g] & 1) * PARTS;
-  }
   DEV void take(int buffer, u32, int g) {
-    u32 p[PACKETS][4] = {}, numbers[PACKETS];
-    const Packet *from[PACKETS];
+    u32 p[ASKED][4] = {}, numbers[ASKED];
+    const Packet *from[ASKED];
     begin(buffer, g);
 #pragma unroll
-    for (int k = 0; k < PACKETS; k++) {
-      from[k] = inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k) * SOURCES;
-      numbers[k] = asks(g) ? turn[g] : 0u;
+    for (int k = 0; k < ASKED; k++) {
+      from[k] = inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k % PACKETS) * SOURCES + 4 * (k / PACKETS);
+      numbers[k] = asks(k / PACKETS, g) ? turn[g] : 0u;
     }
     collect<true>(p, from, numbers);
 #pragma unroll
-    for (int i = 0; i < 16; i++) v[i / 2][i % 2] = p[3 * (i / 8) + i % 8 / 3][i % 8 % 3];
+    for (int r = 0; r < ROUNDS; r++) {
+#pragma unroll
+      for (int i = 0; i < 16; i++) v[(16 * r + i) / SIZE][i % SIZE] = p[PACKETS * r + 3 * (i / 8) + i % 8 / 3][i % 8 % 3];
+      sums[r][0] = number(p[PACKETS * r + 2][2]); sums[r][1] = number(p[PACKETS * r + 5][2]);
+    }
     if (buffer == FIRST)
 #pragma unroll
-      for (int i = 0; i < 16; i++) kept[g][i / 2][i % 2] = v[i / 2][i % 2];
-    sums[0] = number(p[2][2]); sums[1] = number(p[5][2]);
+      for (int i = 0; i < 8 * SIZE; i++) kept[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
   }
-  // A warp that takes from no block would run away from the others.
-  DEV void gather(int g) const { Units::gather(mine(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (turn[g] & 1)); }
-  DEV u32 next() const { return 1 + (TEAMS == 2 && team ? turn[TEAMS - 1] : turn[0]); }  // the number of what this warp's team sends
   // Two units of this lane to all blocks; and two sums over this block's units with them.
-  DEV void share(int buffer, Pair two) {
-    word = there ? two : 0u;
+  DEV void share(int buffer, Pair v) {
+    two = there ? v : Pair{};
+#if FORMAT == 2 && TF32
+    two = {number(to_tf32(two.low)), number(to_tf32(two.high))};
+#endif
     if (!NORM || buffer != with_sums) send(buffer, 0.f);
   }
   DEV void share_sums(int buffer, float v, float w) { send(buffer, over_lanes(v, w)); }
-  DEV void share_spread(int buffer, const float (&z)[2]) { share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]); }
+  DEV u32 word(int i) const {  // of this half of the lanes, whose first word is the 16th of the upper half
+#if FORMAT == 2
+    const float low = from_lane(two.low, (i & 16) + i % 16 / 2), high = from_lane(two.high, (i & 16) + i % 16 / 2);
+    return bits(i & 1 ? high : low);
+#else
+    return bits(from_lane(number(two), i));
+#endif
+  }
   DEV void send(int buffer, float s) const {  // a packet by each of six lanes
     const int i = lane % 16 < PACKETS ? lane % 16 : 0, half = i / 3, which = i % 3, from = (lane & 16) + 8 * half + 3 * which;
-    const float w = number(word), sum = from_lane(s, (lane & 16) + 8 * half);
-    const float a = from_lane(w, from), b = from_lane(w, from + 1), c = from_lane(w, from + 2 & 31);
+    const u32 sum = bits(from_lane(s, (lane & 16) + 8 * half)), a = word(from), b = word(from + 1), c = word(from + 2 & 31);
     Packet *to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES + rank % SOURCES;
-    if (sends && lane % 16 < PACKETS) put_packet(to, bits(a), bits(b), bits(which == 2 ? sum : c), next());
+    if (sends && lane % 16 < PACKETS) put_packet(to, a, b, which == 2 ? sum : c, next());
   }
+  DEV float over_sources(float s) const { s += from_other(s, 1); return s + from_other(s, 2); }
   DEV void put_part(const Sums &c, int g) const {
     Units::put_part(c, g);
     if (NORM && taken == with_sums) {
-      float s[2];
+      float s[2] = {sums[0][0], sums[0][1]};
 #pragma unroll
-      for (int e = 0; e < 2; e++) { s[e] = sums[e] + from_other(sums[e], 1); s[e] += from_other(s[e], 2); }
+      for (int r = 1; r < ROUNDS; r++) { s[0] += sums[r][0]; s[1] += sums[r][1]; }
+      s[0] = over_sources(s[0]);
+      if (SPREADS && taken == THIRD) {
+        const float mean = s[0] / units_of(slice);
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) { const float off = sums[r][0] * (1.0f / UNITS) - mean; if (asks(r, g)) s[1] += UNITS * (off * off); }
+      }
+      s[1] = over_sources(s[1]);
       if (pair == 0) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), s[0], s[1]);
     }
   }
@@ -118,7 +75,28 @@ struct Block : Units {
       v += p; w += q;
     }
   }
-  DEV void get_spread(float &mean, float &r) const { get_sums(mean, r); spread(mean, r); }
+  // Mean and 1 / deviation of a row, from sums and squares that come with the third message of a step. In float32 a difference of large
+  // sums would cost digits: blocks take squares from a mean of their own, and so do warps that bring them together.
+  DEV int units_of(int slice) const { const int n = H - slice * SOURCES * UNITS; return n < 1 ? 1 : n < SOURCES * UNITS ? n : SOURCES * UNITS; }
+  DEV void share_spread(int buffer, const float (&z)[2]) {
+    if constexpr (SPREADS) {
+      float sum = over_lanes(z[0] + z[1], z[0] + z[1]);
+      const float mean = sum * (1.0f / UNITS), v = there ? z[0] - mean : 0.f, w = there ? z[1] - mean : 0.f, square = over_lanes(v * v + w * w, v * v + w * w);
+      send(buffer, lane & LANES / 2 ? square : sum);
+    } else share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
+  }
+  DEV void get_spread(float &mean, float &r) const {
+    get_sums(mean, r);
+    if constexpr (SPREADS) {
+      mean *= 1.0f / H;
+#pragma unroll
+      for (int i = 0; i < SPLIT; i++) {
+        const float n = units_of(i), off = get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) / n - mean;
+        if (i * SOURCES < CLUSTER) r += n * (off * off);
+      }
+      r = 1.f / sqrtf(r * (1.0f / H) + 1e-5f);
+    } else spread(mean, r);
+  }
   // Sums of three over the units of the lane's head: a packet from each block that has some.
   DEV void share_scores(const float (&p)[3][2]) const {
 #pragma unroll
@@ -158,51 +136,61 @@ struct Block : Units {
       }
   }
 
-  // Where blocks mix for themselves. The same sums, but of this lane's row and source of B; and for the lanes that have units here.
-  DEV void take_scores(float (&s)[3], int g) {
-    u32 p[ASKS][4] = {}, numbers[ASKS];
-    const Packet *from[ASKS], *at = packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source() / SPAN * SPAN + pair % CLOSE;
+  // Where blocks mix for themselves. The same sums, but of this lane's row and sources of B; and for the lanes that have units here.
+  DEV void take_scores(float (&s)[ROUNDS][3], int g) {
+    u32 p[ROUNDS * ASKS][4] = {}, numbers[ROUNDS * ASKS];
+    const Packet *from[ROUNDS * ASKS];
     begin(-1, g);
 #pragma unroll
-    for (int i = 0; i < ASKS; i++) { from[i] = at + CLOSE * i; numbers[i] = asks(g) ? turn[g] : 0u; }
+    for (int r = 0; r < ROUNDS; r++) {
+      const Packet *at = packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source(r) / SPAN * SPAN + pair % CLOSE;
+#pragma unroll
+      for (int i = 0; i < ASKS; i++) { from[ASKS * r + i] = at + CLOSE * i; numbers[ASKS * r + i] = asks(r, g) ? turn[g] : 0u; }
+    }
     collect<false>(p, from, numbers);
 #pragma unroll
-    for (int k = 0; k < 3; k++) {
-      s[k] = 0.f;
+    for (int k = 0; k < 3; k++)
 #pragma unroll
-      for (int i = 0; i < ASKS; i++) s[k] += number(p[i][k]);
+      for (int r = 0; r < ROUNDS; r++) {
+        s[r][k] = 0.f;
 #pragma unroll
-      for (int bits = CLOSE / 2; bits; bits /= 2) s[k] += from_other(s[k], bits);
-    }
+        for (int i = 0; i < ASKS; i++) s[r][k] += number(p[ASKS * r + i][k]);
+#pragma unroll
+        for (int bits = CLOSE / 2; bits; bits /= 2) s[r][k] += from_other(s[r][k], bits);
+      }
   }
   template <class F> DEV void take_mixed(const Element *x, i64 x_row, u32, int g, F coefficients_of) {
-    u32 w[8][2];
-    float s[3], c[3];
-    get_words(w, x + (asks(g) ? first + 8 * g + row : 0) * x_row, g);
+    Words w;
+    float s[ROUNDS][3], c[3];
+    get_words(w, x + (asks(0, g) ? first + 8 * g + row : 0) * x_row, g);
     take_scores(s, g);
-    coefficients_of(c, s, 0);
-    mix(c, w, g);
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+      coefficients_of(c, s[r], 0);
+#pragma unroll
+      for (int i = 16 * r; i < 16 * r + 16; i++) v[i / SIZE][i % SIZE] = mixed(c, kept[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
+    }
   }
   DEV void tell_all() const {}
   DEV void fetch_units(const Element *, int) const {}
   DEV void units_here() const {}
-  // The words of this lane's source, of a row that begins here.
-  DEV void get_words(u32 (&w)[8][2], const Element *line, int g) const {
+  // The words of this lane's sources, of a row that begins here.
+  DEV void get_words(Words &w, const Element *line, int g) const {
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < 4 * ROUNDS; j++) {
       float four[4] = {};
-      if (asks(g)) get_global(four, (const float *)(line + UNITS * source() + 8 * j));  // two loads share 32 bytes: they are kept nearby
+      if (asks(j / 4, g)) get_global(four, (const float *)(line + UNITS * source(j / 4) + 16 / SIZE * (j % 4)));  // two loads share 32 bytes: they are kept nearby
 #pragma unroll
-      for (int i = 0; i < 4; i++) w[2 * j + i / 2][i % 2] = bits(four[i]);
+      for (int i = 0; i < 4; i++) w[(4 * j + i) / SIZE][(4 * j + i) % SIZE] = bits(four[i]);
     }
   }
-  // B = of[0] h + x (of[1] + of[2] h).
-  DEV void mix(const float (&of)[3], const u32 (&x)[8][2], int g) {
+  // of[0] h + x (of[1] + of[2] h)
+  DEV u32 mixed(const float (&of)[3], u32 h, u32 x) const {
+#if FORMAT == 2
+    return bits(number(x) * (of[2] * number(h) + of[1]) + of[0] * number(h));
+#else
     const u32 a = to_pair(of[0], of[0]), b = to_pair(of[1], of[1]), c = to_pair(of[2], of[2]);
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-      const u32 h = kept[g][i / 2][i % 2];
-      v[i / 2][i % 2] = fma_pairs<TYPE>(x[i / 2][i % 2], fma_pairs<TYPE>(c, h, b), fma_pairs<TYPE>(a, h, 0u));
-    }
+    return fma_pairs<TYPE>(x, fma_pairs<TYPE>(c, h, b), fma_pairs<TYPE>(a, h, 0u));
+#endif
   }
 };
