@@ -19,7 +19,7 @@ typedef long long i64;
 constexpr int BF16 = 0, FP16 = 1, FP32 = 2;
 
 namespace gpu {
-constexpr int STACK = 1 << 16, MOST = 256, CLOSE = 32;  // bytes of a fiber's stack, warps and blocks of a cluster
+constexpr int STACK = 1 << 16, MOST = 512, CLOSE = 64;  // bytes of a fiber's stack, warps and blocks of a cluster
 struct Barrier { int waiting = 0, round = 0; };
 struct Copy { u32 to; const void *from; int n; };
 struct Fiber {
@@ -119,6 +119,7 @@ inline const char *run(int grid, int threads, int shared, int seed, int cluster)
   error = nullptr;
   blocks = grid; gpu::threads = threads; room = shared + 1024;  // between two blocks lies what is nobody's
   const int all = cluster * threads;
+  if (cluster > CLOSE || all > 32 * MOST) return "the emulation has no room for so many blocks";
   for (block = 0; block < grid && !error; block += cluster) {
     memory.assign(cluster * room, 0xff);
     for (auto &b : whole) b = Barrier();

@@ -18,6 +18,7 @@ constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int SOON = 0, SOON_BACK = 0;                          // no registers are left for weights in shared memory
 constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
+constexpr bool LONG_SUMS = false;                               // a warp's part of a product is so short that its terms need not be kept apart
 constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
 
 struct Block : Units {

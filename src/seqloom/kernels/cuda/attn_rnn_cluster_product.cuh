@@ -66,9 +66,10 @@ template <int IN_SHARED, int SOON> DEV void product(Sums &c, const Weight<IN_SHA
       u32 x[2], y[2];  // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it
       float sum[4] = {};
       split(x[0], y[0], v[at][2 * i], true); split(x[1], y[1], v[at][2 * i + 1], true);
+      float (&rest)[4] = LONG_SUMS ? sum : other[tall];
+      mma_tf32(rest, small[0], small[1], small[2], small[3], x[0], x[1]);
+      mma_tf32(rest, big[0], big[1], big[2], big[3], y[0], y[1]);
       mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
-      mma_tf32(other[tall], small[0], small[1], small[2], small[3], x[0], x[1]);
-      mma_tf32(other[tall], big[0], big[1], big[2], big[3], y[0], y[1]);
 #pragma unroll
       for (int j = 0; j < 4; j++) c[tall][j] += sum[j];
 #else

@@ -16,6 +16,7 @@ constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (
 constexpr int SOON = TYPE == FP32 || TEAMS > 1 ? 0 : 12, SOON_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;  // tiles of a weight in shared memory that there are registers for while blocks wait
 constexpr int CROWD = 9;                                        // rows that would be in each other's way if all of them asked all the time
 constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
+constexpr bool LONG_SUMS = TYPE == FP32;                        // of 128 units to a warp: a chain of products that wait for each other is cut in pieces
 constexpr bool SPREADS = TYPE == FP32;                          // squares are taken from a mean
 // Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
 constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
