@@ -1,4 +1,4 @@
-"""AttnRNN's kernels on a GPU by the profiler's clock: python benchmarks/kernel_times.py [--json FILE].
+"""AttnRNN's and GRU's kernels on a GPU by the profiler's clock: python benchmarks/kernel_times.py [--json FILE].
 
 Microseconds a step of the forward and of the reverse kernel, one layer: how two texts of a kernel, or
 two kernels, are compared.
@@ -16,12 +16,24 @@ from torch.profiler import ProfilerActivity, profile
 import seqloom
 
 LENGTH = 512
-# kernel, type: hidden sizes and rows
+# cell, kernel, type: hidden sizes and rows
 SHAPES = {
-    ("cluster", "bfloat16"): [(256, 16), (256, 64), (256, 256), (512, 16), (512, 64), (512, 256), (768, 16)],
-    ("grid", "bfloat16"): [(512, 64), (768, 16), (768, 64), (1024, 1), (1024, 16), (1024, 32), (1024, 64)],
-    ("cluster", "float32"): [(512, 1), (512, 16), (512, 64)],
-    ("grid", "float32"): [(512, 1), (512, 16), (512, 64), (1024, 1), (1024, 16), (1024, 64)],
+    ("attn_rnn", "cluster", "bfloat16"): [
+        (256, 16),
+        (256, 64),
+        (256, 256),
+        (512, 16),
+        (512, 64),
+        (512, 256),
+        (768, 16),
+    ],
+    ("attn_rnn", "grid", "bfloat16"): [(512, 64), (768, 16), (768, 64), (1024, 1), (1024, 16), (1024, 32), (1024, 64)],
+    ("attn_rnn", "cluster", "float32"): [(512, 1), (512, 16), (512, 64)],
+    ("attn_rnn", "grid", "float32"): [(512, 1), (512, 16), (512, 64), (1024, 1), (1024, 16), (1024, 64)],
+    ("gru", "cuda", "bfloat16"): [(512, 16), (512, 64), (768, 16), (1024, 1), (1024, 16), (1024, 64)],
+    ("gru", "grid", "bfloat16"): [(512, 16), (512, 64), (768, 16), (1024, 1), (1024, 16), (1024, 64)],
+    ("ln_gru", "grid", "bfloat16"): [(1024, 16), (1024, 64)],
+    ("lstm", "grid", "bfloat16"): [(1024, 16), (1024, 64)],
 }
 
 
@@ -33,19 +45,23 @@ def main() -> None:
     keep(given.json, shlex.join(["python", "benchmarks/kernel_times.py", *sys.argv[1:]]), length=LENGTH, rows=rows)
 
 
-def measure(tier: str, dtype: str, hidden: int, batch: int) -> dict[str, object]:
+def measure(cell: str, tier: str, dtype: str, hidden: int, batch: int) -> dict[str, object]:
     torch.manual_seed(0)
     how = {"batch_first": True, "kernel": tier, "device": "cuda", "dtype": getattr(torch, dtype)}
-    layer = seqloom.AttnRNN(hidden, hidden, **how)
+    layer = seqloom.Recurrent(cell, hidden, hidden, **how)
     x = torch.randn(batch, LENGTH, hidden, device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
     layer(x)[0].sum().backward()  # compiled
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(2):
             layer(x)[0].sum().backward()
         torch.cuda.synchronize()
-    row: dict[str, object] = {"tier": tier, "dtype": dtype, "hidden": hidden, "batch": batch}
+    row: dict[str, object] = {"cell": cell, "kernel": tier, "dtype": dtype, "hidden": hidden, "batch": batch}
     for name in ("forward", "reverse"):
-        spent = sum(e.self_device_time_total for e in seen.key_averages() if f"cluster_{name}" in e.key)
+        spent = sum(
+            e.self_device_time_total
+            for e in seen.key_averages()
+            if f"cluster_{name}" in e.key or f"gated_{name}" in e.key
+        )
         row[f"{name}_us_per_step"] = round(spent / 2 / LENGTH, 3)
     print(*(f"{key} {value}" for key, value in row.items()), flush=True)
     return row

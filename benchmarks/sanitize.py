@@ -26,6 +26,7 @@ CASES = [
     ("attn_rnn", "attn_rnn_row", FP32, 64, 5),
     ("attn_rnn", "attn_rnn_row", FP32, 128, 140),
     ("attn_rnn", "attn_rnn_graph", FP32, 40, 9),
+    *((cell, f"{cell}_grid", BF16, 80, 9) for cell in ("gru", "ln_gru", "lstm", "ln_lstm")),
     *((cell, f"{cell}_cuda", dtype, 80, 9) for cell in ("gru", "ln_gru", "lstm", "ln_lstm") for dtype in (BF16, FP16)),
 ]
 

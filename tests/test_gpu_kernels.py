@@ -42,9 +42,24 @@ def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(dtype, slots):
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("backend", ["cuda", "grid"])
 @pytest.mark.parametrize("cell", GATED)
-def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, dtype):
-    check_kernel(f"{cell}_cuda", cell, dtype, "cuda")
+def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, backend, dtype):
+    check_kernel(f"{cell}_{backend}", cell, dtype, "cuda")
+
+
+@pytest.mark.parametrize(("name", "batch"), [("gru", 40), ("lstm", 9), ("ln_lstm", 70)])
+def test_a_gated_grid_is_as_right_as_clusters_at_full_size(name, batch):
+    found = []
+    for way in ("grid", "cuda"):
+        torch.manual_seed(0)
+        how = {"batch_first": True, "kernel": way, "device": "cuda", "dtype": BF16}
+        layer, x = seqloom.Recurrent(name, 1024, 1024, **how), torch.randn(batch, 20, 1024, device="cuda", dtype=BF16)
+        y, _ = layer(x, lengths=torch.arange(batch, device="cuda") % 21)
+        y.float().square().sum().backward()
+        found.append([y.detach().float(), *(p.grad.float() for p in layer.parameters())])
+    for grid, cluster in zip(*found, strict=True):
+        assert (grid - cluster).norm() <= 0.01 * cluster.norm()
 
 
 def type_of(kernel):

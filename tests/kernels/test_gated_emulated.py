@@ -69,10 +69,10 @@ def everything(run, cell, job):
     return {name: t.detach().double() for name, t in found.items() if t is not None}
 
 
-def worst(name, cell, job, dtype):
+def worst(name, cell, job, dtype, backend="cuda"):
     """How many times as far from float64 as the loop in the same type, and of what."""
     low = copy.deepcopy(cell).to(dtype)
-    found, loop = (everything(run, low, job) for run in (kernel.load(f"{name}_cuda").run, any_loop.run))
+    found, loop = (everything(run, low, job) for run in (kernel.load(f"{name}_{backend}").run, any_loop.run))
     true = everything(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64))
     ratios = {}
     for part, exact in true.items():
@@ -163,9 +163,8 @@ def test_a_second_derivative_is_the_loops(name):
 
 
 FAULTS = {
-    "no barrier between the parts": ("b.put_parts(c);\n    wait_block();\n    if (b.works) {\n#pragma",
-                                     "b.put_parts(c);\n    if (b.works) {\n#pragma"),
-    "the state taken before it came": ("b.take(t);", ""),
+    "no barrier between the parts": ("products(W, t, b, [] {});\n    wait_block();", "products(W, t, b, [] {});"),
+    "the state taken before it came": ("b.take(i);", ""),
     "sent after the last step": ("if (t + 1 < end) show(t + 1, later.anew);", "show(t + 1, later.anew);"),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
     "sums not expected": ("if constexpr (NORM) expect(barrier(OF_SUMS), SUMS);", ""),

@@ -160,7 +160,7 @@ def code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
 
 def files(tier: str, name: str) -> tuple[str, ...]:
     """The text, where blocks share the units through what <tier>.cuh says."""
-    own = (*(["attn_rnn_grid_post"] if tier == "grid" else []), f"attn_rnn_{tier}", f"attn_rnn_{tier}_tiles")
+    own = (*(["packets", "attn_rnn_grid_post"] if tier == "grid" else []), f"attn_rnn_{tier}", f"attn_rnn_{tier}_tiles")
     parts = (
         "device",
         "pairs",

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from seqloom.kernels import _cuda
 from seqloom.kernels._cuda import record
-from seqloom.kernels._gated_code import Setting, code_for
+from seqloom.kernels._gated_code import Setting
+from seqloom.kernels._gated_grid import as_taken, code_for
 
 CHUNK = 1 << 23  # numbers in one of a chunk's planes
 PIECE = 256  # rows that are summed in one go
@@ -37,7 +38,7 @@ def go_back(setting: Setting, given: dict[str, Any], dlast: Sequence[Tensor]) ->
     kind, H, x, weight = setting.kind, setting.hidden, given["x"], given["weight"]
     B, T, wide = x.shape
     steps = min(T, max(1, CHUNK // (B * H)))
-    dx, turned = torch.empty_like(x), tiles(weight.view(kind.gates, H, H).transpose(1, 2))
+    dx, turned = torch.empty_like(x), as_taken(setting, weight.view(kind.gates, H, H).transpose(1, 2))
     seen, u, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide), x.new_empty(B * steps, wide)
     ds = [d.to(torch.float32, memory_format=torch.contiguous_format, copy=True) for d in dlast]
     dstart = [None if given[f"start_{i}"] is None else torch.zeros_like(given["first_0"]) for i in range(kind.states)]
@@ -62,12 +63,6 @@ def go_back(setting: Setting, given: dict[str, Any], dlast: Sequence[Tensor]) ->
     dbias = None if given["bias"] is None else added["dbias"]
     own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in own), *ds, *dstart]
-
-
-def tiles(w: Tensor) -> Tensor:
-    """(gates, H, H) as lanes take tiles of 16 x 16 of it: 16 bytes each, the A of mma.m16n8k16."""
-    gates, n = w.shape[0], w.shape[1] // 16
-    return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
 
 
 def _before(seen: Tensor, given: dict[str, Any], begin: int) -> None:

@@ -18,7 +18,7 @@ REGISTERS = {8: 128, 12: 96, 16: 64}  # a thread's for weights, by warps
 RING = 64  # tiles on their way from the cache to a block
 LARGEST = 1024  # hidden size
 PARTS = ("device.cuh", "pairs.cuh", "cluster.cuh", "gated_math.cuh")
-SHARED_PARTS = ("gated.cuh", "gated_product.cuh")
+SHARED_PARTS = ("gated.cuh", "gated_product.cuh", "gated_units.cuh")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Setting:
     mask: bool
     keep: bool
     reset: bool
+    grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
 
     @property
     def macros(self) -> tuple[tuple[str, int], ...]:

@@ -19,8 +19,9 @@ from seqloom.cell import Cell, State
 from seqloom.job import Job
 from seqloom.kernels import _cuda, any_loop
 from seqloom.kernels._cuda import record
-from seqloom.kernels._gated_back import go_back, tiles
-from seqloom.kernels._gated_code import LARGEST, MULTIPLE, TYPES, Kind, Setting, code_for
+from seqloom.kernels._gated_back import go_back
+from seqloom.kernels._gated_code import LARGEST, MULTIPLE, TYPES, Kind, Setting
+from seqloom.kernels._gated_grid import as_taken, code_for
 from seqloom.kernels._transforms import transformed
 from seqloom.precision import autocast_dtype
 from seqloom.weights import bound
@@ -41,7 +42,7 @@ Forward = record(
 )
 
 
-def why_not(kind: Kind, cell: Cell, job: Job) -> str | None:
+def why_not(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
     if not job.x.is_cuda:
         return "it is for CUDA tensors"
@@ -56,7 +57,7 @@ def why_not(kind: Kind, cell: Cell, job: Job) -> str | None:
     reason = transformed() or _cuda.why_not(job.x.device)
     if reason is not None:
         return reason
-    how = Setting(kind, H, dtype, job.mask is not None, bool(job.keep), job.reset is not None)
+    how = Setting(kind, H, dtype, job.mask is not None, bool(job.keep), job.reset is not None, grid)
     kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
     return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
 
@@ -71,10 +72,10 @@ def not_unasked(cell: Cell, job: Job) -> str | None:
     return f"torch's own is faster above {WIDE} units and {MANY} rows" if H > WIDE and len(job.x) > MANY else None
 
 
-def run(kind: Kind, cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> tuple[Tensor, State]:
     dtype, w = autocast_dtype(job.x.device.type) or job.x.dtype, cell.own()
     start = cell.start(job.x) if job.reset is not None else (None,) * kind.states
-    how = Setting(kind, cell.hidden_size, dtype, job.mask is not None, bool(job.keep), job.reset is not None)
+    how = Setting(kind, cell.hidden_size, dtype, job.mask is not None, bool(job.keep), job.reset is not None, grid)
     asked = {
         "lengths": None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
         "reset": None if job.reset is None else job.reset.contiguous(),
@@ -111,7 +112,9 @@ class _Scan(torch.autograd.Function):
         spread = x.new_empty(B, T, norms, 2, dtype=torch.float32) if train and norms else None
         last = [torch.empty_like(s) for s in first]
         known = named(own, first, start) | plan.asked | {"x": x, "y": y, "c": c, "spread": spread, "B": B, "T": T}
-        known |= {f"last_{i}": s for i, s in enumerate(last)} | {"weight": tiles(own[0].view(kind.gates, H, H))}
+        known |= {f"last_{i}": s for i, s in enumerate(last)} | {
+            "weight": as_taken(plan.setting, own[0].view(kind.gates, H, H))
+        }
         code_for(plan.setting, "forward", B, x.device).start(_cuda.pointers(Forward, known), B, x.device)
         ctx.plan = plan
         ctx.save_for_backward(x, y, c, spread, *given)

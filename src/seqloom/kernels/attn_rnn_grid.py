@@ -9,7 +9,6 @@ What is computed is what attn_rnn_cluster computes, and so is the backward.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan, _cuda
+from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan
 from seqloom.kernels._attn_rnn_blocks import TYPES, Setting, setting
 from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
 from seqloom.kernels._attn_rnn_cluster_code import files, tf32
-from seqloom.kernels._cuda import Code, record
+from seqloom.kernels._grid import GridCode, groups
 from seqloom.precision import autocast_dtype
 
 LARGEST, MULTIPLE = 1024, 16  # the hidden size, and of what it is a multiple
@@ -43,9 +42,8 @@ def why_not(cell: Any, job: Job) -> str | None:
     flags = (job.mask is not None, bool(job.keep), job.reset is not None)
     dtype = autocast_dtype("cuda") or job.x.dtype
     how = setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
-    index = torch.cuda.current_device() if job.x.device.index is None else job.x.device.index
     kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
-    return next((reason for kernel in kernels if (reason := _why_not(kernel, index)) is not None), None)
+    return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
 
 
 def not_unasked(_: Any, job: Job) -> str | None:
@@ -56,37 +54,6 @@ def not_unasked(_: Any, job: Job) -> str | None:
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_TIER, cell, job)
-
-
-@dataclass(frozen=True)
-class GridCode(Code):
-    """A kernel whose blocks all run at the same time."""
-
-    cluster: int  # blocks of a group
-    rows: int  # of the batch that a group carries
-    packets: int  # to a row
-
-    def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """With all groups that the GPU has room for, in turns: fewer rows each, less to send."""
-        room = groups(self.cluster, device)
-        for begin in range(0, B, self.rows * room):
-            each = min(self.rows, -(-(B - begin) // room))
-            count = min(room, -(-(B - begin) // each))
-            packets = torch.zeros(count * self.rows * self.packets, 4, dtype=torch.int32, device=device)
-            told = _exchanged(type(arguments))(arguments, packets.data_ptr(), begin, each)
-            self.launch(told, self.cluster * count, device)
-
-    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
-        _cuda._ask(
-            "cuLaunchCooperativeKernel", kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters
-        )
-
-
-def groups(blocks: int, device: torch.device) -> int:
-    """How many of so many blocks run at the same time, a block to a multiprocessor."""
-    return max(1, _cuda.multiprocessors(device) // blocks)
 
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> GridCode:
@@ -106,29 +73,6 @@ def code(setting: Setting, name: str, rows: int, tf32: bool = False) -> GridCode
     weights = KEPT * units * LARGEST * size + 256 * size * WARPS * spare
     told = f"attn_rnn_cluster_{name}", files("grid", name), (*setting._macros, *sizes.items())
     return GridCode(*told, 32 * WARPS, 2 * 4 * WARPS * rows * (units + 4) + weights, blocks, rows, PACKETS[size])
-
-
-@cache
-def _exchanged(kind: type[ctypes.Structure]) -> type[ctypes.Structure]:
-    return record("Exchanged", [("given", kind), "packets", ("begin", ctypes.c_int), ("each", ctypes.c_int)])
-
-
-@cache
-def _why_not(code: GridCode, index: int) -> str | None:
-    gpu: Any = torch.cuda.get_device_properties(index)  # torch types fewer of them than it has
-    if gpu.multi_processor_count < code.cluster:
-        return f"it needs a GPU of {code.cluster} multiprocessors, {gpu.name} has {gpu.multi_processor_count}"
-    if gpu.shared_memory_per_block_optin < code.shared:
-        room = gpu.shared_memory_per_block_optin >> 10
-        return f"it needs {code.shared >> 10} KB of shared memory to a block, {gpu.name} has {room}"
-    try:
-        with torch.cuda.device(index):
-            kernel, count = code._loaded.setdefault(index, _cuda._load(code, index)), ctypes.c_int()
-            told = ctypes.byref(count), kernel, code.threads, ctypes.c_size_t(code.shared)
-            _cuda._ask("cuOccupancyMaxActiveBlocksPerMultiprocessor", *told)
-    except RuntimeError as error:
-        return f"it cannot be built or loaded: {error}"
-    return None if count.value else f"{gpu.name} has no room for a block"
 
 
 class _Chunk(Chunk):

@@ -15,7 +15,7 @@ struct Block : Post {
       from[k] = inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k % PACKETS) * SOURCES + 4 * (k / PACKETS);
       numbers[k] = asks(k / PACKETS, g) ? turn[g] : 0u;
     }
-    collect<true>(p, from, numbers);
+    collect<true>(p, from, numbers, rows, row);
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
 #pragma unroll
@@ -121,7 +121,7 @@ struct Block : Post {
         numbers[j * FAR + i] = sent ? next() : 0u;
       }
     }
-    collect<false>(v, from, numbers);
+    collect<false>(v, from, numbers, rows, row);
 #pragma unroll
     for (int k = 0; k < 3; k++)
 #pragma unroll
@@ -147,7 +147,7 @@ struct Block : Post {
 #pragma unroll
       for (int i = 0; i < ASKS; i++) { from[ASKS * r + i] = at + CLOSE * i; numbers[ASKS * r + i] = asks(r, g) ? turn[g] : 0u; }
     }
-    collect<false>(p, from, numbers);
+    collect<false>(p, from, numbers, rows, row);
 #pragma unroll
     for (int k = 0; k < 3; k++)
 #pragma unroll

@@ -14,7 +14,6 @@ constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTE
 constexpr int GROUP = 3 * MESSAGE + SCORES;                     // all of them
 constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
 constexpr int SOON = TYPE == FP32 || TEAMS > 1 ? 0 : 12, SOON_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;  // tiles of a weight in shared memory that there are registers for while blocks wait
-constexpr int CROWD = 9;                                        // rows that would be in each other's way if all of them asked all the time
 constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
 constexpr bool LONG_SUMS = TYPE == FP32;                        // of 128 units to a warp: a chain of products that wait for each other is cut in pieces
 constexpr bool SPREADS = TYPE == FP32;                          // squares are taken from a mean
@@ -48,21 +47,6 @@ struct Post : Units {
   DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }  // the block whose words this lane takes
 
   DEV bool asks(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }  // whether there is such a block, and a row of a team's
-  // Until packets with these numbers have come to all lanes, all asked for at once, and then those that are missing; 0: nothing will
-  // come. If all asked all the time, those that send would wait for them: until a first one is there, one row asks for its first.
-  template <bool MANY, int N> DEV void collect(u32 (&p)[N][4], const Packet *const (&from)[N], const u32 (&numbers)[N]) const {
-    bool all = true, missing = true;
-#pragma unroll 1
-    for (int i = 0; any_lane(missing); i++) {
-      if (i == PATIENCE) give_up();
-#pragma unroll
-      for (int k = 0; k < N; k++) if (p[k][3] != numbers[k] && (all || (k == 0 && row == 0))) get_packet(p[k], from[k]);
-      missing = false;
-#pragma unroll
-      for (int k = 0; k < N; k++) missing |= p[k][3] != numbers[k];
-      all = !MANY || rows < CROWD || any_lane(numbers[0] && p[0][3] == numbers[0]);
-    }
-  }
   DEV void begin(int message, int g) {
     turn[g]++;
     taken = message;

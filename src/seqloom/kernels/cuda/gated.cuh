@@ -31,19 +31,22 @@ static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &
 
 struct Block {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
+  int first, each;         // the first row of this cluster's, and how many it may have
   int column, span, unit;  // this warp's row of the batch and part of the units, this lane's first unit
   bool works, there;       // whether this warp has a row, and this lane units
   u32 memory;
-  DEV Block() {
+  template <class Args> DEV Block(const Args &) {
     thread = ::thread();
     memory = shared_memory();
     lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
     rank = block() % CLUSTER; base = rank * UNITS;
+    each = ROWS; first = ROWS * (block() / CLUSTER);
     tile = warp % EACH; slice = warp / EACH;
     works = warp < ROWS * SPANS; column = warp % ROWS; span = works ? warp / ROWS : 0;
     there = works && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
     unit = there ? base + 64 * span + 2 * lane : base;
   }
+  DEV bool leads() const { return rank == 0 && span == 0 && lane == 0; }  // one lane of a row
   DEV u32 barrier(int which) const { return memory + AT_BARRIERS + 8 * which; }
 
   // Zeros where no unit is, barriers, and every block at this point.

@@ -21,8 +21,8 @@ struct Taken {
 };
 
 CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
-  const Block b;
-  const int begin = ROWS * (block() / CLUSTER), row = begin + b.column;
+  const Block b(a);
+  const int row = b.first + b.column;
   const bool there = b.there && row < a.B;
   const Weights W(a.weight, b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], s[2][STATES], mask[2];
@@ -37,8 +37,8 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     if constexpr (MASK) mask[e] = there ? get_one(a.mask + at + e) : 0.f;
   }
   int length, end;
-  lengths_of(length, end, a.lengths, a.B, a.T, begin, b);
-  const bool tells = a.spread && there && b.rank == 0 && b.span == 0 && b.lane == 0;
+  lengths_of(length, end, a.lengths, a.B, a.T, b);
+  const bool tells = a.spread && there && b.leads();
   auto fetch = [&](Taken &v, int t) {  // two steps before it is needed
     v = {};
     if (there && t < length) {
@@ -68,13 +68,9 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     b.share(all, t);
   };
   auto go = [&](Taken &v, const Taken &later, int t) {
-    float c[MADE][NTILES][4], x[2][GATES], u[2][GATES], keep[2][STATES];
+    float x[2][GATES], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
-    u32 ring[RING ? RING : 1][4];
-    W.begin(ring);
-    b.take(t);
-    product(c, W, ring, t, b);
-    b.put_parts(c);
+    products(W, t, b, [] {});
     wait_block();
     if (b.works) {
 #pragma unroll

@@ -90,20 +90,13 @@ DEV void product(float (&c)[MADE][NTILES][4], const Weights &W, u32 (&ring)[RING
       to = BACK && gate ? to + sum[gate][j / 4][j % 4] : sum[gate][j / 4][j % 4];
     }
 }
-// Two numbers of this lane's units of each of N planes; zeros where there are none.
-template <int N> DEV void load_units(float (&v)[2][N], const Element *from, int unit, bool there) {
-#pragma unroll
-  for (int k = 0; k < N; k++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) v[e][k] = there && from ? get_one(from + k * H + unit + e) : 0.f;
-}
-// Steps of this warp's row, and of the longest of the cluster's.
-DEV void lengths_of(int &length, int &end, const i64 *lengths, int B, int T, int first, const Block &b) {
-  length = end = 0;
-  for (int i = 0; i < ROWS; i++)
-    if (first + i < B) {
-      const int n = lengths ? (int)lengths[first + i] : T;
-      end = n > end ? n : end;
-      if (b.works && i == b.column) length = n;
-    }
+// The products of step i, their parts in shared memory; `meanwhile` runs in their time.
+template <class F> DEV void products(const Weights &W, int i, const Block &b, F meanwhile) {
+  float c[MADE][NTILES][4];
+  u32 ring[RING ? RING : 1][4];
+  W.begin(ring);
+  b.take(i);
+  product(c, W, ring, i, b);
+  meanwhile();
+  b.put_parts(c);
 }

@@ -31,8 +31,8 @@ struct Known {
 };
 
 CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
-  const Block b;
-  const int begin = ROWS * (block() / CLUSTER), row = begin + b.column;
+  const Block b(a);
+  const int row = b.first + b.column;
   const bool there = b.there && row < a.B;
   const Weights W(a.weight, b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], mask[2];
@@ -47,7 +47,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     if constexpr (MASK) mask[e] = there ? get_one(a.mask + at + e) : 0.f;
   }
   int length, end;
-  lengths_of(length, end, a.lengths, a.B, a.T, begin, b);
+  lengths_of(length, end, a.lengths, a.B, a.T, b);
   const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;  // where its steps begin
   auto fetch = [&](Taken &v, int t) {  // two steps before it is needed
     const i64 i = whole + t, j = piece + t;
@@ -123,7 +123,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const int i = top - t;
-    float c[MADE][NTILES][4], acc[2][STATES];
+    float acc[2][STATES];
     const bool anew = n.anew;
     b.expect_all(i);
     if (b.works) {
@@ -190,12 +190,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         }
     }
     if (CLUSTER > 1 && b.works) go_on(t);
-    u32 ring[RING ? RING : 1][4];
-    W.begin(ring);
-    b.take(i);
-    product(c, W, ring, i, b);
-    if (CLUSTER == 1 && b.works) go_on(t);  // in the time of a product; above, of a message
-    b.put_parts(c);
+    products(W, i, b, [&] { if (CLUSTER == 1 && b.works) go_on(t); });  // in the time of a product; above, of a message
     wait_block();
     if (b.works) {
       float through[2][MADE];

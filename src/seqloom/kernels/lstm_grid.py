@@ -1,0 +1,21 @@
+"""LSTM on a large NVIDIA GPU: on groups of blocks anywhere on it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from seqloom.cell import Cell, State
+from seqloom.job import Job
+from seqloom.kernels import _gated_grid, _gated_scan
+from seqloom.kernels.lstm_cuda import KIND
+
+MULTIPLE = 16  # of which the hidden size is one
+not_unasked = _gated_grid.not_unasked
+
+
+def why_not(cell: Cell, job: Job) -> str | None:
+    return _gated_scan.why_not(KIND, cell, job, grid=True)
+
+
+def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+    return _gated_scan.run(KIND, cell, job, grid=True)

@@ -1,0 +1,78 @@
+"""GRU and LSTM on blocks that talk through packets, the kernels' own text on the CPU: against float64, and faults."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
+
+from seqloom.kernels import _cuda, _gated_back, _gated_grid
+from seqloom.kernels._gated_code import SHARED, Setting
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+import emulator
+
+pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 8)  # few, or a group would have one row
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_block_has_room_for_its_weights(monkeypatch, kind):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+    how = Setting(kind, 1024, BF16, False, False, False, grid=True)
+    for name in ("forward", "reverse"):
+        found = [_gated_grid.code_for(how, name, B, torch.device("cpu")) for B in (32, 33)]
+        assert [(code.rows, code.cluster, code.threads) for code in found] == [(8, 32, 256), (16, 32, 256)]
+        for code in found:
+            held = kind.gates * 16 - dict(code.settings)["KEPT"]
+            assert SHARED / 2 < code.shared <= SHARED and 0 <= held <= 28
+
+
+SHAPES = [
+    ("gru", 96, BF16, 3, 4, ""),  # three blocks
+    ("gru", 144, FP16, 3, 3, ALL),  # five, so that a second warp has one, and the last half full
+    ("ln_gru", 80, BF16, 3, 3, ALL),
+    ("lstm", 64, FP16, 3, 3, ALL),
+    ("ln_lstm", 144, BF16, 2, 3, "lengths keep"),
+]
+
+
+@pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
+def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
+    cell = cell_of(name, 24, H)
+    assert worst(name, cell, job_of(cell, B, T, dtype, wishes), dtype, "grid")[0] < 2
+
+
+@pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
+def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)
+    monkeypatch.setattr(_gated_back, "CHUNK", B * 48 * 2)
+    cell = cell_of(name, 24, 48)
+    assert worst(name, cell, job_of(cell, B, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
+
+
+FAULTS = {
+    "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
+    "a number that stays": ("bits(c), i + 1);", "bits(c), 1);"),
+    "parts of sums that are written over": ("meanwhile(); wait_block();", "meanwhile();"),
+    "another block's units": ("c = UNITS * b.source() + 4 * k", "c = UNITS * b.source() + 4 * (k ^ 1)"),
+    "sums of one block": ("from[j] = sent ? at + other * PIECES", "from[j] = sent ? at + rank * PIECES"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    name = "ln_gru" if "sums of one" in fault else "gru"
+    cell = cell_of(name, 24, 160)
+    try:
+        ratio, _ = worst(name, cell, job_of(cell, 3, 4, BF16), BF16, "grid")
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2
