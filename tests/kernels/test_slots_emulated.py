@@ -12,7 +12,7 @@ from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, in_type, job_of
 from test_cuda_emulated import everything as found_by
 
 from seqloom import kernel
-from seqloom.kernels import _cuda, any_loop, attn_rnn_cuda, attn_rnn_slots
+from seqloom.kernels import _attn_rnn_parts, _cuda, any_loop, attn_rnn_cuda, attn_rnn_slots
 
 sys.path.insert(0, str(Path(__file__).parent / "emulation"))
 import emulator
@@ -61,3 +61,77 @@ SHAPES = [
 def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, slots=slots, **settings)
     assert worst(cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
+def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
+    monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 48)
+    H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
+    cell = cell_of(H, heads, slots=slots, **settings)
+    job = replace(slots_job(cell, B, T, dtype, **asked), lengths=torch.tensor([6, 1, 0]))
+    assert worst(cell, job, dtype)[0] < 2
+
+
+def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
+    H, heads, slots, dtype, _, T, asked, settings = SHAPES[2]
+    cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
+    job = replace(slots_job(cell, 2, T, dtype, **asked), lengths=torch.tensor([T, 2]))
+    weigh = torch.randn(2, T, H).double(), torch.randn(2, slots, H).double()
+    lost = job.x.clone()
+    lost[0], lost[1, 2:] = torch.nan, torch.nan
+    found, again = (found_by(attn_rnn_slots.run, cell, replace(job, x=x), weigh) for x in (job.x, lost))
+    assert again["y"][0].isnan().all() and again["dh"][0].isnan().any()
+    for name in ("y", "last", "dh"):
+        assert torch.equal(found[name][1], again[name][1]), name
+    assert torch.equal(found["dx"][T:], again["dx"][T:])
+
+
+def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        _cuda.Code, "launch", lambda *given: (told.append(bool(given[1].kept)), emulator.launch(*given))
+    )
+    H, heads, slots, dtype, B, T, asked, settings = SHAPES[0]
+    cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
+    job = slots_job(cell, B, T, dtype, **asked)
+    y, _ = attn_rnn_slots.run(cell, job)
+    with torch.no_grad():
+        assert torch.equal(attn_rnn_slots.run(cell, job)[0], y)
+    assert told == [True, False]
+
+
+def test_it_says_what_it_does_not_take(monkeypatch):
+    monkeypatch.setattr(_attn_rnn_parts, "why_not", lambda *_, **__: None)
+    sizes = {(64, 1): "2 to 8 slots, not 1", (64, 9): "2 to 8 slots, not 9", (144, 2): "not 144", (24, 2): "not 24"}
+    for (H, slots), reason in sizes.items():
+        cell = cell_of(H, 4, slots=slots)
+        assert reason in attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16))
+    cell = cell_of(128, 4, slots=8)
+    assert attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16)) is None
+
+
+def test_it_waits_to_be_asked(monkeypatch):
+    monkeypatch.setattr(attn_rnn_slots, "why_not", lambda *_: None)
+    cell = cell_of(64, 4, slots=2)
+    job = slots_job(cell, 1, 1, BF16)
+    assert kernel.choose(cell, job, "slots").name == "attn_rnn_slots"
+    assert "nobody has timed it" in dict(kernel.choose(cell, job).passed_over)["attn_rnn_slots"]
+
+
+FAULTS = {
+    "no barrier between the warps of a head": ("wait_head(l);\n      get_scores(s, ", "get_scores(s, "),
+    "the slots of another sequence count": (" == l.row / SLOTS; }", " >= 0; }"),
+    "a gradient of scores is not turned": ("turn(pack<TYPE>(z[0], z[1])));", "pack<TYPE>(z[0], z[1]));"),
+    "no barrier before W_o^T ds": ("    wait_block();\n    float vC[4]", "    float vC[4]"),
+}
+
+
+@pytest.mark.xdist_group("faults of slots")  # they share what they do not change, compiled
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    cell = cell_of(32, 1, slots=3)
+    try:
+        ratio, _ = worst(cell, slots_job(cell, 2, 4, BF16), BF16)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2

@@ -153,17 +153,15 @@ DEV void mix_back(float (&c)[4], const float (&w)[2], const float (&z)[2], const
   mma<TYPE>(c, v[0] & up, v[1] & down, q[0] & up, q[1] & down, turn(pack<TYPE>(w[0], w[1])), turn(pack<TYPE>(z[0], z[1])));
 }
 
-// The sum over the slots of each sequence, at all of its columns.
+// The sum over the slots of each sequence, at all of its columns; spare columns are zeros.
 DEV void total(float (&sum)[4], const float (&v)[4], const Lane &l) {
+  const bool low = 2 * l.pair < SLOTS, high = 2 * l.pair + 1 < SLOTS;  // of the first sequence
 #pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const int column = 2 * l.pair;
+  for (int i = 0; i < 4; i += 2)
     if constexpr (SLOTS == 3) {
-      const float first = across((column < 3 ? v[i] : 0.f) + (column + 1 < 3 ? v[i + 1] : 0.f));
-      const float other = across((column >= 3 && column < 6 ? v[i] : 0.f) + (column + 1 >= 3 && column + 1 < 6 ? v[i + 1] : 0.f));
-      sum[i] = column < 3 ? first : other; sum[i + 1] = column + 1 < 3 ? first : other;
-    } else sum[i] = sum[i + 1] = across((column < LIVE ? v[i] : 0.f) + (column + 1 < LIVE ? v[i + 1] : 0.f));
-  }
+      const float first = across((low ? v[i] : 0.f) + (high ? v[i + 1] : 0.f)), second = across((low ? 0.f : v[i]) + (high ? 0.f : v[i + 1]));
+      sum[i] = low ? first : second; sum[i + 1] = high ? first : second;
+    } else sum[i] = sum[i + 1] = across(v[i] + v[i + 1]);
 }
 // The slots of this lane's two columns, counted through the batch, or -1; their lengths, and what they start with, as C.
 template <class Args> DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float *start, const Args &a, const Lane &l) {

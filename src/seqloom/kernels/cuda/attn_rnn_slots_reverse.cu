@@ -67,20 +67,19 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
   for (int t = last; t >= a.from; t--) {
     const u32 stage = memory + AT_RING + t % RING * STAGE;
     const i64 here = mine + (i64)t * H;
-    u32 v[2], qp[2], hp[2], hxp[2], turned[2], slope_p[2];
-    float h[4], x[4], q[4], g[4], n[4], dnew[4], dn[4], dx[4], dgate[4], acc[4], keep[4];
-    load_common(v, stage + DY * SEQUENCE, l); widen(dnew, v);
-    load_sequence(hp, stage + PAST * SEQUENCE, l); widen(h, hp);
-    load_sequence(v, stage + G * SEQUENCE, l); widen(g, v);
-    load_sequence(v, stage + N_ * SEQUENCE, l); widen(n, v);
-    load_sequence(slope_p, stage + SLOPE * SEQUENCE, l); load_sequence(qp, stage + Q * SEQUENCE, l); load_common(v, stage + X * SEQUENCE, l);
-    widen(x, v); widen(q, qp);
-    if constexpr (KEEP) { load_sequence(v, stage + KEPT * SEQUENCE, l); widen(keep, v); }
+    auto load = [&](float (&to)[4], int stream) {  // again where it is needed, for want of registers
+      u32 p[2];
+      if (stream == DY || stream == X) load_common(p, stage + stream * SEQUENCE, l); else load_sequence(p, stage + stream * SEQUENCE, l);
+      widen(to, p);
+    };
+    u32 v[2], hp[2], turned[2];
+    float h[4], x[4], q[4], n[4], dn[4], dx[4], acc[4], g[4], dnew[4], dgate[4], keep[4];
+    load(dnew, DY); load(h, PAST); load(g, G); load(n, N_); load(q, Q); load(x, X);
+    if constexpr (KEEP) load(keep, KEPT);
     bool anew[2] = {false, false};
     if constexpr (RESET)
 #pragma unroll
       for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)(slot[c] / SLOTS) * a.T + t];
-    fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const float down = t < length[i & 1] ? dnew[i] + dh[i] : 0.f;
@@ -95,11 +94,10 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
     narrow(dgp, dgate); narrow(dnp, dn); narrow(v, dx);
     store_buffer(memory + AT_DG, dgp[0], dgp[1], l);
     if constexpr (NORM) store_buffer(memory + AT_DN, v[0], v[1], l);
+    fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
     Rows w[NEAR], z[NEAR];
-    float both[NEAR][2], hx[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) hx[i] = h[i] * x[i];
-    narrow_finite(hp, h); narrow_finite(hxp, hx);
+    float both[NEAR][2];
+    narrow_finite(hp, h);
     turn_both(turned, hp);
     score(w, q, x, turned, l);
     if constexpr (CROSSED) put_scores(w, memory + AT_SUMS, l);
@@ -115,6 +113,7 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
     if constexpr (NORM) {  // {xhat^T; ones} dx: on its diagonal the sums of xhat dx, and below the sums of dx
       float sums[2][4] = {};
       u32 d[TILES][2];
+      load(n, N_);
       load_buffer(d, memory + AT_DN, l);
 #pragma unroll
       for (int k = 0; k < TILES; k++) {
@@ -131,7 +130,7 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
       }
     }
     float slope[4];
-    widen(slope, slope_p);
+    load(slope, SLOPE);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       ds[i] = (ds[i] + (NORM ? dx[i] : dn[i])) * slope[i];
@@ -150,14 +149,20 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
       put(a.dg + here, dgp, there);
       product<4>(vC, zero, Wo, b);
     }
+    load(x, X); load(h, PAST);
+    narrow_finite(hp, h);
+    turn_both(turned, hp);
     score(z, vC, x, turned, l);
     if constexpr (CROSSED) {
       put_scores(z, memory + AT_SUMS, l);
       wait_head(l);
       get_scores(z, memory + AT_SUMS, l);
     }
-    u32 vp[2];
-    narrow_finite(vp, vC); narrow_finite(qp, q);
+    u32 vp[2], qp[2], hxp[2];
+    float hx[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) hx[i] = h[i] * x[i];
+    narrow_finite(hxp, hx);
 #pragma unroll
     for (int k = 0; k < NEAR; k++) {
       const Rows s = z[k];
@@ -166,6 +171,8 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
     }
     narrow(dqp, dq);
     store_buffer(memory + AT_DQ, dqp[0], dqp[1], l);
+    load(q, Q);
+    narrow_finite(vp, vC); narrow_finite(qp, q);
 #pragma unroll
     for (int k = 0; k < NEAR; k++) {  // nobody waits for these
       mix_back(along, w[k].h, z[k].h, vp, qp, k, l);
