@@ -1,4 +1,4 @@
-"""Slots as columns of one block, the kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
+"""Slots side by side in a block, the kernels' own text on the CPU: all against float64, and planted faults."""
 
 import copy
 import math

@@ -25,7 +25,7 @@ class Tier:
     forward: Callable[[Setting, ctypes.Structure, int, torch.device], None]  # of B rows
     chunk: Callable[[Plan, int, dict[str, Any], Any], Chunk]
     steps: Callable[[Tensor], int]
-    told: type[ctypes.Structure] = Forward  # type: ignore[valid-type]
+    told: type[ctypes.Structure] = Forward
     states: Callable[[Tensor, Tensor], Tensor | None] = lambda y, _: y  # what is kept for the way back, of y and h0
 
 

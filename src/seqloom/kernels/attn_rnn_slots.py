@@ -1,8 +1,8 @@
 """AttnRNN with slots on an NVIDIA GPU in one kernel: a block takes the slots of a few sequences through all of time.
 
-The eight columns that attn_rnn_cuda has for rows of the batch are slots here: four sequences of two, one of five or more.
-What slots ask of each other is a small product of its own. The forward keeps the states of all slots where someone may
-go back, and the backward is that of attn_rnn_cuda, with kernels of its own.
+The eight columns that attn_rnn_cuda has for rows of the batch are slots here: of four sequences with two each, of one
+with five or more. What slots ask of each other is a small product of its own. The forward keeps the states of all slots
+where someone may go back, and the backward is that of attn_rnn_cuda, with kernels of its own.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.cell import Cell, State
+from seqloom.cell import State
 from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan, _cuda
 from seqloom.kernels._attn_rnn_back import Chunk
-from seqloom.kernels._attn_rnn_blocks import LARGEST, Forward, Inside, Reverse, Setting
+from seqloom.kernels._attn_rnn_blocks import LARGEST, Inside, Reverse, Setting, SlotsForward
 from seqloom.kernels._attn_rnn_parts import Plan
 from seqloom.kernels._cuda import Code
 from seqloom.kernels.attn_rnn_cuda import MULTIPLE, steps
 
 SLOTS = 8  # at most
 KERNELS = ("forward", "inside", "reverse")
-Onward = _cuda.record("Onward", [*Forward._fields_, "kept"])
 
 
 def why_not(cell: Any, job: Job) -> str | None:
@@ -59,7 +58,7 @@ def _tier(slots: int, back: bool) -> _attn_rnn_scan.Tier:
         B, T, H = y.shape
         return y.new_empty(B, slots, T, H) if back else None
 
-    return _attn_rnn_scan.Tier(forward, _Chunk, lambda u: steps(u, slots), Onward, states)
+    return _attn_rnn_scan.Tier(forward, _Chunk, lambda u: steps(u, slots), SlotsForward, states)
 
 
 @cache
@@ -67,16 +66,17 @@ def code(how: Setting, slots: int, name: str) -> Code:
     """attn_rnn_slots_<name>, for this setting."""
     H, D = how.hidden, how.hidden // how.heads
     near = max((16 * w + 15) // D - 16 * w // D + 1 for w in range(H // 16))  # heads that have units in one warp
-    scores = H // 16 * near * 544 if 16 % D else 0
-    buffers, ring = {
-        "forward": (3 + (how.mask and how.norm), 4 * (1 + how.keep) * how._sequence),
-        "inside": (3 + (how.mask and how.norm), 3 * 2 * how._sequence),
-        "reverse": (4, 4 * ((7 + how.keep) * how._sequence + 8 * 16)),
-    }[name]
-    step = () if name == "reverse" else ("attn_rnn_math.cuh", "attn_rnn_step.cuh")
-    own = ("attn_rnn_slots.cuh", *(("attn_rnn_slots_step.cuh",) if step else ()), f"attn_rnn_slots_{name}.cu")
-    files = ("device.cuh", "attn_rnn.cuh", *step, *own)
-    return Code(f"attn_rnn_slots_{name}", files, (*how._macros, ("SLOTS", slots)), 2 * H, 16 * H * buffers + scores + ring)
+    scores = H // 16 * near * 544 if 16 % D else 0  # nothing where no head crosses a warp's border
+    buffers = 4 if name == "reverse" else 3 + (how.mask and how.norm)
+    rings = {
+        "forward": 4 * (1 + how.keep) * how._sequence,
+        "inside": 3 * 2 * how._sequence,
+        "reverse": 4 * ((7 + how.keep) * how._sequence + 8 * 16),
+    }
+    parts = ["slots"] if name == "reverse" else ["math", "step", "slots", "slots_step"]
+    files = ("device.cuh", "attn_rnn.cuh", *(f"attn_rnn_{part}.cuh" for part in parts), f"attn_rnn_slots_{name}.cu")
+    shared = 16 * H * buffers + scores + rings[name]
+    return Code(f"attn_rnn_slots_{name}", files, (*how._macros, ("SLOTS", slots)), 2 * H, shared)
 
 
 class _Chunk(Chunk):
