@@ -17,7 +17,10 @@ from seqloom.kernels import _attn_rnn_parts, _cuda, any_loop, attn_rnn_cuda, att
 sys.path.insert(0, str(Path(__file__).parent / "emulation"))
 import emulator
 
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+pytestmark = [
+    pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with"),
+    pytest.mark.xdist_group("slots"),  # tests share what is compiled
+]
 
 
 @pytest.fixture(autouse=True)
@@ -125,13 +128,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.xdist_group("faults of slots")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    cell = cell_of(32, 1, slots=3)
+    H, heads, slots, dtype, B, T, asked, settings = SHAPES[2]
+    cell = cell_of(H, heads, slots=slots, **settings)
     try:
-        ratio, _ = worst(cell, slots_job(cell, 2, 4, BF16), BF16)
+        ratio, _ = worst(cell, slots_job(cell, B, T, dtype, **asked), dtype)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2
