@@ -56,7 +56,7 @@ def _tier(slots: int, back: bool) -> _attn_rnn_scan.Tier:
 
     def states(y: Tensor, _: Tensor) -> Tensor | None:
         B, T, H = y.shape
-        return y.new_empty(B, slots, T, H) if back else None
+        return y.new_empty(B, T, slots, H) if back else None
 
     return _attn_rnn_scan.Tier(forward, _Chunk, lambda u: steps(u, slots), SlotsForward, states)
 

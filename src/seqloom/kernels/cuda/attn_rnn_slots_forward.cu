@@ -13,7 +13,7 @@ struct Forward {
   float *last;                 // (B, SLOTS, H)
   i64 x_row, x_step, y_row, y_step;
   int B, T;
-  u16 *kept;                   // (B, SLOTS, T, H): every state, or null where nobody will go back
+  u16 *kept;                   // (B, T, SLOTS, H): every state, or null where nobody will go back
 };
 
 KERNEL(attn_rnn_slots_forward, Forward, THREADS) {
@@ -42,7 +42,7 @@ KERNEL(attn_rnn_slots_forward, Forward, THREADS) {
   const bool there = l.row < LIVE && mine < slots, leads = l.row % SLOTS == 0;  // the first slot writes the output of all
   const int row_length = there ? ends(mine / SLOTS) : 0;
   u16 *y = a.y + (there ? (i64)(mine / SLOTS) * a.y_row + 16 * l.warp + 2 * l.pair : 0);
-  u16 *kept = a.kept + (there ? (i64)mine * a.T * H + 16 * l.warp + 2 * l.pair : 0);
+  u16 *kept = a.kept + (there ? ((i64)(mine / SLOTS) * a.T * SLOTS + mine % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0);
   int end = 0;  // of the longest of these sequences
   for (int i = 0; i < SEQS; i++)
     if (first + i * SLOTS < slots) { const int n = ends(first / SLOTS + i); end = n > end ? n : end; }
@@ -58,7 +58,7 @@ KERNEL(attn_rnn_slots_forward, Forward, THREADS) {
     narrow(v, out); narrow(w, sum);
     turn_both(v, v); turn_both(w, w);
     if (t >= 0 && t < row_length) {
-      if (a.kept) { put_global(kept + (i64)t * H, v[0]); put_global(kept + (i64)t * H + 8, v[1]); }
+      if (a.kept) { put_global(kept + (i64)t * SLOTS * H, v[0]); put_global(kept + (i64)t * SLOTS * H + 8, v[1]); }
       if (leads) { put_global(y + (i64)t * a.y_step, w[0]); put_global(y + (i64)t * a.y_step + 8, w[1]); }
     }
   };

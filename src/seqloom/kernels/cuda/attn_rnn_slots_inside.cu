@@ -3,12 +3,12 @@ constexpr int RING = 3, AT_RING = AT_SUMS + SCORES, STAGE = 2 * SEQUENCE, SLOTS_
 
 struct Inside {
   Weights w;
-  const u16 *x, *y;             // (B, T, H), (B, SLOTS, T, H): every state
+  const u16 *x, *y;             // (B, T, H), (B, T, SLOTS, H): every state
   const u16 *h0, *start, *mask; // (B, SLOTS, H), and mask (B, H)
   const u8 *reset;
   const i64 *lengths;
-  u16 *seen, *q, *aC, *slope, *o, *g, *n;  // (B, SLOTS, steps, H) each; seen: the state as the products saw it; n: xhat, or o without norm
-  float *aux;                              // (B, SLOTS, steps, 4), of which the first is 1 / deviation
+  u16 *seen, *q, *aC, *slope, *o, *g, *n;  // (B, steps, SLOTS, H) each; seen: the state as the products saw it; n: xhat, or o without norm
+  float *aux;                              // (B, steps, SLOTS, 4), of which the first is 1 / deviation
   int B, T, from, steps;  // the chunk: steps from..from+steps-1
 };
 
@@ -25,19 +25,14 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
     const i64 i = SEQS * tile + row;
     if (tile < tiles && (state || its < SEQS)) {
       const bool real = row < SEQS && i < N;
-      const i64 b = real ? i / a.steps : 0, t = real ? a.from + i % a.steps : 0, slot = b * SLOTS + its % SLOTS;
+      const i64 b = real ? i / a.steps : 0, t = real ? a.from + i % a.steps : 0, slot = its % SLOTS;
       const bool there = real && (!a.lengths || t < a.lengths[b]);
       const u16 *from = a.x + (b * a.T + t) * H;
-      if (state) from = t == 0 ? a.h0 + slot * H : a.y + (slot * a.T + t - 1) * H;
-      if constexpr (RESET) if (state && there && a.reset[b * a.T + t]) from = a.start + slot * H;
+      if (state) from = t == 0 ? a.h0 + (b * SLOTS + slot) * H : a.y + ((b * a.T + t - 1) * SLOTS + slot) * H;
+      if constexpr (RESET) if (state && there && a.reset[b * a.T + t]) from = a.start + (b * SLOTS + slot) * H;
       fetch16(to + place * STAGE, there ? from + part : a.x, there ? 16 : 0);
     }
     fetch_commit();
-  };
-  // Where in a plane the slot of a column is, or -1.
-  auto place_of = [&](i64 tile, int column) {
-    const i64 i = SEQS * tile + column / SLOTS;
-    return column < LIVE && i < N ? (i / a.steps * SLOTS + column % SLOTS) * a.steps + i % a.steps : -1;
   };
 #pragma unroll
   for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
@@ -64,12 +59,13 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
     narrow(v, seen);
     store_buffer(memory + AT_H, v[0], v[1], l);
     step.run(after, h, x, [] {}, [] {});
-    const i64 mine = place_of(tile, l.row), at = mine * H + 16 * l.warp + 2 * l.pair;
+    const i64 at = (LIVE * tile + l.row) * H + 16 * l.warp + 2 * l.pair;
+    auto there = [&](int column) { return column < LIVE && LIVE * tile + column < N * SLOTS; };
     auto put = [&](u16 *to, const float (&value)[4]) {
       u32 p[2];
       narrow(p, value);
       turn_both(p, p);
-      if (mine >= 0) { put_global(to + at, p[0]); put_global(to + at + 8, p[1]); }
+      if (there(l.row)) { put_global(to + at, p[0]); put_global(to + at + 8, p[1]); }
     };
     float slope[4];
 #pragma unroll
@@ -79,7 +75,7 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
       put(a.n, step.xhat);
       if (l.warp == 0 && l.row == 0)
 #pragma unroll
-        for (int c = 0; c < 2; c++) { const i64 one = place_of(tile, 2 * l.pair + c); if (one >= 0) a.aux[one * 4] = step.r[c]; }
+        for (int c = 0; c < 2; c++) if (there(2 * l.pair + c)) a.aux[(LIVE * tile + 2 * l.pair + c) * 4] = step.r[c];
     }
   }
 }

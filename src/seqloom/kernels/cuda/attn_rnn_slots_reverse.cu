@@ -6,13 +6,13 @@ constexpr int STAGE = STREAMS * SEQUENCE + 8 * 16, SLOTS_REVERSE_BYTES = AT_RING
 
 struct Reverse {
   Weights w;
-  const u16 *dy, *x, *y, *keep;                     // (B, T, H), but y (B, SLOTS, T, H) and keep (B, T, SLOTS, H)
+  const u16 *dy, *x, *y, *keep;                     // (B, T, H), but y and keep (B, T, SLOTS, H)
   const u16 *h0, *start, *mask;                     // (B, SLOTS, H), and mask (B, H)
   const u16 *q, *slope, *g, *n;                     // as in attn_rnn_slots_inside
   const float *aux;
   const u8 *reset;
   const i64 *lengths;
-  u16 *du, *dq, *ds, *dg, *dn;  // du (B, T, H), the others (B, SLOTS, steps, H)
+  u16 *du, *dq, *ds, *dg, *dn;  // du (B, T, H), the others (B, steps, SLOTS, H)
   float *dh, *dstart;           // (B, SLOTS, H): before the kernel the gradient of the state after the chunk, then of the one before
   int B, T, from, steps;
 };
@@ -24,7 +24,7 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
   u32 Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
   load_weight_turned(Wq, a.w.q, H, l); load_weight_turned(Wh, a.w.g, 2 * H, l);
   load_weight_turned(Wo, a.w.o, H, l); load_weight_turned(Wc, a.w.g + H, 2 * H, l);
-  float scale[2], bias[2], dh[4], dstart[4] = {}, mask[4];
+  float scale[2], bias[2], dh[4], mask[4];
   if constexpr (NORM) { load_vector(scale, a.w.scale, l); load_vector(bias, a.w.bias, l); }
   int slot[2], length[2];
   load_slots(slot, length, dh, mask, a.dh, a, l);
@@ -35,23 +35,25 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
   const bool row_there = its < SEQS && first / SLOTS + its < a.B, slot_there = its < LIVE && first + its < slots;
   const int row = row_there ? first / SLOTS + its : 0, one = slot_there ? first + its : 0, its_row = one / SLOTS;
   const int row_length = length_of(row_there, row), slot_length = length_of(slot_there, its_row);
+  // Where their steps begin: in what has all of time, and in the chunk.
+  const i64 whole = ((i64)its_row * a.T * SLOTS + one % SLOTS) * H + part, piece = ((i64)its_row * a.steps - a.from) * SLOTS + one % SLOTS;
   auto fetch = [&](int t) {
     if (t >= a.from) {
       const u32 stage = memory + AT_RING + t % RING * STAGE, to = stage + (second ? SEQUENCE : 0) + its * ROW + part * 2;
       const int bytes = t < slot_length ? 16 : 0;
-      const i64 in_piece = ((i64)one * a.steps + t - a.from) * H + part;
-      const u16 *past = t == 0 ? a.h0 + (i64)one * H + part : a.y + ((i64)one * a.T + t - 1) * H + part;
+      const i64 in_whole = whole + (i64)t * SLOTS * H, in_piece = piece + (i64)t * SLOTS;
+      const u16 *past = t == 0 ? a.h0 + (i64)one * H + part : a.y + in_whole - SLOTS * H;
       if constexpr (RESET) if (t < slot_length && a.reset[(i64)its_row * a.T + t]) past = a.start + (i64)one * H + part;
       if (its < SEQS) fetch16(to, (second ? a.x : a.dy) + ((i64)row * a.T + t) * H + part, t < row_length ? 16 : 0);
-      fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + in_piece, bytes);
-      fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + in_piece, bytes);
-      if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + (((i64)its_row * a.T + t) * SLOTS + one % SLOTS) * H + part : past, bytes);
-      if (NORM && !second && part == 0) fetch16(stage + STREAMS * SEQUENCE + its * 16, a.aux + ((i64)one * a.steps + t - a.from) * 4, slot_there ? 16 : 0);
+      fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + in_piece * H + part, bytes);
+      fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + in_piece * H + part, bytes);
+      if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + in_whole : past, bytes);
+      if (NORM && !second && part == 0) fetch16(stage + STREAMS * SEQUENCE + its * 16, a.aux + in_piece * 4, slot_there ? 16 : 0);
     }
     fetch_commit();
   };
   const bool there = l.row < LIVE && first + l.row < slots, leads = there && l.row % SLOTS == 0;
-  const i64 mine = there ? ((i64)(first + l.row) * a.steps - a.from) * H + 16 * l.warp + 2 * l.pair : 0;
+  const i64 mine = there ? (((i64)((first + l.row) / SLOTS) * a.steps - a.from) * SLOTS + (first + l.row) % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0;
   const i64 mine_whole = there ? (i64)((first + l.row) / SLOTS) * a.T * H + 16 * l.warp + 2 * l.pair : 0;
   auto put = [&](u16 *to, const u32 (&p)[2], bool here) {
     const u32 v = turn(p[0]), w = turn(p[1]);
@@ -66,7 +68,7 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
 #pragma unroll 1
   for (int t = last; t >= a.from; t--) {
     const u32 stage = memory + AT_RING + t % RING * STAGE;
-    const i64 here = mine + (i64)t * H;
+    const i64 here = mine + (i64)t * SLOTS * H;
     auto load = [&](float (&to)[4], int stream) {  // again where it is needed, for want of registers
       u32 p[2];
       if (stream == DY || stream == X) load_common(p, stage + stream * SEQUENCE, l); else load_sequence(p, stage + stream * SEQUENCE, l);
@@ -203,13 +205,10 @@ KERNEL(attn_rnn_slots_reverse, Reverse, THREADS) {
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if constexpr (RESET) if (anew[i & 1]) { dstart[i] += acc[i]; acc[i] = 0.f; }
+      if constexpr (RESET) if (anew[i & 1]) { a.dstart[(i64)slot[i & 1] * H + l.unit[i >> 1]] += acc[i]; acc[i] = 0.f; }
       dh[i] = t < length[i & 1] ? acc[i] : dh[i];
     }
   }
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const i64 at = (i64)slot[i & 1] * H + l.unit[i >> 1];
-    if (slot[i & 1] >= 0) { a.dh[at] = dh[i]; if constexpr (RESET) a.dstart[at] += dstart[i]; }
-  }
+  for (int i = 0; i < 4; i++) if (slot[i & 1] >= 0) a.dh[(i64)slot[i & 1] * H + l.unit[i >> 1]] = dh[i];
 }
