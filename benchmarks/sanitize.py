@@ -13,7 +13,7 @@ import torch
 import seqloom
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-# cell, kernel, type, hidden size, rows
+# cell, kernel, type, hidden size, rows, and slots
 CASES = [
     ("attn_rnn", "attn_rnn_cuda", BF16, 48, 9),
     ("attn_rnn", "attn_rnn_cuda", FP16, 128, 9),
@@ -25,6 +25,8 @@ CASES = [
     ("attn_rnn", "attn_rnn_grid", FP32, 160, 9),
     ("attn_rnn", "attn_rnn_row", FP32, 64, 5),
     ("attn_rnn", "attn_rnn_row", FP32, 128, 140),
+    ("attn_rnn", "attn_rnn_slots", BF16, 48, 5, 3),
+    ("attn_rnn", "attn_rnn_slots", FP16, 128, 5, 4),
     ("attn_rnn", "attn_rnn_graph", FP32, 40, 9),
     *((cell, f"{cell}_grid", BF16, 80, 9) for cell in ("gru", "ln_gru", "lstm", "ln_lstm")),
     *((cell, f"{cell}_cuda", dtype, 80, 9) for cell in ("gru", "ln_gru", "lstm", "ln_lstm") for dtype in (BF16, FP16)),
@@ -36,13 +38,13 @@ def main() -> None:
     flags.add_argument("--only", default="", help="a part of a kernel's name")
     flags.add_argument("--steps", type=int, default=3)
     given = flags.parse_args()
-    for cell, kernel, dtype, H, B in CASES:
+    for cell, kernel, dtype, H, B, *slots in CASES:
         if given.only not in kernel:
             continue
         torch.manual_seed(0)
         noise = seqloom.Dropouts(recurrent=0.2, zoneout=0.2)
         settings = {"batch_first": True, "kernel": kernel, "dropouts": noise, "device": "cuda", "dtype": dtype}
-        layer = seqloom.Recurrent(cell, H, H, **settings)
+        layer = seqloom.Recurrent(cell, H, H, **settings, **dict(zip(("slots",), slots, strict=False)))
         x = torch.randn(B, given.steps, H, device="cuda", dtype=dtype, requires_grad=True)
         y, _ = layer(x, lengths=torch.randint(0, given.steps + 1, (B,), device="cuda"))
         y.square().sum().backward()

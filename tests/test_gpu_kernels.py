@@ -20,7 +20,7 @@ KERNELS = [
 ]
 GRID = ((1024, BF16), (800, FP16), (1024, FP32), (528, FP32))
 GATED = ("gru", "ln_gru", "lstm", "ln_lstm")
-ALL = pytest.mark.parametrize("kernel", ["cuda", "row", "cluster", "grid", "graph"])
+ALL = pytest.mark.parametrize("kernel", ["cuda", "row", "slots", "cluster", "grid", "graph"])
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +36,30 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(kernel, dtype
     check_kernel(kernel, "attn_rnn", dtype, "cuda", **settings)
 
 
-@pytest.mark.parametrize(("dtype", "slots"), [(FP32, 2), (BF16, 3)])
-def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(dtype, slots):
-    check_kernel("attn_rnn_graph", "attn_rnn", dtype, "cuda", slots=slots)
+SLOTS = [("graph", FP32, 2), ("graph", BF16, 3), ("slots", BF16, 2), ("slots", FP16, 3), ("slots", BF16, 8)]
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "slots"), SLOTS)
+def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(kernel, dtype, slots):
+    check_kernel(f"attn_rnn_{kernel}", "attn_rnn", dtype, "cuda", slots=slots)
+
+
+def test_slots_without_norm_whose_one_head_lies_in_several_warps():
+    bare = {"heads": 1, "norm": False, "context": ("h", "x")}
+    check_kernel("attn_rnn_slots", "attn_rnn", BF16, "cuda", slots=4, **bare)
+
+
+def test_slots_of_a_full_block_in_a_large_batch():
+    found = []
+    for kernel in ("slots", "graph"):
+        layer = layer_of(128, kernel=kernel, slots=4)
+        torch.manual_seed(1)
+        x = torch.randn(601, 40, 128, device="cuda", dtype=BF16)
+        y, _ = layer(x, lengths=torch.randint(0, 41, (601,), device="cuda"))
+        y.float().square().sum().backward()
+        found.append([y.detach(), *(p.grad for p in layer.parameters())])
+    for ours, graph in zip(*found, strict=True):
+        assert (ours - graph).float().norm() <= 0.05 * graph.float().norm()
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16])
@@ -69,6 +90,7 @@ def type_of(kernel):
 def layer_of(size=64, dtype=None, kernel="auto", **settings):
     torch.manual_seed(0)
     dtype = dtype or type_of(kernel)
+    settings = {"slots": 3} | settings if kernel == "slots" else settings
     return seqloom.AttnRNN(size, size, batch_first=True, kernel=kernel, device="cuda", dtype=dtype, **settings)
 
 

@@ -16,7 +16,7 @@ from seqloom.cell import Cell, State
 from seqloom.job import Job
 
 # <cell>_<backend>, fastest first
-BACKENDS = ("parallel", "cuda", "row", "cluster", "grid", "cpu", "aten", "graph", "manual", "scan", "loop")
+BACKENDS = ("parallel", "cuda", "row", "slots", "cluster", "grid", "cpu", "aten", "graph", "manual", "scan", "loop")
 
 
 class Kernel(Protocol):

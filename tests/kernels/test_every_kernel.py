@@ -21,7 +21,7 @@ from seqloom.weights import bound
 NAMED = [
     name
     for name in kernel.known()
-    if not name.startswith("any_") and not name.endswith(("_cuda", "_row", "_cluster", "_grid", "_graph"))
+    if not name.startswith("any_") and not name.endswith(("_cuda", "_row", "_slots", "_cluster", "_grid", "_graph"))
 ]
 ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
 WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time

@@ -15,7 +15,7 @@ from seqloom.kernel import load
 from seqloom.kernels import _attn_rnn_plain as plain
 from seqloom.kernels import _cpu_scan, any_loop, attn_rnn_graph
 from seqloom.kernels._attn_rnn_blocks import setting
-from seqloom.kernels._attn_rnn_slots import SlotsBack, SlotsOnward
+from seqloom.kernels._attn_rnn_slots_chunk import SlotsBack, SlotsOnward
 from seqloom.kernels._cpu import Crew, crew_for
 from seqloom.layers.streaming import why_not_stream
 from seqloom.testing import check_kernel

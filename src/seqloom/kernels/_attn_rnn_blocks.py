@@ -20,14 +20,13 @@ _CHUNK = [(name, ctypes.c_int) for name in ("B", "T", "from_", "steps")]
 _STRIDES = [(f"{name}_{way}", _LONG) for name in ("x", "y") for way in ("row", "step")]
 
 Weights = record("Weights", ["q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias"])
-Forward = record(
-    "Forward",
-    [
-        *(("w", Weights), "x", "keep", "h0", "start", "mask", "reset", "lengths", "y", "last"),
-        *_STRIDES,
-        *(("B", ctypes.c_int), ("T", ctypes.c_int)),
-    ],
-)
+_FORWARD: list[Any] = [
+    *(("w", Weights), "x", "keep", "h0", "start", "mask", "reset", "lengths", "y", "last"),
+    *_STRIDES,
+    *(("B", ctypes.c_int), ("T", ctypes.c_int)),
+]
+Forward = record("Forward", _FORWARD)
+SlotsForward = record("SlotsForward", [*_FORWARD, "kept"])
 Inside = record(
     "Inside",
     [

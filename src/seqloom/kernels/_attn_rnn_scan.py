@@ -25,6 +25,8 @@ class Tier:
     forward: Callable[[Setting, ctypes.Structure, int, torch.device], None]  # of B rows
     chunk: Callable[[Plan, int, dict[str, Any], Any], Chunk]
     steps: Callable[[Tensor], int]
+    told: type[ctypes.Structure] = Forward
+    states: Callable[[Tensor, Tensor], Tensor | None] = lambda y, _: y  # what is kept for the way back, of y and h0
 
 
 def run(tier: Tier, cell: Cell, job: Job) -> tuple[Tensor, State]:
@@ -38,6 +40,14 @@ def pointed(own: Any) -> tuple[Weights, list[Tensor | None]]:  # type: ignore[va
     return Weights(*(None if w is None else w.data_ptr() for w in whole)), whole
 
 
+def in_type(given: dict[str, Any], own: Any) -> dict[str, Any]:
+    """What is given on the way back, all of it in the kernel's type, and the weights as they are."""
+    w, alive = pointed(own)
+    dtype = given["x"].dtype
+    starts = {n: None if given[n] is None else given[n].to(dtype).contiguous() for n in ("h0", "start")}
+    return given | starts | {"w": w, "alive": alive}
+
+
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -48,25 +58,27 @@ class _Scan(torch.autograd.Function):
         x = u if _straight(u) else u.contiguous()
         y = (torch.empty_like if plan.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
         last = torch.empty_like(h0, memory_format=torch.contiguous_format)
+        kept = tier.states(y, h0)
         w, _alive = pointed(own)
         first, anew = _contiguous(h0), _contiguous(start)
         given = _asked(plan) | {"w": w, "x": x, "y": y, "h0": first, "start": anew, "last": last, "B": B, "T": T}
         given |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
-        tier.forward(plan.setting, _cuda.pointers(Forward, given), B, u.device)
-        ctx.save_for_backward(u, h0, start, y, *own)
+        tier.forward(plan.setting, _cuda.pointers(tier.told, given | {"kept": kept}), B, u.device)
+        ctx.save_for_backward(u, h0, start, kept, *own)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
-        u, h0, start, y, *own = ctx.saved_tensors
+        u, h0, start, kept, *own = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone asks for a second derivative
             return None, None, *second(plan, (u, h0, start, *own), (dy, dlast))
         B, T, _ = u.shape
-        x, dy, du = _aligned(u), _aligned(dy.to(u.dtype)), torch.empty_like(y)
+        x, dy = _aligned(u), _aligned(dy.to(u.dtype))
+        du = torch.empty_like(x)
         dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
-        given = _asked(plan) | {"x": x, "y": y, "h0": _contiguous(h0), "start": _contiguous(start), "B": B, "T": T}
+        given = _asked(plan) | {"x": x, "y": kept, "h0": _contiguous(h0), "start": _contiguous(start), "B": B, "T": T}
         given |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
         size = ctx.tier.steps(u)
         chunk: Chunk = ctx.tier.chunk(plan, size, given, own)

@@ -42,16 +42,14 @@ def _forward(setting: Setting, arguments: ctypes.Structure, B: int, device: torc
 
 def _chunk(plan: Plan, steps: int, given: dict[str, Any], own: Any) -> BlockChunk:
     u: Tensor = given["x"]
-    w, alive = _attn_rnn_scan.pointed(own)
-    in_type = {n: None if given[n] is None else given[n].to(u.dtype).contiguous() for n in ("h0", "start")}
-    return BlockChunk(plan.setting, len(u), steps, u, given | in_type | {"w": w, "alive": alive})
+    return BlockChunk(plan.setting, len(u), steps, u, _attn_rnn_scan.in_type(given, own))
 
 
-def _steps(u: Tensor) -> int:
+def steps(u: Tensor, slots: int = 1) -> int:
     """How many make a chunk."""
     B, T, H = u.shape
-    wanted = -(-T // CHUNKS) * B * H
-    return min(T, max(1, min(LARGE, max(SMALL, wanted)) // (B * H)))
+    each = B * slots * H
+    return min(T, max(1, min(LARGE, max(SMALL, -(-T // CHUNKS) * each)) // each))
 
 
-_TIER = _attn_rnn_scan.Tier(_forward, _chunk, _steps)
+_TIER = _attn_rnn_scan.Tier(_forward, _chunk, steps)

@@ -20,7 +20,7 @@ from seqloom.kernels import _attn_rnn_parts
 from seqloom.kernels._attn_rnn_blocks import TYPES
 from seqloom.kernels._attn_rnn_chunks import Back, Onward
 from seqloom.kernels._attn_rnn_parts import Plan, parts, second
-from seqloom.kernels._attn_rnn_slots import SlotsBack, SlotsOnward
+from seqloom.kernels._attn_rnn_slots_chunk import SlotsBack, SlotsOnward
 from seqloom.kernels._graphs import recorded
 
 STEPS = 32  # of a chunk, where there are so many

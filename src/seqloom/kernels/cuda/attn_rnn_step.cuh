@@ -22,11 +22,8 @@ struct Step {
     wait_block();
     arrived();
     u32 hb[TILES][2];
-    load_buffer(hb, memory + AT_H, l);
-    const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]}, starto[4] = {bo[0], bo[0], bo[1], bo[1]};
     float gh[4], hx[4], p[3][4], sum[3][PLACES];
-    product<4>(q, startq, Wq, hb);
-    product<2>(gh, startg, Wh, hb);  // needed much later
+    ask(gh, hb);
 #pragma unroll
     for (int i = 0; i < 4; i++) { hx[i] = h[i] * x[i]; p[0][i] = q[i] * h[i]; p[1][i] = q[i] * x[i]; p[2][i] = q[i] * hx[i]; }
     head_sums(sum, p, memory + AT_SUMS, l);
@@ -37,9 +34,22 @@ struct Step {
       c[0][i] = a[i][0] + a[i][2]; c[1][i] = a[i][1] + a[i][2]; c[2][i] = a[i][3];
     }
     spread(ch, c[0], l); spread(cx, c[1], l); spread(cp, c[2], l);
-    u32 v[2];
 #pragma unroll
     for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
+    answer(after, h, gh, hb, meanwhile);
+  }
+  // q, and the gate's product with h, which is needed much later; hb is what they see of h.
+  DEV void ask(float (&gh)[4], u32 (&hb)[TILES][2]) {
+    const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]};
+    load_buffer(hb, memory + AT_H, l);
+    product<4>(q, startq, Wq, hb);
+    product<2>(gh, startg, Wh, hb);
+  }
+  // From aC on.
+  template <class Meanwhile>
+  DEV void answer(float (&after)[4], const float (&h)[4], const float (&gh)[4], const u32 (&hb)[TILES][2], const Meanwhile &meanwhile) {
+    const float starto[4] = {bo[0], bo[0], bo[1], bo[1]};
+    u32 v[2];
     narrow(v, aC);
     store_buffer(memory + AT_A, v[0], v[1], l);
     wait_block();

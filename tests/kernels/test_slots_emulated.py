@@ -1,0 +1,140 @@
+"""Slots side by side in a block, the kernels' own text on the CPU: all against float64, and planted faults."""
+
+import copy
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, in_type, job_of
+from test_cuda_emulated import everything as found_by
+
+from seqloom import kernel
+from seqloom.kernels import _attn_rnn_parts, _cuda, any_loop, attn_rnn_cuda, attn_rnn_slots
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+import emulator
+
+pytestmark = [
+    pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with"),
+    pytest.mark.xdist_group("slots"),  # tests share what is compiled
+]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+
+
+def slots_job(cell, B, T, dtype, **asked):
+    """A job in which every slot has a state of its own, and a noise of its own."""
+    job, m, H = job_of(cell, B, T, dtype, **asked), cell.slots, cell.hidden_size
+    keep = tuple((torch.rand(B, T, m, H) < 0.3).to(dtype) for _ in job.keep)
+    return replace(job, state=(torch.randn(B, m, H).to(dtype),), keep=keep)
+
+
+def worst(cell, job, dtype):
+    """How many times as far from float64 as the loop in the same type, and of what."""
+    y, last = (torch.randn(*job.x.shape[:2], cell.hidden_size).double(), torch.randn_like(job.state[0]).double())
+    low = copy.deepcopy(cell).to(dtype)
+    found, loop = (found_by(code.run, low, job, (y, last)) for code in (attn_rnn_slots, any_loop))
+    true = found_by(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64), (y, last))
+    ratios = {}
+    for name, exact in true.items():
+        least = 0.25 * torch.finfo(dtype).eps * exact.norm()  # half of a last bit, on average
+        ratios[name] = float((found[name] - exact).norm() / (loop[name] - exact).norm().clamp(min=least))
+    ratios = {name: math.inf if math.isnan(r) else r for name, r in ratios.items()}  # NaN is far
+    name = max(ratios, key=ratios.get)
+    return ratios[name], name
+
+
+SHAPES = [
+    (64, 4, 2, BF16, 5, 5, {"lengths": True}, {}),  # a warp has a head; two blocks, one not full
+    (48, 4, 3, FP16, 3, 6, EVERYTHING, {"D": 24}),  # heads of 12 units lie across warps; two columns are spare
+    (32, 1, 4, BF16, 3, 4, {"reset": True}, {"context": ("x", "h*x")}),  # two warps to a head
+    (16, 8, 8, FP16, 2, 4, {"mask": True}, {"context": ("h", "h+x"), "norm": False}),  # heads of two units
+    (80, 1, 5, BF16, 1, 3, EVERYTHING, {}),  # five warps to a head, three columns are spare
+]
+
+
+@pytest.mark.parametrize(("H", "heads", "slots", "dtype", "B", "T", "asked", "settings"), SHAPES)
+def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots, dtype, B, T, asked, settings):
+    cell = cell_of(H, heads, slots=slots, **settings)
+    assert worst(cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
+def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
+    monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 48)
+    H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
+    cell = cell_of(H, heads, slots=slots, **settings)
+    job = replace(slots_job(cell, B, T, dtype, **asked), lengths=torch.tensor([6, 1, 0]))
+    assert worst(cell, job, dtype)[0] < 2
+
+
+def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
+    H, heads, slots, dtype, _, T, asked, settings = SHAPES[2]
+    cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
+    job = replace(slots_job(cell, 2, T, dtype, **asked), lengths=torch.tensor([T, 2]))
+    weigh = torch.randn(2, T, H).double(), torch.randn(2, slots, H).double()
+    lost = job.x.clone()
+    lost[0], lost[1, 2:] = torch.nan, torch.nan
+    found, again = (found_by(attn_rnn_slots.run, cell, replace(job, x=x), weigh) for x in (job.x, lost))
+    assert again["y"][0].isnan().all() and again["dh"][0].isnan().any()
+    for name in ("y", "last", "dh"):
+        assert torch.equal(found[name][1], again[name][1]), name
+    assert torch.equal(found["dx"][T:], again["dx"][T:])
+
+
+def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        _cuda.Code, "launch", lambda *given: (told.append(bool(given[1].kept)), emulator.launch(*given))
+    )
+    H, heads, slots, dtype, B, T, asked, settings = SHAPES[0]
+    cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
+    job = slots_job(cell, B, T, dtype, **asked)
+    y, _ = attn_rnn_slots.run(cell, job)
+    with torch.no_grad():
+        assert torch.equal(attn_rnn_slots.run(cell, job)[0], y)
+    assert told == [True, False]
+
+
+def test_it_says_what_it_does_not_take(monkeypatch):
+    monkeypatch.setattr(_attn_rnn_parts, "why_not", lambda *_, **__: None)
+    sizes = {(64, 1): "2 to 8 slots, not 1", (64, 9): "2 to 8 slots, not 9", (144, 2): "not 144", (24, 2): "not 24"}
+    for (H, slots), reason in sizes.items():
+        cell = cell_of(H, 4, slots=slots)
+        assert reason in attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16))
+    cell = cell_of(128, 4, slots=8)
+    assert attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16)) is None
+
+
+def test_it_waits_to_be_asked(monkeypatch):
+    monkeypatch.setattr(attn_rnn_slots, "why_not", lambda *_: None)
+    cell = cell_of(64, 4, slots=2)
+    job = slots_job(cell, 1, 1, BF16)
+    assert kernel.choose(cell, job, "slots").name == "attn_rnn_slots"
+    assert "nobody has timed it" in dict(kernel.choose(cell, job).passed_over)["attn_rnn_slots"]
+
+
+FAULTS = {
+    "no barrier between the warps of a head": ("wait_head(l);\n      get_scores(s, ", "get_scores(s, "),
+    "the slots of another sequence count": (" == l.row / SLOTS; }", " >= 0; }"),
+    "a gradient of scores is not turned": ("turn(pack<TYPE>(z[0], z[1])));", "pack<TYPE>(z[0], z[1]));"),
+    "no barrier before W_o^T ds": ("    wait_block();\n    float vC[4]", "    float vC[4]"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    H, heads, slots, dtype, B, T, asked, settings = SHAPES[2]
+    cell = cell_of(H, heads, slots=slots, **settings)
+    try:
+        ratio, _ = worst(cell, slots_job(cell, B, T, dtype, **asked), dtype)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2
