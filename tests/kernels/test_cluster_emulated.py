@@ -1,10 +1,9 @@
 """Clusters of blocks, the kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import emulator
 import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
@@ -13,16 +12,7 @@ from seqloom.kernels import _attn_rnn_cluster_back, _attn_rnn_cluster_code, _cud
 from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import LARGEST, Division, division, divisions
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def test_every_size_has_clusters_that_hold_it():

@@ -2,10 +2,9 @@
 
 import copy
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import emulator
 import pytest
 import torch
 
@@ -13,17 +12,8 @@ from seqloom.cells import AttnRNNCell
 from seqloom.job import Job
 from seqloom.kernels import _cuda, any_loop, attn_rnn_cuda, attn_rnn_graph
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+pytestmark = pytest.mark.usefixtures("emulated")
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
 
 
 def job_of(cell, B, T, dtype, lengths=False, mask=False, keep=False, reset=False):

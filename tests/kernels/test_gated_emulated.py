@@ -2,11 +2,10 @@
 
 import copy
 import math
-import sys
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
+import emulator
 import pytest
 import torch
 
@@ -16,18 +15,9 @@ from seqloom.job import Job
 from seqloom.kernels import _cuda, _gated_back, _gated_code, _nvrtc, any_loop
 from seqloom.kernels._gated_code import LARGEST, SHARED, Division, division, divisions
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
+pytestmark = pytest.mark.usefixtures("emulated")
 BF16, FP16 = torch.bfloat16, torch.float16
 KINDS = [kernel.load(f"{cell}_cuda").KIND for cell in ("gru", "ln_gru", "lstm", "ln_lstm")]
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
 
 
 def cell_of(name, D, H, **settings):

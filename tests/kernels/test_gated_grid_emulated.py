@@ -1,8 +1,6 @@
 """GRU and LSTM on blocks that talk through packets, the kernels' own text on the CPU: against float64, and faults."""
 
-import sys
-from pathlib import Path
-
+import emulator
 import pytest
 import torch
 from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
@@ -10,16 +8,8 @@ from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
 from seqloom.kernels import _cuda, _gated_back, _gated_grid
 from seqloom.kernels._gated_code import SHARED, Setting
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 8)  # few, or a group would have one row
+pytestmark = pytest.mark.usefixtures("emulated")
+MULTIPROCESSORS = 8  # few, or a group would have one row
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -1,8 +1,6 @@
 """Blocks that talk through packets, the kernels' own text on the CPU: against float64, and planted faults."""
 
-import sys
-from pathlib import Path
-
+import emulator
 import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
@@ -11,16 +9,8 @@ from seqloom.kernels import _cuda, attn_rnn_grid
 from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import SHARED
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 8)  # few, or a group would have one row
+pytestmark = pytest.mark.usefixtures("emulated")
+MULTIPROCESSORS = 8  # few, or a group would have one row
 
 
 def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monkeypatch):

@@ -2,11 +2,10 @@
 
 import copy
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
+import emulator
 import pytest
 import torch
 from test_cuda_emulated import EVERYTHING, FP32, cell_of, in_type, job_of, worst
@@ -18,15 +17,7 @@ from seqloom.kernels._attn_rnn_blocks import setting
 from seqloom.kernels._attn_rnn_cluster_code import SHARED
 from seqloom.testing import kernel as checks
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
-pytestmark = pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with")
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def test_every_size_fits_a_multiprocessor():

@@ -2,10 +2,9 @@
 
 import copy
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import emulator
 import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, in_type, job_of
@@ -14,19 +13,10 @@ from test_cuda_emulated import everything as found_by
 from seqloom import kernel
 from seqloom.kernels import _attn_rnn_parts, _cuda, any_loop, attn_rnn_cuda, attn_rnn_slots
 
-sys.path.insert(0, str(Path(__file__).parent / "emulation"))
-import emulator
-
 pytestmark = [
-    pytest.mark.skipif(emulator.COMPILER is None, reason="no g++ to compile the kernels' text with"),
+    pytest.mark.usefixtures("emulated"),
     pytest.mark.xdist_group("slots"),  # tests share what is compiled
 ]
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
 
 
 def slots_job(cell, B, T, dtype, **asked):

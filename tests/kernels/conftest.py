@@ -1,0 +1,19 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "emulation"))
+
+
+@pytest.fixture
+def emulated(request, monkeypatch):
+    """Kernels run on the CPU, on a GPU of so many multiprocessors as the test's file says."""
+    import emulator
+
+    from seqloom.kernels import _cuda
+
+    if emulator.COMPILER is None:
+        pytest.skip("no g++ to compile the kernels' text with")
+    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: getattr(request.module, "MULTIPROCESSORS", 132))
