@@ -167,6 +167,15 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     assert (folder / "out.csv").read_text().splitlines()[0] == "prediction,probability"
 
 
+def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, trained):
+    text = "id,text\n7,a fine and lovely film\n"
+    (folder / "mine.csv").write_text(text)
+    for out in ("mine.csv", "./runs/../mine.csv"):
+        code, _, err = here("predict", trained, "mine.csv", "--out", out)
+        assert code == 2 and "is the file that is read" in err
+    assert (folder / "mine.csv").read_text() == text
+
+
 def test_an_empty_text_is_a_warning_and_no_prediction(here, folder, trained):
     (folder / "gap.jsonl").write_text('{"text": "a fine film"}\n{"text": ""}\n')
     code, out, err = here("predict", trained, "gap.jsonl")

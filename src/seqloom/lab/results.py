@@ -29,6 +29,12 @@ def write(results: Iterable[Result], out: Path | None = None, form: str | None =
     return count
 
 
+def not_over(out: Path | None, file: str) -> None:
+    """Results never take the place of the rows that they are of."""
+    if out is not None and out.exists() and Path(file).exists() and out.samefile(file):
+        raise ValueError(f"--out {out} is the file that is read; results would take its place: name another")
+
+
 @contextmanager
 def _opened(out: Path | None) -> Iterator[IO[str]]:
     """Standard output, or a new file that takes its name at the end."""
