@@ -31,6 +31,7 @@ class WindowsTask(Task):
         self.lookback, self.horizon = saved.options.lookback, saved.options.horizon
         splits = {name: Split(**facts) for name, facts in saved.splits.items()} if data else {}
         target = Values(saved.plan.target, self.horizon)
+        self.overlap = self.horizon
         super().__init__(saved.name, "forecast", saved.x.space, target, splits, saved.notes, saved.table)
         if data:
             self._x, self._y = Ragged.open(data, "x").values, Ragged.open(data, "y").values
