@@ -231,11 +231,6 @@ def test_tokens_and_tags_of_different_length(tmp_path):
     assert "row 10" in told
 
 
-def test_a_table_too_short_for_its_windows():
-    data = pl.DataFrame({"time": list(range(50)), "v": [float(i) for i in range(50)]})
-    fails(data, "no room for a window of 336 \\+ 96 rows; shorten lookback")
-
-
 def test_a_time_stamp_that_is_none():
     data = pl.DataFrame({"date": ["2026-01-01"] * 30 + ["soon"], "v": [0.5 * i for i in range(31)]})
     fails(data, "row 31: 'soon' in 'date' is no time stamp", time="date", kind="forecast", lookback=3, horizon=1)

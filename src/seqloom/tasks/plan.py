@@ -82,9 +82,6 @@ def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Not
     if chosen.kind == "generate" and alone and options.kind is None:
         told = f"{alone[0].name!r} is {alone[0].example!r} in every row"
         raise ValueError(f"{place}: {told}; there is nothing to tell apart (kind generate learns the texts alone)")
-    left = [c for c in columns if c.name not in chosen.uses]
-    if left:
-        notes.say("left out: " + ", ".join(f"{c.name} ({c.role})" for c in left))
     return chosen
 
 
