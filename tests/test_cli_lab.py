@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 from seqloom import cli
+from seqloom.lab.results import write
 from seqloom.run import Run
 
 SMALL = ["--hidden", "8", "--embedding", "8", "--epochs", "2", "--batch", "8"]
@@ -176,6 +177,20 @@ def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, tr
     assert (folder / "mine.csv").read_text() == text
 
 
+def test_results_go_through_a_link_and_into_a_pipe_and_leave_both_as_they_are(folder):
+    (folder / "to").mkdir()
+    (folder / "latest.jsonl").symlink_to(folder / "to" / "real.jsonl")
+    write([{"a": 1}], folder / "latest.jsonl")
+    assert (folder / "latest.jsonl").is_symlink() and (folder / "to" / "real.jsonl").read_text() == '{"a": 1}\n'
+    os.mkfifo(folder / "pipe")
+    reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write([{"a": 2}], folder / "pipe", "jsonl")
+    assert (os.read(reader, 100), (folder / "pipe").is_fifo()) == (b'{"a": 2}\n', True)
+    os.close(reader)
+    with pytest.raises(ValueError, match="a folder; name a file in it"):
+        write([], folder / "to", "csv")
+
+
 def test_an_empty_text_is_a_warning_and_no_prediction(here, folder, trained):
     (folder / "gap.jsonl").write_text('{"text": "a fine film"}\n{"text": ""}\n')
     code, out, err = here("predict", trained, "gap.jsonl")
@@ -278,6 +293,7 @@ def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
     code = f"""
 import os, signal
 from seqloom import cli
+from seqloom.lab.results import write
 from seqloom.training import loop as training
 validate = training.Training._validate
 def interrupted(self):
