@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from seqloom.lab.data import open_data
+from seqloom.lab.flags import flags
 from seqloom.task import Classes, Notes, Tags, Task, Tokens, Values
 
 NAMED = 12  # classes that are shown by name
@@ -48,8 +48,7 @@ def facts(task: Task) -> list[str]:
 
 def said(task: Task) -> list[str]:
     """What is worth knowing, options named as flags."""
-    flags = [re.sub(r"\b(\w+)=\.\.\.", lambda m: "--" + m[1].replace("_", "-"), note.text) for note in task.notes]
-    return [f"{'warning' if n.warning else 'note':8}{text}" for n, text in zip(task.notes, flags, strict=True)]
+    return [f"{'warning' if note.warning else 'note':8}{flags(note.text)}" for note in task.notes]
 
 
 def space(what: Any) -> str:
