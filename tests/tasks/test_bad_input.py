@@ -231,6 +231,11 @@ def test_tokens_and_tags_of_different_length(tmp_path):
     assert "row 10" in told
 
 
+def test_a_table_in_utf_16(tmp_path):
+    (tmp_path / "excel.csv").write_text("text,label\na b,x\n", encoding="utf-16")
+    fails(tmp_path / "excel.csv", "excel.csv: the file is UTF-16; save it as UTF-8")
+
+
 def test_a_time_stamp_that_is_none():
     data = pl.DataFrame({"date": ["2026-01-01"] * 30 + ["soon"], "v": [0.5 * i for i in range(31)]})
     fails(data, "row 31: 'soon' in 'date' is no time stamp", time="date", kind="forecast", lookback=3, horizon=1)

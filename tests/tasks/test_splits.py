@@ -64,6 +64,28 @@ def test_later_rows_are_tested_on_when_time_is_given():
     assert max(dates["train"]) <= min(dates["valid"]) and max(dates["valid"]) <= min(dates["test"])
 
 
+@pytest.mark.parametrize("form", ["{0}-{1}-{2}", "{2}.{1}.{0}", "{1}/{2}/{0}", "{2}/{1}/{0} 7:30"])
+def test_dates_are_compared_as_dates_however_they_are_written(form):
+    days = [(2026 + k // 336, 1 + k // 28 % 12, 1 + k % 28) for k in (i * 7 % 200 + 300 for i in range(200))]
+    data = table(when=[form.format(*day) for day in days])
+    found = rows(open_task(data, time="when", target="label"))
+    assert max(days[i] for i in found["train"]) < min(days[i] for i in found["valid"])
+    assert max(days[i] for i in found["valid"]) < min(days[i] for i in found["test"])
+
+
+def test_a_date_whose_day_may_be_its_month_is_an_error():
+    data = table(when=[f"{1 + i % 12}/{1 + i // 12 % 12}/2026" for i in range(200)])
+    with pytest.raises(ValueError, match="'1/1/2026' in 'when': day or month first. write it as 2026-12-31"):
+        open_task(data, time="when", target="label")
+
+
+def test_a_split_by_time_leaves_no_group_on_two_sides():
+    data = table(when=list(range(200)), who=[f"patient {i * 13 % 31}" for i in range(200)])
+    found = rows(open_task(data, time="when", group="who", target="label"))
+    sides = [{data["who"][i] for i in part} for part in found.values()]
+    assert all(sides) and sum(map(len, sides)) == 31
+
+
 def test_near_duplicates_are_found_and_others_are_not():
     long = [text(i, 200) for i in range(30)]
     near = [t.replace(t.split()[30], "other", 1) for t in long[:10]]

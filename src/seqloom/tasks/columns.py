@@ -18,6 +18,7 @@ CALENDAR = ("year", "month")  # a time stamp alone, but a number beside days and
 WORDS = ("tokens", "words", "form")
 SIDES = ("split", "set", "fold", "partition", "subset")
 STAMP = r"^\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d{1,2}:\d{2}.*)?$"
+DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or the month
 ID = r"^\S{1,64}$"
 
 
@@ -100,7 +101,7 @@ def _role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
         "test",
     }:
         return "split", False
-    if values.str.contains(STAMP).all():
+    if values.str.contains(STAMP).all() or values.str.contains(DAY_FIRST).all():
         return "time", False
     short = bool(values.str.contains(ID).all())
     words = values.str.split(" ").list.len().mean()

@@ -9,6 +9,7 @@ import polars as pl
 
 from seqloom.task import Notes
 from seqloom.tasks import duplicates
+from seqloom.tasks.coders.times import checked
 from seqloom.tasks.paths import SPLITS
 from seqloom.tasks.plan import Plan
 from seqloom.tasks.reading import Reading
@@ -50,9 +51,7 @@ def _made(
     source: Source, plan: Plan, rows: Array, shares: dict[str, float], texts: bool, options: Reading, notes: Notes
 ) -> dict[str, Array]:
     if plan.time and plan.layout == "rows" and source.frame().collect_schema()[plan.time].is_nested() is False:
-        stamps = source.columns(plan.time)[plan.time]
-        notes.say(f"split by time: later rows of {plan.time!r} are held out")
-        return _cut(rows[np.argsort(stamps.rank("dense").fill_null(0).to_numpy()[rows], kind="stable")], shares)
+        return _later(source, plan, rows, shares, notes)
     keys = _keys(source, plan, rows, texts, options, notes)
     labels = np.zeros(len(rows), dtype=np.int64)
     if plan.kind == "classify":
@@ -88,12 +87,26 @@ def _text(column: pl.Series) -> pl.Series:
     return column.list.join(" ") if column.dtype.is_nested() else column
 
 
-def _cut(rows: Array, shares: dict[str, float]) -> dict[str, Array]:
-    """The last rows for the last share."""
+def _later(source: Source, plan: Plan, rows: Array, shares: dict[str, float], notes: Notes) -> dict[str, Array]:
+    """The latest rows for the last share. Rows of one group are as late as the latest of them."""
+    notes.say(f"split by time: later rows of {plan.time!r} are held out")
+    frame = source.columns(*dict.fromkeys(n for n in (plan.time, plan.group) if n))
+    stamps = checked(frame[plan.time], source.place)[rows]
+    keys = np.arange(len(rows))
+    if plan.group:
+        notes.say(f"rows of one {plan.group!r} stay on one side of the split")
+        keys = frame[plan.group].cast(pl.String).rank("dense").fill_null(0).to_numpy().astype(np.int64)[rows]
+        latest = np.full(keys.max() + 1, -np.inf)
+        np.maximum.at(latest, keys, stamps)
+        stamps = latest[keys]
+    order = np.lexsort((keys, stamps))
+    rows, keys = rows[order], keys[order]
     parts, end = {}, len(rows)
     for name, share in reversed(shares.items()):
-        start = end - max(1, round(share * len(rows)))
-        parts[name], end = np.sort(rows[max(start, 1) : end]), max(start, 1)
+        start = max(end - max(1, round(share * len(rows))), 1)
+        while start > 1 and keys[start] == keys[start - 1]:
+            start -= 1
+        parts[name], end = np.sort(rows[start:end]), start
     return {"train": np.sort(rows[:end])} | parts
 
 

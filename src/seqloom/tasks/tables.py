@@ -11,7 +11,7 @@ import polars as pl
 from seqloom.tasks import cache
 from seqloom.tasks.coders.scale import Scale
 from seqloom.tasks.coders.series import SeriesCoder, ValuesCoder
-from seqloom.tasks.coders.times import TimesCoder, seconds
+from seqloom.tasks.coders.times import TimesCoder, checked
 from seqloom.tasks.fitting import fitted
 from seqloom.tasks.plan import Plan
 from seqloom.tasks.ragged import Writer
@@ -51,12 +51,7 @@ def ordered(found: Source, plan: Plan) -> tuple[pl.DataFrame, list[tuple[int, in
         raise ValueError(f"{found.parts[0].label}: no column {missing[0]!r}, which training had")
     frame = found.frame().select(n for n in dict.fromkeys([*names, *plan.input, *plan.target]) if n in there).collect()
     if plan.time:
-        stamps = pl.Series("_t", seconds(frame[plan.time]))
-        if stamps.is_nan().any():
-            row = int(stamps.is_nan().arg_max() or 0)
-            told = f"{frame[plan.time][row]!r} in {plan.time!r}"
-            raise ValueError(f"{found.place(row)}: {told} is no time stamp; write 2026-01-31 or 2026-01-31 23:59:00")
-        frame = frame.with_columns(stamps)
+        frame = frame.with_columns(pl.Series("_t", checked(frame[plan.time], found.place)))
     keys = [n for n in (group, "_t" if plan.time else None) if n]
     frame = frame.sort(keys, maintain_order=True) if keys else frame
     sizes = frame.group_by(group, maintain_order=True).len()["len"].to_list() if group else [len(frame)]

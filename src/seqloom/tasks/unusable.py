@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.task import Notes
+from seqloom.tasks.coders.times import checked
 from seqloom.tasks.plan import Plan
 from seqloom.tasks.source import Part, Source
 
@@ -61,11 +62,13 @@ def long_rows(source: Source, plan: Plan, work: Path) -> Source:
     steps = pl.col(*plan.input, *([plan.time] if plan.time else []))
     parts = []
     for number, part in enumerate(source.parts):
-        frame = pl.scan_ipc(part.table)
-        frame = frame.sort(plan.time, maintain_order=True) if plan.time else frame
+        frame = pl.scan_ipc(part.table).collect()
+        if plan.time:
+            at = pl.Series("_t", checked(frame[plan.time], lambda row, label=part.label: f"{label}: row {row + 1}"))
+            frame = frame.with_columns(at).sort("_t", maintain_order=True)
         target = [pl.col(name).first() for name in plan.target]
         kinds = [pl.col(name).n_unique().alias(f"n {name}") for name in plan.target]
-        rows = frame.group_by(group).agg(steps, *target, *kinds).sort(group).collect()
+        rows = frame.group_by(group).agg(steps, *target, *kinds).sort(group)
         for name in plan.target:
             mixed = rows.filter(pl.col(f"n {name}") > 1)
             if len(mixed):
