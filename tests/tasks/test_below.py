@@ -58,3 +58,36 @@ def test_a_forecast_of_several_series_says_which_is_which(tmp_path):
     assert found[0]["prediction"][0] > found[1]["prediction"][0] + 50
     table().head(31).write_csv(tmp_path / "one.csv")  # new rows may be one series
     assert [list(row) for row in run.predict(tmp_path / "one.csv")] == [["prediction"]]
+
+
+def test_a_model_of_groups_predicts_from_a_file_of_groups_in_their_order(tmp_path):
+    rng = np.random.default_rng(0)
+    steps = [(f"p{p:02d}", s, rng.normal(p % 2 * 9), "ny"[p % 2]) for p in range(40) for s in range(3 + p % 5)]
+    data = pl.DataFrame(steps, schema=["who", "step", "pulse", "sick"], orient="row")
+    data.write_csv(tmp_path / "wards.csv")
+    asked = {"group": "who", "time": "step", "target": "sick"}
+    run = fit(tmp_path / "wards.csv", model="rnn", name="w", runs=tmp_path, hidden=8, steps=60, lr=0.03, **asked)
+    new = data.sample(fraction=1.0, shuffle=True, seed=3).drop("sick")
+    new.write_csv(tmp_path / "new.csv")
+    found = list(run.predict(tmp_path / "new.csv"))
+    assert [row["who"] for row in found] == new["who"].unique(maintain_order=True).to_list()
+    assert all(row["prediction"] == "ny"[int(row["who"][1:]) % 2] for row in found)
+    with pytest.raises(ValueError, match="no column 'who', which training had"):
+        list(run.predict(new.drop("who").write_csv(tmp_path / "no.csv") or tmp_path / "no.csv"))
+
+
+def test_a_forecast_without_the_past_of_its_target_is_an_error_before_anything_is_trained():
+    data = pl.DataFrame({"a": np.arange(90.0) ** 0.5, "b": np.arange(90.0) ** 0.7})
+    with pytest.raises(ValueError, match="a forecast of 'b' needs its past; say input=a,b, too"):
+        open_task(data, input="a", target="b", kind="forecast", **SMALL)
+
+
+@pytest.mark.parametrize("wrong", ["abc", ["a"], 5, [1.0, 2.0], [[1.0, 2.0], [3.0]]])
+def test_what_is_no_series_of_the_training_kind_is_one_clear_error(wrong):
+    rng = np.random.default_rng(0)
+    data = pl.DataFrame({"x": [rng.random((4, 2)).tolist() for _ in range(40)], "y": ["a", "b"] * 20})
+    task = open_task(data)
+    with pytest.raises(ValueError, match="column 'x': .*(no list of numbers|one number in a step|1 numbers in a step)"):
+        task.encode([{"x": wrong}])
+    assert task.encode([{"x": None}]).lengths.tolist() == [0]
+    assert task.encode([{"x": [[1.0, None], [3.0, 4.0]]}]).x.shape == (1, 2, 2)

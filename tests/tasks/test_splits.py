@@ -75,7 +75,7 @@ def test_dates_are_compared_as_dates_however_they_are_written(form):
 
 def test_a_date_whose_day_may_be_its_month_is_an_error():
     data = table(when=[f"{1 + i % 12}/{1 + i // 12 % 12}/2026" for i in range(200)])
-    with pytest.raises(ValueError, match="'1/1/2026' in 'when': day or month first. write it as 2026-12-31"):
+    with pytest.raises(ValueError, match=r"'1/1/2026' in 'when': day or month first\? write it as 2026-12-31"):
         open_task(data, time="when", target="label")
 
 
