@@ -87,7 +87,9 @@ def test_what_is_no_series_of_the_training_kind_is_one_clear_error(wrong):
     rng = np.random.default_rng(0)
     data = pl.DataFrame({"x": [rng.random((4, 2)).tolist() for _ in range(40)], "y": ["a", "b"] * 20})
     task = open_task(data)
-    with pytest.raises(ValueError, match="column 'x': .*(no list of numbers|one number in a step|1 numbers in a step)"):
+    with pytest.raises(
+        ValueError, match=r"column 'x': .*(no list of numbers|one number in a step|1 numbers in a step)"
+    ):
         task.encode([{"x": wrong}])
     assert task.encode([{"x": None}]).lengths.tolist() == [0]
     assert task.encode([{"x": [[1.0, None], [3.0, 4.0]]}]).x.shape == (1, 2, 2)

@@ -3,8 +3,7 @@
 Two things move a test number: other seeds, and other test rows. Rows are drawn again with replacement (the same
 draws for all models, so differences are paired; neighbouring windows of a series are drawn together, for they
 overlap); seeds give a t-interval. Both are independent, so their half-widths add as squares. Where a row is right or
-wrong, few wrong rows, or none, move the draws too little: shares and their differences are at least as uncertain as
-counts of rows say.
+wrong, few wrong rows, or none, would move the draws too little: shares and their differences follow from counts of rows.
 
 Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks); Agresti and Min 2005, Stat. Med. 24
 (differences of paired shares).
@@ -89,11 +88,10 @@ def _weights(n: int, block: int) -> Any:
 
 def known(one: Drawn) -> Known:
     """A model's own number."""
-    least = 0.0
-    if one.right is not None:
-        part = float(one.right.mean())
-        least = max(abs(end - part) for end in share(part, one.units))
-    return _known(one.values, one.drawn.mean(0), one.units, least)
+    if one.right is None:
+        return _known(one.values, _half(one.drawn.mean(0), one.units))
+    part = float(one.right.mean())
+    return _known(one.values, max(abs(end - part) for end in share(part, one.units)))
 
 
 def apart(one: Drawn, other: Drawn) -> Known:
@@ -101,9 +99,9 @@ def apart(one: Drawn, other: Drawn) -> Known:
     n = max(len(one.values), len(other.values)) if 1 in (len(one.values), len(other.values)) else None
     n = n or min(len(one.values), len(other.values))
     a, b = (np.resize(d.values, n) if len(d.values) == 1 else d.values[:n] for d in (one, other))
-    rows = one.drawn[:n].mean(0) - other.drawn[:n].mean(0)
-    least = 0.0 if one.right is None or other.right is None else _counted(one.right - other.right)
-    return _known(a - b, rows, one.units, least)
+    if one.right is None or other.right is None:
+        return _known(a - b, _half(one.drawn[:n].mean(0) - other.drawn[:n].mean(0), one.units))
+    return _known(a - b, _counted(one.right - other.right))
 
 
 def _counted(d: Array) -> float:
@@ -113,8 +111,12 @@ def _counted(d: Array) -> float:
     return half + abs(float(d.mean()) - middle)
 
 
-def _known(values: Array, rows: Array, units: int, least: float) -> Known:
+def _half(rows: Array, units: int) -> float:
     end = tail(units) if units > 1 else 0.0
     low, high = np.quantile(rows, (end, 1 - end))
+    return float(high - low) / 2
+
+
+def _known(values: Array, rows: float) -> Known:
     seeds = interval(values.tolist()).half or 0.0
-    return Known(float(values.mean()), math.hypot(max(float(high - low) / 2, least), seeds), values.tolist())
+    return Known(float(values.mean()), math.hypot(rows, seeds), values.tolist())
