@@ -86,6 +86,22 @@ def test_a_split_by_time_leaves_no_group_on_two_sides():
     assert all(sides) and sum(map(len, sides)) == 31
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_equal_series_stay_on_one_side(wide):
+    lists = np.random.default_rng(0).random((50, 9))[np.arange(200) % 50]
+    columns = {f"t{k}": lists[:, k] for k in range(9)} if wide else {"x": lists.tolist()}
+    task = open_task(pl.DataFrame(columns | {"label": ["a", "a", "b", "b", "b"] * 40}))
+    sides = [{i % 50 for i in part} for part in rows(task).values()]
+    assert all(sides) and sum(map(len, sides)) == 50
+    assert "150 series repeat another one" in str(task.notes)
+
+
+def test_a_text_on_both_sides_of_a_given_split_is_told():
+    data = table().with_columns(split=pl.Series(["train"] * 150 + ["test"] * 50))
+    data = pl.concat([data, data.head(3).with_columns(split=pl.lit("test"))])
+    assert "3 of 53 texts of 'test' are in training too" in str(open_task(data).notes)
+
+
 def test_near_duplicates_are_found_and_others_are_not():
     long = [text(i, 200) for i in range(30)]
     near = [t.replace(t.split()[30], "other", 1) for t in long[:10]]

@@ -32,7 +32,7 @@ def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading
     shares = {k: min(share, most) if share == getattr(usual, k) else share for k, share in shares.items()}
     if shares:
         rows |= _made(source, plan, rows["train"], shares, texts, options, notes)
-    if texts and len(source.parts) > 1:
+    if texts and (plan.split or len(source.parts) > 1):
         _shared(source, plan, rows, notes)
     order = ("train", "valid", "test")
     return {name: rows[name] for name in sorted(rows, key=lambda s: order.index(s) if s in order else 3)}
@@ -71,8 +71,10 @@ def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading
         column = source.columns(plan.group)[plan.group].cast(pl.String)
         notes.say(f"rows of one {plan.group!r} stay on one side of the split")
         return column.rank("dense").fill_null(0).to_numpy().astype(np.int64)[rows]
-    if not texts or not options.near_duplicates:
+    if not options.near_duplicates:
         return np.arange(len(rows))
+    if not texts:
+        return _same(source, plan, rows, notes)
     wanted = np.zeros(source.rows, dtype=bool)
     wanted[rows] = True
     chunks = source.chunks(plan.input[:1])
@@ -81,6 +83,22 @@ def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading
     if together:
         notes.say(f"{together} texts nearly repeat another one; such texts stay on one side of the split")
     return keys
+
+
+def _same(source: Source, plan: Plan, rows: Array, notes: Notes) -> Array:
+    """(rows,) the same number for rows whose series are equal, number by number."""
+    hashes = np.concatenate([_hashed(frame, plan.input) for _, frame in source.chunks(plan.input)])
+    _, first, keys = np.unique(hashes[rows], return_index=True, return_inverse=True)
+    keys = np.argsort(np.argsort(first))[keys.ravel()]  # numbered as they come
+    together = len(rows) - len(first)
+    if together:
+        notes.say(f"{together} series repeat another one; such series stay on one side of the split")
+    return keys
+
+
+def _hashed(frame: pl.DataFrame, names: tuple[str, ...]) -> Array:
+    parts = [frame[name].hash(k).to_numpy() * np.uint64(2 * k + 1) for k, name in enumerate(names)]
+    return np.add.reduce(parts)
 
 
 def _text(column: pl.Series) -> pl.Series:
