@@ -3,7 +3,7 @@
 Two things move a test number: other seeds, and other test rows. Rows are drawn again with replacement (the same
 draws for all models, so differences are paired; neighbouring windows of a series are drawn together, for they
 overlap); seeds give a t-interval. Both are independent, so their half-widths add as squares. Where a row is right or
-wrong, few wrong rows, or none, would move the draws too little: shares and their differences follow from counts of rows.
+wrong, few wrong rows, or none, would move the draws too little: shares and their differences follow from counts.
 
 Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks); Agresti and Min 2005, Stat. Med. 24
 (differences of paired shares).
