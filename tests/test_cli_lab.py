@@ -11,8 +11,10 @@ import tomllib
 import pytest
 
 from seqloom import cli
+from seqloom.lab.look import columns
 from seqloom.lab.results import write
 from seqloom.run import Run
+from seqloom.tasks.registry import open_task
 
 SMALL = ["--hidden", "8", "--embedding", "8", "--epochs", "2", "--batch", "8"]
 GOOD, BAD = ("a fine and lovely film", "what a good story"), ("a dull and boring film", "what a bad story")
@@ -64,6 +66,20 @@ def test_look_prints_the_columns_and_what_can_be_learned(here):
     code, out, _ = here("look", "reviews.csv", "--json")
     found = json.loads(out)
     assert (found["kind"], found["uses"]) == ("classify", {"label": "target", "text": "input"})
+
+
+def test_the_columns_are_a_table_again_for_the_page(folder):
+    task = open_task(folder / "reviews.csv")
+    found = columns(task)
+    assert [row["column"] for row in found] == ["id", "text", "label"]
+    assert found[1] == {
+        "column": "text",
+        "is": "text",
+        "used as": "input",
+        "different": "28",
+        "missing": "0",
+        "example": "a fine and lovely film 0",
+    }
 
 
 def test_look_shows_the_columns_of_a_file_that_allows_two_tasks(here, folder):
@@ -293,6 +309,7 @@ def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
     code = f"""
 import os, signal
 from seqloom import cli
+from seqloom.lab.look import columns
 from seqloom.lab.results import write
 from seqloom.training import loop as training
 validate = training.Training._validate

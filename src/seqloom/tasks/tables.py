@@ -38,6 +38,7 @@ def build_windows(found: Source, saved: Saved, work: Path) -> None:
     saved.y.scale = Scale.fit([_matrix(frame, saved.plan.target)[train]])
     if saved.plan.time:
         saved.times = _ticks(frame, ranges, saved)
+    saved.notes.say("errors are in units of each column's spread (standard deviation) in training")
     write(found, saved, cuts, work)
 
 
