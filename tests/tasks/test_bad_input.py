@@ -164,7 +164,7 @@ def test_one_class_alone(tmp_path):
 
 
 def test_a_series_with_gaps(tmp_path):
-    rows = [{"series": [1.0, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
+    rows = [{"series": [1.0 + i, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
     task = open_task(jsonl(tmp_path / "a.jsonl", rows))
     (warning,) = task.notes.warnings
     assert warning.startswith("2 of 20 sequences are with missing values") and "a.jsonl: row 4)" in warning

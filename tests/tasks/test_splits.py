@@ -37,6 +37,11 @@ def test_a_made_split_has_every_row_once_and_every_class_in_its_share():
         assert Counter(data["label"][i] for i in part)["b"] == len(part) / 4
 
 
+def test_shares_that_leave_nothing_to_train_on_are_an_error():
+    with pytest.raises(ValueError, match=r"valid=0\.6 and test=0\.6 leave nothing to train on"):
+        open_task(table(), valid=0.6, test=0.6)
+
+
 def test_large_data_holds_out_no_more_than_is_plenty_unless_asked(monkeypatch):
     monkeypatch.setattr(splits, "PLENTY", 12)
     found = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}

@@ -44,9 +44,8 @@ def started(data: str | None, options: Mapping[str, Any], settings: Compare, out
         raise ValueError(f"{out} holds a comparison already; go on with it by --resume, or name another folder")
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; name a folder")
-    taken = [name for name in OURS if out is not None and (out / name).exists()]
-    if taken:
-        raise ValueError(f"--out: {out / taken[0]} is there and is no comparison's; name a new folder")
+    for place in [out / name for name in OURS if (out / name).exists()] if out is not None else ():
+        raise ValueError(f"--out: {place} is there and is no comparison's; name a new folder")
     if settings.tune and find_spec("optuna") is None:
         raise ValueError("--tune needs the package optuna: pip install optuna")
     task, source = open_data(DIGITS if data is None else data, options)

@@ -55,7 +55,7 @@ def describe(source: Source) -> list[Column]:
         some = frame.gather_every(max(1, n // SAMPLE)).with_columns(pl.col(pl.List).list.head(STEPS))
         samples += some.to_dicts()  # a slice would keep the whole piece
         for name, kind in schema.items():
-            missing[name] += frame[name].null_count()
+            missing[name] += frame[name].null_count() + (int(frame[name].is_nan().sum()) if kind.is_float() else 0)
             if name in lists:
                 hashes[name].append(frame[name].explode(empty_as_null=False).hash().unique())
             elif not kind.is_nested():

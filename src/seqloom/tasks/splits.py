@@ -16,6 +16,7 @@ from seqloom.tasks.reading import Reading
 from seqloom.tasks.source import Source
 
 Array = np.ndarray[Any, Any]
+FEW = 10  # different series, which cannot be split
 PLENTY = 10_000  # examples that are enough to validate or test on, where nobody asked for more
 
 
@@ -30,6 +31,11 @@ def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading
     shares = {name: share for name, share in shares.items() if name not in rows and ("valid" not in rows)}
     usual, most = Reading(), PLENTY / len(rows["train"])
     shares = {k: min(share, most) if share == getattr(usual, k) else share for k, share in shares.items()}
+    if sum(shares.values()) >= 1:
+        told = " and ".join(f"{name}={share:g}" for name, share in shares.items())
+        raise ValueError(
+            f"{source.parts[0].label}: {told} leave nothing to train on; make valid=... or test=... smaller"
+        )
     if shares:
         rows |= _made(source, plan, rows["train"], shares, texts, options, notes)
     if texts and (plan.split or len(source.parts) > 1):
@@ -91,6 +97,9 @@ def _same(source: Source, plan: Plan, rows: Array, notes: Notes) -> Array:
     _, first, keys = np.unique(hashes[rows], return_index=True, return_inverse=True)
     keys = np.argsort(np.argsort(first))[keys.ravel()]  # numbered as they come
     together = len(rows) - len(first)
+    if together and len(first) < FEW:
+        notes.warn(f"there are only {len(first)} different series; the same ones are trained and tested on")
+        return np.arange(len(rows))
     if together:
         notes.say(f"{together} series repeat another one; such series stay on one side of the split")
     return keys
@@ -107,9 +116,10 @@ def _text(column: pl.Series) -> pl.Series:
 
 def _later(source: Source, plan: Plan, rows: Array, shares: dict[str, float], notes: Notes) -> dict[str, Array]:
     """The latest rows for the last share. Rows of one group are as late as the latest of them."""
-    notes.say(f"split by time: later rows of {plan.time!r} are held out")
-    frame = source.columns(*dict.fromkeys(n for n in (plan.time, plan.group) if n))
-    stamps = checked(frame[plan.time], source.place)[rows]
+    time = plan.time or ""
+    notes.say(f"split by time: later rows of {time!r} are held out")
+    frame = source.columns(*dict.fromkeys([time, *([plan.group] if plan.group else [])]))
+    stamps = checked(frame[time], source.place)[rows]
     keys = np.arange(len(rows))
     if plan.group:
         notes.say(f"rows of one {plan.group!r} stay on one side of the split")
