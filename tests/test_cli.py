@@ -63,6 +63,7 @@ assert not heavy, heavy
     [
         (["lsit"], 'Did you mean "list"?'),
         (["list", "cels"], 'Did you mean "cells"?'),
+        (["bench", "--kernels", "gru_cpuu"], "there is no kernel 'gru_cpuu'; did you mean 'gru_cpu'?"),
         (["compare", "--modles", "gru"], "Did you mean --models?"),
         (["compare", "--seeds", "0"], "--seeds: Input should be greater than or equal to 1, got '0'"),
         (["compare", "--steps", "many"], "--steps: Input should be a valid integer"),

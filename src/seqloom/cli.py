@@ -186,7 +186,9 @@ def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Js
     with console.working("loading"):
         from seqloom import bench as timing
         from seqloom.lab.cells import cells as find_cells
+        from seqloom.lab.cells import check_kernels
 
+        check_kernels(settings.kernels)
         kinds = find_cells(settings.cells)
     found: list[timing.Row] = []
     finished = False
