@@ -20,6 +20,7 @@ SUFFIXES = (".csv", ".tsv", ".tab")
 MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", "")  # in a column of numbers
 COMMA = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+$"  # a decimal one
 POINTS = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # a number of a column that has such
+LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"
 SAMPLE = 10_000  # rows from which types are guessed; the whole file where that goes wrong
 SEPARATORS = (",", ";", "\t", "|")  # of a .csv, the likeliest first
 HEAD = 100, 1 << 20  # lines and bytes of the beginning from which the separator and the header are guessed
@@ -34,6 +35,7 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
     some = guess if sample is None else guess.head(sample)
     texts = _texts(some, [name for name, kind in schema.items() if kind == pl.String], cut)
     numbers = _numbers(some, texts)
+    lists = _lists(some, [name for name in texts if name not in numbers])
     quoted = path.suffix == ".csv"
     common: dict[str, Any] = {"separator": cut, "quote_char": '"' if quoted else None, "schema": schema}
 
@@ -41,10 +43,13 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
         first = names is None
         for block in blocks(path, quoted):
             frame = pl.read_csv(block, has_header=first, **common)
-            yield frame.with_columns(texts[name].replace(MISSING, None).cast(pl.Float64) for name in numbers)
+            yield frame.with_columns(
+                *(texts[name].replace(MISSING, None).cast(pl.Float64) for name in numbers),
+                *(pl.col(name).str.json_decode(kind) for name, kind in lists.items()),
+            )
             first = False
 
-    return framed(frames, dict(schema) | dict.fromkeys(numbers, pl.Float64))
+    return framed(frames, dict(schema) | dict.fromkeys(numbers, pl.Float64) | lists)
 
 
 def _scan(path: Path, names: list[str] | None, sample: int | None) -> pl.LazyFrame:
@@ -79,6 +84,19 @@ def _numbers(guess: pl.LazyFrame, texts: dict[str, pl.Expr]) -> list[str]:
     )
     told = found.collect(engine="streaming").row(0, named=True) if texts else {}
     return [name for name in texts if told[f"some {name}"] and told[name]]
+
+
+def _lists(guess: pl.LazyFrame, names: list[str]) -> dict[str, Any]:
+    """Text columns that hold nothing but lists of numbers, [0.5, 2] or [[1, 2], [3, 4]], as people save series."""
+    if not names:
+        return {}
+    found = guess.select(
+        *(pl.col(name).str.contains(LIST).all().alias(name) for name in names),
+        *(pl.col(name).str.contains(r"^\[\s*\[").any().alias(f"deep {name}") for name in names),
+    )
+    told = found.collect(engine="streaming").row(0, named=True)
+    flat = pl.List(pl.Float64)
+    return {name: pl.List(flat) if told[f"deep {name}"] else flat for name in names if told[name]}
 
 
 def verify(frame: pl.LazyFrame, path: Path, options: Reading) -> None:
