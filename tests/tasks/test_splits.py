@@ -42,6 +42,11 @@ def test_shares_that_leave_nothing_to_train_on_are_an_error():
         open_task(table(), valid=0.6, test=0.6)
 
 
+def test_too_few_rows_to_learn_from_are_told():
+    assert "there are only 3 rows to train on" in str(open_task(table(5), target="label", kind="classify").notes)
+    assert not open_task(table(40)).notes.warnings
+
+
 def test_large_data_holds_out_no_more_than_is_plenty_unless_asked(monkeypatch):
     monkeypatch.setattr(splits, "PLENTY", 12)
     found = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}

@@ -16,7 +16,7 @@ from seqloom.tasks.reading import Reading
 from seqloom.tasks.source import Source
 
 Array = np.ndarray[Any, Any]
-FEW = 10  # different series, which cannot be split
+FEW = 10  # different series, which cannot be split; rows, from which nothing is learned
 PLENTY = 10_000  # examples that are enough to validate or test on, where nobody asked for more
 
 
@@ -40,6 +40,8 @@ def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading
         rows |= _made(source, plan, rows["train"], shares, texts, options, notes)
     if texts and (plan.split or len(source.parts) > 1):
         _shared(source, plan, rows, notes)
+    if len(rows["train"]) < FEW:
+        notes.warn(f"there are only {len(rows['train'])} rows to train on; no number that follows means much")
     order = ("train", "valid", "test")
     return {name: rows[name] for name in sorted(rows, key=lambda s: order.index(s) if s in order else 3)}
 
