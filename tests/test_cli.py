@@ -63,6 +63,7 @@ assert not heavy, heavy
     [
         (["lsit"], 'Did you mean "list"?'),
         (["list", "cels"], 'Did you mean "cells"?'),
+        (["bench", "--kernels", "gru_cpuu"], "there is no kernel 'gru_cpuu'; did you mean 'gru_cpu'?"),
         (["compare", "--modles", "gru"], "Did you mean --models?"),
         (["compare", "--seeds", "0"], "--seeds: Input should be greater than or equal to 1, got '0'"),
         (["compare", "--steps", "many"], "--steps: Input should be a valid integer"),
@@ -73,6 +74,7 @@ assert not heavy, heavy
         (["compare", "--models", "gur"], "there is no layer 'gur'; did you mean 'gru'?"),
         (["compare", "--resume", "--out", "nowhere"], "nowhere holds no comparison to go on with"),
         (["compare", "--out", "Makefile"], "--out: Makefile is a file; name a folder"),
+        (["train", "digits", "--runs", ".", "--name", "docs"], "docs holds files that are no run; choose another"),
         (["compare", "--models", "nowhere.py:MyCell"], "there is no file 'nowhere.py'"),
         (["compare", "--models", "examples/my_cell.py:Mine"], "no cell 'Mine'; it has: MyCell"),
         (["list", "cells", "--hidden", "-1"], "hidden_size must be greater than 0, got -1"),

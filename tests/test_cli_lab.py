@@ -11,7 +11,10 @@ import tomllib
 import pytest
 
 from seqloom import cli
+from seqloom.lab.look import columns
+from seqloom.lab.results import write
 from seqloom.run import Run
+from seqloom.tasks.registry import open_task
 
 SMALL = ["--hidden", "8", "--embedding", "8", "--epochs", "2", "--batch", "8"]
 GOOD, BAD = ("a fine and lovely film", "what a good story"), ("a dull and boring film", "what a bad story")
@@ -63,6 +66,20 @@ def test_look_prints_the_columns_and_what_can_be_learned(here):
     code, out, _ = here("look", "reviews.csv", "--json")
     found = json.loads(out)
     assert (found["kind"], found["uses"]) == ("classify", {"label": "target", "text": "input"})
+
+
+def test_the_columns_are_a_table_again_for_the_page(folder):
+    task = open_task(folder / "reviews.csv")
+    found = columns(task)
+    assert [row["column"] for row in found] == ["id", "text", "label"]
+    assert found[1] == {
+        "column": "text",
+        "is": "text",
+        "used as": "input",
+        "different": "28",
+        "missing": "0",
+        "example": "a fine and lovely film 0",
+    }
 
 
 def test_look_shows_the_columns_of_a_file_that_allows_two_tasks(here, folder):
@@ -167,6 +184,29 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     assert (folder / "out.csv").read_text().splitlines()[0] == "prediction,probability"
 
 
+def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, trained):
+    text = "id,text\n7,a fine and lovely film\n"
+    (folder / "mine.csv").write_text(text)
+    for out in ("mine.csv", "./runs/../mine.csv"):
+        code, _, err = here("predict", trained, "mine.csv", "--out", out)
+        assert code == 2 and "is the file that is read" in err
+    assert (folder / "mine.csv").read_text() == text
+
+
+def test_results_go_through_a_link_and_into_a_pipe_and_leave_both_as_they_are(folder):
+    (folder / "to").mkdir()
+    (folder / "latest.jsonl").symlink_to(folder / "to" / "real.jsonl")
+    write([{"a": 1}], folder / "latest.jsonl")
+    assert (folder / "latest.jsonl").is_symlink() and (folder / "to" / "real.jsonl").read_text() == '{"a": 1}\n'
+    os.mkfifo(folder / "pipe")
+    reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write([{"a": 2}], folder / "pipe", "jsonl")
+    assert (os.read(reader, 100), (folder / "pipe").is_fifo()) == (b'{"a": 2}\n', True)
+    os.close(reader)
+    with pytest.raises(ValueError, match="a folder; name a file in it"):
+        write([], folder / "to", "csv")
+
+
 def test_an_empty_text_is_a_warning_and_no_prediction(here, folder, trained):
     (folder / "gap.jsonl").write_text('{"text": "a fine film"}\n{"text": ""}\n')
     code, out, err = here("predict", trained, "gap.jsonl")
@@ -269,6 +309,8 @@ def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
     code = f"""
 import os, signal
 from seqloom import cli
+from seqloom.lab.look import columns
+from seqloom.lab.results import write
 from seqloom.training import loop as training
 validate = training.Training._validate
 def interrupted(self):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from sklearn import metrics as sk
 
 from seqloom.metrics import better, macro_f1, primary, scores
@@ -147,6 +148,30 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
         inside += low <= 0.7 <= high
     assert 50 <= inside <= 60
     assert high - low == pytest.approx(2 * 1.96 * math.sqrt(0.7 * 0.3 / 150), rel=0.2)
+
+
+def test_a_share_of_rows_has_wilsons_interval_and_all_right_is_no_certainty():
+    right = (np.arange(25) < 21).astype(float)
+    found = scores({"right": right, "scored": np.ones(25)}, intervals=True).intervals["accuracy"]
+    assert found == pytest.approx(tuple(binomtest(21, 25).proportion_ci(method="wilson")), abs=1e-6)
+    y = np.arange(25) % 3
+    columns = {"right": np.ones(25), "scored": np.ones(25), "y": y, "p": y}
+    found = scores(columns, intervals=True).intervals
+    low = binomtest(25, 25).proportion_ci(method="wilson").low
+    assert found["accuracy"] == found["macro_f1"] == (pytest.approx(low, abs=1e-6), 1.0)
+
+
+def test_the_interval_of_overlapping_windows_holds_the_truth_too():
+    random, inside, alone = np.random.default_rng(0), 0, 0
+    for number in range(30):
+        steps = random.standard_normal(24 * 30 - 1) ** 2 + 1  # windows of 24 steps, each a step after the one before
+        windows = np.convolve(steps, np.ones(24), "valid")
+        columns = {"square": windows, "values": np.full(len(windows), 24.0)}
+        for block in (1, 24):
+            low, high = scores(columns, intervals=True, seed=number, block=block).intervals["mse"]
+            inside, alone = inside + (block > 1 and low <= 2 <= high), alone + (block == 1 and low <= 2 <= high)
+    assert inside >= 26 and alone < 20
+    assert not scores(columns, intervals=True, block=1000).intervals  # one window is not enough for one
 
 
 def test_what_is_better():

@@ -77,9 +77,13 @@ def _plain(error: Exception) -> str:
     """The message; of a settings record that does not hold, which flags and why."""
     from pydantic import ValidationError
 
+    from seqloom.lab.flags import flags
+
     cause = error.__cause__
+    if isinstance(error, OSError) and error.strerror and not error.filename2:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if not isinstance(cause, ValidationError):
-        return str(error)
+        return flags(str(error))
     wrong = [(e["loc"], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
     return "; ".join(f"--{at[0]}: {reason}, got {value!r}" if at else reason for at, reason, value in wrong)
 
@@ -182,7 +186,9 @@ def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Js
     with console.working("loading"):
         from seqloom import bench as timing
         from seqloom.lab.cells import cells as find_cells
+        from seqloom.lab.cells import check_kernels
 
+        check_kernels(settings.kernels)
         kinds = find_cells(settings.cells)
     found: list[timing.Row] = []
     finished = False

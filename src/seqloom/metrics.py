@@ -10,7 +10,8 @@ were found. Every metric is a function of these sums over all rows,
     mase        scaled / series                      cer, wer     edits / symbols
     bleu        from matches and totals of 1- to 4-grams and both lengths (sacrebleu)
 
-so that an interval follows from adding the rows up again, drawn with replacement (Efron 1979).
+so that an interval follows from adding the rows up again, drawn with replacement (Efron 1979); rows that overlap,
+as windows of a series do, are drawn together (Kuensch 1989). A share of rows has Wilson's.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from typing import Any
 
 import numpy as np
 
+from seqloom.interval import share, tail
+
 Array = np.ndarray[Any, Any]
 Sums = Mapping[str, Array]  # name -> (...,)
 DRAWS = 1000
 WORK = 50_000_000  # rows drawn in all, at most: a very large split needs fewer draws
 HIGHER = frozenset({"accuracy", "macro_f1", "span_f1", "exact", "bleu"})  # of the rest less is better
+RATES = {"accuracy": ("right", "scored"), "exact": ("exact", "rows")}  # of rows, where each counts for one
+ENDS = frozenset({"accuracy", "exact", "macro_f1", "span_f1"})  # from 0 to 1
 NGRAMS = 4
 
 
@@ -54,22 +59,34 @@ def better(name: str, value: float, than: float) -> bool:
     return value > than if name in HIGHER else value < than
 
 
-def scores(rows: Mapping[str, Array], intervals: bool = False, seed: int = 0) -> Scores:
-    """Every metric that these columns, one entry a row, are enough for."""
+def scores(rows: Mapping[str, Array], intervals: bool = False, seed: int = 0, block: int = 1) -> Scores:
+    """Every metric that these columns, one entry a row, are enough for; `block` neighbours are drawn together."""
     columns = {name: column for name, column in rows.items() if name not in ("y", "p")}
     pairs = (rows["y"], rows["p"]) if "y" in rows else None
     n = len(next(iter(rows.values()), ()))
     point = _all({name: column.sum(0) for name, column in columns.items()}, pairs, np.ones(n))
     found = {name: float(value) for name, value in point.items()}
-    if not intervals or n < 2:
+    blocks = -(-n // block)
+    if not intervals or blocks < 2:
         return Scores(found, rows=n)
     random, drawn = np.random.default_rng(seed), []
     for _ in range(max(100, min(DRAWS, WORK // n))):
-        w = np.bincount(random.integers(n, size=n), minlength=n).astype(np.float64)
+        w = np.bincount(random.integers(blocks, size=blocks), minlength=blocks).repeat(block)[:n].astype(np.float64)
         drawn.append(_all({name: w @ column for name, column in columns.items()}, pairs, w))
+    low = tail(blocks)
     with np.errstate(invalid="ignore"):
-        ends = {name: np.nanquantile([d[name] for d in drawn], (0.025, 0.975)) for name in _known(found)}
-    return Scores(found, {name: (float(low), float(high)) for name, (low, high) in ends.items()}, n)
+        ends = {name: np.nanquantile([d[name] for d in drawn], (low, 1 - low)) for name in _known(found)}
+    known = {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+    return Scores(found, known | _shares(found, columns, known, blocks), n)
+
+
+def _shares(
+    found: Mapping[str, float], columns: Sums, known: Mapping[str, tuple[float, float]], n: int
+) -> dict[str, tuple[float, float]]:
+    """Intervals of what is a share of rows; and of what no draw has moved, for all rows are right, or none is."""
+    rates = [name for name, (_, below) in RATES.items() if name in known and (columns[below] == 1).all()]
+    stuck = [name for name in ENDS & known.keys() if known[name][0] == known[name][1] and found[name] in (0.0, 1.0)]
+    return {name: share(found[name], n) for name in {*rates, *stuck}}
 
 
 def _known(found: Mapping[str, float]) -> list[str]:
@@ -84,7 +101,7 @@ def _all(sums: Sums, pairs: tuple[Array, Array] | None, w: Array) -> dict[str, A
 
 
 def macro_f1(y: Array, p: Array, w: Array) -> float:
-    """The mean over all classes that occur; a y below 0 is wrong whatever was said."""
+    """The mean over all classes that occur with a weight; a y below 0 is wrong whatever was said."""
     classes = np.union1d(y[y >= 0], p)
     if not len(classes):
         return math.nan
@@ -93,7 +110,7 @@ def macro_f1(y: Array, p: Array, w: Array) -> float:
     known = y >= 0
     there = np.bincount(np.searchsorted(classes, y[known]), w[known], len(classes))
     both = there + np.bincount(said, w, len(classes))  # 2 tp + fp + fn
-    return float(np.mean(np.divide(2 * tp, both, out=np.zeros(len(classes)), where=both > 0)))
+    return float(np.mean(2 * tp[both > 0] / both[both > 0])) if both.any() else math.nan
 
 
 def _over(above: str, below: str) -> tuple[str, Callable[[Sums], Any]]:

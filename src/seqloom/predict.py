@@ -34,7 +34,7 @@ def predict(
         classify    a class; "probability"; with `probabilities`, those of all classes by name
         tag         a list of tags; "probability", a list (not of a CRF, which scores whole chains)
         regress     a number, or numbers by name
-        forecast    a list of numbers, or lists by name
+        forecast    a list of numbers, or lists by name; of a table of several series, one for each, after its name
         translate   a text; so does transcribe
 
     `given` is a file of a format that training reads, or rows: inputs, or dicts of columns. An empty
@@ -67,7 +67,10 @@ def over_pieces(
 ) -> Iterator[Result]:
     """The results of rows that come some at a time."""
     done = empty = first = 0
+    group = getattr(task, "group", None)
     for rows in pieces:
+        if group and isinstance(rows[0], dict) and group in rows[0]:
+            keep = list(dict.fromkeys([group, *keep]))
         results = _piece(model, task, rows, (place, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1

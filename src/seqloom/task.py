@@ -185,6 +185,7 @@ class Task(ABC):
     splits: Mapping[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
     table: str = ""
+    overlap = 1  # neighbours of a held-out split that share steps of one series
 
     @abstractmethod
     def batches(

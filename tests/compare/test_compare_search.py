@@ -118,6 +118,10 @@ def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
         resumed(None, {}, Compare(seeds=5), whole.folder)
     with pytest.raises(ValueError, match="holds no comparison to go on with"):
         resumed(None, {}, Compare(), tmp_path / "nothing")
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(ValueError, match=r"report\.html is there and is no comparison's; name a new folder"):
+        started(None, {}, Compare(), tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
     (tmp_path / "compare.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="newer seqloom"):
         resumed(None, {}, Compare(), tmp_path)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from seqloom.compare.lead import apart, drawn, known
 from seqloom.compare.metric import ACCURACY, MSE, RMSE, rank
@@ -48,6 +49,20 @@ def test_chance_is_no_lead_nineteen_times_of_twenty():
         found = drawn(models, ACCURACY)
         real += apart(found["a"], found["b"]).real
     assert real <= 4
+
+
+def test_no_wrong_row_among_twenty_is_no_certainty():
+    found = known(drawn({"a": [rows(np.ones(20))] * 3}, ACCURACY)["a"])
+    assert found.mean == 1 and found.half == pytest.approx(1 - binomtest(20, 20).proportion_ci(method="wilson").low)
+
+
+@pytest.mark.parametrize("n", [20, 1000])
+def test_a_handful_of_rows_more_is_a_lead_where_the_test_of_paired_shares_says_so(n):
+    for more in range(9):  # rows that one has right and the other wrong, none the other way
+        one = np.arange(n) < 8 + more
+        found = drawn({"one": [rows(one)], "other": [rows(np.arange(n) < 8)]}, ACCURACY)
+        p = 0.5**more  # McNemar's exact test, mid-p
+        assert apart(found["one"], found["other"]).real == (p < 0.05)
 
 
 def test_overlapping_windows_are_drawn_in_blocks():

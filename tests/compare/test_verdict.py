@@ -38,6 +38,14 @@ def test_of_equals_the_fastest_is_to_be_used():
     assert told.startswith("No real lead: lstm (accuracy 80.0%) cannot be told from gru; use gru, the fastest of them.")
 
 
+def test_a_lead_over_the_second_alone_is_none():
+    found = made({"attn_rnn": 0.9, "gru": 0.8, "tcn": 0.9})
+    order = {"attn_rnn": 0, "gru": 1, "tcn": 2}  # on validation
+    rows = sorted(found.rows, key=lambda row: order.get(row.name, 3))
+    told = verdict(Table(rows, ACCURACY, found.drawn))
+    assert told.startswith("No real lead: attn_rnn (accuracy 90.0%) cannot be told from tcn; use ")
+
+
 @pytest.mark.parametrize(
     ("simple", "name", "said"),
     [

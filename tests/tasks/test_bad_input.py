@@ -164,7 +164,7 @@ def test_one_class_alone(tmp_path):
 
 
 def test_a_series_with_gaps(tmp_path):
-    rows = [{"series": [1.0, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
+    rows = [{"series": [1.0 + i, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
     task = open_task(jsonl(tmp_path / "a.jsonl", rows))
     (warning,) = task.notes.warnings
     assert warning.startswith("2 of 20 sequences are with missing values") and "a.jsonl: row 4)" in warning
@@ -231,9 +231,9 @@ def test_tokens_and_tags_of_different_length(tmp_path):
     assert "row 10" in told
 
 
-def test_a_table_too_short_for_its_windows():
-    data = pl.DataFrame({"time": list(range(50)), "v": [float(i) for i in range(50)]})
-    fails(data, "no room for a window of 336 \\+ 96 rows; shorten lookback")
+def test_a_table_in_utf_16(tmp_path):
+    (tmp_path / "excel.csv").write_text("text,label\na b,x\n", encoding="utf-16")
+    fails(tmp_path / "excel.csv", "excel.csv: the file is UTF-16; save it as UTF-8")
 
 
 def test_a_time_stamp_that_is_none():

@@ -261,3 +261,20 @@ def test_frames_are_taken_as_they_are():
     frame = pl.DataFrame({"text": [f"some words {i}" for i in range(20)], "label": ["a", "b"] * 10})
     task = open_task({"train": frame, "test": frame.head(4)})
     assert task.splits["test"].size == 4 and task.kind == "classify"
+
+
+def test_a_comma_is_a_decimal_point_where_it_does_not_part_fields(tmp_path):
+    rows = [f"{1 + n % 28:02d}.{1 + n // 28:02d}.2026;{n},5;{n % 3}.000" for n in range(60)]
+    (tmp_path / "de.csv").write_text("datum;wert;rest\n" + "\n".join(rows) + "\n;1.234,5;NA\n;-2.000;1,5\n")
+    frame = source(tmp_path / "de.csv", reading(), Notes()).frame().collect()
+    assert frame["wert"].to_list() == [n + 0.5 for n in range(60)] + [1234.5, -2000.0]
+    assert frame["rest"].to_list() == [1000.0 * (n % 3) for n in range(60)] + [None, 1.5]
+    (tmp_path / "en.csv").write_text('a,b\n"1,5",x\n"2,5",y\n')
+    assert source(tmp_path / "en.csv", reading(), Notes()).frame().collect()["a"].to_list() == ["1,5", "2,5"]
+
+
+def test_lists_of_numbers_in_a_field_are_series(tmp_path):
+    (tmp_path / "a.csv").write_text('x,deep,no\n"[0.5, -2e1]","[[1, 2], [3, 4]]","[1, b]"\n"[]","[[5, 6]]","[2]"\n')
+    frame = source(tmp_path / "a.csv", reading(), Notes()).frame().collect()
+    assert frame["x"].to_list() == [[0.5, -20.0], []] and frame["deep"].to_list() == [[[1, 2], [3, 4]], [[5, 6]]]
+    assert frame["no"].to_list() == ["[1, b]", "[2]"]

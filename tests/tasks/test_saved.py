@@ -114,7 +114,7 @@ def test_a_forecast_starts_from_the_end_of_a_file(tmp_path):
     task.save(tmp_path)
     again = load_task(tmp_path)
     (row,) = next(again.read(data))
-    assert row == {"v": [188.0, 190.0, 192.0, 194.0, 196.0, 198.0]}
+    assert row == {"time": 99, "v": [188.0, 190.0, 192.0, 194.0, 196.0, 198.0]}
     batch = again.encode([row, [[1.0], [2.0]]])
     assert batch.lengths.tolist() == [6, 2] and batch.x.shape == (2, 6, 1)
     assert again.over(data).splits["test"].size == 100 - 8 + 1

@@ -37,6 +37,16 @@ def test_a_made_split_has_every_row_once_and_every_class_in_its_share():
         assert Counter(data["label"][i] for i in part)["b"] == len(part) / 4
 
 
+def test_shares_that_leave_nothing_to_train_on_are_an_error():
+    with pytest.raises(ValueError, match=r"valid=0\.6 and test=0\.6 leave nothing to train on"):
+        open_task(table(), valid=0.6, test=0.6)
+
+
+def test_too_few_rows_to_learn_from_are_told():
+    assert "there are only 3 rows to train on" in str(open_task(table(5), target="label", kind="classify").notes)
+    assert not open_task(table(40)).notes.warnings
+
+
 def test_large_data_holds_out_no_more_than_is_plenty_unless_asked(monkeypatch):
     monkeypatch.setattr(splits, "PLENTY", 12)
     found = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}
@@ -62,6 +72,44 @@ def test_later_rows_are_tested_on_when_time_is_given():
     found = rows(open_task(data, time="when", target="label"))
     dates = {name: [data["when"][i] for i in part] for name, part in found.items()}
     assert max(dates["train"]) <= min(dates["valid"]) and max(dates["valid"]) <= min(dates["test"])
+
+
+@pytest.mark.parametrize("form", ["{0}-{1}-{2}", "{2}.{1}.{0}", "{1}/{2}/{0}", "{2}/{1}/{0} 7:30"])
+def test_dates_are_compared_as_dates_however_they_are_written(form):
+    days = [(2026 + k // 336, 1 + k // 28 % 12, 1 + k % 28) for k in (i * 7 % 200 + 300 for i in range(200))]
+    data = table(when=[form.format(*day) for day in days])
+    found = rows(open_task(data, time="when", target="label"))
+    assert max(days[i] for i in found["train"]) < min(days[i] for i in found["valid"])
+    assert max(days[i] for i in found["valid"]) < min(days[i] for i in found["test"])
+
+
+def test_a_date_whose_day_may_be_its_month_is_an_error():
+    data = table(when=[f"{1 + i % 12}/{1 + i // 12 % 12}/2026" for i in range(200)])
+    with pytest.raises(ValueError, match=r"'1/1/2026' in 'when': day or month first\? write it as 2026-12-31"):
+        open_task(data, time="when", target="label")
+
+
+def test_a_split_by_time_leaves_no_group_on_two_sides():
+    data = table(when=list(range(200)), who=[f"patient {i * 13 % 31}" for i in range(200)])
+    found = rows(open_task(data, time="when", group="who", target="label"))
+    sides = [{data["who"][i] for i in part} for part in found.values()]
+    assert all(sides) and sum(map(len, sides)) == 31
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_equal_series_stay_on_one_side(wide):
+    lists = np.random.default_rng(0).random((50, 9))[np.arange(200) % 50]
+    columns = {f"t{k}": lists[:, k] for k in range(9)} if wide else {"x": lists.tolist()}
+    task = open_task(pl.DataFrame(columns | {"label": ["a", "a", "b", "b", "b"] * 40}))
+    sides = [{i % 50 for i in part} for part in rows(task).values()]
+    assert all(sides) and sum(map(len, sides)) == 50
+    assert "150 series repeat another one" in str(task.notes)
+
+
+def test_a_text_on_both_sides_of_a_given_split_is_told():
+    data = table().with_columns(split=pl.Series(["train"] * 150 + ["test"] * 50))
+    data = pl.concat([data, data.head(3).with_columns(split=pl.lit("test"))])
+    assert "3 of 53 texts of 'test' are in training too" in str(open_task(data).notes)
 
 
 def test_near_duplicates_are_found_and_others_are_not():

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from seqloom import console
 from seqloom.commands import Json
-from seqloom.lab.results import write
+from seqloom.lab.results import not_over, write
 from seqloom.lab.warned import warned
 
 Name = Annotated[str, Parameter(help="The folder of a run, or its name in runs/.")]
@@ -38,6 +38,7 @@ def predict(
     json: Annotated[bool, Parameter(help="Results as JSON lines, as they are by default.")] = False,
 ) -> None:
     """Apply a trained model to new rows; one result for each, in their order."""
+    not_over(out, file)
     with console.working("loading"):
         from seqloom.lab.runs import find_run
         from seqloom.predict import check_predicts, over_pieces
@@ -138,6 +139,7 @@ def translate(
     json: Annotated[bool, Parameter(help="JSON lines with source, translation and score.")] = False,
 ) -> None:
     """Translate lines or rows; one line for each, in their order."""
+    not_over(out, file)
     with console.working("loading"):
         from seqloom.lab import translate as texts
         from seqloom.lab.runs import find_run

@@ -31,6 +31,7 @@ from seqloom.task import Task
 from seqloom.training import checkpoint
 
 FILE, FORMAT = "compare.json", 1
+OURS = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
 PLACE = Path("comparisons")  # where folders are made that nobody names
 DIGITS, SOON = "digits", "90s"  # the embedded data, and their budget
 AT_A_GPU = 4  # processes
@@ -43,6 +44,8 @@ def started(data: str | None, options: Mapping[str, Any], settings: Compare, out
         raise ValueError(f"{out} holds a comparison already; go on with it by --resume, or name another folder")
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; name a folder")
+    for place in [out / name for name in OURS if (out / name).exists()] if out is not None else ():
+        raise ValueError(f"--out: {place} is there and is no comparison's; name a new folder")
     if settings.tune and find_spec("optuna") is None:
         raise ValueError("--tune needs the package optuna: pip install optuna")
     task, source = open_data(DIGITS if data is None else data, options)

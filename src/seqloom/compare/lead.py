@@ -2,9 +2,11 @@
 
 Two things move a test number: other seeds, and other test rows. Rows are drawn again with replacement (the same
 draws for all models, so differences are paired; neighbouring windows of a series are drawn together, for they
-overlap); seeds give a t-interval. Both are independent, so their half-widths add as squares.
+overlap); seeds give a t-interval. Both are independent, so their half-widths add as squares. Where a row is right or
+wrong, few wrong rows, or none, would move the draws too little: shares and their differences follow from counts.
 
-Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks).
+Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks); Agresti and Min 2005, Stat. Med. 24
+(differences of paired shares).
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from seqloom.compare.metric import Columns, Metric
-from seqloom.interval import interval
+from seqloom.interval import Z, interval, share, tail
 from seqloom.metrics import Array
 
 DRAWS = 1000
 AT_ONCE = 4_000_000  # weights that are held at a time
+FEWEST = 5  # blocks: of fewer, draws say nothing
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,15 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Of one model: a value for each seed, and (seeds, draws) values of rows drawn again."""
+    """Of one model: a value for each seed, and (seeds, draws) values of rows drawn again, `units` of them each time.
+
+    right: (n,) the share of seeds that have a row right, where the metric is a share of rows.
+    """
 
     values: Array
     drawn: Array
+    units: int
+    right: Array | None = None
 
 
 def drawn(models: Mapping[str, Sequence[Columns]], metric: Metric, block: int = 1) -> dict[str, Drawn]:
@@ -54,14 +62,15 @@ def drawn(models: Mapping[str, Sequence[Columns]], metric: Metric, block: int = 
     above = np.stack([np.asarray(metric.above(c), dtype=np.float64) for _, c in flat], 1)  # (n, models x seeds)
     below = np.stack([np.asarray(metric.below(c), dtype=np.float64) for _, c in flat], 1)
     point = metric.shape(above.sum(0) / np.maximum(below.sum(0), 1e-12))
-    parts = [
-        metric.shape((w @ above) / np.maximum(w @ below, 1e-12)) for w in _weights(len(above), min(block, len(above)))
-    ]
+    block = min(block, max(1, len(above) // FEWEST))
+    parts = [metric.shape((w @ above) / np.maximum(w @ below, 1e-12)) for w in _weights(len(above), block)]
     again = np.concatenate(parts)  # (draws, models x seeds)
+    rate = metric.percent and block == 1 and bool((below == 1).all())
     found: dict[str, Drawn] = {}
     for name in models:
         mine = [i for i, (other, _) in enumerate(flat) if other == name]
-        found[name] = Drawn(point[mine], again[:, mine].T)
+        right = above[:, mine].mean(1) if rate else None
+        found[name] = Drawn(point[mine], again[:, mine].T, -(-len(above) // block), right)
     return found
 
 
@@ -79,7 +88,10 @@ def _weights(n: int, block: int) -> Any:
 
 def known(one: Drawn) -> Known:
     """A model's own number."""
-    return _known(one.values, one.drawn.mean(0))
+    if one.right is None:
+        return _known(one.values, _half(one.drawn.mean(0), one.units))
+    part = float(one.right.mean())
+    return _known(one.values, max(abs(end - part) for end in share(part, one.units)))
 
 
 def apart(one: Drawn, other: Drawn) -> Known:
@@ -87,11 +99,24 @@ def apart(one: Drawn, other: Drawn) -> Known:
     n = max(len(one.values), len(other.values)) if 1 in (len(one.values), len(other.values)) else None
     n = n or min(len(one.values), len(other.values))
     a, b = (np.resize(d.values, n) if len(d.values) == 1 else d.values[:n] for d in (one, other))
-    rows = one.drawn[:n].mean(0) - other.drawn[:n].mean(0)
-    return _known(a - b, rows)
+    if one.right is None or other.right is None:
+        return _known(a - b, _half(one.drawn[:n].mean(0) - other.drawn[:n].mean(0), one.units))
+    return _known(a - b, _counted(one.right - other.right))
 
 
-def _known(values: Array, rows: Array) -> Known:
-    low, high = np.quantile(rows, (0.025, 0.975))
+def _counted(d: Array) -> float:
+    """How far the mean of paired differences in -1 .. 1 may be off: as if half a row more were on either side."""
+    n, middle = len(d) + 2, float(d.sum()) / (len(d) + 2)
+    half = Z * math.sqrt((float((d**2).sum()) + 1) / n - middle**2) / math.sqrt(n)
+    return half + abs(float(d.mean()) - middle)
+
+
+def _half(rows: Array, units: int) -> float:
+    end = tail(units) if units > 1 else 0.0
+    low, high = np.quantile(rows, (end, 1 - end))
+    return float(high - low) / 2
+
+
+def _known(values: Array, rows: float) -> Known:
     seeds = interval(values.tolist()).half or 0.0
-    return Known(float(values.mean()), math.hypot(float(high - low) / 2, seeds), values.tolist())
+    return Known(float(values.mean()), math.hypot(rows, seeds), values.tolist())

@@ -67,8 +67,8 @@ def caption(table: Table, seeds: int, valid: int | None) -> str:
     less = "" if table.metric.higher else "; less is better"
     some = f"{seeds} seeds and over test" if seeds > 1 else "test"
     told = (
-        f"Models are chosen on validation rows, and test rows read once{less}. +- is the 95% interval over {some} rows "
-        "drawn again; a difference is paired over both, and 'even' is one that may be chance. Training, latency and "
+        f"Models are chosen on validation rows, and test rows read once{less}. +- is the 95% interval over {some} "
+        "rows; a difference is paired over both, and 'even' is one that may be chance. Training, latency and "
         "memory are of one run in one thread."
     )
     if valid is not None and valid < FEW:

@@ -55,7 +55,7 @@ class Rung(Training):
         made = rows.columns(self.model, self.task, "test", batch)
         if any(line.get("split") == "test" for line in self.run.metrics()):
             return made
-        told = scores(made, intervals=True)
+        told = scores(made, intervals=True, block=self.task.overlap)
         intervals: dict[str, Any] = {f"{name}_interval": list(ends) for name, ends in told.intervals.items()}
         journal = Journal(self.run.folder / METRICS, (self.run.folder / METRICS).stat().st_size)
         journal.write(step=found.facts["step"], split="test", rows=told.rows, **told.values, **intervals)

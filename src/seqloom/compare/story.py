@@ -16,7 +16,7 @@ from seqloom.compare.search import Comparison
 from seqloom.compare.table import Table
 from seqloom.compare.verdict import verdict
 from seqloom.compare.work import Trial
-from seqloom.lab.look import facts, space
+from seqloom.lab.look import about, columns, space
 from seqloom.metrics import HIGHER
 from seqloom.page import Block, Chart, Curve, Dots, Page, Words
 from seqloom.page import Table as Shown
@@ -50,7 +50,9 @@ def page(found: Comparison, table: Table, finished: bool) -> Page:
         assert folder is not None
         model = Run.load(found.work.run(best)).model()
         blocks += errors(model, found.task, stored.load(folder), found.batch)
-    blocks.append(Words("The data", [line for line in facts(found.task) if line]))
+    if said := columns(found.task):
+        blocks.append(Shown("The columns", said))
+    blocks.append(Words("The data", about(found.task)))
     blocks.append(Words("How it was done", _how(found)))
     return Page(f"Models for {found.task.name}", verdict(table, finished), blocks, _facts(found))
 

@@ -62,7 +62,7 @@ def table(found: Comparison) -> Table:
     pairs = [*_baselines(found), *_models(found)]
     chosen = metric(found.task.kind, next((valid for _, valid, _ in pairs if valid), {}))
     folders = {row.name: [stored.load(folder) for folder in tests] for row, _, tests in pairs if tests}
-    under = drawn(folders, chosen, getattr(found.task, "horizon", 1))
+    under = drawn(folders, chosen, found.task.overlap)
     made = []
     for row, valid, _ in pairs:
         test = known(under[row.name]) if row.name in under else None

@@ -21,10 +21,10 @@ def verdict(table: Table, finished: bool = True) -> str:
     above = "" if simple is None else f" {first.label} beats {simple.label} by {_by(table, first, simple)}."
     if not rest:
         return f"{first.label} reaches {_number(table, first)}.{above}"
-    if _better(table, first, rest[0]):
+    equal = [row for row in rest if not _better(table, first, row)]
+    if not equal:
         cost = _latency(first, rest[0])
         return f"{first.label} leads {rest[0].label} by {_by(table, first, rest[0])}{cost}: use it.{above}"
-    equal = [row for row in rest if not _better(table, first, row)]
     cheap = min([first, *equal], key=lambda row: row.latency or (float("inf"),) * 2)
     names = _listed([row.label for row in equal])
     told = f"No real lead: {first.label} ({_number(table, first)}) cannot be told from {names}"

@@ -1,9 +1,11 @@
-"""Cells by name or by place, found before anything is trained."""
+"""Cells by name or by place, and kernels by name, found before anything is trained or timed."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
+from seqloom import kernel
 from seqloom.cell import Cell, find
 
 
@@ -18,3 +20,13 @@ def cells(names: Sequence[str]) -> dict[str, type[Cell]]:
         except Exception as error:  # a person's own file may fail in any way
             raise ValueError(f"cell {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     return found
+
+
+def check_kernels(names: Sequence[str]) -> None:
+    """Raise where one is no kernel of any cell: neither auto, nor a backend such as cpu, nor a full name."""
+    full = kernel.known()
+    known = ["auto", *dict.fromkeys(name.rpartition("_")[2] for name in full), *full]
+    for name in [name for name in names if name not in known]:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "`seqloom list kernels` names them"
+        raise ValueError(f"there is no kernel {name!r}; {hint}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.lab.data import open_data
+from seqloom.lab.flags import flags
 from seqloom.task import Classes, Notes, Tags, Task, Tokens, Values
 
 NAMED = 12  # classes that are shown by name
@@ -40,16 +41,27 @@ def _columns(data: str, options: Mapping[str, Any]) -> list[Any]:
 def facts(task: Task) -> list[str]:
     """Some lines for a person: columns, what is learned, sizes, what is worth knowing."""
     table = getattr(task, "table", "")
-    lines = [*table.splitlines(), ""] if table else []
-    lines.append(f"task    {task.name}: {task.kind}, {space(task.input)} -> {space(task.target)}")
-    lines.append("splits  " + ", ".join(f"{name} {_size(split.size)}" for name, split in task.splits.items()))
-    return lines + said(task)
+    return ([*table.splitlines(), ""] if table else []) + about(task)
+
+
+def about(task: Task) -> list[str]:
+    """The same without the columns."""
+    learned = f"task    {task.name}: {task.kind}, {space(task.input)} -> {space(task.target)}"
+    sizes = "splits  " + ", ".join(f"{name} {_size(split.size)}" for name, split in task.splits.items())
+    return [learned, sizes, *said(task)]
+
+
+def columns(task: Task) -> list[dict[str, str]]:
+    """The columns by their headings, which stand above where the fields begin."""
+    head, *lines = getattr(task, "table", "").splitlines() or [""]
+    names = [(m.group(), m.start()) for m in re.finditer(r"\S+( \S+)*", head)]
+    ends = [start for _, start in names[1:]] + [None]
+    return [{name: line[a:b].strip() for (name, a), b in zip(names, ends, strict=True)} for line in lines]
 
 
 def said(task: Task) -> list[str]:
     """What is worth knowing, options named as flags."""
-    flags = [re.sub(r"\b(\w+)=\.\.\.", lambda m: "--" + m[1].replace("_", "-"), note.text) for note in task.notes]
-    return [f"{'warning' if n.warning else 'note':8}{text}" for n, text in zip(task.notes, flags, strict=True)]
+    return [f"{'warning' if note.warning else 'note':8}{flags(note.text)}" for note in task.notes]
 
 
 def space(what: Any) -> str:

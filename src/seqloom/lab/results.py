@@ -29,6 +29,12 @@ def write(results: Iterable[Result], out: Path | None = None, form: str | None =
     return count
 
 
+def not_over(out: Path | None, file: str) -> None:
+    """Results never take the place of the rows that they are of."""
+    if out is not None and out.exists() and Path(file).exists() and out.samefile(file):
+        raise ValueError(f"--out {out} is the file that is read; results would take its place: name another")
+
+
 @contextmanager
 def _opened(out: Path | None) -> Iterator[IO[str]]:
     """Standard output, or a new file that takes its name at the end."""
@@ -38,11 +44,18 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
         return
     if not out.absolute().parent.is_dir():
         raise ValueError(f"{out}: there is no folder {out.parent}")
-    work = out.with_name(f".{out.name}.{os.getpid()}.part")
+    if out.is_dir():
+        raise ValueError(f"{out}: a folder; name a file in it")
+    if out.is_relative_to("/dev") or (out.exists() and not out.is_file()):  # a pipe or a device stays one
+        with out.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    place = out.resolve()  # a link stays one, too
+    work = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
         with work.open("w", encoding="utf-8", newline="") as file:
             yield file
-        work.replace(out)
+        work.replace(place)
     finally:
         work.unlink(missing_ok=True)
 

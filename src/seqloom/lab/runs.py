@@ -20,6 +20,8 @@ def new_folder(task: str, model: str, name: str | None = None, runs: Path | str 
         folder = Path(runs) / name
         if (folder / FILE).exists() and first_process():
             raise ValueError(f"{folder} holds a run already; go on with it by --resume, or choose another --name")
+        if folder.is_dir() and any(folder.iterdir()) and first_process():
+            raise ValueError(f"{folder} holds files that are no run; choose another --name")
         return folder
     number = 1
     while (folder := Path(runs) / _numbered(task, model, number)).exists():

@@ -13,6 +13,7 @@ import polars as pl
 from seqloom import __version__
 from seqloom.task import UNSEEN, Notes, Task
 from seqloom.tasks import cache, columns, leaks, splits
+from seqloom.tasks.below import told_apart
 from seqloom.tasks.coders.audio import AudioCoder
 from seqloom.tasks.coders.labels import LabelCoder
 from seqloom.tasks.coders.series import SeriesCoder, ValuesCoder
@@ -60,6 +61,11 @@ def _build(found: Source, options: Reading, work: Path) -> None:
     notes = Notes()
     described = columns.describe(found)
     chosen = plan(described, found, options, notes)
+    if chosen.layout == "table":
+        chosen = told_apart(found, chosen, described, options, notes)
+    left = [f"{c.name} ({c.role})" for c in described if c.name not in chosen.uses]
+    if left and chosen.layout != "stream":
+        notes.say("left out: " + ", ".join(left))
     saved = Saved(found.name, chosen, options, None, notes=notes, table=columns.table(described, chosen.uses))
     if chosen.layout == "table":
         build_windows(found, saved, work)

@@ -18,6 +18,7 @@ CALENDAR = ("year", "month")  # a time stamp alone, but a number beside days and
 WORDS = ("tokens", "words", "form")
 SIDES = ("split", "set", "fold", "partition", "subset")
 STAMP = r"^\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d{1,2}:\d{2}.*)?$"
+DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or the month
 ID = r"^\S{1,64}$"
 
 
@@ -54,7 +55,7 @@ def describe(source: Source) -> list[Column]:
         some = frame.gather_every(max(1, n // SAMPLE)).with_columns(pl.col(pl.List).list.head(STEPS))
         samples += some.to_dicts()  # a slice would keep the whole piece
         for name, kind in schema.items():
-            missing[name] += frame[name].null_count()
+            missing[name] += frame[name].null_count() + (int(frame[name].is_nan().sum()) if kind.is_float() else 0)
             if name in lists:
                 hashes[name].append(frame[name].explode(empty_as_null=False).hash().unique())
             elif not kind.is_nested():
@@ -100,7 +101,7 @@ def _role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
         "test",
     }:
         return "split", False
-    if values.str.contains(STAMP).all():
+    if values.str.contains(STAMP).all() or values.str.contains(DAY_FIRST).all():
         return "time", False
     short = bool(values.str.contains(ID).all())
     words = values.str.split(" ").list.len().mean()

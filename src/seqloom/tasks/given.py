@@ -13,6 +13,7 @@ from seqloom.tasks.coders.audio import AudioCoder
 from seqloom.tasks.coders.series import SeriesCoder
 from seqloom.tasks.saved import Saved
 from seqloom.tasks.source import source
+from seqloom.tasks.unusable import joined
 
 
 def frame_of(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame:
@@ -28,16 +29,33 @@ def frame_of(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame
     columns: dict[str, pl.Series] = {}
     for name in names:
         values = [_plain(row[name]) for row in records]
+        if getattr(coder, "unit", "") == "tokens":
+            values = [value.split() if isinstance(value, str) else value for value in values]
         try:
             columns[name] = pl.Series(name, values, dtype=_dtype(coder), strict=False)
         except (TypeError, pl.exceptions.PolarsError) as error:
             told = str(error).splitlines()[0]
             raise ValueError(f"column {name!r}: {told}; give what training had, {_wanted(coder)}") from None
+        if isinstance(coder, SeriesCoder) and not coder.wide:
+            columns[name] = _series(columns[name])
     if isinstance(coder, AudioCoder):
         columns["rate"] = pl.Series("rate", [int(row.get("rate", coder.rate)) for row in records])
     if times is not None and all(times.column in row for row in records):
         columns[times.column] = pl.Series(times.column, [list(row[times.column]) for row in records])
     return pl.DataFrame(columns)
+
+
+def _series(column: pl.Series) -> pl.Series:
+    """The column, if it holds lists of numbers, or nothing at all."""
+    inner: Any = column.dtype
+    if inner == pl.Null:
+        return column.cast(pl.List(pl.Float64))
+    while isinstance(inner, (pl.List, pl.Array)):
+        inner = inner.inner
+    if column.dtype.is_nested() and (inner.is_numeric() or inner == pl.Null):
+        return column
+    told = next(repr(v.to_list() if isinstance(v, pl.Series) else v) for v in column if v is not None)
+    raise ValueError(f"column {column.name!r}: {told[:40]} is no list of numbers; give what training had")
 
 
 def _named(row: Any, names: tuple[str, ...], coder: Any) -> dict[str, Any]:
@@ -69,9 +87,13 @@ def _wanted(coder: Any) -> str:
 
 
 def rows_of(path: Any, saved: Saved, chunk: int) -> Iterator[list[dict[str, Any]]]:
-    """Rows of a file as dicts of all its columns."""
+    """Rows of a file as dicts of all its columns; of a long table, one for each group."""
     options = saved.options.model_copy(update={"input": (), "target": ()})
     found = source(path, options, Notes())
     frame = found.frame()
+    if saved.plan.layout == "long":
+        every = joined(frame.collect(), saved.plan, found.parts[0].label).to_dicts()
+        yield from (every[start : start + chunk] for start in range(0, len(every), chunk))
+        return
     for start in range(0, found.rows, chunk):
         yield frame.slice(start, chunk).collect().to_dicts()

@@ -78,13 +78,14 @@ def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Not
         listed = "; ".join(_say(c, by_name) for c in best[:10])
         raise ValueError(f"{place}: more than one task is possible, choose one: {listed}")
     chosen = best[0]
+    blind = [name for name in chosen.target if name not in chosen.input] if chosen.kind == "forecast" else []
+    if blind:
+        told = f"a forecast of {blind[0]!r} needs its past"
+        raise ValueError(f"{place}: {told}; say input={','.join((*chosen.input, *blind))}, too")
     alone = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
     if chosen.kind == "generate" and alone and options.kind is None:
         told = f"{alone[0].name!r} is {alone[0].example!r} in every row"
         raise ValueError(f"{place}: {told}; there is nothing to tell apart (kind generate learns the texts alone)")
-    left = [c for c in columns if c.name not in chosen.uses]
-    if left:
-        notes.say("left out: " + ", ".join(f"{c.name} ({c.role})" for c in left))
     return chosen
 
 

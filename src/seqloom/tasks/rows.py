@@ -23,6 +23,7 @@ class RowsTask(Task):
 
     def __init__(self, saved: Saved, data: Path | None = None) -> None:
         self.saved = saved
+        self.group = saved.plan.group if saved.plan.layout == "long" else None  # whose rows are one example
         target = saved.x.space if saved.y is None else saved.y.space
         splits = {name: Split(**facts) for name, facts in saved.splits.items()} if data else {}
         super().__init__(saved.name, saved.plan.kind, saved.x.space, target, splits, saved.notes, saved.table)

@@ -9,12 +9,14 @@ import polars as pl
 
 from seqloom.task import Notes
 from seqloom.tasks import duplicates
+from seqloom.tasks.coders.times import checked
 from seqloom.tasks.paths import SPLITS
 from seqloom.tasks.plan import Plan
 from seqloom.tasks.reading import Reading
 from seqloom.tasks.source import Source
 
 Array = np.ndarray[Any, Any]
+FEW = 10  # different series, which cannot be split; rows, from which nothing is learned
 PLENTY = 10_000  # examples that are enough to validate or test on, where nobody asked for more
 
 
@@ -29,10 +31,17 @@ def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading
     shares = {name: share for name, share in shares.items() if name not in rows and ("valid" not in rows)}
     usual, most = Reading(), PLENTY / len(rows["train"])
     shares = {k: min(share, most) if share == getattr(usual, k) else share for k, share in shares.items()}
+    if sum(shares.values()) >= 1:
+        told = " and ".join(f"{name}={share:g}" for name, share in shares.items())
+        raise ValueError(
+            f"{source.parts[0].label}: {told} leave nothing to train on; make valid=... or test=... smaller"
+        )
     if shares:
         rows |= _made(source, plan, rows["train"], shares, texts, options, notes)
-    if texts and len(source.parts) > 1:
+    if texts and (plan.split or len(source.parts) > 1):
         _shared(source, plan, rows, notes)
+    if len(rows["train"]) < FEW:
+        notes.warn(f"there are only {len(rows['train'])} rows to train on; no number that follows means much")
     order = ("train", "valid", "test")
     return {name: rows[name] for name in sorted(rows, key=lambda s: order.index(s) if s in order else 3)}
 
@@ -50,9 +59,7 @@ def _made(
     source: Source, plan: Plan, rows: Array, shares: dict[str, float], texts: bool, options: Reading, notes: Notes
 ) -> dict[str, Array]:
     if plan.time and plan.layout == "rows" and source.frame().collect_schema()[plan.time].is_nested() is False:
-        stamps = source.columns(plan.time)[plan.time]
-        notes.say(f"split by time: later rows of {plan.time!r} are held out")
-        return _cut(rows[np.argsort(stamps.rank("dense").fill_null(0).to_numpy()[rows], kind="stable")], shares)
+        return _later(source, plan, rows, shares, notes)
     keys = _keys(source, plan, rows, texts, options, notes)
     labels = np.zeros(len(rows), dtype=np.int64)
     if plan.kind == "classify":
@@ -72,8 +79,10 @@ def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading
         column = source.columns(plan.group)[plan.group].cast(pl.String)
         notes.say(f"rows of one {plan.group!r} stay on one side of the split")
         return column.rank("dense").fill_null(0).to_numpy().astype(np.int64)[rows]
-    if not texts or not options.near_duplicates:
+    if not options.near_duplicates:
         return np.arange(len(rows))
+    if not texts:
+        return _same(source, plan, rows, notes)
     wanted = np.zeros(source.rows, dtype=bool)
     wanted[rows] = True
     chunks = source.chunks(plan.input[:1])
@@ -84,16 +93,50 @@ def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading
     return keys
 
 
+def _same(source: Source, plan: Plan, rows: Array, notes: Notes) -> Array:
+    """(rows,) the same number for rows whose series are equal, number by number."""
+    hashes = np.concatenate([_hashed(frame, plan.input) for _, frame in source.chunks(plan.input)])
+    _, first, keys = np.unique(hashes[rows], return_index=True, return_inverse=True)
+    keys = np.argsort(np.argsort(first))[keys.ravel()]  # numbered as they come
+    together = len(rows) - len(first)
+    if together and len(first) < FEW:
+        notes.warn(f"there are only {len(first)} different series; the same ones are trained and tested on")
+        return np.arange(len(rows))
+    if together:
+        notes.say(f"{together} series repeat another one; such series stay on one side of the split")
+    return keys
+
+
+def _hashed(frame: pl.DataFrame, names: tuple[str, ...]) -> Array:
+    parts = [frame[name].hash(k).to_numpy() * np.uint64(2 * k + 1) for k, name in enumerate(names)]
+    return np.add.reduce(parts)
+
+
 def _text(column: pl.Series) -> pl.Series:
     return column.list.join(" ") if column.dtype.is_nested() else column
 
 
-def _cut(rows: Array, shares: dict[str, float]) -> dict[str, Array]:
-    """The last rows for the last share."""
+def _later(source: Source, plan: Plan, rows: Array, shares: dict[str, float], notes: Notes) -> dict[str, Array]:
+    """The latest rows for the last share. Rows of one group are as late as the latest of them."""
+    time = plan.time or ""
+    notes.say(f"split by time: later rows of {time!r} are held out")
+    frame = source.columns(*dict.fromkeys([time, *([plan.group] if plan.group else [])]))
+    stamps = checked(frame[time], source.place)[rows]
+    keys = np.arange(len(rows))
+    if plan.group:
+        notes.say(f"rows of one {plan.group!r} stay on one side of the split")
+        keys = frame[plan.group].cast(pl.String).rank("dense").fill_null(0).to_numpy().astype(np.int64)[rows]
+        latest = np.full(keys.max() + 1, -np.inf)
+        np.maximum.at(latest, keys, stamps)
+        stamps = latest[keys]
+    order = np.lexsort((keys, stamps))
+    rows, keys = rows[order], keys[order]
     parts, end = {}, len(rows)
     for name, share in reversed(shares.items()):
-        start = end - max(1, round(share * len(rows)))
-        parts[name], end = np.sort(rows[max(start, 1) : end]), max(start, 1)
+        start = max(end - max(1, round(share * len(rows))), 1)
+        while start > 1 and keys[start] == keys[start - 1]:
+            start -= 1
+        parts[name], end = np.sort(rows[start:end]), start
     return {"train": np.sort(rows[:end])} | parts
 
 

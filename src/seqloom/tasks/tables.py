@@ -11,7 +11,8 @@ import polars as pl
 from seqloom.tasks import cache
 from seqloom.tasks.coders.scale import Scale
 from seqloom.tasks.coders.series import SeriesCoder, ValuesCoder
-from seqloom.tasks.coders.times import TimesCoder, seconds
+from seqloom.tasks.coders.times import TimesCoder, checked
+from seqloom.tasks.fitting import fitted
 from seqloom.tasks.plan import Plan
 from seqloom.tasks.ragged import Writer
 from seqloom.tasks.saved import Saved
@@ -29,31 +30,32 @@ def build_windows(found: Source, saved: Saved, work: Path) -> None:
     saved.y = ValuesCoder(saved.plan.target)
     frame, ranges = ordered(found, saved.plan)
     cuts = _borders(frame, ranges, saved, found)
+    longest = max(b - a for a, b in ranges)
+    sides = {name: b - a for name, (a, b) in ((name, _rows(cut, 0, longest)) for name, cut in cuts.items())}
+    saved.options = fitted(saved.options, sides, saved.notes)
     train = np.concatenate([np.arange(*_rows(cuts["train"], a, b)) for a, b in ranges])
     saved.x.scale = Scale.fit([_matrix(frame, saved.plan.input)[train]])
     saved.y.scale = Scale.fit([_matrix(frame, saved.plan.target)[train]])
     if saved.plan.time:
         saved.times = _ticks(frame, ranges, saved)
+    saved.notes.say("errors are in units of each column's spread (standard deviation) in training")
     write(found, saved, cuts, work)
 
 
 def ordered(found: Source, plan: Plan) -> tuple[pl.DataFrame, list[tuple[int, int]]]:
     """The rows by group and time, and the first and last row of every group."""
-    names = [n for n in (plan.group, plan.time) if n]
-    missing = [n for n in plan.input if n not in found.frame().collect_schema().names()]
+    there = found.frame().collect_schema().names()
+    group = plan.group if plan.group in there else None  # new rows may be one series
+    names = [n for n in (group, plan.time) if n]
+    missing = [n for n in (*plan.input, *([plan.time] if plan.time else [])) if n not in there]
     if missing:
         raise ValueError(f"{found.parts[0].label}: no column {missing[0]!r}, which training had")
-    frame = found.frame().select(*dict.fromkeys([*names, *plan.input, *plan.target])).collect()
+    frame = found.frame().select(n for n in dict.fromkeys([*names, *plan.input, *plan.target]) if n in there).collect()
     if plan.time:
-        stamps = pl.Series("_t", seconds(frame[plan.time]))
-        if stamps.is_nan().any():
-            row = int(stamps.is_nan().arg_max() or 0)
-            told = f"{frame[plan.time][row]!r} in {plan.time!r}"
-            raise ValueError(f"{found.place(row)}: {told} is no time stamp; write 2026-01-31 or 2026-01-31 23:59:00")
-        frame = frame.with_columns(stamps)
-    keys = [n for n in (plan.group, "_t" if plan.time else None) if n]
+        frame = frame.with_columns(pl.Series("_t", checked(frame[plan.time], found.place)))
+    keys = [n for n in (group, "_t" if plan.time else None) if n]
     frame = frame.sort(keys, maintain_order=True) if keys else frame
-    sizes = frame.group_by(plan.group, maintain_order=True).len()["len"].to_list() if plan.group else [len(frame)]
+    sizes = frame.group_by(group, maintain_order=True).len()["len"].to_list() if group else [len(frame)]
     ends = np.cumsum(sizes).tolist()
     return frame, list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -124,11 +126,18 @@ def write(found: Source, saved: Saved, cuts: Borders, work: Path) -> None:
         dt[[a for a, _ in ranges]] = 0
         _put(work, "times", dt.astype(np.float32))
     back, ahead = saved.options.lookback, saved.options.horizon
+    short = sum(b - a < back + ahead for a, b in ranges)
+    if short:
+        saved.notes.warn(
+            f"{short} of {len(ranges)} series are shorter than a window of {back} + {ahead} rows; left out"
+        )
     for number, (name, cut) in enumerate(cuts.items()):
         starts = np.concatenate([_starts(_rows(cut, a, b), a, back, ahead) for a, b in ranges])
         if not len(starts):
             told = f"{name} has no room for a window of {back} + {ahead} rows"
-            raise ValueError(f"{found.parts[0].label}: {told}; shorten lookback= or horizon=, or move borders=")
+            raise ValueError(
+                f"{found.parts[0].label}: {told}; shorten lookback=... or horizon=..., or move borders=..."
+            )
         np.save(work / f"split.{number}.npy", starts)
         saved.splits[name] = {"size": len(starts), "hash": cache.digest(found.fingerprint, starts.tobytes())}
 

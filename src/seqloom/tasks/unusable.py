@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.task import Notes
+from seqloom.tasks.coders.times import checked
 from seqloom.tasks.plan import Plan
 from seqloom.tasks.source import Part, Source
 
@@ -56,22 +57,33 @@ def _aligned(source: Source, plan: Plan) -> None:
 
 def long_rows(source: Source, plan: Plan, work: Path) -> Source:
     """A long table, one step a row, as one row for each group: its steps in the order of time."""
-    name_of_group = plan.group or ""
-    group = pl.col(name_of_group)
-    steps = pl.col(*plan.input, *([plan.time] if plan.time else []))
     parts = []
     for number, part in enumerate(source.parts):
-        frame = pl.scan_ipc(part.table)
-        frame = frame.sort(plan.time, maintain_order=True) if plan.time else frame
-        target = [pl.col(name).first() for name in plan.target]
-        kinds = [pl.col(name).n_unique().alias(f"n {name}") for name in plan.target]
-        rows = frame.group_by(group).agg(steps, *target, *kinds).sort(group).collect()
-        for name in plan.target:
-            mixed = rows.filter(pl.col(f"n {name}") > 1)
-            if len(mixed):
-                told = f"{plan.group!r} {mixed[name_of_group][0]!r} has {mixed[f'n {name}'][0]} values of {name!r}"
-                raise ValueError(f"{part.label}: {told}; a series needs one target")
+        rows = joined(pl.scan_ipc(part.table).collect(), plan, part.label).sort(plan.group or "")
         table = work / f"long.{number}.arrow"
         rows.write_ipc(table)
         parts.append(Part(part.label, part.split, part.fingerprint, table, len(rows)))
     return Source(source.name, tuple(parts))
+
+
+def joined(frame: pl.DataFrame, plan: Plan, label: str) -> pl.DataFrame:
+    """One row for each group, in the order in which they come; the target may be absent."""
+    group = plan.group or ""
+    for name in [n for n in (group, plan.time, *plan.input) if n and n not in frame.columns]:
+        raise ValueError(f"{label}: no column {name!r}, which training had; there are {', '.join(frame.columns)}")
+    first = pl.int_range(pl.len()).alias("_first")
+    if plan.time:
+        at = pl.Series("_t", checked(frame[plan.time], lambda row: f"{label}: row {row + 1}"))
+        frame = frame.with_columns(first, at).sort("_t", maintain_order=True)
+    else:
+        frame = frame.with_columns(first)
+    there = [name for name in plan.target if name in frame.columns]
+    steps = pl.col(*plan.input, *([plan.time] if plan.time else []))
+    kinds = [pl.col(name).n_unique().alias(f"n {name}") for name in there]
+    rows = frame.group_by(group).agg(steps, pl.col("_first").min(), *(pl.col(name).first() for name in there), *kinds)
+    for name in there:
+        mixed = rows.filter(pl.col(f"n {name}") > 1).sort("_first")
+        if len(mixed):
+            told = f"{group!r} {mixed[group][0]!r} has {mixed[f'n {name}'][0]} values of {name!r}"
+            raise ValueError(f"{label}: {told}; a series needs one target")
+    return rows.sort("_first").drop("_first", *(f"n {name}" for name in there))

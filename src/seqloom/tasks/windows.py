@@ -31,6 +31,7 @@ class WindowsTask(Task):
         self.lookback, self.horizon = saved.options.lookback, saved.options.horizon
         splits = {name: Split(**facts) for name, facts in saved.splits.items()} if data else {}
         target = Values(saved.plan.target, self.horizon)
+        self.overlap, self.group = self.horizon, saved.plan.group
         super().__init__(saved.name, "forecast", saved.x.space, target, splits, saved.notes, saved.table)
         if data:
             self._x, self._y = Ragged.open(data, "x").values, Ragged.open(data, "y").values
@@ -105,7 +106,10 @@ class WindowsTask(Task):
         """The end of the table, or of each group of it: what a forecast starts from."""
         found = source(path, self.saved.options, self.notes)
         frame, ranges = ordered(found, self.saved.plan)
-        names = self.saved.x.columns
-        rows = [{n: frame[n][max(a, b - self.lookback) : b].to_list() for n in names} for a, b in ranges]
+        names, last = self.saved.x.columns, [n for n in (self.group, self.saved.plan.time) if n in frame.columns]
+        rows = [
+            {n: frame[n][b - 1] for n in last} | {n: frame[n][max(a, b - self.lookback) : b].to_list() for n in names}
+            for a, b in ranges
+        ]
         for start in range(0, len(rows), chunk):
             yield rows[start : start + chunk]

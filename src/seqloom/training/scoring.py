@@ -50,7 +50,8 @@ def score(
                 rows[name].append(column)
     finally:
         model.train(training)
-    return scores({name: np.concatenate(parts) for name, parts in rows.items()}, intervals)
+    found = {name: np.concatenate(parts) for name, parts in rows.items()}
+    return scores(found, intervals, block=task.overlap)
 
 
 def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> tuple[Columns, Any]:

@@ -51,8 +51,11 @@ class SeriesCoder:
             return np.stack([_flat(frame[name]) for name in self.columns], 1), lengths
         steps = first.explode(empty_as_null=False, keep_nulls=False)
         if not steps.dtype.is_nested():
-            self.width = 1
-            return _flat(first)[:, None], lengths
+            if self.width > 1 and len(steps):
+                told = f"one number in a step, training had {self.width}"
+                raise ValueError(f"column {self.columns[0]!r}: {told}; give every step a list of them")
+            self.width = self.width or 1
+            return _flat(first).reshape(-1, self.width), lengths
         widths = steps.list.len().fill_null(0)
         self.width = self.width or int(widths[0] if len(widths) else 1)
         if (widths != self.width).any():

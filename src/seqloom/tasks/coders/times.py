@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import polars as pl
 
 Array = np.ndarray[Any, Any]
 REGULAR = 1e-6  # spans this close to each other are equal
+DAYS = r"^(\d{1,2})([./-])(\d{1,2})[./-](\d{4})\b"  # the year last
 
 
 class TimesCoder:
@@ -45,11 +46,38 @@ class TimesCoder:
 
 
 def seconds(stamps: pl.Series) -> Array:
-    """Numbers as they are; dates and times as seconds; text is taken for a date."""
+    """Numbers as they are; dates and times as seconds; text is taken for a date, NaN where it is none."""
     if stamps.dtype == pl.String:
         month = pl.when(pl.col("t").str.len_chars() == 7).then(pl.col("t") + "-01")  # 1949-01 is its first day
-        whole = pl.DataFrame({"t": stamps}).select(month.otherwise(pl.col("t")))
-        stamps = whole.to_series().str.to_datetime(strict=False)
+        whole = pl.DataFrame({"t": _year_first(stamps)}).select(month.otherwise(pl.col("t"))).to_series()
+        try:
+            stamps = whole.str.to_datetime(strict=False)
+        except pl.exceptions.ComputeError:  # no form of a date that is known
+            stamps = pl.Series([None] * len(whole), dtype=pl.Datetime)
     if stamps.dtype.is_temporal():
         stamps = stamps.cast(pl.Datetime("us")).to_physical().cast(pl.Float64) / 1e6
     return stamps.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+
+
+def _year_first(stamps: pl.Series) -> pl.Series:
+    """31.12.2026 as 2026-12-31, and 12/31/2026, too: of two numbers, one that exceeds 12 is the day."""
+    known = stamps.drop_nulls()
+    if not len(known) or not known.str.contains(DAYS).all():
+        return stamps
+    one, two = (known.str.extract(DAYS, k).cast(pl.Int64) for k in (1, 3))
+    dots = bool((known.str.extract(DAYS, 2) == ".").all())
+    first, second = (int(part.max()) for part in (one, two))  # type: ignore[arg-type]
+    if not dots and first <= 12 and second <= 12:
+        raise ValueError(f"{known[0]!r} in {stamps.name!r}: day or month first? write it as 2026-12-31")
+    day, month = (1, 3) if dots or first > 12 else (3, 1)
+    return stamps.str.replace(DAYS, f"${{4}}-${{{month}}}-${{{day}}}")
+
+
+def checked(stamps: pl.Series, place: Callable[[int], str]) -> Array:
+    """The same, or an error that says which row has no time stamp."""
+    found = seconds(stamps)
+    if np.isnan(found).any():
+        row = int(np.isnan(found).argmax())
+        told = f"{stamps[row]!r} in {stamps.name!r} is no time stamp"
+        raise ValueError(f"{place(row)}: {told}; write 2026-01-31 or 2026-01-31 23:59:00")
+    return found

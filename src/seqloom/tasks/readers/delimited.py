@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from seqloom.tasks.reading import Reading
 csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
 MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", "")  # in a column of numbers
+COMMA = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+$"  # a decimal one
+POINTS = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # a number of a column that has such
+LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"
 SAMPLE = 10_000  # rows from which types are guessed; the whole file where that goes wrong
 SEPARATORS = (",", ";", "\t", "|")  # of a .csv, the likeliest first
 HEAD = 100, 1 << 20  # lines and bytes of the beginning from which the separator and the header are guessed
@@ -27,18 +31,25 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
     names = header(path, options)
     guess = _scan(path, names, sample)
     schema = guess.collect_schema()
-    numbers = _numbers(guess if sample is None else guess.head(sample), schema)
+    cut = separator(path)
+    some = guess if sample is None else guess.head(sample)
+    texts = _texts(some, [name for name, kind in schema.items() if kind == pl.String], cut)
+    numbers = _numbers(some, texts)
+    lists = _lists(some, [name for name in texts if name not in numbers])
     quoted = path.suffix == ".csv"
-    common: dict[str, Any] = {"separator": separator(path), "quote_char": '"' if quoted else None, "schema": schema}
+    common: dict[str, Any] = {"separator": cut, "quote_char": '"' if quoted else None, "schema": schema}
 
     def frames() -> Iterator[pl.DataFrame]:
         first = names is None
         for block in blocks(path, quoted):
             frame = pl.read_csv(block, has_header=first, **common)
-            yield frame.with_columns(pl.col(name).replace(MISSING, None).cast(pl.Float64) for name in numbers)
+            yield frame.with_columns(
+                *(texts[name].replace(MISSING, None).cast(pl.Float64) for name in numbers),
+                *(pl.col(name).str.json_decode(kind) for name, kind in lists.items()),
+            )
             first = False
 
-    return framed(frames, dict(schema) | dict.fromkeys(numbers, pl.Float64))
+    return framed(frames, dict(schema) | dict.fromkeys(numbers, pl.Float64) | lists)
 
 
 def _scan(path: Path, names: list[str] | None, sample: int | None) -> pl.LazyFrame:
@@ -52,20 +63,40 @@ def _scan(path: Path, names: list[str] | None, sample: int | None) -> pl.LazyFra
     )
 
 
-def _numbers(guess: pl.LazyFrame, schema: pl.Schema) -> list[str]:
+def _texts(guess: pl.LazyFrame, names: list[str], cut: str) -> dict[str, pl.Expr]:
+    """Columns of text; 1.234,5 as 1234.5 where commas do not part fields, for one may be the decimal point then."""
+    texts = {name: pl.col(name) for name in names}
+    if cut == "," or not names:
+        return texts
+    found = guess.select(text.str.contains(COMMA).any() for text in texts.values()).collect(engine="streaming")
+    for name in [name for name in names if found[name][0]]:
+        point = texts[name].str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        texts[name] = pl.when(texts[name].str.contains(POINTS)).then(point).otherwise(texts[name]).alias(name)
+    return texts
+
+
+def _numbers(guess: pl.LazyFrame, texts: dict[str, pl.Expr]) -> list[str]:
     """Text columns that hold nothing but numbers and signs for a missing one."""
-    texts = [name for name, kind in schema.items() if kind == pl.String]
+    number = {name: text.cast(pl.Float64, strict=False).is_not_null() for name, text in texts.items()}
     found = guess.select(
-        *(pl.col(name).cast(pl.Float64, strict=False).is_not_null().any().alias(f"some {name}") for name in texts),
-        *(_plain(name).all().alias(f"all {name}") for name in texts),
+        *(number[name].any().alias(f"some {name}") for name in texts),
+        *((pl.col(name).is_null() | pl.col(name).is_in(MISSING) | number[name]).all().alias(name) for name in texts),
     )
     told = found.collect(engine="streaming").row(0, named=True) if texts else {}
-    return [name for name in texts if told[f"some {name}"] and told[f"all {name}"]]
+    return [name for name in texts if told[f"some {name}"] and told[name]]
 
 
-def _plain(name: str) -> pl.Expr:
-    text = pl.col(name)
-    return text.is_null() | text.is_in(MISSING) | text.cast(pl.Float64, strict=False).is_not_null()
+def _lists(guess: pl.LazyFrame, names: list[str]) -> dict[str, Any]:
+    """Text columns that hold nothing but lists of numbers, [0.5, 2] or [[1, 2], [3, 4]], as people save series."""
+    if not names:
+        return {}
+    found = guess.select(
+        *(pl.col(name).str.contains(LIST).all().alias(name) for name in names),
+        *(pl.col(name).str.contains(r"^\[\s*\[").any().alias(f"deep {name}") for name in names),
+    )
+    told = found.collect(engine="streaming").row(0, named=True)
+    flat = pl.List(pl.Float64)
+    return {name: pl.List(flat) if told[f"deep {name}"] else flat for name in names if told[name]}
 
 
 def verify(frame: pl.LazyFrame, path: Path, options: Reading) -> None:
@@ -93,6 +124,8 @@ def _beginning(path: Path) -> list[str]:
     lines = [line.decode("utf-8", "replace") for line in raw if line.strip()]
     if not lines:
         raise ValueError(f"{path}: the file is empty")
+    if raw[0][:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise ValueError(f"{path}: the file is UTF-16; save it as UTF-8")
     return [lines[0].lstrip("\ufeff"), *lines[1:]]
 
 
@@ -115,7 +148,7 @@ def _is_data(first: list[str], rows: list[list[str]]) -> bool:
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(text.replace(",", ".", 1))
     except ValueError:
         return False
     return True

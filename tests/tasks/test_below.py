@@ -1,0 +1,95 @@
+"""Tables of series: several below each other, and too few rows for the usual windows."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from seqloom import Run
+from seqloom.lab.fit import fit
+from seqloom.tasks.registry import open_task
+
+SMALL = {"lookback": 8, "horizon": 2}
+DAYS = [f"2026-01-{d:02d}" for d in range(1, 32)]
+
+
+def table(**more):
+    """Two shops, day by day: one sells about 0, the other about 100."""
+    n = len(DAYS)
+    sold = [float(v) + 100 * s for s in range(2) for v in np.random.default_rng(s).random(n)]
+    return pl.DataFrame({"day": DAYS * 2, "sold": sold} | more)
+
+
+@pytest.mark.parametrize("names", [["a", "b"], [3, 7]])
+def test_series_below_each_other_are_told_apart_by_the_column_that_does(names):
+    task = open_task(table(shop=[n for n in names for _ in DAYS]).sample(fraction=1.0, shuffle=True, seed=1), **SMALL)
+    assert (task.saved.plan.group, task.input.names) == ("shop", ("sold",))
+    assert "each 'shop' is a series of its own; group=... names another column" in str(task.notes)
+    x = next(task.batches("train", batch=100)).x  # a window that mixed both would go up and down by 100
+    assert float((x.amax(1) - x.amin(1)).max()) < 0.1
+
+
+def test_series_that_two_columns_tell_apart_are_an_error_and_stamps_that_repeat_a_warning():
+    shops, goods = ["a", "b"] * 31, (["x"] * 2 + ["y"] * 2) * 15 + ["x", "x"]
+    data = table().with_columns(day=pl.Series([DAYS[i // 4] for i in range(62)]))
+    with pytest.raises(ValueError, match="no one column tells their series apart; join shop, good into one"):
+        open_task(data.with_columns(shop=pl.Series(shops), good=pl.Series(goods)), **SMALL)
+    task = open_task(data, **SMALL)
+    assert any("46 of 62 rows repeat a time stamp of 'day'" in text for text in task.notes.warnings)
+
+
+def test_the_usual_windows_shrink_to_a_short_table_and_what_was_asked_for_stays():
+    data = pl.DataFrame({"v": np.sin(np.arange(50.0))})
+    task = open_task(data)
+    assert (task.lookback, task.horizon) == (15, 2)
+    assert "does not fit in: 15 steps say 2; lookback=... and horizon=... take others" in str(task.notes)
+    assert open_task(data, horizon=4).horizon == 4
+    with pytest.raises(ValueError, match=r"no room for a window of 40 \+ 2 rows; shorten lookback=... or"):
+        open_task(data, lookback=40)
+
+
+def test_a_forecast_of_several_series_says_which_is_which(tmp_path):
+    table(shop=["b"] * 31 + ["a"] * 31).write_csv(tmp_path / "shops.csv")
+    run = fit(tmp_path / "shops.csv", model="rnn", name="shops", runs=tmp_path, hidden=4, steps=2, **SMALL)
+    found = list(Run.load(run.folder).predict(tmp_path / "shops.csv", keep=["day"]))
+    assert [(row["shop"], row["day"], len(row["prediction"])) for row in found] == [
+        ("a", "2026-01-31", 2),
+        ("b", "2026-01-31", 2),
+    ]
+    assert found[0]["prediction"][0] > found[1]["prediction"][0] + 50
+    table().head(31).write_csv(tmp_path / "one.csv")  # new rows may be one series
+    assert [list(row) for row in run.predict(tmp_path / "one.csv")] == [["prediction"]]
+
+
+def test_a_model_of_groups_predicts_from_a_file_of_groups_in_their_order(tmp_path):
+    rng = np.random.default_rng(0)
+    steps = [(f"p{p:02d}", s, rng.normal(p % 2 * 9), "ny"[p % 2]) for p in range(40) for s in range(3 + p % 5)]
+    data = pl.DataFrame(steps, schema=["who", "step", "pulse", "sick"], orient="row")
+    data.write_csv(tmp_path / "wards.csv")
+    asked = {"group": "who", "time": "step", "target": "sick"}
+    run = fit(tmp_path / "wards.csv", model="rnn", name="w", runs=tmp_path, hidden=8, steps=60, lr=0.03, **asked)
+    new = data.sample(fraction=1.0, shuffle=True, seed=3).drop("sick")
+    new.write_csv(tmp_path / "new.csv")
+    found = list(run.predict(tmp_path / "new.csv"))
+    assert [row["who"] for row in found] == new["who"].unique(maintain_order=True).to_list()
+    assert all(row["prediction"] == "ny"[int(row["who"][1:]) % 2] for row in found)
+    with pytest.raises(ValueError, match="no column 'who', which training had"):
+        list(run.predict(new.drop("who").write_csv(tmp_path / "no.csv") or tmp_path / "no.csv"))
+
+
+def test_a_forecast_without_the_past_of_its_target_is_an_error_before_anything_is_trained():
+    data = pl.DataFrame({"a": np.arange(90.0) ** 0.5, "b": np.arange(90.0) ** 0.7})
+    with pytest.raises(ValueError, match="a forecast of 'b' needs its past; say input=a,b, too"):
+        open_task(data, input="a", target="b", kind="forecast", **SMALL)
+
+
+@pytest.mark.parametrize("wrong", ["abc", ["a"], 5, [1.0, 2.0], [[1.0, 2.0], [3.0]]])
+def test_what_is_no_series_of_the_training_kind_is_one_clear_error(wrong):
+    rng = np.random.default_rng(0)
+    data = pl.DataFrame({"x": [rng.random((4, 2)).tolist() for _ in range(40)], "y": ["a", "b"] * 20})
+    task = open_task(data)
+    with pytest.raises(
+        ValueError, match=r"column 'x': .*(no list of numbers|one number in a step|1 numbers in a step)"
+    ):
+        task.encode([{"x": wrong}])
+    assert task.encode([{"x": None}]).lengths.tolist() == [0]
+    assert task.encode([{"x": [[1.0, None], [3.0, 4.0]]}]).x.shape == (1, 2, 2)
