@@ -177,6 +177,12 @@ def test_what_does_not_fit_is_said():
         Attention(16)(torch.randn(2, 3, 8))
     with pytest.raises(InputError, match=r"at least one step, got shape \(2, 0, 16\)"):
         Attention(16)(x[:, :0])
+    with pytest.raises(TypeError, match=r"input is torch.*64, the layer's weights are torch.*32"):
+        Attention(16)(x.double())
+    with pytest.raises(InputError, match="memory is on meta, the layer's weights are on cpu"):
+        Attention(16)(x, memory=x.to("meta"))
+    with pytest.raises(TypeError, match=r"a Tensor \(B, T, 16\), with lengths= .*, got a PackedSequence"):
+        Attention(16)(nn.utils.rnn.pack_sequence([x[0], x[1]]))
     with pytest.raises(InputError, match="make one with causal=False"):
         Attention(16, causal=True)(x, memory=x)
     with pytest.raises(InputError, match="without a memory"):

@@ -202,3 +202,16 @@ def test_lengths_fit_time_first_too():
     expected = layer(x, lengths=LENGTHS)[0]
     layer.batch_first = False
     close(layer(x.transpose(0, 1), lengths=LENGTHS)[0].transpose(0, 1), expected)
+
+
+@pytest.mark.parametrize("small", [torch.uint8, torch.int8, torch.int32])
+def test_lengths_may_be_of_a_small_type(small):
+    x, lengths = some(3, 6, 4), torch.tensor([6, 0, 3])
+    layers = [make("gru", 4, 4, bidirectional=True), seqloom.TransformerXL(4, 2, segment=2, memory=2)]
+    for layer in layers:
+        assert torch.equal(layer(x, lengths=lengths.to(small))[0], layer(x, lengths=lengths)[0])
+    gru = make("gru", 4, 4)
+    for (y, _), (expected, _) in zip(
+        gru.chunks(x, 4, lengths=lengths.to(small)), gru.chunks(x, 4, lengths=lengths), strict=True
+    ):
+        assert torch.equal(y, expected)

@@ -61,7 +61,7 @@ class Attention(Heads):
         zeros, and so does a step past its row's length. A memory is read once: the state that
         comes back stands for it in later calls.
         """
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths)
         look = self._look(x, real, state, memory, memory_lengths, mask)
         y = F.scaled_dot_product_attention(
             look.q,
@@ -85,7 +85,7 @@ class Attention(Heads):
         mask: Tensor | None = None,
     ) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, S)."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths)
         q, k, _, mask, triangle, _ = self._look(x, real, state, memory, memory_lengths, mask)
         if triangle:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
@@ -112,18 +112,16 @@ class Attention(Heads):
         memory_lengths: Lengths,
         mask: Tensor | None,
     ) -> _Look:
-        check_input(x, self.input_size)
         if memory is not None and self.causal:
             raise InputError("a memory was given to an Attention with causal=True; make one with causal=False")
         if memory_lengths is not None and memory is None:
             raise InputError("memory_lengths were given without a memory")
-        x = blank(x, real)
         q = self.split(self.q(x))
         if self.causal:
             return self._back(x, q, real, state, mask)
         at = _range(x)
         if memory is not None:
-            check_input(memory, self.memory_size, "memory")
+            check_input(memory, self.memory_size, self.k, "memory")
             known = real_steps(memory_lengths, memory, "memory_lengths")
             k, v = self._keys(blank(memory, known), _range(memory))
             state = (k, v, _all(memory) if known is None else known)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Heads, Lengths, State, blank
 from seqloom.attention.features import Elu
 
 
@@ -34,7 +34,7 @@ class LinearAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths)
         q, k, v = self._parts(x, real)
         if self.causal:
             y, state = self._chunked(q, k, v, state)
@@ -46,15 +46,13 @@ class LinearAttention(Heads):
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths)
         q, k, _ = self._parts(x, real)
         s = (q @ k.mT).tril() if self.causal else q @ k.mT
         a = _over(s, s.sum(-1, keepdim=True))
         return a if real is None else a * real[:, None, :, None]
 
     def _parts(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        check_input(x, self.input_size)
-        x = blank(x, real)
         q, k, v = (self.split(product(x)) for product in (self.q, self.k, self.v))
         q, k = self.phi.query(q), self.phi.key(k, self.causal)
         return q, (k if real is None else k * real[:, None, :, None]), v

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Heads, Lengths, State, blank
 from seqloom.attention.dense import Attention
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
@@ -47,9 +47,7 @@ class LocalAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
-        check_input(x, self.input_size)
-        real = real_steps(lengths, x)
-        x = blank(x, real)
+        x, real = self.read(x, lengths)
         B, T = x.shape[:2]
         at = torch.arange(T, device=x.device).unsqueeze(0)
         seen = None if state is None else state[4]

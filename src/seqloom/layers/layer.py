@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.cell import State
+from seqloom.checks import fits
 from seqloom.errors import InputError
 from seqloom.layers.formats import read
-from seqloom.layers.states import fits
 
 
 class Layer(nn.Module):

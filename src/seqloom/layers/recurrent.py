@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.cell import Cell, State, find
+from seqloom.checks import fits
 from seqloom.errors import InputError
 from seqloom.init import Init
 from seqloom.job import Job, turn
@@ -20,7 +21,7 @@ from seqloom.layers.beside import Work, beside
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
 from seqloom.layers.order import longest_first, pays
-from seqloom.layers.states import aside, fits, states_in, states_out
+from seqloom.layers.states import aside, states_in, states_out
 from seqloom.layers.streaming import Streaming
 from seqloom.layers.wavefront import wave, worth
 from seqloom.precision import made_on

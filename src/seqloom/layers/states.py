@@ -11,14 +11,6 @@ from seqloom.layers.formats import Batch
 from seqloom.precision import autocast_dtype
 
 
-def fits(x: Tensor, weight: Tensor) -> None:
-    """The input is where the weights are, and of their type."""
-    if x.device != weight.device:
-        raise InputError(f"input is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")
-    if x.dtype != weight.dtype and not autocast_dtype(x.device.type):
-        raise TypeError(f"input is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
-
-
 def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> list[State] | None:
     """hx in torch's form -> one state for each cell."""
     if hx is None:

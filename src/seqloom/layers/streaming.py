@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from seqloom.cell import State
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 
 
@@ -43,7 +44,7 @@ class Streaming(nn.Module):
         input: Tensor,
         size: int,
         hx: Tensor | State | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         **aside: Tensor,
     ) -> Iterator[tuple[Tensor, Any]]:
         """Truncated back-propagation: y and state chunk by chunk, the carried state detached.
@@ -53,9 +54,12 @@ class Streaming(nn.Module):
         if size < 1:
             raise ValueError(f"size must be at least 1 step, got {size}")
         time = 1 if self.batch_first and input.dim() == 3 else 0
+        if lengths is not None:
+            rows = input.shape[1 - time] if input.dim() == 3 else 1
+            lengths = read_lengths(lengths, rows, input.shape[time], input.device)
         for start in range(0, input.shape[time], size):
             length = min(size, input.shape[time] - start)
-            left = None if lengths is None else (torch.as_tensor(lengths) - start).clamp(0, length)
+            left = None if lengths is None else (lengths - start).clamp(0, length)
             parts = {name: t.narrow(time, start, length) for name, t in aside.items()}
             y, hx = self(input.narrow(time, start, length), hx, left, **parts)
             yield y, hx

@@ -77,7 +77,7 @@ class Transformer(nn.Module):
         values, those of the memory too: with a state, the memory need not be given again.
         `mask` is the self-attention's, see `Attention`.
         """
-        check_input(x, self.input_size)
+        check_input(x, self.input_size, self)
         if state is not None and len(state) != self.state_size:
             raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
         if memory is not None and self.memory_size is None:
