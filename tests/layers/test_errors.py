@@ -183,6 +183,10 @@ def test_nan_in_the_padding_is_no_fault():
 def test_times_and_resets_must_fit_the_input(name):
     with says(ValueError, name, r"\(2, 5\)", r"\(2, 4\)"):
         make("ode_gru")(X, **{name: torch.zeros(2, 4)})
+    with says(TypeError, name, "Tensor", "list"):
+        make("ode_gru")(X, **{name: [[0] * 5] * 2})
+    with says(ValueError, name, "meta", "cpu"):
+        make("ode_gru")(X, **{name: torch.zeros(2, 5, device="meta")})
 
 
 def test_a_cell_without_time_refuses_timespans():

@@ -122,13 +122,16 @@ def test_what_lies_past_a_length_reaches_no_result_and_no_gradient(cell, kernel)
 
 
 @pytest.mark.parametrize("name", ["reset", "timespans"])
-def test_times_and_resets_past_a_length_reach_no_result(name):
+def test_times_and_resets_past_a_length_reach_no_result_and_no_gradient(name):
     layer = make("ode_gru", bidirectional=True)
     x, h0 = some(2, 5, 3), some(2, 2, 8)
     clean = torch.zeros(2, 5) if name == "reset" else torch.ones(2, 5)
     dirty = clean.clone()
-    dirty[0, 3:] = 7
-    close(layer(x, h0, [3, 5], **{name: dirty})[0], layer(x, h0, [3, 5], **{name: clean})[0])
+    dirty[0, 3:] = torch.nan
+    y = layer(x, h0, [3, 5], **{name: dirty})[0]
+    close(y, layer(x, h0, [3, 5], **{name: clean})[0])
+    y.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
 @pytest.mark.parametrize("name", ["reset", "timespans"])

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqloom.checks import read_lengths
 from seqloom.errors import InputError
+from seqloom.job import like
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +94,15 @@ def read(
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
         check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
-    if batch.lengths is None:
-        return batch
-    past = torch.arange(batch.x.shape[1], device=batch.x.device) >= batch.lengths.unsqueeze(1)
-    return replace(batch, x=batch.x.masked_fill(past.unsqueeze(-1), 0))  # NaN there must not reach a gradient
+    return replace(batch, x=without_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
+
+
+def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, T, ...) with 0 past each row's length."""
+    if lengths is None:
+        return y
+    past = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
+    return y.masked_fill(like(past, y), 0)
 
 
 def _lengths(lengths: Tensor | Sequence[int] | None, x: Tensor) -> Tensor | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from seqloom.cell import State
 from seqloom.checks import fits
 from seqloom.errors import InputError
-from seqloom.layers.formats import read
+from seqloom.layers.formats import read, without_padding
 
 
 class Layer(nn.Module):
@@ -59,11 +58,3 @@ class Layer(nn.Module):
     def select(self, state: State, rows: Tensor) -> State:
         """The state of these rows of the batch, in their order; a row may come twice."""
         return tuple(s.index_select(0, rows) for s in state)
-
-
-def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, H) with 0 past each row's length."""
-    if lengths is None:
-        return y
-    real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
-    return torch.where(real.unsqueeze(-1), y, torch.zeros_like(y))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.errors import InputError
-from seqloom.layers.formats import Batch
+from seqloom.layers.formats import Batch, without_padding
 from seqloom.precision import autocast_dtype
 
 
@@ -44,10 +44,16 @@ def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
 
 def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:
     """reset or timespans, shaped as the input without its features -> (B, T)."""
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a Tensor (the input's shape without features), got a {type(given).__name__}")
+    if given.device != batch.x.device:
+        raise InputError(f"{name} is on {given.device}, the input on {batch.x.device}; move one with .to()")
     given = given.unsqueeze(0) if batch.unbatched else given if batch_first else given.transpose(0, 1)
     if tuple(given.shape) != tuple(batch.x.shape[:2]):
         expected = tuple(batch.x.shape[:2])
         raise InputError(f"{name} must match the input's batch and time {expected}, got {tuple(given.shape)}")
     if batch.order is not None:
         given = given.index_select(0, batch.order)
-    return given.bool() if name == "reset" else given.to(batch.x.dtype)
+    if name == "reset":
+        return given.bool()
+    return without_padding(given.to(batch.x.dtype), batch.lengths)  # NaN there must not reach a gradient
