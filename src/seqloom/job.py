@@ -94,6 +94,11 @@ def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x.gather(1, like(index, x).expand(x.shape))
 
 
+def copied(part: Tensor) -> Tensor:
+    """A part of a tensor in memory of its own: a state that outlives the outputs, and that no change to them reaches."""
+    return part.clone(memory_format=torch.contiguous_format)
+
+
 def _ahead(flags: Tensor) -> Tensor:
     """(B, T) moved one step back in time; nothing comes after the last."""
     return torch.cat([flags[:, 1:], torch.zeros_like(flags[:, :1])], 1)

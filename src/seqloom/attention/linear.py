@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seqloom.attention._parts import Heads, Lengths, State, blank
 from seqloom.attention.features import Elu
+from seqloom.job import copied
 
 
 class LinearAttention(Heads):
@@ -65,7 +66,7 @@ class LinearAttention(Heads):
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
         A = (q @ k.mT).tril()
         y = _over(A @ v + q @ S[:, :, :-1], A.sum(-1, keepdim=True) + q @ z[:, :, :-1].unsqueeze(-1))
-        return y.flatten(2, 3)[:, :, :T], (S[:, :, -1], z[:, :, -1])
+        return y.flatten(2, 3)[:, :, :T], (copied(S[:, :, -1]), copied(z[:, :, -1]))
 
 
 def _running(s: Tensor, start: Tensor | None) -> Tensor:
