@@ -95,7 +95,7 @@ def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def copied(part: Tensor) -> Tensor:
-    """A part of a tensor in memory of its own: a state that outlives the outputs, and that no change to them reaches."""
+    """A part of a tensor in memory of its own: a state outlives the outputs, and no change to them reaches it."""
     return part.clone(memory_format=torch.contiguous_format)
 
 

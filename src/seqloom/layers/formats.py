@@ -44,7 +44,7 @@ class Batch:
             return torch.nested.nested_tensor_from_jagged(values, _offsets(self.source))
         if self.unbatched:
             return y.squeeze(0)
-        return y if self.batch_first else y.transpose(0, 1)
+        return y if self.batch_first else y.transpose(0, 1).contiguous()  # so are torch's: people call view
 
     def state_in(self, s: Tensor) -> Tensor:
         """(L, N, ...) as given -> (L, B, ...) in the batch's own order."""
