@@ -37,3 +37,21 @@ def read_lengths(
             wrong = low if low < 0 else high
             raise InputError(f"{name} must lie between 0 and the {steps} steps of input, got {wrong}")
     return lengths.to(device, torch.int64)
+
+
+def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]], x: Tensor) -> tuple[Tensor, ...]:
+    """One tensor or several, of these shapes, where x is and of its type (any type under autocast)."""
+    given = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, (tuple, list)) else ()
+    strange = [hx] if not given else [s for s in given if not isinstance(s, Tensor)]
+    if strange:
+        raise TypeError(f"hx must be a Tensor, or a tuple of {len(shapes)}, got {type(strange[0]).__name__} in it")
+    if len(given) != len(shapes):
+        raise InputError(f"hx must have {len(shapes)} tensor(s), got {len(given)}")
+    for i, (s, shape) in enumerate(zip(given, shapes, strict=True)):
+        if tuple(s.shape) != shape:
+            raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
+        if s.device != x.device:
+            raise InputError(f"hx[{i}] is on {s.device}, the input on {x.device}; move one with .to()")
+        if s.dtype != x.dtype and not autocast_dtype(s.device.type):
+            raise TypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
+    return given

@@ -84,3 +84,23 @@ def test_a_cell_does_not_broadcast_its_state(kind):
 def test_a_cell_takes_one_step_only(kind):
     with pytest.raises(ValueError, match="3"):
         getattr(seqloom, kind)(3, 4)(torch.randn(5, 2, 3))
+
+
+@each_kind
+def test_a_cell_takes_its_arguments_by_torchs_names(kind):
+    theirs, ours = pair(kind, 3, 4)
+    given = {"input": torch.randn(2, 3), "hx": state(kind, 2, 4)}
+    torch.testing.assert_close(ours(**given), theirs(**given), rtol=0, atol=1e-6)
+
+
+@each_kind
+def test_a_cell_names_what_does_not_fit(kind):
+    cell, x, h = getattr(seqloom, kind)(3, 4), torch.randn(2, 3), torch.zeros(2, 4)
+    for wrong, error, match in [
+        ((x.double(),), TypeError, "input is torch.*64, the layer's weights are torch.*32"),
+        (([0.0] * 3,), TypeError, r"input must be a Tensor \(B, 3\) or \(3,\), got a list"),
+        ((x, (h, h, h)), ValueError, r"hx must have [12] tensor\(s\), got 3"),
+        ((x, (h.double(),) * (1 + (kind == "LSTMCell"))), TypeError, r"hx\[0\] is torch.float64, the input torch"),
+    ]:
+        with pytest.raises(error, match=match):
+            cell(*wrong)

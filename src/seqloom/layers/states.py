@@ -6,28 +6,18 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_state
 from seqloom.errors import InputError
 from seqloom.layers.formats import Batch, without_padding
-from seqloom.precision import autocast_dtype
 
 
 def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> list[State] | None:
     """hx in torch's form -> one state for each cell."""
     if hx is None:
         return None
-    given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     expected = cells[0].initial_state(batch.x[:, 0])
-    if len(given) != len(expected):
-        raise InputError(f"hx must have {len(expected)} tensor(s), got {len(given)}")
-    for i, (s, e) in enumerate(zip(given, expected, strict=True)):
-        rows = () if batch.unbatched else (batch.x.shape[0],)
-        shape = (len(cells), *rows, *e.shape[1:])
-        if tuple(s.shape) != shape:
-            raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
-        if s.device != batch.x.device:
-            raise InputError(f"hx[{i}] is on {s.device}, the input on {batch.x.device}; move one with .to()")
-        if s.dtype != e.dtype and not autocast_dtype(s.device.type):
-            raise TypeError(f"hx[{i}] is {s.dtype}, the input {e.dtype}; convert one with .to()")
+    rows = () if batch.unbatched else (batch.x.shape[0],)
+    given = read_state(hx, [(len(cells), *rows, *e.shape[1:]) for e in expected], expected[0])
     whole = [batch.state_in(s).to(e.dtype) for s, e in zip(given, expected, strict=True)]
     return [tuple(s[i] for s in whole) for i in range(len(cells))]
 
