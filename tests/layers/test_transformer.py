@@ -157,6 +157,14 @@ def test_it_exports_whole_and_as_a_step(attention):
     torch.testing.assert_close(program.module()(new, state)[0], layer(new, state)[0])
 
 
+@torch.no_grad()
+def test_it_exports_with_any_batch_and_length():
+    layer, any_size = Transformer(D, 4, 1, causal=True, position="xl").eval(), torch.export.Dim.AUTO
+    program = torch.export.export(layer, (torch.randn(2, 6, D),), dynamic_shapes=({0: any_size, 1: any_size},))
+    x = torch.randn(3, 9, D)
+    torch.testing.assert_close(program.module()(x)[0], layer(x)[0])
+
+
 COMPILED = [(CAUSAL[name], "eager") for name in ("dense", "local", "linear", "performer")]
 
 

@@ -97,7 +97,7 @@ class LocalAttention(Heads):
 
     def _pairs(self, rows: _Rows, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Positions of queries (B, n, b) and keys (B, n, columns), and who may look at whom."""
-        p, B, T, S = self.pattern, len(rows.q), rows.q.shape[2], rows.k.shape[2]
+        p, B, T, S = self.pattern, rows.q.shape[0], rows.q.shape[2], rows.k.shape[2]
         if len(numbers) > 1:
             step = torch.arange(p.block, device=numbers.device)
             i = torch.arange(len(numbers), device=numbers.device).unsqueeze(1) * p.block + step  # counted in rows
@@ -162,7 +162,7 @@ class LocalAttention(Heads):
     def _global_keys(self, state: State | None, k: Tensor, v: Tensor, at: Tensor, count: Tensor) -> State:
         """Keys and values of the global steps so far, (B, heads, G, d) each."""
         g = torch.tensor(self.pattern.global_steps, device=k.device, dtype=torch.long)
-        t = (g - at[:, :1]).expand(len(k), -1)  # where each stands among the new steps
+        t = (g - at[:, :1]).expand(k.shape[0], -1)  # where each stands among the new steps
         new = ((t >= 0) & (t < count.unsqueeze(1)))[:, None, :, None]
         index = t.clamp(0, k.shape[2] - 1)[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
         old = (torch.zeros_like(index, dtype=k.dtype),) * 2 if state is None else state[2:4]

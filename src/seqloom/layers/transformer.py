@@ -83,7 +83,7 @@ class Transformer(nn.Module):
         if memory is not None and self.memory_size is None:
             raise InputError("a memory was given to a Transformer without one; make it with memory_size=")
         real = real_steps(lengths, x)
-        count = x.new_zeros(len(x), dtype=torch.long) if state is None else state[0]
+        count = x.new_zeros(x.shape[0], dtype=torch.long) if state is None else state[0]
         x = blank(x, real)  # NaN there would come back through a norm as a gradient
         if self.position is not None:
             at = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
