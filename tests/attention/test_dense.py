@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.attention import Attention
+from seqloom.attention import Attention, LinformerAttention, LocalAttention
 from seqloom.attention.convert import from_torch, theirs
 from seqloom.attention.position import POSITIONS
 from seqloom.errors import InputError
@@ -155,6 +155,16 @@ def test_dropout_acts_in_training_alone():
     assert not torch.equal(mine(x)[0], mine(x)[0])
     mine.eval()
     assert torch.equal(mine(x)[0], mine(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own use of it
+@pytest.mark.parametrize("layer", [Attention(16, causal=True), LocalAttention(16, pattern=3), LinformerAttention(16)])
+def test_forward_mode_is_the_transpose_of_the_backward(layer):
+    layer, (x, v) = layer.double(), torch.randn(2, 2, 7, 16, dtype=torch.float64)
+    y, slope = torch.func.jvp(lambda x: layer(x)[0], (x,), (v,))
+    u = torch.randn_like(y)
+    (back,) = torch.func.vjp(lambda x: layer(x)[0], x)[1](u)
+    torch.testing.assert_close((u * slope).sum(), (back * v).sum())
 
 
 def test_it_exports_with_any_batch_and_length():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seqloom.checks import fits, read_lengths
 from seqloom.errors import InputError
@@ -118,3 +122,10 @@ def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
         return torch.softmax(s, -1)
     a = torch.softmax(s.masked_fill(~allowed, torch.finfo(s.dtype).min), -1)
     return a.masked_fill(~allowed, 0.0)
+
+
+def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
+    """torch's scaled_dot_product_attention, by plain products in forward mode: no fused one has that derivative."""
+    plain = not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, **settings)

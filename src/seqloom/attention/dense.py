@@ -6,10 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps, softmax
+from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps, softmax, weigh
 from seqloom.attention.position import Position, make_position
 from seqloom.errors import InputError
 
@@ -63,7 +62,7 @@ class Attention(Heads):
         """
         x, real = self.read(x, lengths)
         look = self._look(x, real, state, memory, memory_lengths, mask)
-        y = F.scaled_dot_product_attention(
+        y = weigh(
             look.q,
             look.k,
             look.v,

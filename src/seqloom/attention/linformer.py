@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Heads, Lengths, State, blank
+from seqloom.attention._parts import Heads, Lengths, State, blank, weigh
 from seqloom.errors import InputError
 
 
@@ -44,7 +43,7 @@ class LinformerAttention(Heads):
         """(B, T, D) -> (B, T, D), None; steps past a row's length get zeros."""
         x, real = self.read(x, lengths)
         q, k, v = self._parts(x, real)
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        y = weigh(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         return blank(self.join(y), real), None
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:

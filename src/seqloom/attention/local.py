@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank
+from seqloom.attention._parts import Heads, Lengths, State, blank, weigh
 from seqloom.attention.dense import Attention
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
@@ -133,9 +133,7 @@ class LocalAttention(Heads):
             q = self.position.query(q, i)
             allowed = allowed if bias is None else torch.where(allowed, bias.to(q.dtype), -torch.inf)
         drop = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=drop, enable_gqa=self.kv_heads != self.heads
-        )
+        return weigh(q, k, v, attn_mask=allowed, dropout_p=drop, enable_gqa=self.kv_heads != self.heads)
 
     def _columns(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         g = torch.tensor(self.pattern.global_steps, device=k.device, dtype=torch.long).clamp(max=k.shape[2] - 1)
