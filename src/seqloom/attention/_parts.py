@@ -58,9 +58,13 @@ class Heads(nn.Module):
             if product.bias is not None:
                 nn.init.zeros_(product.bias)
 
-    def read(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor | None]:
+    def read(self, x: Tensor, lengths: Lengths, state: State | None = None) -> tuple[Tensor, Tensor | None]:
         """The input with zeros past each row's length, and which steps are real, None where all are."""
         check_input(x, self.input_size, self)
+        if state is not None and not self.causal:
+            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
+        if state is not None and len(state) != self.state_size:
+            raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
         real = real_steps(lengths, x)
         return blank(x, real), real
 

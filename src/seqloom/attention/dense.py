@@ -60,7 +60,7 @@ class Attention(Heads):
         zeros, and so does a step past its row's length. A memory is read once: the state that
         comes back stands for it in later calls.
         """
-        x, real = self.read(x, lengths)
+        x, real = self.read(x, lengths, state if self.causal else None)  # else a memory's
         look = self._look(x, real, state, memory, memory_lengths, mask)
         y = weigh(
             look.q,
@@ -84,7 +84,7 @@ class Attention(Heads):
         mask: Tensor | None = None,
     ) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, S)."""
-        x, real = self.read(x, lengths)
+        x, real = self.read(x, lengths, state if self.causal else None)  # else a memory's
         q, k, _, mask, triangle, _ = self._look(x, real, state, memory, memory_lengths, mask)
         if triangle:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
@@ -168,6 +168,8 @@ class Attention(Heads):
             q = self.position.query(q, i)
         if mask is not None:
             mask = mask.unsqueeze(1) if mask.dim() == 3 else mask
+            if not mask.is_floating_point() and mask.dtype != torch.bool:
+                raise TypeError(f"mask must be True where a query may look, or numbers to add, got {mask.dtype}")
             if mask.dtype == torch.bool:
                 allowed = mask if allowed is None else allowed & mask
             else:

@@ -35,7 +35,7 @@ class LinearAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
-        x, real = self.read(x, lengths)
+        x, real = self.read(x, lengths, state)
         q, k, v = self._parts(x, real)
         if self.causal:
             y, state = self._chunked(q, k, v, state)

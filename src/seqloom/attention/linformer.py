@@ -41,7 +41,7 @@ class LinformerAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, None]:
         """(B, T, D) -> (B, T, D), None; steps past a row's length get zeros."""
-        x, real = self.read(x, lengths)
+        x, real = self.read(x, lengths, state)
         q, k, v = self._parts(x, real)
         y = weigh(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         return blank(self.join(y), real), None

@@ -47,7 +47,7 @@ class LocalAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
-        x, real = self.read(x, lengths)
+        x, real = self.read(x, lengths, state)
         B, T = x.shape[:2]
         at = torch.arange(T, device=x.device).unsqueeze(0)
         seen = None if state is None else state[4]
