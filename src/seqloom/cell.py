@@ -148,9 +148,7 @@ class Cell(nn.Module, metaclass=_Made):
             raise TypeError(f"input must be a Tensor (B, {D}) or ({D},), got a {type(input).__name__}")
         if input.dim() not in (1, 2) or input.shape[-1] != D:
             raise InputError(f"input must be (B, {D}) or ({D},), got {tuple(input.shape)}")
-        weight = next(iter({**self.own(), **dict(self.named_parameters())}.values()), None)
-        if weight is not None:
-            fits(input, weight)
+        self.check_type(input)
         batched = input.dim() == 2
         x = input if batched else input.unsqueeze(0)
         before = self.start(x)
@@ -160,6 +158,12 @@ class Cell(nn.Module, metaclass=_Made):
         _, after = self.step(self.project(x.unsqueeze(1)).squeeze(1), before)
         after = after if batched else tuple(s.squeeze(0) for s in after)
         return after[0] if len(after) == 1 else after
+
+    def check_type(self, x: Tensor) -> None:
+        """Refuse an input of another type or device than that of the weights."""
+        weight = next(iter((self.own() | dict(self.named_parameters())).values()), None)
+        if weight is not None:
+            fits(x, weight)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"

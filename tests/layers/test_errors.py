@@ -207,9 +207,11 @@ def test_a_kernel_asked_for_by_name_says_why_it_cannot_run():
         make(kernel="aten", reset_after=False)(X)
 
 
-def test_the_steps_of_a_bidirectional_layer_are_refused():
+def test_the_steps_and_chunks_of_a_bidirectional_layer_are_refused():
     with says(ValueError, "step", "bidirectional"):
         make(bidirectional=True).step(X[:, 0])
+    with says(ValueError, "chunks", "bidirectional"):
+        next(make(bidirectional=True).chunks(X, 2))
 
 
 def test_a_step_of_a_whole_sequence_is_refused():
@@ -227,3 +229,17 @@ def test_a_missing_weight_is_named_when_loading():
     del weights["weight_hh_l0"]
     with says(RuntimeError, "Missing key", "weight_hh_l0"):
         make().load_state_dict(weights)
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "lengths", "parts"),
+    [
+        (X[0], None, None, [r"\(B, T, 3\)", r"\(5, 3\)"]),
+        (X[..., :2], None, None, [r"\(B, T, 3\)", r"\(2, 5, 2\)"]),
+        (X, (H0[0, :1],), None, [r"hx\[0\]", r"\(1, 4\)", r"\(2, 4\)"]),
+        (X, None, [6, 5], ["lengths", "5 steps", "6"]),
+    ],
+)
+def test_a_scan_names_what_does_not_fit(x, state, lengths, parts):
+    with says(ValueError, *parts):
+        seqloom.scan(seqloom.GRUCell(3, 4), x, state, lengths)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqloom.checks import read_lengths
 from seqloom.errors import InputError
-from seqloom.job import like
+from seqloom.job import without_padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +95,6 @@ def read(
     if check:
         check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
     return replace(batch, x=without_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
-
-
-def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, ...) with 0 past each row's length."""
-    if lengths is None:
-        return y
-    past = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
-    return y.masked_fill(like(past, y), 0)
 
 
 def _lengths(lengths: Tensor | Sequence[int] | None, x: Tensor) -> Tensor | None:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from seqloom.cell import State
 from seqloom.checks import fits
 from seqloom.errors import InputError
-from seqloom.layers.formats import read, without_padding
+from seqloom.job import without_padding
+from seqloom.layers.formats import read
 
 
 class Layer(nn.Module):

@@ -8,7 +8,8 @@ from torch import Tensor
 from seqloom.cell import Cell, State
 from seqloom.checks import read_state
 from seqloom.errors import InputError
-from seqloom.layers.formats import Batch, without_padding
+from seqloom.job import without_padding
+from seqloom.layers.formats import Batch
 
 
 def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> list[State] | None:

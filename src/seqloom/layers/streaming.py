@@ -32,6 +32,8 @@ class Streaming(nn.Module):
                 return done
         if self.bidirectional:
             raise ValueError("step: a bidirectional layer needs the whole sequence")
+        if not isinstance(input, Tensor):
+            raise TypeError(f"step takes a Tensor (B, D) or (D,), got a {type(input).__name__}")
         if input.dim() not in (1, 2):
             raise InputError(f"step takes (B, D) or (D,), got shape {tuple(input.shape)}")
         time = 1 if self.batch_first and input.dim() == 2 else 0
@@ -51,6 +53,10 @@ class Streaming(nn.Module):
 
         `aside` is what else `forward` takes along the time: reset, timespans.
         """
+        if self.bidirectional:
+            raise ValueError("chunks: a bidirectional layer needs the whole sequence")
+        if not isinstance(input, Tensor):
+            raise TypeError(f"chunks: input must be a Tensor, with lengths= for padding, got a {type(input).__name__}")
         if size < 1:
             raise ValueError(f"size must be at least 1 step, got {size}")
         time = 1 if self.batch_first and input.dim() == 3 else 0
