@@ -61,7 +61,7 @@ class Recurrent(Streaming):
         super().__init__()
         if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
             raise ValueError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
-        if isinstance(dropout, bool) or not isinstance(dropout, Real) or not 0 <= dropout <= 1:
+        if isinstance(dropout, bool) or not (isinstance(cast(Any, dropout), Real) and 0 <= dropout <= 1):
             raise ValueError(f"dropout must be a number between 0 and 1, got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
