@@ -87,6 +87,10 @@ class Cell(nn.Module, metaclass=_Made):
         """One step: (B, P), state -> output (B, H), new state."""
         raise NotImplementedError(f"{type(self).__name__} has no step(x, state)")
 
+    def whole_step(self, x: Tensor, state: State) -> State:
+        """One step of an input as it comes: (B, D), state -> new state."""
+        return self.step(self.project(x.unsqueeze(1)).squeeze(1), state)[1]
+
     def output(self, state: State) -> Tensor:
         """The output that belongs to a state, for a state that zoneout has changed."""
         return state[0]
@@ -155,13 +159,15 @@ class Cell(nn.Module, metaclass=_Made):
         if hx is not None:
             given = read_state(hx, [tuple(s.shape if batched else s.shape[1:]) for s in before], x)
             before = given if batched else tuple(s.unsqueeze(0) for s in given)
-        _, after = self.step(self.project(x.unsqueeze(1)).squeeze(1), before)
+        after = self.whole_step(x, before)
         after = after if batched else tuple(s.squeeze(0) for s in after)
         return after[0] if len(after) == 1 else after
 
     def check_type(self, x: Tensor) -> None:
         """Refuse an input of another type or device than that of the weights."""
-        weight = next(iter((self.own() | dict(self.named_parameters())).values()), None)
+        weight = next((p for p in self._parameters.values() if p is not None), None)
+        if weight is None:  # it may be kept by a layer, or by modules of the cell
+            weight = next(iter((self.own() | dict(self.named_parameters())).values()), None)
         if weight is not None:
             fits(x, weight)
 

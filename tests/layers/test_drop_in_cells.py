@@ -104,3 +104,16 @@ def test_a_cell_names_what_does_not_fit(kind):
     ]:
         with pytest.raises(error, match=match):
             cell(*wrong)
+
+
+@each_kind
+def test_a_cell_derived_from_another_steps_by_its_own_equations(kind):
+    parent = getattr(seqloom, kind)
+
+    class Still(parent):
+        def step(self, x, state):
+            return state[0], state
+
+    x, before = torch.randn(2, 3), state(kind, 2, 4)
+    assert Still(3, 4)(x, before) is before or torch.equal(Still(3, 4)(x, before)[0], before[0])
+    assert not torch.equal(parent(3, 4)(x, before)[0], before[0])
