@@ -41,6 +41,14 @@ class Streaming(nn.Module):
         y, state = self(input.unsqueeze(time), hx, timespans=spans)
         return y.squeeze(time), state
 
+    def only_step(self, input: Any, hx: Tensor | State | None) -> tuple[Tensor, Any] | None:
+        """A sequence of one step, as decoders have it, by the engine; None where `forward` should go on."""
+        if type(input) is not Tensor or input.dim() not in (2, 3) or _gradients() or _compiling():
+            return None
+        time = 1 if self.batch_first and input.dim() == 3 else 0
+        done = _by_engine(self, self.__dict__, input.squeeze(time), hx) if input.shape[time] == 1 else None
+        return None if done is None else (done[0].unsqueeze(time), done[1])
+
     def chunks(
         self,
         input: Tensor,
