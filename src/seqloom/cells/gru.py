@@ -78,5 +78,5 @@ class GRUCell(Cell, name="gru"):
 
     def whole_step(self, x: Tensor, state: State) -> State:
         if self.reset_after and type(self) is GRUCell and torch_may(x):
-            return (torch.gru_cell(x, *state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+            return (torch.gru_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
         return super().whole_step(x, state)

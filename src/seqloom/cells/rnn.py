@@ -52,5 +52,5 @@ class RNNCell(Cell, name="rnn"):
 
     def whole_step(self, x: Tensor, state: State) -> State:
         if self.nonlinearity in TORCHS and type(self) is RNNCell and torch_may(x):
-            return (TORCHS[self.nonlinearity](x, *state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+            return (TORCHS[self.nonlinearity](x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
         return super().whole_step(x, state)

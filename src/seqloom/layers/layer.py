@@ -52,6 +52,8 @@ class Layer(nn.Module):
         """One step for streaming: (B, D) -> (B, output_size); equals the whole at once."""
         if not self.causal:
             raise ValueError(f"step: a {type(self).__name__} that reads both ways needs the whole sequence")
+        if x.dim() != 2:  # (B,) would be read as one sequence
+            raise InputError(f"step takes (B, {self.input_size}), got shape {tuple(x.shape)}")
         y, state = self(x.unsqueeze(1), state)
         assert state is not None
         return y.squeeze(1), state
