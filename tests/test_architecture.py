@@ -29,6 +29,7 @@ FLOORS = [
     {"job", "init", "task"},
     {"weights"},
     {"cell"},
+    {"checks"},
     {
         "errors",
         "precision",

@@ -126,7 +126,7 @@ def test_list_cells_has_a_row_for_every_registered_cell(here):
     assert code == 0
     assert sorted(ours) == [name for name in rows if name in ours]
     assert rows["gru"]["parameters"] == 3 * (3 * 8 + 8 * 8 + 2 * 8)
-    assert rows["gru"]["kernels"][:2] == ["gru_cuda", "gru_cpu"]
+    assert rows["gru"]["kernels"][:3] == ["gru_cuda", "gru_grid", "gru_cpu"]
     assert rows["gru"]["description"] == "Reset and update gates around a tanh candidate."
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import fits, read_state
 from seqloom.errors import InputError
 from seqloom.precision import made_on
 
@@ -86,6 +87,10 @@ class Cell(nn.Module, metaclass=_Made):
         """One step: (B, P), state -> output (B, H), new state."""
         raise NotImplementedError(f"{type(self).__name__} has no step(x, state)")
 
+    def whole_step(self, x: Tensor, state: State) -> State:
+        """One step of an input as it comes: (B, D), state -> new state."""
+        return self.step(self.project(x.unsqueeze(1)).squeeze(1), state)[1]
+
     def output(self, state: State) -> Tensor:
         """The output that belongs to a state, for a state that zoneout has changed."""
         return state[0]
@@ -140,23 +145,31 @@ class Cell(nn.Module, metaclass=_Made):
         kept = {name: getattr(self, name) for name in self.__dict__.get("_names", ())}
         return kept | dict(self.named_parameters(recurse=False))
 
-    def forward(self, x: Tensor, state: Tensor | State | None = None) -> Tensor | State:
+    def forward(self, input: Tensor, hx: Tensor | State | None = None) -> Tensor | State:
         """One step as torch.nn.GRUCell and LSTMCell take it: (B, D) or (D,) -> the new state."""
-        batched = x.dim() == 2
-        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
-            raise InputError(f"input must be (B, {self.input_size}) or ({self.input_size},), got {tuple(x.shape)}")
-        x = x if batched else x.unsqueeze(0)
-        if state is None:
-            before = self.start(x)
-        else:
-            before = (state,) if isinstance(state, Tensor) else tuple(state)
-            before = before if batched else tuple(s.unsqueeze(0) for s in before)
-            for i, (s, e) in enumerate(zip(before, self.initial_state(x), strict=True)):
-                if s.shape != e.shape:
-                    raise InputError(f"state {i} has shape {tuple(s.shape)}, expected {tuple(e.shape)}")
-        _, after = self.step(self.project(x.unsqueeze(1)).squeeze(1), before)
+        D = self.input_size
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input must be a Tensor (B, {D}) or ({D},), got a {type(input).__name__}")
+        if input.dim() not in (1, 2) or input.shape[-1] != D:
+            raise InputError(f"input must be (B, {D}) or ({D},), got {tuple(input.shape)}")
+        self.check_type(input)
+        batched = input.dim() == 2
+        x = input if batched else input.unsqueeze(0)
+        before = self.start(x)
+        if hx is not None:
+            given = read_state(hx, [tuple(s.shape if batched else s.shape[1:]) for s in before], x)
+            before = given if batched else tuple(s.unsqueeze(0) for s in given)
+        after = self.whole_step(x, before)
         after = after if batched else tuple(s.squeeze(0) for s in after)
         return after[0] if len(after) == 1 else after
+
+    def check_type(self, x: Tensor) -> None:
+        """Refuse an input of another type or device than that of the weights."""
+        weight = next((p for p in self._parameters.values() if p is not None), None)
+        if weight is None:  # it may be kept by a layer, or by modules of the cell
+            weight = next(iter((self.own() | dict(self.named_parameters())).values()), None)
+        if weight is not None:
+            fits(x, weight)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"

@@ -31,6 +31,8 @@ class Explanation:
 
 def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
     """Run the layer as `layer(*args, **kwargs)` would and tell which kernels it took."""
+    if not isinstance(layer, Recurrent):
+        raise TypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
     seen: list[tuple[str, Choice]] = []
     names = ["", "_reverse"][: 1 + layer.bidirectional]
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}

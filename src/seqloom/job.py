@@ -84,6 +84,14 @@ def like(flags: Tensor, s: Tensor) -> Tensor:
     return flags[(...,) + (None,) * (s.dim() - flags.dim())]
 
 
+def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, T, ...) with 0 past each row's length."""
+    if lengths is None:
+        return y
+    past = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
+    return y.masked_fill(like(past, y), 0)
+
+
 def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
     """(B, T, ...) with each row's real steps in reverse order."""
     if lengths is None:
@@ -92,6 +100,11 @@ def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
     last = lengths.unsqueeze(1) - 1
     index = torch.where(t <= last, last - t, t)
     return x.gather(1, like(index, x).expand(x.shape))
+
+
+def copied(part: Tensor) -> Tensor:
+    """A part of a tensor in memory of its own: a state outlives the outputs, and no change to them reaches it."""
+    return part.clone(memory_format=torch.contiguous_format)
 
 
 def _ahead(flags: Tensor) -> Tensor:

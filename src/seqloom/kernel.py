@@ -44,13 +44,19 @@ def known() -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (BACKENDS.index(name.rpartition("_")[2]), name)))
 
 
+@cache
 def load(name: str) -> Kernel:
     return importlib.import_module(f"seqloom.kernels.{name}")
 
 
 def for_cell(cell: Cell | type[Cell]) -> list[str]:
     """The kernels that know this cell, fastest first."""
-    return [name for name in known() if name.rpartition("_")[0] in (cell.name, "any")]
+    return _for_name(cell.name)
+
+
+@cache
+def _for_name(cell: str) -> list[str]:
+    return [name for name in known() if name.rpartition("_")[0] in (cell, "any")]
 
 
 def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
-from seqloom.job import Job
+from seqloom.checks import read_lengths, read_state
+from seqloom.errors import InputError
+from seqloom.job import Job, without_padding
 from seqloom.kernel import choose, load
 from seqloom.op import scan_in_graph
 from seqloom.precision import autocast_dtype
@@ -16,10 +18,23 @@ from seqloom.weights import bound
 
 
 def scan(
-    cell: Cell, x: Tensor, state: State | None = None, lengths: Tensor | None = None, kernel: str = "auto"
+    cell: Cell,
+    x: Tensor,
+    state: State | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    kernel: str = "auto",
 ) -> tuple[Tensor, State]:
     """(B, T, D) -> outputs (B, T, H) and the last state; zeros past each row's length."""
-    return run_job(cell, Job(x, cell.start(x) if state is None else state, lengths), kernel)
+    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != cell.input_size:
+        given = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise InputError(f"x must be a Tensor (B, T, {cell.input_size}), got {given}")
+    cell.check_type(x)
+    start = cell.start(x)
+    if state is not None:
+        start = read_state(state, [tuple(s.shape) for s in start], start[0])
+    if lengths is not None:
+        lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
+    return run_job(cell, Job(without_padding(x, lengths), start, lengths), kernel)
 
 
 def run_job(

@@ -35,6 +35,8 @@ class Trace:
 
 def trace(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
     """Run the layer step by step and keep every state, gate and attention weight."""
+    if not isinstance(layer, Recurrent):
+        raise TypeError(f"trace takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
     found: dict[str, LayerTrace] = {}
     ends = ["", "_reverse"][: 1 + layer.bidirectional]
     calls = iter(range(len(layer.cells)))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.attention import Attention
+from seqloom.attention import Attention, LinformerAttention, LocalAttention
 from seqloom.attention.convert import from_torch, theirs
 from seqloom.attention.position import POSITIONS
 from seqloom.errors import InputError
@@ -157,6 +157,16 @@ def test_dropout_acts_in_training_alone():
     assert torch.equal(mine(x)[0], mine(x)[0])
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own use of it
+@pytest.mark.parametrize("layer", [Attention(16, causal=True), LocalAttention(16, pattern=3), LinformerAttention(16)])
+def test_forward_mode_is_the_transpose_of_the_backward(layer):
+    layer, (x, v) = layer.double(), torch.randn(2, 2, 7, 16, dtype=torch.float64)
+    y, slope = torch.func.jvp(lambda x: layer(x)[0], (x,), (v,))
+    u = torch.randn_like(y)
+    (back,) = torch.func.vjp(lambda x: layer(x)[0], x)[1](u)
+    torch.testing.assert_close((u * slope).sum(), (back * v).sum())
+
+
 def test_it_exports_with_any_batch_and_length():
     mine = Attention(D, 4, causal=True, position="rotary").eval()
     size = {0: torch.export.Dim("batch", min=2), 1: torch.export.Dim("time", min=2)}
@@ -177,6 +187,18 @@ def test_what_does_not_fit_is_said():
         Attention(16)(torch.randn(2, 3, 8))
     with pytest.raises(InputError, match=r"at least one step, got shape \(2, 0, 16\)"):
         Attention(16)(x[:, :0])
+    with pytest.raises(TypeError, match=r"input is torch.*64, the layer's weights are torch.*32"):
+        Attention(16)(x.double())
+    with pytest.raises(InputError, match="memory is on meta, the layer's weights are on cpu"):
+        Attention(16)(x, memory=x.to("meta"))
+    with pytest.raises(TypeError, match=r"a Tensor \(B, T, 16\), with lengths= .*, got a PackedSequence"):
+        Attention(16)(nn.utils.rnn.pack_sequence([x[0], x[1]]))
+    with pytest.raises(TypeError, match=r"mask must be True where a query may look, .*int64"):
+        Attention(16)(x, mask=torch.ones(3, 3, dtype=torch.long))
+    with pytest.raises(InputError, match="state must have 3 tensors, got 2"):
+        Attention(16, causal=True)(x, (x, x))
+    with pytest.raises(InputError, match="LocalAttention reads both ways; it takes none"):
+        LocalAttention(16)(x, (x, x))
     with pytest.raises(InputError, match="make one with causal=False"):
         Attention(16, causal=True)(x, memory=x)
     with pytest.raises(InputError, match="without a memory"):

@@ -191,6 +191,14 @@ def test_the_last_state_has_the_batch_second_whatever_batch_first_says(kind, bat
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_outputs_and_states_may_be_viewed_as_torchs(kind):
+    for layer in pair(kind, 3, 4, 2, bidirectional=True):
+        y, state = layer(torch.randn(7, 5, 3))
+        assert y.view(7 * 5, 8).shape == (35, 8)
+        assert all(s.view(2, 2, 5, 4).is_contiguous() for s in tensors(state))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_batch_works(kind):
     theirs, ours = pair(kind, 3, 4, 2, bidirectional=True)
     y, state = ours(torch.randn(5, 0, 3))

@@ -84,3 +84,36 @@ def test_a_cell_does_not_broadcast_its_state(kind):
 def test_a_cell_takes_one_step_only(kind):
     with pytest.raises(ValueError, match="3"):
         getattr(seqloom, kind)(3, 4)(torch.randn(5, 2, 3))
+
+
+@each_kind
+def test_a_cell_takes_its_arguments_by_torchs_names(kind):
+    theirs, ours = pair(kind, 3, 4)
+    given = {"input": torch.randn(2, 3), "hx": state(kind, 2, 4)}
+    torch.testing.assert_close(ours(**given), theirs(**given), rtol=0, atol=1e-6)
+
+
+@each_kind
+def test_a_cell_names_what_does_not_fit(kind):
+    cell, x, h = getattr(seqloom, kind)(3, 4), torch.randn(2, 3), torch.zeros(2, 4)
+    for wrong, error, match in [
+        ((x.double(),), TypeError, "input is torch.*64, the layer's weights are torch.*32"),
+        (([0.0] * 3,), TypeError, r"input must be a Tensor \(B, 3\) or \(3,\), got a list"),
+        ((x, (h, h, h)), ValueError, r"hx must have [12] tensor\(s\), got 3"),
+        ((x, (h.double(),) * (1 + (kind == "LSTMCell"))), TypeError, r"hx\[0\] is torch.float64, the input torch"),
+    ]:
+        with pytest.raises(error, match=match):
+            cell(*wrong)
+
+
+@each_kind
+def test_a_cell_derived_from_another_steps_by_its_own_equations(kind):
+    parent = getattr(seqloom, kind)
+
+    class Still(parent):
+        def step(self, x, state):
+            return state[0], state
+
+    x, before = torch.randn(2, 3), state(kind, 2, 4)
+    assert Still(3, 4)(x, before) is before or torch.equal(Still(3, 4)(x, before)[0], before[0])
+    assert not torch.equal(parent(3, 4)(x, before)[0], before[0])

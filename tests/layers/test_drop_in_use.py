@@ -50,6 +50,16 @@ def test_flatten_parameters_can_be_called(kind):
 
 
 @each_kind
+@pytest.mark.parametrize("kernel", ["auto", "aten"])
+def test_writing_to_the_outputs_leaves_the_last_state_alone(kind, kernel):
+    y, state = make(kind, kernel=kernel)(X)
+    before = [s.clone() for s in tensors(state)]
+    with torch.no_grad():
+        y.zero_()
+    assert all(torch.equal(s, b) and s.is_contiguous() for s, b in zip(tensors(state), before, strict=True))
+
+
+@each_kind
 def test_all_weights_lists_the_parameters_by_layer_and_direction(kind):
     theirs, ours = pair(kind, 3, 4, 2, bidirectional=True)
     assert [[w.shape for w in part] for part in ours.all_weights] == [

@@ -25,6 +25,7 @@ def says(error, *parts):
         (("gru", 3, 4), {"num_layers": 0}, ValueError, ["num_layers", "at least 1", "0"]),
         (("gru", 3, 4), {"num_layers": 1.5}, (ValueError, TypeError), ["num_layers", "whole number", "1.5"]),
         (("gru", 3, 4), {"dropout": 2}, ValueError, ["dropout", "between 0 and 1", "2"]),
+        (("gru", 3, 4), {"dropout": "0.5"}, ValueError, ["dropout", "number", "'0.5'"]),
         (("gru", 3, 4), {"dropout": True}, ValueError, ["dropout", "number", "True"]),
         (("gru", 3, 0), {}, ValueError, ["hidden_size", "greater than 0", "0"]),
         (("gru", -1, 4), {}, ValueError, ["input_size", "greater than 0", "-1"]),
@@ -147,6 +148,8 @@ H0 = torch.zeros(1, 2, 4)
         ("gru", H0.double(), TypeError, [r"hx\[0\]", "float64", "float32"]),
         ("gru", H0.to("meta"), ValueError, [r"hx\[0\]", "meta", "cpu"]),
         ("gru", (H0, H0), ValueError, ["hx", "1 tensor", "2"]),
+        ("gru", 0.0, TypeError, ["hx", "Tensor", "float"]),
+        ("lstm", (None, None), TypeError, ["hx", "Tensor", "NoneType"]),
         ("lstm", H0, ValueError, ["hx", "2 tensor", "1"]),
         ("lstm", (H0, H0[..., :3]), ValueError, [r"hx\[1\]", r"\(1, 2, 3\)", r"expected \(1, 2, 4\)"]),
         ("lstm", (H0, H0.double()), TypeError, [r"hx\[1\]", "float64", "float32"]),
@@ -183,6 +186,10 @@ def test_nan_in_the_padding_is_no_fault():
 def test_times_and_resets_must_fit_the_input(name):
     with says(ValueError, name, r"\(2, 5\)", r"\(2, 4\)"):
         make("ode_gru")(X, **{name: torch.zeros(2, 4)})
+    with says(TypeError, name, "Tensor", "list"):
+        make("ode_gru")(X, **{name: [[0] * 5] * 2})
+    with says(ValueError, name, "meta", "cpu"):
+        make("ode_gru")(X, **{name: torch.zeros(2, 5, device="meta")})
 
 
 def test_a_cell_without_time_refuses_timespans():
@@ -200,9 +207,11 @@ def test_a_kernel_asked_for_by_name_says_why_it_cannot_run():
         make(kernel="aten", reset_after=False)(X)
 
 
-def test_the_steps_of_a_bidirectional_layer_are_refused():
+def test_the_steps_and_chunks_of_a_bidirectional_layer_are_refused():
     with says(ValueError, "step", "bidirectional"):
         make(bidirectional=True).step(X[:, 0])
+    with says(ValueError, "chunks", "bidirectional"):
+        next(make(bidirectional=True).chunks(X, 2))
 
 
 def test_a_step_of_a_whole_sequence_is_refused():
@@ -220,3 +229,17 @@ def test_a_missing_weight_is_named_when_loading():
     del weights["weight_hh_l0"]
     with says(RuntimeError, "Missing key", "weight_hh_l0"):
         make().load_state_dict(weights)
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "lengths", "parts"),
+    [
+        (X[0], None, None, [r"\(B, T, 3\)", r"\(5, 3\)"]),
+        (X[..., :2], None, None, [r"\(B, T, 3\)", r"\(2, 5, 2\)"]),
+        (X, (H0[0, :1],), None, [r"hx\[0\]", r"\(1, 4\)", r"\(2, 4\)"]),
+        (X, None, [6, 5], ["lengths", "5 steps", "6"]),
+    ],
+)
+def test_a_scan_names_what_does_not_fit(x, state, lengths, parts):
+    with says(ValueError, *parts):
+        seqloom.scan(seqloom.GRUCell(3, 4), x, state, lengths)

@@ -122,13 +122,16 @@ def test_what_lies_past_a_length_reaches_no_result_and_no_gradient(cell, kernel)
 
 
 @pytest.mark.parametrize("name", ["reset", "timespans"])
-def test_times_and_resets_past_a_length_reach_no_result(name):
+def test_times_and_resets_past_a_length_reach_no_result_and_no_gradient(name):
     layer = make("ode_gru", bidirectional=True)
     x, h0 = some(2, 5, 3), some(2, 2, 8)
     clean = torch.zeros(2, 5) if name == "reset" else torch.ones(2, 5)
     dirty = clean.clone()
-    dirty[0, 3:] = 7
-    close(layer(x, h0, [3, 5], **{name: dirty})[0], layer(x, h0, [3, 5], **{name: clean})[0])
+    dirty[0, 3:] = torch.nan
+    y = layer(x, h0, [3, 5], **{name: dirty})[0]
+    close(y, layer(x, h0, [3, 5], **{name: clean})[0])
+    y.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
 @pytest.mark.parametrize("name", ["reset", "timespans"])
@@ -202,3 +205,16 @@ def test_lengths_fit_time_first_too():
     expected = layer(x, lengths=LENGTHS)[0]
     layer.batch_first = False
     close(layer(x.transpose(0, 1), lengths=LENGTHS)[0].transpose(0, 1), expected)
+
+
+@pytest.mark.parametrize("small", [torch.uint8, torch.int8, torch.int32])
+def test_lengths_may_be_of_a_small_type(small):
+    x, lengths = some(3, 6, 4), torch.tensor([6, 0, 3])
+    layers = [make("gru", 4, 4, bidirectional=True), seqloom.TransformerXL(4, 2, segment=2, memory=2)]
+    for layer in layers:
+        assert torch.equal(layer(x, lengths=lengths.to(small))[0], layer(x, lengths=lengths)[0])
+    gru = make("gru", 4, 4)
+    for (y, _), (expected, _) in zip(
+        gru.chunks(x, 4, lengths=lengths.to(small)), gru.chunks(x, 4, lengths=lengths), strict=True
+    ):
+        assert torch.equal(y, expected)

@@ -48,6 +48,16 @@ def test_streaming_is_the_whole_at_once(make, sizes, lengths):
         assert not whole[1, 6:].any() and not whole[2].any()
 
 
+@pytest.mark.parametrize("lengths", [[12, 1, 1], [11, -1, 1], [11, 1]])
+def test_wrong_lengths_are_refused_though_segments_cut_them(lengths):
+    x = torch.randn(B, T, D)
+    for layer in (LAYERS["xl"](), LAYERS["attn_rnn"]()):
+        with pytest.raises(InputError, match="lengths must"):
+            layer(x, lengths=lengths)
+    with pytest.raises(InputError, match="lengths must"):
+        next(Recurrent("gru", D, D, batch_first=True).chunks(x, 4, lengths=lengths))
+
+
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_selected_rows_go_on_as_they_would_have(make):
     layer, x, rows = make().double(), random(B, T, D), torch.tensor([2, 0, 2])

@@ -45,3 +45,12 @@ def test_no_gradient_reaches_the_padding_and_none_is_nan(name):
 def test_an_unknown_readout_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="last, mean, max, max_mean, attention, got 'first'"):
         Readout("first", 4)
+
+
+def test_lengths_are_a_list_or_of_a_small_type():
+    y, readout = torch.randn(2, 5, 4), Readout("last", 4)
+    expected = readout(y, torch.tensor([0, 3]))
+    assert torch.equal(readout(y, [0, 3]), expected)
+    assert torch.equal(readout(y, torch.tensor([0, 3], dtype=torch.uint8)), expected)
+    with pytest.raises(ValueError, match="between 0 and the 5 steps"):
+        readout(y, [6, 3])

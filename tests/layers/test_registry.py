@@ -22,6 +22,13 @@ def test_every_layer_takes_layers_and_dropout(name):
     assert torch.equal(layer(x)[0], layer(x)[0])
 
 
+@pytest.mark.parametrize("name", known())
+def test_every_layer_gives_shapes_on_the_meta_device(name):
+    layer = make(name, 5, 8)
+    y, _ = layer.to("meta")(torch.empty(2, 6, 5, device="meta"))
+    assert y.is_meta and y.shape == (2, 6, layer.output_size)
+
+
 def test_the_layers_that_the_documents_speak_of_are_there():
     assert {"rnn", "lstm", "gru", "bi_rnn", "bi_lstm", "bi_gru", "attn_rnn", "tcn", "hybrid"} <= set(known())
 

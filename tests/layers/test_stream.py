@@ -39,6 +39,23 @@ def test_a_stream_without_gradients_has_the_values_of_the_whole(cell, settings, 
 
 
 @each_cell
+@pytest.mark.parametrize("batch_first", [False, True])
+@torch.no_grad()
+def test_a_sequence_of_one_step_is_a_step(cell, batch_first, monkeypatch):
+    layer = make(cell, 5, 8, 2, batch_first=batch_first)
+    x, time = torch.randn(3, 5, dtype=torch.float64), int(batch_first)
+    y, state = layer.step(x)
+    for kind in ("reset", "lengths"):  # what a step does not know goes the whole way
+        given = torch.full((3,), 1) if kind == "lengths" else torch.zeros(3, dtype=torch.bool).unsqueeze(time)
+        close(layer(x.unsqueeze(time), **{kind: given}), (y.unsqueeze(time), state))
+    monkeypatch.setattr(Recurrent, "run_with", None)
+    close(layer(x.unsqueeze(time)), (y.unsqueeze(time), state))
+    close(layer(x.unsqueeze(time), state), (layer.step(x, state)[0].unsqueeze(time), layer.step(x, state)[1]))
+    alone, end = layer.step(x[0])
+    close(layer(x[:1]), (alone.unsqueeze(0), end))
+
+
+@each_cell
 def test_the_steps_of_a_stream_are_as_exact_as_the_loop(cell):
     far = near = 0.0
     for seed in range(4):

@@ -118,3 +118,8 @@ def test_it_learns_to_add_two_marked_numbers():
 def test_it_learns_to_add_two_of_four_hundred_numbers():
     torch.manual_seed(0)
     assert learned(Classify(TCN(2, 24, layers=7, kernel=4), outputs=1), 1_500, 400, "cuda") < 0.01
+
+
+def test_a_step_of_rows_without_features_is_no_sequence():
+    with pytest.raises(ValueError, match=r"step takes \(B, 1\), got shape \(3,\)"):
+        TCN(1, 4).step(torch.randn(3))

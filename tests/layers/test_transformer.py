@@ -71,14 +71,14 @@ def test_streaming_with_every_position_goes_on_where_each_row_stopped(position):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_row_in_a_padded_batch_is_the_row_alone_and_padding_is_zeros(attention, norm):
-    layer, x = made(attention=attention, position="learned", block=Block(norm=norm)), random(B, T, D)
-    spoiled = x.masked_fill((torch.arange(T) >= 7).view(1, T, 1), torch.nan)
+    layer, x = made(attention=attention, block=Block(norm=norm)), random(B, T, D)
+    spoiled = x.detach().masked_fill((torch.arange(T) >= 7).view(1, T, 1), torch.nan).requires_grad_()
     y, state = layer(spoiled, lengths=[7, 0, 4])
     assert state is None and not y[1].any() and not y[2, 4:].any()
     torch.testing.assert_close(y[:1, :7], layer(x[:1, :7])[0])
     torch.testing.assert_close(y[2:, :4], layer(x[2:, :4])[0])
-    (g,) = torch.autograd.grad(y.square().sum(), x)
-    assert torch.isfinite(g).all()
+    found = torch.autograd.grad(y.square().sum(), (spoiled, *layer.parameters()))
+    assert all(torch.isfinite(g).all() for g in found) and not found[0][1].any()
 
 
 @pytest.mark.parametrize("crossed", [False, True])
@@ -155,6 +155,14 @@ def test_it_exports_whole_and_as_a_step(attention):
     new = torch.randn(2, 1, D)
     program = torch.export.export(layer, (new, state))
     torch.testing.assert_close(program.module()(new, state)[0], layer(new, state)[0])
+
+
+@torch.no_grad()
+def test_it_exports_with_any_batch_and_length():
+    layer, any_size = Transformer(D, 4, 1, causal=True, position="xl").eval(), torch.export.Dim.AUTO
+    program = torch.export.export(layer, (torch.randn(2, 6, D),), dynamic_shapes=({0: any_size, 1: any_size},))
+    x = torch.randn(3, 9, D)
+    torch.testing.assert_close(program.module()(x)[0], layer(x)[0])
 
 
 COMPILED = [(CAUSAL[name], "eager") for name in ("dense", "local", "linear", "performer")]

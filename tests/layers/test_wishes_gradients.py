@@ -126,3 +126,16 @@ def test_gradients_in_eval_mode_are_those_of_training(cell):
         found.append(torch.autograd.grad(layer.train(training)(some(2, 4, 3))[0].sum(), list(layer.parameters())))
     for train, evaluation in zip(*found, strict=True):
         assert torch.equal(train, evaluation)
+
+
+@some_cells
+def test_a_backward_frees_what_was_saved_unless_the_graph_is_kept(cell):
+    layer = make(cell)
+    y, _ = layer(some(2, 5, 3))
+    y.sum().backward(retain_graph=True)
+    once = [p.grad.clone() for p in layer.parameters()]
+    y.sum().backward()
+    for p, g in zip(layer.parameters(), once, strict=True):
+        torch.testing.assert_close(p.grad, 2 * g)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from seqloom.checks import fits, read_lengths
 from seqloom.errors import InputError
 
 State = tuple[Tensor, ...]
@@ -53,6 +58,16 @@ class Heads(nn.Module):
             if product.bias is not None:
                 nn.init.zeros_(product.bias)
 
+    def read(self, x: Tensor, lengths: Lengths, state: State | None = None) -> tuple[Tensor, Tensor | None]:
+        """The input with zeros past each row's length, and which steps are real, None where all are."""
+        check_input(x, self.input_size, self)
+        if state is not None and not self.causal:
+            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
+        if state is not None and len(state) != self.state_size:
+            raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
+        real = real_steps(lengths, x)
+        return blank(x, real), real
+
     def split(self, t: Tensor) -> Tensor:
         """(B, T, heads d) -> (B, heads, T, d)."""
         return t.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
@@ -76,29 +91,26 @@ class Heads(nn.Module):
         return f"{self.input_size}, heads={self.heads}" + (", causal=True" if self.causal else "")
 
 
-def check_input(x: Tensor, size: int, name: str = "input") -> None:
+def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") -> None:
+    """(B, T, size), where the weights of its reader are and of their type."""
+    if not isinstance(x, Tensor) or x.is_nested:
+        kind = "nested Tensor" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"{name} must be a Tensor (B, T, {size}), with lengths= where rows differ, got a {kind}")
     if x.dim() != 3 or x.shape[-1] != size:
         raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
         raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
+    weight = next(reader.parameters(), None)
+    if weight is not None:  # quantized products have none
+        fits(x, weight, name)
 
 
 def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | None:
     """(B, T): True at the steps inside each row's length, or None where all are."""
     if lengths is None:
         return None
-    lengths = torch.as_tensor(lengths)
-    if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
-        raise TypeError(f"{name} must be whole numbers, got {lengths.dtype}")
-    if lengths.shape != x.shape[:1]:
-        raise InputError(f"{name} must have one entry for each of {len(x)} rows, got shape {tuple(lengths.shape)}")
-    looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looked_at and len(x) and not torch._C._are_functorch_transforms_active():
-        low, high = int(lengths.min()), int(lengths.max())
-        if low < 0 or high > x.shape[1]:
-            wrong = low if low < 0 else high
-            raise InputError(f"{name} must lie between 0 and the {x.shape[1]} steps of input, got {wrong}")
-    return torch.arange(x.shape[1], device=x.device) < lengths.to(x.device).unsqueeze(1)
+    lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device, name)
+    return torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
 
 
 def blank(x: Tensor, real: Tensor | None) -> Tensor:
@@ -114,3 +126,10 @@ def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
         return torch.softmax(s, -1)
     a = torch.softmax(s.masked_fill(~allowed, torch.finfo(s.dtype).min), -1)
     return a.masked_fill(~allowed, 0.0)
+
+
+def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
+    """torch's scaled_dot_product_attention, by plain products in forward mode: no fused one has that derivative."""
+    plain = not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, **settings)

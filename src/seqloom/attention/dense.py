@@ -6,10 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps, softmax
+from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps, softmax, weigh
 from seqloom.attention.position import Position, make_position
 from seqloom.errors import InputError
 
@@ -61,9 +60,9 @@ class Attention(Heads):
         zeros, and so does a step past its row's length. A memory is read once: the state that
         comes back stands for it in later calls.
         """
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths, state if self.causal else None)  # else a memory's
         look = self._look(x, real, state, memory, memory_lengths, mask)
-        y = F.scaled_dot_product_attention(
+        y = weigh(
             look.q,
             look.k,
             look.v,
@@ -85,7 +84,7 @@ class Attention(Heads):
         mask: Tensor | None = None,
     ) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, S)."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths, state if self.causal else None)  # else a memory's
         q, k, _, mask, triangle, _ = self._look(x, real, state, memory, memory_lengths, mask)
         if triangle:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
@@ -112,18 +111,16 @@ class Attention(Heads):
         memory_lengths: Lengths,
         mask: Tensor | None,
     ) -> _Look:
-        check_input(x, self.input_size)
         if memory is not None and self.causal:
             raise InputError("a memory was given to an Attention with causal=True; make one with causal=False")
         if memory_lengths is not None and memory is None:
             raise InputError("memory_lengths were given without a memory")
-        x = blank(x, real)
         q = self.split(self.q(x))
         if self.causal:
             return self._back(x, q, real, state, mask)
         at = _range(x)
         if memory is not None:
-            check_input(memory, self.memory_size, "memory")
+            check_input(memory, self.memory_size, self.k, "memory")
             known = real_steps(memory_lengths, memory, "memory_lengths")
             k, v = self._keys(blank(memory, known), _range(memory))
             state = (k, v, _all(memory) if known is None else known)
@@ -171,6 +168,8 @@ class Attention(Heads):
             q = self.position.query(q, i)
         if mask is not None:
             mask = mask.unsqueeze(1) if mask.dim() == 3 else mask
+            if not mask.is_floating_point() and mask.dtype != torch.bool:
+                raise TypeError(f"mask must be True where a query may look, or numbers to add, got {mask.dtype}")
             if mask.dtype == torch.bool:
                 allowed = mask if allowed is None else allowed & mask
             else:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Heads, Lengths, State, blank
 from seqloom.attention.features import Elu
+from seqloom.job import copied
 
 
 class LinearAttention(Heads):
@@ -34,7 +35,7 @@ class LinearAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths, state)
         q, k, v = self._parts(x, real)
         if self.causal:
             y, state = self._chunked(q, k, v, state)
@@ -46,15 +47,13 @@ class LinearAttention(Heads):
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths)
         q, k, _ = self._parts(x, real)
         s = (q @ k.mT).tril() if self.causal else q @ k.mT
         a = _over(s, s.sum(-1, keepdim=True))
         return a if real is None else a * real[:, None, :, None]
 
     def _parts(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        check_input(x, self.input_size)
-        x = blank(x, real)
         q, k, v = (self.split(product(x)) for product in (self.q, self.k, self.v))
         q, k = self.phi.query(q), self.phi.key(k, self.causal)
         return q, (k if real is None else k * real[:, None, :, None]), v
@@ -67,7 +66,7 @@ class LinearAttention(Heads):
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
         A = (q @ k.mT).tril()
         y = _over(A @ v + q @ S[:, :, :-1], A.sum(-1, keepdim=True) + q @ z[:, :, :-1].unsqueeze(-1))
-        return y.flatten(2, 3)[:, :, :T], (S[:, :, -1], z[:, :, -1])
+        return y.flatten(2, 3)[:, :, :T], (copied(S[:, :, -1]), copied(z[:, :, -1]))
 
 
 def _running(s: Tensor, start: Tensor | None) -> Tensor:

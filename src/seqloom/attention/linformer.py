@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Heads, Lengths, State, blank, weigh
 from seqloom.errors import InputError
 
 
@@ -42,26 +41,24 @@ class LinformerAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, None]:
         """(B, T, D) -> (B, T, D), None; steps past a row's length get zeros."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths, state)
         q, k, v = self._parts(x, real)
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        y = weigh(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         return blank(self.join(y), real), None
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs its mixtures of values with: (B, heads, T, rank)."""
-        real = real_steps(lengths, x)
+        x, real = self.read(x, lengths)
         q, k, _ = self._parts(x, real)
         a = torch.softmax(q @ k.mT / math.sqrt(self.head_size), -1)
         return a if real is None else a * real[:, None, :, None]
 
     def _parts(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        check_input(x, self.input_size)
         T = x.shape[1]
         if self.max_length < T:
             raise InputError(
                 f"a sequence of {T} steps is longer than max_length={self.max_length}; "
                 f"make LinformerAttention with max_length={T}"
             )
-        x = blank(x, real)
         q, k, v = self.split(self.q(x)), blank(self.k(x), real), blank(self.v(x), real)
         return q, self.split(self.E[:, :T] @ k), self.split(self.F[:, :T] @ v)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Heads, Lengths, State, blank, weigh
 from seqloom.attention.dense import Attention
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
@@ -47,9 +47,7 @@ class LocalAttention(Heads):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
-        check_input(x, self.input_size)
-        real = real_steps(lengths, x)
-        x = blank(x, real)
+        x, real = self.read(x, lengths, state)
         B, T = x.shape[:2]
         at = torch.arange(T, device=x.device).unsqueeze(0)
         seen = None if state is None else state[4]
@@ -99,7 +97,7 @@ class LocalAttention(Heads):
 
     def _pairs(self, rows: _Rows, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Positions of queries (B, n, b) and keys (B, n, columns), and who may look at whom."""
-        p, B, T, S = self.pattern, len(rows.q), rows.q.shape[2], rows.k.shape[2]
+        p, B, T, S = self.pattern, rows.q.shape[0], rows.q.shape[2], rows.k.shape[2]
         if len(numbers) > 1:
             step = torch.arange(p.block, device=numbers.device)
             i = torch.arange(len(numbers), device=numbers.device).unsqueeze(1) * p.block + step  # counted in rows
@@ -135,9 +133,7 @@ class LocalAttention(Heads):
             q = self.position.query(q, i)
             allowed = allowed if bias is None else torch.where(allowed, bias.to(q.dtype), -torch.inf)
         drop = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=drop, enable_gqa=self.kv_heads != self.heads
-        )
+        return weigh(q, k, v, attn_mask=allowed, dropout_p=drop, enable_gqa=self.kv_heads != self.heads)
 
     def _columns(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         g = torch.tensor(self.pattern.global_steps, device=k.device, dtype=torch.long).clamp(max=k.shape[2] - 1)
@@ -164,7 +160,7 @@ class LocalAttention(Heads):
     def _global_keys(self, state: State | None, k: Tensor, v: Tensor, at: Tensor, count: Tensor) -> State:
         """Keys and values of the global steps so far, (B, heads, G, d) each."""
         g = torch.tensor(self.pattern.global_steps, device=k.device, dtype=torch.long)
-        t = (g - at[:, :1]).expand(len(k), -1)  # where each stands among the new steps
+        t = (g - at[:, :1]).expand(k.shape[0], -1)  # where each stands among the new steps
         new = ((t >= 0) & (t < count.unsqueeze(1)))[:, None, :, None]
         index = t.clamp(0, k.shape[2] - 1)[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
         old = (torch.zeros_like(index, dtype=k.dtype),) * 2 if state is None else state[2:4]

@@ -48,7 +48,7 @@ class Learned(nn.Module):
         """(B, T, D), positions (B, T) or (1, T)."""
         if x.shape[1] > self.max_length:
             raise InputError(self._too_long(x.shape[1]))
-        if not torch.compiler.is_compiling() and at.device.type == "cpu" and at.numel() and len(at) == len(x):
+        if not torch.compiler.is_compiling() and at.device.type == "cpu" and at.numel() and at.shape[0] == x.shape[0]:
             last = int(at.max())
             if last >= self.max_length:
                 raise InputError(self._too_long(last + 1))
@@ -163,8 +163,8 @@ class RelativeXL(Position):
         far = torch.arange(-S, T + S, device=q.device)  # distances i - j that these positions can have
         r = self.W(sinusoid(far, self.heads * self.head_size, q.dtype)).unflatten(-1, (self.heads, -1))
         s = (q + self.v) @ r.permute(1, 2, 0) / math.sqrt(self.head_size)  # (B, heads, T, distances)
-        index = (_distance(i, j) + S).clamp(0, len(far) - 1).unsqueeze(1)
-        return s.gather(-1, index.expand(len(q), self.heads, T, S))
+        index = (_distance(i, j) + S).clamp(0, far.shape[0] - 1).unsqueeze(1)
+        return s.gather(-1, index.expand(q.shape[0], self.heads, T, S))
 
 
 def _distance(i: Tensor, j: Tensor) -> Tensor:

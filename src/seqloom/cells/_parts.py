@@ -34,3 +34,8 @@ def set_gate(index: int, bias: Tensor, bias_ih: nn.Parameter | None, bias_hh: nn
     with torch.no_grad():
         bias_ih[gate] = bias
         bias_hh[gate] = 0.0
+
+
+def torch_may(x: Tensor) -> bool:
+    """Whether torch's own function of a step does all that `step` does; on a GPU it has no forward mode."""
+    return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.cell import Cell, State
-from seqloom.cells._parts import empty, masked, set_gate
+from seqloom.cells._parts import empty, masked, set_gate, torch_may
 
 
 class GRUCell(Cell, name="gru"):
@@ -75,3 +75,8 @@ class GRUCell(Cell, name="gru"):
         _, z, n = self.gates(x, state, mask).values()
         h = (1 - z) * n + z * h
         return h, (h,)
+
+    def whole_step(self, x: Tensor, state: State) -> State:
+        if self.reset_after and type(self) is GRUCell and torch_may(x):
+            return (torch.gru_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+        return super().whole_step(x, state)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.cell import Cell, State
-from seqloom.cells._parts import empty, masked, set_gate
+from seqloom.cells._parts import empty, masked, set_gate, torch_may
 
 
 class LSTMCell(Cell, name="lstm"):
@@ -76,3 +76,8 @@ class LSTMCell(Cell, name="lstm"):
         if self.weight_hr is not None:
             h = F.linear(h, self.weight_hr)
         return h, (h, c)
+
+    def whole_step(self, x: Tensor, state: State) -> State:
+        if not self.proj_size and type(self) is LSTMCell and torch_may(x):
+            return torch.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return super().whole_step(x, state)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.cell import Cell, State
-from seqloom.cells._parts import empty, masked
+from seqloom.cells._parts import empty, masked, torch_may
 
 ACTIVATIONS = {
     "tanh": torch.tanh,
@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "silu": F.silu,
     "elu": F.elu,
 }
+TORCHS = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}
 
 
 class RNNCell(Cell, name="rnn"):
@@ -48,3 +49,8 @@ class RNNCell(Cell, name="rnn"):
         (h,) = state
         h = ACTIVATIONS[self.nonlinearity](x + F.linear(masked(h, mask), self.weight_hh, self.bias_hh))
         return h, (h,)
+
+    def whole_step(self, x: Tensor, state: State) -> State:
+        if self.nonlinearity in TORCHS and type(self) is RNNCell and torch_may(x):
+            return (TORCHS[self.nonlinearity](x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+        return super().whole_step(x, state)

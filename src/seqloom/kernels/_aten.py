@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
-from seqloom.job import Job
+from seqloom.job import Job, copied
 from seqloom.kernels._cudnn import names, together
 from seqloom.kernels._transforms import transformed
 from seqloom.kernels._twice import detached, run_twice
@@ -53,7 +53,7 @@ def run_fused(cell: Cell, job: Job, mode: str, fused: Callable[..., tuple[Tensor
 def at_lengths(y: Tensor, h: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Outputs with zeros past each length, and the last real one (h where there is none)."""
     if lengths is None:
-        return y, y[:, -1]
+        return y, copied(y[:, -1])
     valid = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
     index = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, y.shape[2])
     last = torch.where((lengths > 0).unsqueeze(1), y.gather(1, index).squeeze(1), h)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import State
-from seqloom.job import Job
+from seqloom.job import Job, copied
 
 
 class LinearCell(Protocol):
@@ -31,12 +31,12 @@ def run_linear(cell: LinearCell, job: Job) -> tuple[Tensor, State]:
         a = torch.where(reset, torch.zeros_like(a), a)
     if job.lengths is None:
         y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
-        return y.to(b.dtype), (y[:, -1],)
+        return y.to(b.dtype), (copied(y[:, -1]),)
     valid = (torch.arange(a.shape[1], device=a.device) < job.lengths.unsqueeze(1)).unsqueeze(-1)
     a = torch.where(valid, a, torch.ones_like(a))
     b = torch.where(valid, b, torch.zeros_like(b))
     y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
-    return torch.where(valid, y, torch.zeros_like(y)).to(b.dtype), (y[:, -1],)
+    return torch.where(valid, y, torch.zeros_like(y)).to(b.dtype), (copied(y[:, -1]),)
 
 
 def linear_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:

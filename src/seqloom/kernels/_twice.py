@@ -64,13 +64,16 @@ class _Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()
-        inputs, outputs = ctx.inner
-        if again:
+        again, keep = torch.is_grad_enabled(), torch._C._autograd._get_current_graph_task_keep_graph()
+        if again or ctx.inner is None:  # freed: saved_tensors says so
             inputs = ctx.saved_tensors
             outputs = ctx.slow(*inputs)
+        else:
+            inputs, outputs = ctx.inner
+        if not keep:
+            ctx.inner = None  # or whoever keeps the loss would keep all that the kernel saved
         wanted = [t for t in inputs if t.requires_grad]
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
         ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
-        found = iter(torch.autograd.grad(ends, wanted, pulls, True, again, allow_unused=True))
+        found = iter(torch.autograd.grad(ends, wanted, pulls, keep, again, allow_unused=True))
         return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
+from seqloom.job import without_padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class Batch:
             return torch.nested.nested_tensor_from_jagged(values, _offsets(self.source))
         if self.unbatched:
             return y.squeeze(0)
-        return y if self.batch_first else y.transpose(0, 1)
+        return y if self.batch_first else y.transpose(0, 1).contiguous()  # so are torch's: people call view
 
     def state_in(self, s: Tensor) -> Tensor:
         """(L, N, ...) as given -> (L, B, ...) in the batch's own order."""
@@ -77,10 +79,11 @@ def read(
         x = torch.nested.to_padded_tensor(source, 0.0)
         batch = Batch(x, _offsets(source).diff(), True, source)
     elif source.dim() == 2:
-        batch = Batch(source.unsqueeze(0), _lengths(lengths, 1, source.shape[0], source.device), batch_first, source)
+        x = source.unsqueeze(0)
+        batch = Batch(x, _lengths(lengths, x), batch_first, source)
     elif source.dim() == 3:
         x = source if batch_first else source.transpose(0, 1)
-        batch = Batch(x, _lengths(lengths, x.shape[0], x.shape[1], x.device), batch_first)
+        batch = Batch(x, _lengths(lengths, x), batch_first)
     else:
         raise InputError(
             f"input must be 2-D (one sequence) or 3-D (a batch), got {source.dim()}-D {tuple(source.shape)}"
@@ -91,10 +94,11 @@ def read(
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
         check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
-    if batch.lengths is None:
-        return batch
-    past = torch.arange(batch.x.shape[1], device=batch.x.device) >= batch.lengths.unsqueeze(1)
-    return replace(batch, x=batch.x.masked_fill(past.unsqueeze(-1), 0))  # NaN there must not reach a gradient
+    return replace(batch, x=without_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
+
+
+def _lengths(lengths: Tensor | Sequence[int] | None, x: Tensor) -> Tensor | None:
+    return None if lengths is None else read_lengths(lengths, x.shape[0], x.shape[1], x.device)
 
 
 def check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None) -> None:
@@ -106,26 +110,6 @@ def check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None)
         row, step = (int(i) for i in bad.nonzero()[0])
         row = row if order is None else int(order[row])
         raise InputError(f"input has NaN or infinite values, first in row {row} at step {step}; mask or replace them")
-
-
-def _lengths(lengths: Tensor | Sequence[int] | None, rows: int, steps: int, device: torch.device) -> Tensor | None:
-    if lengths is None:
-        return None
-    tensor = (
-        lengths if isinstance(lengths, Tensor) else torch.tensor(lengths) if len(lengths) else torch.tensor([0])[:0]
-    )
-    if tensor.dtype.is_floating_point or tensor.dtype == torch.bool:
-        raise TypeError(f"lengths must be whole numbers, got {tensor.dtype}")
-    if tuple(tensor.shape) != (rows,):
-        raise InputError(f"lengths must have one entry for each of {rows} rows, got shape {tuple(tensor.shape)}")
-    looked_at = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looked_at and rows and not torch._C._are_functorch_transforms_active():
-        low, high = int(tensor.min()), int(tensor.max())
-        if low < 0 or high > steps:
-            raise InputError(
-                f"lengths must lie between 0 and the {steps} steps of input, got {low if low < 0 else high}"
-            )
-    return tensor.to(device)
 
 
 def _offsets(nested: Any) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from seqloom.attention.dense import Attention
 from seqloom.cell import State
-from seqloom.layers.layer import Layer, without_padding
+from seqloom.job import without_padding
+from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent import Recurrent
 from seqloom.layers.tcn import CausalConv
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from seqloom.cell import State
+from seqloom.checks import fits
 from seqloom.errors import InputError
+from seqloom.job import without_padding
 from seqloom.layers.formats import read
-from seqloom.layers.states import fits
 
 
 class Layer(nn.Module):
@@ -52,6 +52,8 @@ class Layer(nn.Module):
         """One step for streaming: (B, D) -> (B, output_size); equals the whole at once."""
         if not self.causal:
             raise ValueError(f"step: a {type(self).__name__} that reads both ways needs the whole sequence")
+        if x.dim() != 2:  # (B,) would be read as one sequence
+            raise InputError(f"step takes (B, {self.input_size}), got shape {tuple(x.shape)}")
         y, state = self(x.unsqueeze(1), state)
         assert state is not None
         return y.squeeze(1), state
@@ -59,11 +61,3 @@ class Layer(nn.Module):
     def select(self, state: State, rows: Tensor) -> State:
         """The state of these rows of the batch, in their order; a row may come twice."""
         return tuple(s.index_select(0, rows) for s in state)
-
-
-def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, H) with 0 past each row's length."""
-    if lengths is None:
-        return y
-    real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
-    return torch.where(real.unsqueeze(-1), y, torch.zeros_like(y))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention._parts import Lengths, State, check_input
 from seqloom.cell import find
+from seqloom.checks import read_lengths
 from seqloom.layers.recurrent import Recurrent
 from seqloom.layers.transformer import Transformer
 from seqloom.layers.transformer_block import Block
@@ -55,8 +56,8 @@ class Segmented(nn.Module):
 
     def pieces(self, x: Tensor, lengths: Lengths, done: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """x cut where segments end, with the lengths inside each piece; `done` steps of one are behind."""
-        check_input(x, self.input_size)
-        lengths = None if lengths is None else torch.as_tensor(lengths, device=x.device)
+        check_input(x, self.input_size, self)
+        lengths = None if lengths is None else read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         start = 0
         while start < x.shape[1]:
             size = min(self.segment - done % self.segment, x.shape[1] - start)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+
+from seqloom.checks import read_lengths
 
 READOUTS = ("last", "mean", "max", "max_mean", "attention")
 
@@ -28,11 +32,13 @@ class Readout(nn.Module):
             self.key = nn.Linear(width, width)  # W, b
             self.query = nn.Linear(width, 1, bias=False)  # v
 
-    def forward(self, y: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, T, H), lengths (B,) on the same device -> (B, output_size)."""
+    def forward(self, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """(B, T, H), lengths (B,) -> (B, output_size)."""
         if lengths is None:
-            lengths = torch.full((y.shape[0],), y.shape[1], device=y.device)
-        return getattr(self, f"_{self.name}")(y, lengths) * (lengths > 0).unsqueeze(1)
+            real = torch.full((y.shape[0],), y.shape[1], device=y.device)
+        else:
+            real = read_lengths(lengths, y.shape[0], y.shape[1], y.device)
+        return getattr(self, f"_{self.name}")(y, real) * (real > 0).unsqueeze(1)
 
     def _last(self, y: Tensor, lengths: Tensor) -> Tensor:
         last = y[torch.arange(len(y), device=y.device), (lengths - 1).clamp(min=0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Self, cast
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.cell import Cell, State, find
+from seqloom.checks import fits
 from seqloom.errors import InputError
 from seqloom.init import Init
 from seqloom.job import Job, turn
@@ -20,7 +22,7 @@ from seqloom.layers.beside import Work, beside
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
 from seqloom.layers.order import longest_first, pays
-from seqloom.layers.states import aside, fits, states_in, states_out
+from seqloom.layers.states import aside, states_in, states_out
 from seqloom.layers.streaming import Streaming
 from seqloom.layers.wavefront import wave, worth
 from seqloom.precision import made_on
@@ -59,7 +61,7 @@ class Recurrent(Streaming):
         super().__init__()
         if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
             raise ValueError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
-        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
+        if isinstance(dropout, bool) or not (isinstance(cast(Any, dropout), Real) and 0 <= dropout <= 1):
             raise ValueError(f"dropout must be a number between 0 and 1, got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
@@ -113,6 +115,10 @@ class Recurrent(Streaming):
         True where a new sequence starts inside a row. `timespans` (likewise): time since the step
         before, for cells that know time.
         """
+        if lengths is None and reset is None and timespans is None:
+            done = self.only_step(input, hx)
+            if done is not None:
+                return done
         return self.run_with(run_job, input, hx, lengths, reset=reset, timespans=timespans)
 
     def run_with(

@@ -6,36 +6,19 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_state
 from seqloom.errors import InputError
+from seqloom.job import without_padding
 from seqloom.layers.formats import Batch
-from seqloom.precision import autocast_dtype
-
-
-def fits(x: Tensor, weight: Tensor) -> None:
-    """The input is where the weights are, and of their type."""
-    if x.device != weight.device:
-        raise InputError(f"input is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")
-    if x.dtype != weight.dtype and not autocast_dtype(x.device.type):
-        raise TypeError(f"input is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
 
 
 def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> list[State] | None:
     """hx in torch's form -> one state for each cell."""
     if hx is None:
         return None
-    given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     expected = cells[0].initial_state(batch.x[:, 0])
-    if len(given) != len(expected):
-        raise InputError(f"hx must have {len(expected)} tensor(s), got {len(given)}")
-    for i, (s, e) in enumerate(zip(given, expected, strict=True)):
-        rows = () if batch.unbatched else (batch.x.shape[0],)
-        shape = (len(cells), *rows, *e.shape[1:])
-        if tuple(s.shape) != shape:
-            raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
-        if s.device != batch.x.device:
-            raise InputError(f"hx[{i}] is on {s.device}, the input on {batch.x.device}; move one with .to()")
-        if s.dtype != e.dtype and not autocast_dtype(s.device.type):
-            raise TypeError(f"hx[{i}] is {s.dtype}, the input {e.dtype}; convert one with .to()")
+    rows = () if batch.unbatched else (batch.x.shape[0],)
+    given = read_state(hx, [(len(cells), *rows, *e.shape[1:]) for e in expected], expected[0])
     whole = [batch.state_in(s).to(e.dtype) for s, e in zip(given, expected, strict=True)]
     return [tuple(s[i] for s in whole) for i in range(len(cells))]
 
@@ -52,10 +35,16 @@ def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
 
 def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:
     """reset or timespans, shaped as the input without its features -> (B, T)."""
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a Tensor (the input's shape without features), got a {type(given).__name__}")
+    if given.device != batch.x.device:
+        raise InputError(f"{name} is on {given.device}, the input on {batch.x.device}; move one with .to()")
     given = given.unsqueeze(0) if batch.unbatched else given if batch_first else given.transpose(0, 1)
     if tuple(given.shape) != tuple(batch.x.shape[:2]):
         expected = tuple(batch.x.shape[:2])
         raise InputError(f"{name} must match the input's batch and time {expected}, got {tuple(given.shape)}")
     if batch.order is not None:
         given = given.index_select(0, batch.order)
-    return given.bool() if name == "reset" else given.to(batch.x.dtype)
+    if name == "reset":
+        return given.bool()
+    return without_padding(given.to(batch.x.dtype), batch.lengths)  # NaN there must not reach a gradient

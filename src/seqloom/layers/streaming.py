@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from seqloom.cell import State
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 
 
@@ -31,6 +32,8 @@ class Streaming(nn.Module):
                 return done
         if self.bidirectional:
             raise ValueError("step: a bidirectional layer needs the whole sequence")
+        if not isinstance(input, Tensor):
+            raise TypeError(f"step takes a Tensor (B, D) or (D,), got a {type(input).__name__}")
         if input.dim() not in (1, 2):
             raise InputError(f"step takes (B, D) or (D,), got shape {tuple(input.shape)}")
         time = 1 if self.batch_first and input.dim() == 2 else 0
@@ -38,24 +41,39 @@ class Streaming(nn.Module):
         y, state = self(input.unsqueeze(time), hx, timespans=spans)
         return y.squeeze(time), state
 
+    def only_step(self, input: Any, hx: Tensor | State | None) -> tuple[Tensor, Any] | None:
+        """A sequence of one step, as decoders have it, by the engine; None where `forward` should go on."""
+        if type(input) is not Tensor or input.dim() not in (2, 3) or _gradients() or _compiling():
+            return None
+        time = 1 if self.batch_first and input.dim() == 3 else 0
+        done = _by_engine(self, self.__dict__, input.squeeze(time), hx) if input.shape[time] == 1 else None
+        return None if done is None else (done[0].unsqueeze(time), done[1])
+
     def chunks(
         self,
         input: Tensor,
         size: int,
         hx: Tensor | State | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         **aside: Tensor,
     ) -> Iterator[tuple[Tensor, Any]]:
         """Truncated back-propagation: y and state chunk by chunk, the carried state detached.
 
         `aside` is what else `forward` takes along the time: reset, timespans.
         """
+        if self.bidirectional:
+            raise ValueError("chunks: a bidirectional layer needs the whole sequence")
+        if not isinstance(input, Tensor):
+            raise TypeError(f"chunks: input must be a Tensor, with lengths= for padding, got a {type(input).__name__}")
         if size < 1:
             raise ValueError(f"size must be at least 1 step, got {size}")
         time = 1 if self.batch_first and input.dim() == 3 else 0
+        if lengths is not None:
+            rows = input.shape[1 - time] if input.dim() == 3 else 1
+            lengths = read_lengths(lengths, rows, input.shape[time], input.device)
         for start in range(0, input.shape[time], size):
             length = min(size, input.shape[time] - start)
-            left = None if lengths is None else (torch.as_tensor(lengths) - start).clamp(0, length)
+            left = None if lengths is None else (lengths - start).clamp(0, length)
             parts = {name: t.narrow(time, start, length) for name, t in aside.items()}
             y, hx = self(input.narrow(time, start, length), hx, left, **parts)
             yield y, hx

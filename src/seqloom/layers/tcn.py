@@ -8,7 +8,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from seqloom.cell import State
 from seqloom.errors import InputError
+from seqloom.job import copied
 from seqloom.layers.layer import Layer
+from seqloom.precision import autocast_dtype
 
 
 class TCN(Layer):
@@ -82,11 +84,11 @@ class CausalConv(nn.Module):
             past = x.new_zeros(shape)
         elif tuple(past.shape) != shape:
             raise InputError(f"a state has shape {tuple(past.shape)}, expected {shape}")
-        if torch.is_autocast_enabled(x.device.type):
+        if autocast_dtype(x.device.type):
             past = past.to(x.dtype)
         x = torch.cat([past, x], 2)  # (B, C, P + T)
         y = self.conv(x)
         if lengths is None:
-            return y, x[:, :, x.shape[2] - self.past :]
+            return y, copied(x[:, :, x.shape[2] - self.past :])
         last = lengths.unsqueeze(1) + torch.arange(self.past, device=x.device)  # (B, P)
         return y, x.gather(2, last.unsqueeze(1).expand(shape))

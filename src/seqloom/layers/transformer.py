@@ -77,16 +77,17 @@ class Transformer(nn.Module):
         values, those of the memory too: with a state, the memory need not be given again.
         `mask` is the self-attention's, see `Attention`.
         """
-        check_input(x, self.input_size)
+        check_input(x, self.input_size, self)
         if state is not None and len(state) != self.state_size:
             raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
         if memory is not None and self.memory_size is None:
             raise InputError("a memory was given to a Transformer without one; make it with memory_size=")
         real = real_steps(lengths, x)
-        count = x.new_zeros(len(x), dtype=torch.long) if state is None else state[0]
+        count = x.new_zeros(x.shape[0], dtype=torch.long) if state is None else state[0]
+        x = blank(x, real)  # NaN there would come back through a norm as a gradient
         if self.position is not None:
             at = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-            x = self.position(blank(x, real), at if state is None else at + count.unsqueeze(1))
+            x = self.position(x, at if state is None else at + count.unsqueeze(1))
         ends: list[Tensor] = [count + (x.shape[1] if real is None else real.sum(1))]
         left = () if state is None else state[1:]
         for i in range(len(self.layers)):

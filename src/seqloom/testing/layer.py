@@ -35,6 +35,12 @@ def _check_shapes(layer: Any, x: Tensor) -> None:
     rows = isinstance(layer, Recurrent)  # its states are torch's: (layers, batch, ...)
     for s in tensors(state):
         assert s.shape[rows] == len(x), f"a state is {tuple(s.shape)}, expected {len(x)} rows in dimension {rows:d}"
+    again, after = layer(x)
+    with torch.no_grad():
+        after_it = [s.clone() for s in tensors(after)]
+        again.add_(1)
+    for s, before in zip(tensors(after), after_it, strict=True):
+        assert torch.equal(s, before), "a state shares memory with the output: who writes to one changes the other"
     again, _ = layer(x)
     assert torch.equal(y, again), "two calls with the same input differ: the layer is not deterministic"
     layer(x[:0])

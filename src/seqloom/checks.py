@@ -1,0 +1,57 @@
+"""What people hand to a layer, taken or refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seqloom.errors import InputError
+from seqloom.precision import autocast_dtype
+
+
+def fits(x: Tensor, weight: Tensor, name: str = "input") -> None:
+    """The input is where the weights are, and of their type."""
+    if x.device != weight.device:
+        raise InputError(f"{name} is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")
+    if x.dtype != weight.dtype and not autocast_dtype(x.device.type):
+        raise TypeError(f"{name} is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
+
+
+def read_lengths(
+    lengths: Tensor | Sequence[int], rows: int, steps: int, device: torch.device, name: str = "lengths"
+) -> Tensor:
+    """(B,): whole numbers from 0 to `steps`. As int64, since sums of smaller types begin anew below 0 and above."""
+    if not isinstance(lengths, Tensor):
+        none = not isinstance(lengths, int) and not len(lengths)
+        lengths = torch.tensor(lengths, dtype=torch.int64 if none else None)
+    if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
+        raise TypeError(f"{name} must be whole numbers, got {lengths.dtype}")
+    if tuple(lengths.shape) != (rows,):
+        raise InputError(f"{name} must have one entry for each of {rows} rows, got shape {tuple(lengths.shape)}")
+    looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looked_at and rows and not torch._C._are_functorch_transforms_active():
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 0 or high > steps:
+            wrong = low if low < 0 else high
+            raise InputError(f"{name} must lie between 0 and the {steps} steps of input, got {wrong}")
+    return lengths.to(device, torch.int64)
+
+
+def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]], x: Tensor) -> tuple[Tensor, ...]:
+    """One tensor or several, of these shapes, where x is and of its type (any type under autocast)."""
+    given = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, (tuple, list)) else ()
+    strange = [hx] if not given else [s for s in given if not isinstance(s, Tensor)]
+    if strange:
+        raise TypeError(f"hx must be a Tensor, or a tuple of {len(shapes)}, got {type(strange[0]).__name__} in it")
+    if len(given) != len(shapes):
+        raise InputError(f"hx must have {len(shapes)} tensor(s), got {len(given)}")
+    for i, (s, shape) in enumerate(zip(given, shapes, strict=True)):
+        if tuple(s.shape) != shape:
+            raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
+        if s.device != x.device:
+            raise InputError(f"hx[{i}] is on {s.device}, the input on {x.device}; move one with .to()")
+        if s.dtype != x.dtype and not autocast_dtype(s.device.type):
+            raise TypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
+    return given
