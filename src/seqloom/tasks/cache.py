@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seqloom.task import Notes
 
-VERSION = 2  # of the format; anything older is built again
+VERSION = 3  # of the format and of how files are read; anything older is built again
 DONE = "done.json"
 BLOCK = 1 << 20
 

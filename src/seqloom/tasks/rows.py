@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,11 @@ class RowsTask(Task):
         values, lengths = self.saved.x.encode(frame)
         data = Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
         every = np.arange(len(rows))
-        data.lengths = np.minimum(data.lengths, self.saved.options.limit)
+        if (data.lengths > (limit := self.saved.options.limit)).any():  # one text, so that it is said once
+            warnings.warn(
+                f"an input has more than {limit} steps; the first {limit} are read, as in training", stacklevel=2
+            )
+        data.lengths = np.minimum(data.lengths, limit)
         if self.kind == "generate":  # the end is for the model to say
             data.lengths = np.maximum(data.lengths - 1, 0)
         x, lengths = data.padded(every)
