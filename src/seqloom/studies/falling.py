@@ -104,10 +104,14 @@ def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[Block]:
                 products.append(Curve(name, x, centres))
             dots[name] = [max(row.gradient[-1], LEAST) for row in some]
         at = f"{place[0]}, x {place[1]}"
-        note = "geometric mean over seeds, from the lowest seed to the highest"
+        zero = f"0 is drawn as {LEAST:g}"
+        bar = f"The mean is the arithmetic one, which the highest seeds alone decide; {zero}."
+        note = f"geometric mean over seeds, from the lowest seed to the highest; {zero}"
         made.append(Chart(f"|dL/dh_0|: {at}", "steps T", "norm", curves, True, True, note))
         if products:
             title = f"Product of the steps' Jacobians: {at}"
-            made.append(Chart(title, "steps", "spectral norm", products, True, True, "geometric mean over seeds"))
-        made.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True))
+            made.append(
+                Chart(title, "steps", "spectral norm", products, True, True, f"geometric mean over seeds; {zero}")
+            )
+        made.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True, note=bar))
     return made
