@@ -148,6 +148,14 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
         assert err.startswith("seqloom: ") and err.count("\n") == 1 and said in err
 
 
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(here, tiny, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("os.access", lambda place, _: asked.append(place))
+    monkeypatch.setattr(tiny, "run", None)
+    code, out, err = here("study", "tiny", "--out", str(tmp_path / "a" / "b"))
+    assert (code, out, asked[0]) == (2, "", tmp_path) and f"{tmp_path} cannot be written to" in err
+
+
 def test_a_model_that_is_named_twice_is_trained_once():
     assert study.find("adding").chosen(models=["gru", "rnn", "gru"]).models == ("gru", "rnn")
 
