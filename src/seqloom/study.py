@@ -142,8 +142,9 @@ class Study(Generic[Settings, Row]):
 
     def _said(self, rows: Sequence[Row], finished: bool) -> str:
         if finished:
-            return self.verdict(rows)
-        return f"Not finished; so far: {self.verdict(rows)}" if rows else "Interrupted: no verdict."
+            return self.verdict(rows).strip()
+        shown = bool(rows) and bool(self.table(rows))  # what served to tune is no result
+        return f"Not finished; so far: {self.verdict(rows)}".strip() if shown else "Interrupted: no verdict."
 
     def page(self, rows: Sequence[Row], document: dict[str, Any]) -> Page:
         """The rows as something one would send to a colleague; `document` is theirs."""

@@ -99,9 +99,10 @@ class Adding(Drawn[Settings], name="adding"):
     def verdict(self, rows: Sequence[Trial]) -> str:
         reach = {}
         for g in groups(rows):
+            reach.setdefault(g.model, "nowhere")
             if all(v is not None and v < SOLVED for v in g.values("MAE")):
                 reach[g.model] = g.condition
-        told = ", ".join(f"{m} {reach.get(m, 'nowhere')}" for m in self.settings.models)
+        told = ", ".join(f"{m} {reach[m]}" for m in self.settings.models if m in reach)
         first = f"The longest at which every seed stays below a mean absolute error of {SOLVED}: {told}."
         return f"{first} {super().verdict(rows)}"
 
