@@ -64,3 +64,4 @@ def test_a_variant_whose_name_has_a_comma_stays_one_in_the_verdict():
         for seed in range(4)
     ]
     assert "c: better than 'no residual, no LayerNorm', gru." in Ablation().verdict(rows)
+    assert Ablation().verdict(rows[::4]).startswith("One seed shows no difference")

@@ -155,7 +155,10 @@ class Ablation(Drawn[Settings], name="ablation"):
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        apart = [c for c in contests(rows, self.metrics[0], self.against) if c.better is not None]
+        found = contests(rows, self.metrics[0], self.against)
+        if all(c.p is None for c in found):
+            return super().verdict(rows)
+        apart = [c for c in found if c.better is not None]
         words = []
         for name in dict.fromkeys(c.condition for c in apart):
             for word, better in (("better than", True), ("worse than", False)):
