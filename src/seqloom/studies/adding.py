@@ -97,7 +97,7 @@ class Adding(Drawn[Settings], name="adding"):
         return f"marks {condition.task['marks']}"
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        reach = {}
+        reach: dict[str, str] = {}
         for g in groups(rows):
             reach.setdefault(g.model, "nowhere")
             if all(v is not None and v < SOLVED for v in g.values("MAE")):

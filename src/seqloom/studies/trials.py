@@ -144,7 +144,7 @@ class Trials(Study[Told, Trial]):
                 missing.append(spec)
             else:
                 before(str(spec))
-                yield self._read(known)
+                yield self._as_trial(known)
         for begin in range(0, len(missing), self.settings.together):
             group = missing[begin : begin + self.settings.together]
             for spec, trial in zip(group, self._train(group), strict=True):
@@ -152,7 +152,7 @@ class Trials(Study[Told, Trial]):
                 self.ledger.add(self.key(spec), asdict(trial))
                 yield trial
 
-    def _read(self, known: dict[str, Any]) -> Trial:
+    def _as_trial(self, known: dict[str, Any]) -> Trial:
         try:
             return Trial(**known)
         except TypeError as error:
