@@ -140,10 +140,24 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
         (["complexity", "--models", "gru"], "'complexity' has no models to choose"),
         (["adding", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["adding", "--models", "gruu"], "did you mean 'gru'"),
+        (["adding", "--effort", "nan"], "effort must be above 0 and finite, got nan"),
+        (["adding", "--effort", "inf"], "effort must be above 0 and finite, got inf"),
     ):
         code, out, err = here("study", *words)
         assert (code, out) == (2, "")
         assert err.startswith("seqloom: ") and err.count("\n") == 1 and said in err
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(here, tiny, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("os.access", lambda place, _: asked.append(place))
+    monkeypatch.setattr(tiny, "run", None)
+    code, out, err = here("study", "tiny", "--out", str(tmp_path / "a" / "b"))
+    assert (code, out, asked[0]) == (2, "", tmp_path) and f"{tmp_path} cannot be written to" in err
+
+
+def test_a_model_that_is_named_twice_is_trained_once():
+    assert study.find("adding").chosen(models=["gru", "rnn", "gru"]).models == ("gru", "rnn")
 
 
 def test_what_studies_share_is_not_a_study(here):

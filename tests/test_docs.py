@@ -87,6 +87,21 @@ def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     assert not broken, "\n" + "\n".join(broken)
 
 
+def test_the_accuracies_that_the_readme_shows_are_those_of_the_stored_studies() -> None:
+    shown = {  # how a line begins: the study and its condition
+        "pixels of MNIST": ("long-fair", "sequential MNIST"),
+        "the same in a random": ("long-fair", "permuted MNIST"),
+        "IMDB, 400": ("imdb-fair", "400 words, mean of the words"),
+    }
+    lines = (ROOT / "README.md").read_text().splitlines()
+    for begins, (study, condition) in shown.items():
+        cells = next(line for line in lines if line.startswith(f"| {begins}")).strip("| ").split("|")[1:]
+        rows = json.loads((ROOT / "benchmarks/results/studies" / study / "study.json").read_text())["table"]
+        found = {row["model"]: f"{100 * row['accuracy']:.1f}" for row in rows if row["condition"] == condition}
+        attention = found.get("dense") or found["transformer"]
+        assert [cell.strip(" *%") for cell in cells] == [found["attn_rnn"], found["gru"], found["lstm"], attention]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -50,3 +50,7 @@ def test_holm_raises_as_worked_out_by_hand():
     assert holm([0.03, 0.8, None, 0.01, 0.035]) == pytest.approx([0.09, 0.8, None, 0.04, 0.09])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_a_p_that_is_no_number_leaves_the_others_of_its_family_alone():
+    assert holm([math.nan, 0.01, 0.02]) == pytest.approx([None, 0.02, 0.02])

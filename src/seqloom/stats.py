@@ -64,9 +64,9 @@ def _p(differences: Sequence[float]) -> float:
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """p-values of a family of questions, each raised so that one false call among all stays as rare as p says.
 
-    A question without an answer (None) stays so and is not counted. Holm 1979, Scand. J. Statist. 6.
+    A question without an answer (None, NaN) has none after it and is not counted. Holm 1979, Scand. J. Statist. 6.
     """
-    order = sorted((p, i) for i, p in enumerate(values) if p is not None)
+    order = sorted((p, i) for i, p in enumerate(values) if p is not None and not math.isnan(p))
     raised: list[float | None] = [None] * len(values)
     highest = 0.0
     for rank, (p, i) in enumerate(order):

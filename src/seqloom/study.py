@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
@@ -70,11 +71,11 @@ class Study(Generic[Settings, Row]):
             raise ValueError(f"study {cls.name!r} has no protocol 'seed': no document has printed it; take 'fair'")
         if seeds is not None and seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {seeds}")
-        if effort is not None and effort <= 0:
-            raise ValueError(f"effort must be above 0, got {effort}")
+        if effort is not None and not 0 < effort < math.inf:
+            raise ValueError(f"effort must be above 0 and finite, got {effort}")
         as_printed = cls.seed_quick if quick and cls.seed_quick is not None else cls.seed
         settings: Any = as_printed if protocol == "seed" else cls.quick if quick else cls.full
-        given = {"models": tuple(models) or None, "seeds": seeds, "effort": effort}
+        given = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
         has = {field.name for field in fields(settings)}
         for name in TOLD:
             if given[name] is not None and name not in has:
@@ -141,8 +142,9 @@ class Study(Generic[Settings, Row]):
 
     def _said(self, rows: Sequence[Row], finished: bool) -> str:
         if finished:
-            return self.verdict(rows)
-        return f"Not finished; so far: {self.verdict(rows)}" if rows else "Interrupted: no verdict."
+            return self.verdict(rows).strip()
+        shown = bool(rows) and bool(self.table(rows))  # what served to tune is no result
+        return f"Not finished; so far: {self.verdict(rows)}".strip() if shown else "Interrupted: no verdict."
 
     def page(self, rows: Sequence[Row], document: dict[str, Any]) -> Page:
         """The rows as something one would send to a colleague; `document` is theirs."""

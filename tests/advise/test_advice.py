@@ -77,7 +77,10 @@ def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
 def test_the_tables_have_one_row_for_each_thing(found):
     facts = {row["what"]: row["here"] for row in telling.known(found.facts, 20)}
     assert "median 12" in facts["lengths"] and "N to 1" in facts["task"]
-    assert [row["model"] for row in telling.ranking(found)] == [m.name for m in found.models]
+    rows = telling.ranking(found)
+    assert [row["model"] for row in rows] == [m.name for m in found.models]
+    memory = {row["memory"] for row in rows} - {""}
+    assert memory and all(float(one.removesuffix(" MB").replace(",", "")) > 0 for one in memory)
 
 
 def test_a_model_that_fails_is_told_with_its_reason():

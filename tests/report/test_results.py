@@ -1,4 +1,6 @@
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,19 @@ def test_a_folder_that_cannot_be_read_is_named(document, says, tmp_path, capsys)
         cli.main(["results", str(tmp_path)])
     told = capsys.readouterr().err
     assert end.value.code == 2 and says in told and str(tmp_path) in told
+
+
+def test_a_pipe_and_a_link_are_written_through_and_a_folder_is_refused(studies, capsys):
+    pipe, link, file, read = studies / "pipe", studies / "link", studies / "file.md", []
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")), daemon=True)
+    reader.start()
+    for out, code in ((pipe, 0), (link, 0), (studies, 2)):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["results", str(studies), "--out", str(out)])
+        assert (left.value.code or 0) == code
+    reader.join(10)
+    assert read == [results(studies)] == [file.read_text(encoding="utf-8")]
+    assert pipe.is_fifo() and link.is_symlink()
+    assert "is a folder; name a file in it" in capsys.readouterr().err

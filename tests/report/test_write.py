@@ -12,6 +12,8 @@ import sample_page
 
 from seqloom import report
 from seqloom.page import Chart, Curve, Dots, Grid, Page, Table, Words
+from seqloom.report.frame import LETTER, LINE, NARROW, fit, names_axis
+from seqloom.report.scale import scale
 
 EVIL = '<script>alert(1)</script> & "x" \' | $title'
 
@@ -167,3 +169,15 @@ def test_a_block_that_cannot_be_shown_is_named_and_nothing_is_written(block, say
 def test_a_document_without_a_page_is_named():
     with pytest.raises(ValueError, match="study 'adding' holds no page"):
         report.page_from({"study": "adding"})
+
+
+@pytest.mark.parametrize(("count", "turn"), [(4, 0), (7, 40), (20, 90)])
+def test_names_below_an_axis_stay_in_the_picture_and_off_each_other(count, turn):
+    names = ["a", "b" * (16 if turn else 1), *("c" for _ in range(count - 2))]
+    frame = fit(NARROW, scale([0.0, 1.0], False), names)
+    found = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>(\w+)<', names_axis(frame, names))
+    assert len(found) == count and (f"rotate({-turn} " in names_axis(frame, names)) == bool(turn)
+    if turn:
+        angle = math.radians(turn)
+        assert all(float(x) - math.cos(angle) * LETTER * len(name) >= 0 for x, name in found)
+        assert (float(found[1][0]) - float(found[0][0])) * math.sin(angle) >= 0.8 * LINE

@@ -3,6 +3,7 @@ import torch
 
 from seqloom.studies.ablation import BESIDE, STEP_BY_STEP, VARIANTS, Ablation, adds, copies
 from seqloom.studies.contenders import hidden_size, trained
+from seqloom.studies.outcome import Trial
 
 CPU = torch.device("cpu")
 
@@ -54,3 +55,13 @@ def test_what_has_no_fused_kernel_stays_with_short_sequences():
     long = [c for c in Ablation.full.conditions if c.task["steps"] > 50]
     assert long and all(not set(c.models) & set(STEP_BY_STEP) for c in long)
     assert set(STEP_BY_STEP) < set(Ablation.full.models)
+
+
+def test_a_variant_whose_name_has_a_comma_stays_one_in_the_verdict():
+    rows = [
+        Trial("c", model, 1e-3, "default", seed, "test", 4, 9, {"error": at + seed**2 / 100}, [], None)
+        for model, at in (("attn_rnn", 0.1), ("no residual, no LayerNorm", 0.9), ("gru", 0.8))
+        for seed in range(4)
+    ]
+    assert "c: better than 'no residual, no LayerNorm', gru." in Ablation().verdict(rows)
+    assert Ablation().verdict(rows[::4]).startswith("One seed shows no difference")

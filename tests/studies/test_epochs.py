@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,10 @@ def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_besid
     shown = study.blocks(rows)[-1].rows
     assert [row["MB kept, here"] for row in shown] == ["least memory", "most memory", "between", None]
     assert [row["MB kept, here"] for row in shown] == [row["MB kept, document"] for row in shown]
+    assert re.match(
+        r"Of 3 places .* agree for ms alone in \d, MB kept in 3\. ", study.verdict(rows)
+    )  # one seed: no spread
+    assert "places" not in study.verdict([t for t in rows if t.model != "lstm"])
 
 
 def test_missing_data_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from seqloom import measure
 from seqloom.studies import gradients
 from seqloom.studies.contenders import layer
-from seqloom.studies.falling import agrees
+from seqloom.studies.falling import agrees, centre
 from seqloom.studies.gradients import PRINTED, Gradients, Settings
 from seqloom.studies.ledger import FILE
 from seqloom.studies.reach import gradient, line, product
@@ -59,6 +59,13 @@ def test_an_exponential_fall_gives_its_rate_and_zeros_are_left_out():
     fit = line(lengths, [3 * math.exp(-0.25 * T) for T in lengths[:3]] + [0.0])
     assert (fit.k, fit.share) == (pytest.approx(0.25), pytest.approx(1))
     assert line(lengths, [1.0, 0.0, 0.0, 0.5]) is None
+
+
+def test_the_mean_of_zeros_is_zero():
+    assert centre([0.0, 0.0]) == 0
+    assert centre([1e-2, 1e-4]) == pytest.approx(1e-3)
+    rows = [gradients.Reach("rnn", "default", "ones", "start", seed, [1.0, 1e-9, 0.0], []) for seed in (0, 1)]
+    assert "rnn 0 (0 .. 0)" in Gradients(TINY).verdict(rows)
 
 
 def test_biases_and_seeds_vary_and_products_are_taken_of_the_first_seeds():

@@ -80,6 +80,22 @@ def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, cou
     assert len(counted) - first == 16 - 4 + 16
 
 
+def test_what_was_not_trained_yet_has_no_place_in_the_verdict():
+    study, rows = Adding(TINY), run()
+    tuning = [t for t in rows if t.split == "valid"]
+    assert study.document(tuning, finished=False)["verdict"] == "Interrupted: no verdict."
+    first = study.document([*tuning, next(t for t in rows if t.split == "test")], finished=False)["verdict"]
+    assert first.endswith("below a mean absolute error of 0.05: rnn nowhere.")
+
+
+def test_a_trial_with_other_fields_names_its_file(tmp_path):
+    run(replace(TINY, models=("rnn",)), tmp_path)
+    file = tmp_path / FILE
+    file.write_text(file.read_text().replace('"lr": 0.001, "start"', '"rate": 0.001, "start"'))
+    with pytest.raises(ValueError, match=r"trials.jsonl is of another version: .*'rate'.*; move it away"):
+        run(replace(TINY, models=("rnn",)), tmp_path)
+
+
 def test_the_same_study_gives_the_same_table_and_another_setting_is_another_trial(tmp_path):
     one, two = run(), run(folder=tmp_path)
     timeless = [[row | {"ms a step": 0} for row in Adding(TINY).table(rows)] for rows in (one, two)]

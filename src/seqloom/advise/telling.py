@@ -73,7 +73,7 @@ def ranking(advice: Advice) -> list[dict[str, Any]]:
             "model": m.name,
             "size": _size(m),
             "time": "seconds" if m.name == LINEAR else _time(m.seconds),
-            "memory": f"{m.trial.bytes / 2**20:,.0f} MB" if m.trial.bytes else "",
+            "memory": _memory(m.trial.bytes),
             "after a moment": _score(advice, m),
             "points": round(m.points, 2) if m.points > float("-inf") else None,
             "why": m.trial.failed or "; ".join(m.reasons),
@@ -91,6 +91,11 @@ def _size(m: Advised) -> str:
 
 def _time(seconds: float | None) -> str:
     return "not measured" if seconds is None else clock(seconds)
+
+
+def _memory(count: int) -> str:
+    """In as many digits as a small model needs to be more than nothing."""
+    return f"{count / 1e6:,.{1 if count < 10e6 else 0}f} MB" if count else ""
 
 
 def _score(advice: Advice, m: Advised) -> str:

@@ -56,6 +56,8 @@ def study(
         kind = studies.find(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; name a folder")
+    if out is not None and not os.access(_there(out), os.W_OK | os.X_OK):  # before hours of work, not after them
+        raise ValueError(f"--out: {_there(out)} cannot be written to; name another folder")
     if data is not None and not data.is_dir():
         raise ValueError(f"--data: {data} is no folder; name the one that holds imdb/, mnist/ and the others")
     if device == "cuda" and not torch.cuda.is_available():
@@ -89,6 +91,11 @@ def study(
         console.show_table(_shown(document["table"]))
         print(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
     return 0 if finished else INTERRUPTED
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

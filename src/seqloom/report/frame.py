@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from seqloom.report.scale import Scale
 
 WIDE, NARROW = (780.0, 380.0), (348.0, 300.0)  # CSS shows one of the two
 LETTER = 7.2  # about the width of a letter in the pictures' type
-TURN = 0.64  # sine of the 40 degrees by which long names under an axis are turned
+LINE = 14.0  # and the height of a line of it
+ASLANT, UPRIGHT = 40, 90  # degrees by which long names under an axis are turned
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,11 @@ def fit(size: tuple[float, float], y: Scale, names: Sequence[str] = ()) -> Frame
     """A frame whose margins hold the longest labels: numbers to the left, and names below where there are any."""
     width, height = size
     left, bottom = 16 + LETTER * max((len(tick.text) for tick in y.ticks), default=0), 50.0
-    if names and _turned(names, width):
+    if names and (turn := math.radians(_turn(names, width))):
         shown = [LETTER * len(_cut(name, width)) for name in names]
-        bottom = 34 + TURN * max(shown)
-        left = max(left, 0.77 * shown[0] - width / len(names) / 3)  # the first one ends in its group's middle
+        bottom = 34 + math.sin(turn) * max(shown)
+        apart = 0.8 * width / len(names)  # at least; each name ends in its group's middle
+        left = max(left, *(math.cos(turn) * size - apart * (i + 0.4) for i, size in enumerate(shown)))
     return Frame(width, height + bottom - 50, left, bottom)
 
 
@@ -90,19 +93,23 @@ def x_axis(frame: Frame, scale: Scale, label: str) -> Markup:
 
 def names_axis(frame: Frame, names: Sequence[str]) -> Markup:
     """Names side by side below the plot, turned where they do not fit."""
-    floor, turned = frame.y(0), _turned(names, frame.width)
+    floor, turned = frame.y(0), _turn(names, frame.width)
     pieces = [tag("line", x1=frame.x(0), x2=frame.x(1), y1=floor, y2=floor, class_="edge")]
     for i, name in enumerate(names):
         x, shown = frame.x((i + 0.5) / len(names)), _cut(name, frame.width)
-        turn = f"rotate(-40 {x:.1f} {floor + 16:.1f})" if turned else None
+        x += 4 if turned == UPRIGHT else 0  # half a letter's height
+        turn = f"rotate({-turned} {x:.1f} {floor + 16:.1f})" if turned else None
         place = {"x": x, "y": floor + (16 if turned else 20), "transform": turn}
         pieces.append(tag("text", shown, class_="tick end" if turned else "tick middle", **place))
     return join(*pieces)
 
 
-def _turned(names: Sequence[str], width: float) -> bool:
-    longest = LETTER * max(len(_cut(name, width)) for name in names)
-    return longest + LETTER > (width - 70) / len(names)
+def _turn(names: Sequence[str], width: float) -> int:
+    """By how many degrees names must be turned so that none runs into the next."""
+    longest, apart = LETTER * max(len(_cut(name, width)) for name in names), (width - 70) / len(names)
+    if longest + LETTER <= apart:
+        return 0
+    return ASLANT if apart * math.sin(math.radians(ASLANT)) >= LINE else UPRIGHT
 
 
 def _cut(name: str, width: float) -> str:

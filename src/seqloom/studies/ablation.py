@@ -155,11 +155,15 @@ class Ablation(Drawn[Settings], name="ablation"):
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        apart = [c for c in contests(rows, self.metrics[0], self.against) if c.better is not None]
+        found = contests(rows, self.metrics[0], self.against)
+        if all(c.p is None for c in found):
+            return super().verdict(rows)
+        apart = [c for c in found if c.better is not None]
         words = []
         for name in dict.fromkeys(c.condition for c in apart):
             for word, better in (("better than", True), ("worse than", False)):
                 others = [c.other for c in apart if c.condition == name and c.better is better]
-                words += [f"{name}: {word} {', '.join(others)}"] if others else []
+                listed = ", ".join(f"'{other}'" if "," in other else other for other in others)
+                words += [f"{name}: {word} {listed}"] if others else []
         told = "; ".join(words) or "told apart from nothing"
         return f"AttnRNN as it is, seed by seed and Holm-corrected, {told}. The rest is not told apart."

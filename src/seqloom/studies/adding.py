@@ -97,11 +97,12 @@ class Adding(Drawn[Settings], name="adding"):
         return f"marks {condition.task['marks']}"
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        reach = {}
+        reach: dict[str, str] = {}
         for g in groups(rows):
+            reach.setdefault(g.model, "nowhere")
             if all(v is not None and v < SOLVED for v in g.values("MAE")):
                 reach[g.model] = g.condition
-        told = ", ".join(f"{m} {reach.get(m, 'nowhere')}" for m in self.settings.models)
+        told = ", ".join(f"{m} {reach[m]}" for m in self.settings.models if m in reach)
         first = f"The longest at which every seed stays below a mean absolute error of {SOLVED}: {told}."
         return f"{first} {super().verdict(rows)}"
 

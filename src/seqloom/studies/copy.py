@@ -109,7 +109,7 @@ class Copy(Drawn[Settings], name="copy"):
         return str(condition.task["form"])
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        solved: dict[str, list[str]] = {model: [] for model in self.settings.models}
+        solved: dict[str, list[str]] = {g.model: [] for g in groups(rows)}
         for g in groups(rows):
             if all(v is not None and v >= SOLVED for v in g.values("accuracy")):
                 solved[g.model].append(g.condition)

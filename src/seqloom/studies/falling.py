@@ -41,7 +41,9 @@ def groups(rows: Sequence[Reached]) -> Groups:
 
 
 def centre(values: Sequence[float]) -> float:
-    """The geometric mean; what is below the least number counts as that."""
+    """The geometric mean: 0 where all are, and what is below the least number beside others counts as that."""
+    if max(values) < LEAST:
+        return 0.0
     return math.exp(sum(math.log(max(v, LEAST)) for v in values) / len(values))
 
 
@@ -95,16 +97,21 @@ def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[Block]:
         for name, some in mine.items():
             columns = list(zip(*(row.gradient for row in some), strict=True))
             low, high = ([max(pick(c), LEAST) for c in columns] for pick in (min, max))
-            curves.append(Curve(name, x, [centre(c) for c in columns], low, high))
+            curves.append(Curve(name, x, [max(centre(c), LEAST) for c in columns], low, high))
             with_products = [row.product for row in some if row.product]
             if with_products:
-                products.append(Curve(name, x, [centre(c) for c in zip(*with_products, strict=True)]))
+                centres = [max(centre(c), LEAST) for c in zip(*with_products, strict=True)]
+                products.append(Curve(name, x, centres))
             dots[name] = [max(row.gradient[-1], LEAST) for row in some]
         at = f"{place[0]}, x {place[1]}"
-        note = "geometric mean over seeds, from the lowest seed to the highest"
+        zero = f"0 is drawn as {LEAST:g}"
+        bar = f"The mean is the arithmetic one, which the highest seeds alone decide; {zero}."
+        note = f"geometric mean over seeds, from the lowest seed to the highest; {zero}"
         made.append(Chart(f"|dL/dh_0|: {at}", "steps T", "norm", curves, True, True, note))
         if products:
             title = f"Product of the steps' Jacobians: {at}"
-            made.append(Chart(title, "steps", "spectral norm", products, True, True, "geometric mean over seeds"))
-        made.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True))
+            made.append(
+                Chart(title, "steps", "spectral norm", products, True, True, f"geometric mean over seeds; {zero}")
+            )
+        made.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True, note=bar))
     return made

@@ -159,12 +159,12 @@ class Family(Epochs[Settings], name="family"):
         return made
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        compared = [row for row in self._compared(rows) if row["model"] in PRINTED]
+        compared = [row for row in self._compared(rows) if row["ms alone, here"] is not None]
         kept = [k.removesuffix(", here") for k in (compared[0] if compared else {}) if k.endswith(", here")]
         told = []
         for what in kept:
             agree = sum(row[f"{what}, here"] == row[f"{what}, document"] for row in compared)
-            told.append(f"{what} in {agree}")
+            told += [f"{what} in {agree}"] if any(row[f"{what}, here"] for row in compared) else []
         first = (
             f"Of {len(compared)} places that the document gives RNN, LSTM and GRU, ours agree for {', '.join(told)}. "
         )
@@ -187,8 +187,11 @@ class Family(Epochs[Settings], name="family"):
         )
 
 
-def _place(value: float | None, others: Sequence[float | None], words: tuple[str, str]) -> str:
+def _place(value: float | None, others: Sequence[float | None], words: tuple[str, str]) -> str | None:
+    """None where one of the document's cells has no number: then nobody has a place among them."""
     known = [v for v in others if v is not None]
-    if value is None or len(set(known)) < 2:
+    if value is None or len(known) < len(PRINTED):
+        return None
+    if len(set(known)) < 2:
         return "not told apart"
     return words[0] if value == min(known) else words[1] if value == max(known) else "between"

@@ -17,6 +17,7 @@ from seqloom.page import Block, Table
 from seqloom.studies import falling, reach
 from seqloom.studies.contenders import Reader, layer, starts
 from seqloom.studies.ledger import Ledger
+from seqloom.studies.reach import LEAST
 from seqloom.study import Study
 from seqloom.tasks.adding import adding
 from seqloom.training.many import Recipe, Training, train_many
@@ -196,8 +197,9 @@ class Gradients(Study[Settings, Reach], name="gradients"):
                 "x = ones, h_0 = 0, L = MSE(h_T, 1), float32; |dL/dh_0|, the norm itself in float64"
             )
         return (
-            f"|dL/dh_0| for L = MSE(h_T, 1), h_0 = 0, d = h = {s.size}, float64; geometric means over seeds; lowest, "
-            f"highest at T = {s.lengths[-1]:,}; product: spectral norm of dh_T/dh_0 there, {s.products} seeds.\n"
+            f"|dL/dh_0| for L = MSE(h_T, 1), h_0 = 0, d = h = {s.size}, float64; geometric means over seeds, in which "
+            f"less than {LEAST:g} beside others counts as {LEAST:g}; lowest, highest at T = {s.lengths[-1]:,}; "
+            f"product: spectral norm of dh_T/dh_0 there, {s.products} seeds.\n"
             "k: of log norm = a - k T, 95% t-interval over seeds; keep b: the gate that keeps starts at sigmoid(b).\n"
             f"adding: d = 2, trained on T = {s.span} with {s.steps:,} steps of 64, lr 3e-3; half-way: a training of "
             "half as many."
@@ -228,8 +230,8 @@ def _start(found: Sequence[dict[str, Any]], end: str) -> str:
             kinds = [row for row in mine if row["model"] == model and row["input"] == x]
             best = max(kinds, key=lambda row: row[end])
             one = kinds[0]
-            text = f"{model} {one[end]:.1e} ({one['lowest']:.0e} .. {one['highest']:.0e})"
-            said.append(text + (f", {best[end]:.1e} with {best['start']}" if best is not one else ""))
+            text = f"{model} {_norm(one[end], 1)} ({_norm(one['lowest'])} .. {_norm(one['highest'])})"
+            said.append(text + (f", {_norm(best[end], 1)} with {best['start']}" if best is not one else ""))
         parts.append(f"x {x}: {'; '.join(said)}")
     return f"|dL/dh_0| at {end} as the cells start (lowest .. highest seed), {'. '.join(parts)}."
 
@@ -238,5 +240,9 @@ def _stages(found: Sequence[dict[str, Any]], end: str) -> str:
     said = []
     for model in dict.fromkeys(row["model"] for row in found if row["input"] == "adding"):
         norms = [row[end] for row in found if row["model"] == model and row["input"] == "adding"]
-        said.append(f"{model} {' -> '.join(f'{norm:.0e}' for norm in norms)}")
+        said.append(f"{model} {' -> '.join(map(_norm, norms))}")
     return f"Trained on adding, start -> half-way -> end: {'; '.join(said)}." if said else ""
+
+
+def _norm(norm: float, digits: int = 0) -> str:
+    return f"{norm:.{digits}e}" if norm else "0"

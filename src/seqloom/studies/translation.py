@@ -164,10 +164,14 @@ class Translation(Corpora[Settings], name="translation"):
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        found = [f"{g.model} {g.summary('BLEU').mean or 0:.1f} ({PRINTED[g.model][0]})" for g in groups(rows)]
+        found = [_beside(g.model, g.summary("BLEU").mean) for g in groups(rows)]
         times = [f"{r['model']} {r['time']:.2f} ({r['document']})" for r in self._relative(rows) if r["time"]]
         told = f"BLEU, the document's in brackets: {', '.join(found)}. Relative time of a step: {', '.join(times)}."
         return f"{told} {super().verdict(rows)}"
+
+
+def _beside(model: str, bleu: float | None) -> str:
+    return f"{model} {'failed' if bleu is None else f'{bleu:.1f}'} ({PRINTED[model][0]})"
 
 
 def _stored() -> list[Block]:

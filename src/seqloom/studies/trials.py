@@ -144,13 +144,19 @@ class Trials(Study[Told, Trial]):
                 missing.append(spec)
             else:
                 before(str(spec))
-                yield Trial(**known)
+                yield self._as_trial(known)
         for begin in range(0, len(missing), self.settings.together):
             group = missing[begin : begin + self.settings.together]
             for spec, trial in zip(group, self._train(group), strict=True):
                 before(str(spec))
                 self.ledger.add(self.key(spec), asdict(trial))
                 yield trial
+
+    def _as_trial(self, known: dict[str, Any]) -> Trial:
+        try:
+            return Trial(**known)
+        except TypeError as error:
+            raise ValueError(f"{self.ledger.file} is of another version: {error}; move it away to go on") from error
 
     def _goes_on(self, spec: Spec) -> bool:
         """Whether a later condition still wants the model that is trained here."""
