@@ -232,6 +232,12 @@ def test_tokens_and_tags_of_different_length(tmp_path):
     assert "row 10" in told
 
 
+@pytest.mark.parametrize("raw", [b"text,label\rgood,a\rbad,b\r", bytes(range(256))], ids=["old", "binary"])
+def test_a_file_without_lines(tmp_path, raw):
+    (tmp_path / "a.csv").write_bytes(raw)
+    fails(tmp_path / "a.csv", "a.csv: the file is no table of text, or one whose lines end in carriage returns alone")
+
+
 def test_a_table_in_utf_16(tmp_path):
     (tmp_path / "excel.csv").write_text("text,label\na b,x\n", encoding="utf-16")
     fails(tmp_path / "excel.csv", "excel.csv: the file is UTF-16; save it as UTF-8")

@@ -111,7 +111,7 @@ def separator(path: Path) -> str:
         return "\t"
     lines = _beginning(path)
     for one in SEPARATORS:
-        widths = {len(row) for row in csv.reader(lines, delimiter=one) if row}
+        widths = {len(row) for row in _fields(lines, one, path)}
         if one in lines[0] and (one == "," or len(widths) == 1):
             return one
     return ","
@@ -129,9 +129,17 @@ def _beginning(path: Path) -> list[str]:
     return [lines[0].lstrip("\ufeff"), *lines[1:]]
 
 
+def _fields(lines: list[str], cut: str, path: Path) -> list[list[str]]:
+    try:
+        return [row for row in csv.reader(lines, delimiter=cut) if row]
+    except csv.Error:  # a carriage return inside a line
+        told = "no table of text, or one whose lines end in carriage returns alone"
+        raise ValueError(f"{path}: the file is {told}; save it as CSV in UTF-8") from None
+
+
 def header(path: Path, options: Reading) -> list[str] | None:
     """None where the first line names the columns; made-up names where it is data."""
-    first, *rows = [row for row in csv.reader(_beginning(path), delimiter=separator(path)) if row]
+    first, *rows = _fields(_beginning(path), separator(path), path)
     if _is_data(first, rows) if options.header is None else not options.header:
         return [f"column_{i + 1}" for i in range(len(first))]
     twice = [name for name, count in Counter(first).items() if count > 1]
