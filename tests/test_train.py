@@ -207,6 +207,19 @@ def test_losses_leave_out_what_has_no_target():
     assert int(model.counts(less).sum()) == 3
 
 
+@pytest.mark.parametrize("stack", [1, 3])
+def test_a_recording_too_short_for_its_text_counts_for_nothing(stack):
+    task = opened("transcribe")
+    model = build(task, Train(dropout=0, stack=stack, **SMALL)).eval()
+    batch = next(iter(task.batches("valid", batch=4)))
+    y, steps = batch.y.clone(), torch.tensor([3, 3, 4, 2])
+    y[:, :3] = torch.tensor([[5, 6, 7], [5, 5, 7], [5, 5, 7], [5, 6, 7]])
+    batch = Batch(batch.x, steps * stack, batch.rows, y, torch.tensor([3, 3, 3, 3]))
+    each = model.each(model.scores(batch)[0], batch)
+    assert (each > 0).tolist() == [True, False, True, False]
+    assert model.counts(batch).tolist() == [3, 0, 3, 0]
+
+
 def stepper(more=None, dropout=0.0):
     task = opened("tag")
     torch.manual_seed(0)

@@ -225,8 +225,12 @@ class ForTranscribe(ForTask):
         return F.ctc_loss(log_p.float().transpose(0, 1), y, steps, n, PAD, reduction="none", zero_infinity=True)
 
     def counts(self, batch: Batch) -> Tensor:
-        assert batch.y_lengths is not None
-        return batch.y_lengths
+        y, n = _y(batch), batch.y_lengths
+        assert n is not None
+        steps = (batch.lengths + self.model.stack - 1) // self.model.stack
+        asked = torch.arange(1, max(1, y.shape[1]), device=y.device) < n.unsqueeze(1)
+        repeats = ((y[:, 1:] == y[:, :-1]) & asked).sum(1)  # each takes a blank in between
+        return n * (n + repeats <= steps)
 
     def chosen(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Predicted:
         found = [torch.tensor(row, dtype=torch.long) for row in greedy(*scores)]
