@@ -128,16 +128,18 @@ class ForForecast(ForRegress):
     def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
         if self.segment:
-            return self.model(_level(x, batch.lengths, self.segment)), None
+            return self.model(*_level(x, batch.lengths, self.segment)), None
         return self.model(x, batch.lengths), None
 
 
-def _level(x: Tensor, lengths: Tensor, w: int) -> Tensor:
-    """(B, T, D) -> (B, T', D), T' a multiple of w: rows end at the last step, and begin with their first value."""
+def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
+    """(B, T, D) -> (B, T', D) and lengths that are multiples of w: a row begins with its first value, repeated."""
     T = x.shape[1]
-    longer = -(-T // w) * w
-    at = torch.arange(longer, device=x.device) - (longer - lengths.unsqueeze(1))  # (B, T')
-    return x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[2]))
+    if T % w == 0 and not torch.compiler.is_compiling() and bool((lengths == T).all()):
+        return x, None  # as all windows of a series are; without lengths a layer is faster
+    more = -lengths % w
+    at = torch.arange(-(-T // w) * w, device=x.device) - more.unsqueeze(1)  # (B, T')
+    return x.gather(1, at.clamp(0, T - 1).unsqueeze(-1).expand(-1, -1, x.shape[2])), lengths + more
 
 
 class ForTag(ForTask):
