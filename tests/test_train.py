@@ -11,7 +11,7 @@ from torch import nn
 
 from seqloom.models.build import build
 from seqloom.run import Run
-from seqloom.task import IGNORE, UNSEEN, Batch
+from seqloom.task import END, IGNORE, UNSEEN, Batch
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
 from seqloom.train_settings import Train
@@ -205,6 +205,17 @@ def test_losses_leave_out_what_has_no_target():
     less = Batch(batch.x, batch.lengths, batch.rows, y)
     torch.testing.assert_close(model(less)[0], each[[0, 1, 3]].sum())
     assert int(model.counts(less).sum()) == 3
+
+
+def test_a_translation_without_end_is_as_long_beside_a_longer_source_as_alone():
+    task = opened("translate")
+    model = build(task, Train(**SMALL)).eval()
+    with torch.no_grad():
+        model.model.decoder.head.linear.bias[END] = -1e9
+    both, short = task.encode(["one", "one two " * 9]), task.encode(["one"])
+    said, alone = model.predict(both), model.predict(short)
+    assert said.lengths.tolist() == (2 * both.lengths + 20).tolist()
+    assert said.values[0, : said.lengths[0]].tolist() == alone.values[0, : alone.lengths[0]].tolist()
 
 
 @pytest.mark.parametrize("stack", [1, 3])

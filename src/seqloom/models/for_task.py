@@ -213,8 +213,9 @@ class ForTranslate(ForTask):
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Predicted:
-        found = self.model.greedy(batch.x, batch.lengths, max_length=2 * batch.x.shape[1] + 20)
-        return Predicted(found.tokens, found.lengths)
+        limits = 2 * batch.lengths + 20  # each row's own: what is said of it must not depend on those beside it
+        found = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
+        return Predicted(found.tokens, torch.minimum(found.lengths, limits))
 
 
 class ForTranscribe(ForTask):
