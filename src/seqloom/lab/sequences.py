@@ -17,6 +17,7 @@ def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
     (N, T, D) is N series of T steps. Series of different lengths come as a list of arrays.
     """
     if _is_table(X):
+        _no_texts(X)
         table = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
         return list(table[:, :, None])
     rows = list(X)
@@ -42,6 +43,14 @@ def _is_table(X: Any) -> bool:
     return not (array.ndim == 1 and array.dtype.kind in "OUT" and _holds_sequences(array))
 
 
+def _no_texts(X: Any) -> None:
+    """A table is of numbers: texts come as one column."""
+    array = np.asarray(X) if hasattr(X, "columns") else np.zeros(0)
+    if array.ndim == 2 and array.size and isinstance(array.flat[0], str):
+        names = list(map(str, X.columns))
+        raise ValueError(f"X is a frame of texts; give the column that holds the sequences, such as X[{names[0]!r}]")
+
+
 def _holds_sequences(array: Any) -> bool:
     return bool(len(array)) and isinstance(array[0], (str, list, tuple, np.ndarray))
 
@@ -51,7 +60,8 @@ def _row(row: Any, number: int) -> Any:
         if not row.strip():
             raise ValueError(f"X[{number}] is an empty text; leave it out")
         return row
-    tokens = list(row) if isinstance(row, (list, tuple)) else row
+    words = np.ndim(row) == 1 and len(row) and isinstance(next(iter(row)), str)  # a series or an array of them, too
+    tokens = list(row) if isinstance(row, (list, tuple)) or words else row
     if not np.ndim(tokens) and not isinstance(tokens, list):
         raise ValueError(f"X[{number}] is {row!r}, which is no sequence; give {TEXT}")
     if len(tokens) == 0:
@@ -64,6 +74,8 @@ def _row(row: Any, number: int) -> Any:
         raise ValueError(f"X[{number}] is neither words nor numbers (T,) or (T, D)") from None
     if array.ndim > 2:
         raise ValueError(f"X[{number}] has the shape {array.shape}; give (T,) or (T, D)")
+    if np.isinf(array).any():
+        raise ValueError(f"X[{number}] contains infinity; NaN is what is missing")
     return array[:, None] if array.ndim == 1 else array
 
 
