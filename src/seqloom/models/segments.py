@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.select import select
 from seqloom.models.causal import check_causal
@@ -61,7 +62,7 @@ class SegmentForecast(nn.Module):
         if (C, T % w) != (self.channels, 0) or not T:
             raise InputError(f"x must be (B, T, {self.channels}) with T a multiple of {w}, got {tuple(x.shape)}")
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=x.device)
+            lengths = read_lengths(lengths, B, T, x.device)
             if lengths.device.type == "cpu" and bool((lengths % w).any()):
                 raise InputError(f"lengths must be multiples of the segment, {w}, got {lengths.tolist()}")
         x, by = self.scale(x, lengths)
