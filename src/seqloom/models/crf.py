@@ -81,7 +81,7 @@ class CRF(nn.Module):
             raise InputError(f"emissions must be (B, T, {self.tags}) with T >= 1, got {tuple(e.shape)}")
         if lengths is None:
             lengths = torch.full((e.shape[0],), e.shape[1], device=e.device)
-        lengths = read_lengths(lengths, *e.shape[:2], e.device)
+        lengths = read_lengths(lengths, e.shape[0], e.shape[1], e.device)
         real = torch.arange(e.shape[1], device=e.device) < lengths.unsqueeze(1)
         e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # the padding may hold anything, NaN too
         return e.to(torch.promote_types(self.A.dtype, torch.float32)), lengths, real

@@ -65,7 +65,7 @@ class Forecast(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """The past (B, T, D) -> (B, horizon, targets), or (B, horizon, targets, quantiles)."""
         if lengths is not None:
-            lengths = read_lengths(lengths, *x.shape[:2], x.device)
+            lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         x, by = self.scale(x, lengths)
         y, state = self.layer(x, lengths=lengths)
         last = self.readout(y, lengths)

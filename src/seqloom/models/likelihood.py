@@ -21,7 +21,7 @@ def shifted(ids: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple
         raise InputError(f"ids must be (B, T) with at least 2 steps, one to read and one to foresee; got {ids.shape}")
     read, target = ids[:, :-1], ids[:, 1:]
     if lengths is not None:
-        left = read_lengths(lengths, *ids.shape, ids.device).unsqueeze(1) - 1
+        left = read_lengths(lengths, ids.shape[0], ids.shape[1], ids.device).unsqueeze(1) - 1
         target = target.masked_fill(torch.arange(target.shape[1], device=ids.device) >= left, IGNORED)
     return read, target
 
