@@ -158,6 +158,16 @@ def test_what_was_not_fitted_or_fitted_on_something_else_is_refused():
         SequenceClassifier(**QUICK).fit(X, ["low"] * 20)
 
 
+def test_the_last_fit_decides_what_a_sequence_is_tables_too():
+    X, texts, y = np.random.default_rng(0).normal(size=(12, 5)), ["a b", "c d e"] * 6, ["X", "Y"] * 6
+    model = SequenceClassifier(**QUICK).fit(texts, y)
+    with pytest.raises(ValueError, match="X holds arrays of 1 features, but fit was given texts"):
+        model.predict(X)
+    assert (model.fit(X, y).predict(list(X)) == model.predict(X)).all()
+    with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 1 features"):
+        model.predict(texts)
+
+
 def test_targets_with_something_missing_are_refused():
     for missing in (None, np.nan, 1):
         with pytest.raises(ValueError, match=f"y holds texts and {missing}"):

@@ -19,7 +19,9 @@ def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
     if _is_table(X):
         _no_texts(X)
         table = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
-        return list(table[:, :, None])
+        series = list(table[:, :, None])
+        _same_kind(estimator, _kind(series[0]), reset)
+        return series
     rows = list(X)
     if not rows:
         raise ValueError(f"X is empty; give at least one sequence: {TEXT}")
@@ -27,7 +29,9 @@ def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
     kinds = {_kind(row) for row in found}
     if len(kinds) > 1:
         raise ValueError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {TEXT}")
-    _same_kind(estimator, kinds.pop(), found, reset)
+    _same_kind(estimator, kinds.pop(), reset)
+    if reset and hasattr(estimator, "n_features_in_"):
+        del estimator.n_features_in_  # a list has no columns to count
     return found
 
 
@@ -85,11 +89,9 @@ def _kind(row: Any) -> str:
     return "lists of tokens" if isinstance(row, list) else f"arrays of {row.shape[1]} features"
 
 
-def _same_kind(estimator: Any, kind: str, found: list[Any], reset: bool) -> None:
-    """A list has no columns to count; remember instead what its rows are."""
+def _same_kind(estimator: Any, kind: str, reset: bool) -> None:
+    """Remember what the rows are, or compare them with those of fit."""
     if reset:
         estimator.sequence_kind_ = kind
-        if hasattr(estimator, "n_features_in_"):
-            del estimator.n_features_in_
-    elif kind != getattr(estimator, "sequence_kind_", "arrays of 1 features"):
+    elif kind != estimator.sequence_kind_:
         raise ValueError(f"X holds {kind}, but fit was given {estimator.sequence_kind_}")
