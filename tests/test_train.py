@@ -207,6 +207,22 @@ def test_losses_leave_out_what_has_no_target():
     assert int(model.counts(less).sum()) == 3
 
 
+def test_the_past_of_a_forecast_is_taken_as_it_stands_or_refused():
+    task, w = opened("forecast"), waves(30)
+    steps = [list(step) for step in zip(w["a"], w["b"], strict=True)]
+    by_name, listed = task.encode([{"b": w["b"], "a": w["a"], "c": 0}]), task.encode([steps])
+    assert torch.equal(by_name.x, listed.x) and by_name.lengths.tolist() == [24]
+    wrong = {
+        "shape \\(30, 1\\); give \\(steps, 2\\)": [[a] for a in w["a"]],
+        "shape \\(30,\\)": w["a"],
+        "no column 'b'; it has a": {"a": w["a"]},
+        "30 of 'a', 29 of 'b'": {"a": w["a"], "b": w["b"][1:]},
+    }
+    for said, row in wrong.items():
+        with pytest.raises(ValueError, match=f"row 2: .*{said}"):
+            task.encode([steps, row])
+
+
 def test_a_translation_without_end_is_as_long_beside_a_longer_source_as_alone():
     task = opened("translate")
     model = build(task, Train(**SMALL)).eval()
