@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -134,6 +135,8 @@ def test_any_setting_of_the_training_can_be_given():
         ([np.ones((2, 3, 4))], r"X\[0\] has the shape \(2, 3, 4\)"),
         ([1.0, 2.0], r"X\[0\] is 1.0, which is no sequence"),
         ([[1, 2], ["a", None]], "X mixes|neither words nor numbers"),
+        ([[1.0, 2.0], [1.0, np.inf]], r"X\[1\] contains infinity"),
+        (pl.DataFrame({"text": ["a b", "c"]}), r"give the column .* such as X\['text'\]"),
     ],
 )
 def test_what_is_no_sequence_is_named(X, said):
@@ -153,6 +156,35 @@ def test_what_was_not_fitted_or_fitted_on_something_else_is_refused():
         SequenceTagger(**QUICK).fit([["a"], ["b", "c"]], [["X"], ["X"]])
     with pytest.raises(ValueError, match="only one class, 'low'"):
         SequenceClassifier(**QUICK).fit(X, ["low"] * 20)
+
+
+def test_the_last_fit_decides_what_a_sequence_is_tables_too():
+    X, texts, y = np.random.default_rng(0).normal(size=(12, 5)), ["a b", "c d e"] * 6, ["X", "Y"] * 6
+    model = SequenceClassifier(**QUICK).fit(texts, y)
+    with pytest.raises(ValueError, match="X holds arrays of 1 features, but fit was given texts"):
+        model.predict(X)
+    assert (model.fit(X, y).predict(list(X)) == model.predict(X)).all()
+    with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 1 features"):
+        model.predict(texts)
+
+
+def test_targets_with_something_missing_are_refused():
+    for missing in (None, np.nan, 1):
+        with pytest.raises(ValueError, match=f"y holds texts and {missing}"):
+            SequenceClassifier(**QUICK).fit(["a b", "c d", "e"], np.array(["X", missing, "Y"], dtype=object))
+        with pytest.raises(ValueError, match=f"y holds texts and {missing}"):
+            SequenceTagger(**QUICK).fit([["a", "b"]], [["X", missing]])
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        SequenceTagger(**QUICK).fit([["a", "b"]], None)
+
+
+def test_words_in_series_and_arrays_are_words():
+    words, tags = [["a", "b"], ["b"]] * 6, [[0, 1], [1]] * 6
+    found = [
+        SequenceTagger(**QUICK).fit(X, y).predict(X)
+        for X, y in ((words, tags), (pl.Series(words), pl.Series(tags)), ([np.array(row) for row in words], tags))
+    ]
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_class_too_rare_to_be_held_out_is_still_known():

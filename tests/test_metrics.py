@@ -81,6 +81,18 @@ def test_chunks_follow_conllevals_rules():
     assert found["span_f1"] == pytest.approx(2 * 1 / (2 + 2))
 
 
+def test_chunks_that_mark_their_ends_are_kept_apart():
+    assert spans(["S-X", "S-X", "B-X", "E-X", "I-X", "S-X"]) == {
+        (0, 1, "X"),
+        (1, 2, "X"),
+        (2, 4, "X"),
+        (4, 5, "X"),
+        (5, 6, "X"),
+    }
+    assert spans(["U-X", "U-X", "B-X", "I-X", "L-X", "U-X"]) == {(0, 1, "X"), (1, 2, "X"), (2, 5, "X"), (5, 6, "X")}
+    assert span_f1([["S-X", "S-X", "O"]], [["S-X", "O", "O"]]) == pytest.approx(2 * 1 / (1 + 2))
+
+
 def test_errors_of_numbers_leave_out_what_is_missing():
     task = Plain("regress", Features(("a",)), Values(("u", "v")))
     y, p = torch.tensor([[1.0, torch.nan], [3.0, 4.0]]), torch.tensor([[2.0, 9.0], [3.0, 1.0]])

@@ -5,6 +5,7 @@ import os
 import shutil
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -76,6 +77,15 @@ def test_a_file_a_list_and_columns_are_predicted_alike(words, tmp_path):
     assert list(predict(words, [{"word": w, "more": 1} for w in given])) == expected
     kept = list(predict(words, tmp_path / "new.csv", keep=["id"]))
     assert [r["id"] for r in kept] == [1, 2, 3]
+
+
+def test_a_frame_is_its_rows_and_not_its_columns(words):
+    frame = pl.DataFrame({"id": [7, 8, 9], "word": ["aei", "bcd", "ou"]})
+    found = words.predict(frame, keep=["id"])
+    assert [row.pop("id") for row in found] == [7, 8, 9]
+    assert found == words.predict(["aei", "bcd", "ou"])
+    with pytest.raises(ValueError, match="a dict of id, word is one row"):
+        words.predict(frame.to_dict(as_series=False))
 
 
 def test_an_empty_text_has_no_prediction_and_is_counted(words):

@@ -11,7 +11,7 @@ from torch import nn
 
 from seqloom.models.build import build
 from seqloom.run import Run
-from seqloom.task import IGNORE, UNSEEN, Batch
+from seqloom.task import END, IGNORE, UNSEEN, Batch
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
 from seqloom.train_settings import Train
@@ -205,6 +205,46 @@ def test_losses_leave_out_what_has_no_target():
     less = Batch(batch.x, batch.lengths, batch.rows, y)
     torch.testing.assert_close(model(less)[0], each[[0, 1, 3]].sum())
     assert int(model.counts(less).sum()) == 3
+
+
+def test_the_past_of_a_forecast_is_taken_as_it_stands_or_refused():
+    task, w = opened("forecast"), waves(30)
+    steps = [list(step) for step in zip(w["a"], w["b"], strict=True)]
+    by_name, listed = task.encode([{"b": w["b"], "a": w["a"], "c": 0}]), task.encode([steps])
+    assert torch.equal(by_name.x, listed.x) and by_name.lengths.tolist() == [24]
+    wrong = {
+        "shape \\(30, 1\\); give \\(steps, 2\\)": [[a] for a in w["a"]],
+        "shape \\(30,\\)": w["a"],
+        "no column 'b'; it has a": {"a": w["a"]},
+        "30 of 'a', 29 of 'b'": {"a": w["a"], "b": w["b"][1:]},
+    }
+    for said, row in wrong.items():
+        with pytest.raises(ValueError, match=f"row 2: .*{said}"):
+            task.encode([steps, row])
+
+
+def test_a_translation_without_end_is_as_long_beside_a_longer_source_as_alone():
+    task = opened("translate")
+    model = build(task, Train(**SMALL)).eval()
+    with torch.no_grad():
+        model.model.decoder.head.linear.bias[END] = -1e9
+    both, short = task.encode(["one", "one two " * 9]), task.encode(["one"])
+    said, alone = model.predict(both), model.predict(short)
+    assert said.lengths.tolist() == (2 * both.lengths + 20).tolist()
+    assert said.values[0, : said.lengths[0]].tolist() == alone.values[0, : alone.lengths[0]].tolist()
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_a_recording_too_short_for_its_text_counts_for_nothing(stack):
+    task = opened("transcribe")
+    model = build(task, Train(dropout=0, stack=stack, **SMALL)).eval()
+    batch = next(iter(task.batches("valid", batch=4)))
+    y, steps = batch.y.clone(), torch.tensor([3, 3, 4, 2])
+    y[:, :3] = torch.tensor([[5, 6, 7], [5, 5, 7], [5, 5, 7], [5, 6, 7]])
+    batch = Batch(batch.x, steps * stack, batch.rows, y, torch.tensor([3, 3, 3, 3]))
+    each = model.each(model.scores(batch)[0], batch)
+    assert (each > 0).tolist() == [True, False, True, False]
+    assert model.counts(batch).tolist() == [3, 0, 3, 0]
 
 
 def stepper(more=None, dropout=0.0):

@@ -105,6 +105,15 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
 
 
+def test_a_run_whose_last_step_was_validated_on_the_way_is_finished_too(tmp_path):
+    settings = Train(epochs=2, batch=16, validate_every=2, hidden=8, embedding=8, device="cpu")
+    run = train(task_of("rows", tmp_path), settings, tmp_path / "run")
+    steps = [line["step"] for line in run.metrics() if line["split"] == "valid"]
+    assert (run.finished, steps) == ("epochs", [2, 4, 6, 8])
+    facts = run.checkpoint("last").facts
+    assert (facts["step"], facts["epoch"], facts["batch"]) == (8, 2, 0)
+
+
 def test_other_settings_and_other_data_are_refused_on_resume(tmp_path):
     task, settings = task_of("endless", tmp_path), Train(steps=3, hidden=8, device="cpu")
     train(task, settings, tmp_path / "run")

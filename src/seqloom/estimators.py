@@ -8,7 +8,7 @@ X is a list of texts, of lists of tokens, or of arrays (T,) or (T, D); or an arr
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,7 @@ class SequenceClassifier(ClassifierMixin, _Sequences):  # type: ignore[misc]
         check_consistent_length(rows, y)
         if y.dtype.kind == "f":
             assert_all_finite(y, input_name="y")
+        _names_or_numbers(y)
         check_classification_targets(y)
         self.classes_, ids = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -181,10 +182,14 @@ class SequenceTagger(_Sequences):
 
     def fit(self, X: Any, y: Any) -> SequenceTagger:
         rows = sequences(self, X, reset=True)
+        if y is None:
+            raise ValueError("SequenceTagger requires y to be passed, but the target y is None")
         check_consistent_length(rows, y)
+        y = [list(tags) for tags in y]
         for number, (row, tags) in enumerate(zip(rows, y, strict=True)):
             if len(row) != len(tags):
                 raise ValueError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
+        _names_or_numbers(tag for tags in y for tag in tags)
         self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in y]), return_inverse=True)
         ends = np.cumsum([len(tags) for tags in y])
         self._train(rows, [part.tolist() for part in np.split(ids, ends[:-1])], None)
@@ -199,4 +204,13 @@ class SequenceTagger(_Sequences):
     def score(self, X: Any, y: Any) -> float:
         """The share of steps whose tag is right."""
         found = self.predict(X)
-        return float(accuracy_score(np.concatenate([np.asarray(t) for t in y]), np.concatenate(found)))
+        return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(found)))
+
+
+def _names_or_numbers(y: Iterable[Any]) -> None:
+    """Classes are all texts, or none is: what is missing among them is no class."""
+    values = list(y)
+    texts = [isinstance(value, str) for value in values]
+    if any(texts) and not all(texts):
+        wrong = values[texts.index(False)]
+        raise ValueError(f"y holds texts and {wrong!r}; leave out what is missing, and give classes of one type")

@@ -37,7 +37,7 @@ def predict(
         forecast    a list of numbers, or lists by name; of a table of several series, one for each, after its name
         translate   a text; so does transcribe
 
-    `given` is a file of a format that training reads, or rows: inputs, or dicts of columns. An empty
+    `given` is a file of a format that training reads, a frame, or rows: inputs, or dicts of columns. An empty
     input has no prediction: it is None, and `notes` counts them. Columns in `keep` are copied.
     """
     check_predicts(run)

@@ -1,10 +1,13 @@
 import pytest
 import torch
 
+from seqloom.errors import InputError
 from seqloom.layers.registry import make
+from seqloom.models.for_task import ForForecast
 from seqloom.models.forecast import Forecast
 from seqloom.models.scale import SCALES, Scale, error
 from seqloom.models.segments import SegmentForecast
+from seqloom.task import Batch
 
 DOUBLE = torch.float64
 
@@ -118,6 +121,22 @@ def test_rows_of_different_length_are_forecast_as_alone():
     model, x = MODELS["direct"]().double(), series()
     y = model(x, [12, 5, 7])
     torch.testing.assert_close(y[1:2], model(x[1:2, :5]))
+
+
+@pytest.mark.parametrize("name", ["gru", "transformer"])
+def test_segments_of_a_shorter_past_are_forecast_as_alone(name):
+    model, x = SegmentForecast(make(name, 8, 8), 6, 2, 3).double().eval(), series()
+    torch.testing.assert_close(model(x, [12, 6, 9])[1:2], model(x[1:2, :6]))
+    forecast = ForForecast(model, [0, 1])
+    lengths = torch.tensor([12, 5, 7])  # no whole segments: each begins with its first value once more, or twice
+    said = forecast.predict(Batch(x, lengths, torch.arange(3))).values
+    for row, n in enumerate(lengths.tolist()):
+        alone = Batch(x[row : row + 1, :n], lengths[row : row + 1], torch.arange(1))
+        torch.testing.assert_close(said[row : row + 1], forecast.predict(alone).values)
+    longer = torch.cat([x[1:2, :1], x[1:2, :5]], 1)
+    torch.testing.assert_close(said[1:2], model(longer).float())
+    with pytest.raises(InputError, match="multiples of the segment, 3"):
+        model(x, [12, 5, 7])
 
 
 def test_segments_are_read_in_order_and_each_future_one_has_its_place():

@@ -17,8 +17,11 @@ def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
     (N, T, D) is N series of T steps. Series of different lengths come as a list of arrays.
     """
     if _is_table(X):
+        _no_texts(X)
         table = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
-        return list(table[:, :, None])
+        series = list(table[:, :, None])
+        _same_kind(estimator, _kind(series[0]), reset)
+        return series
     rows = list(X)
     if not rows:
         raise ValueError(f"X is empty; give at least one sequence: {TEXT}")
@@ -26,7 +29,9 @@ def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
     kinds = {_kind(row) for row in found}
     if len(kinds) > 1:
         raise ValueError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {TEXT}")
-    _same_kind(estimator, kinds.pop(), found, reset)
+    _same_kind(estimator, kinds.pop(), reset)
+    if reset and hasattr(estimator, "n_features_in_"):
+        del estimator.n_features_in_  # a list has no columns to count
     return found
 
 
@@ -42,6 +47,14 @@ def _is_table(X: Any) -> bool:
     return not (array.ndim == 1 and array.dtype.kind in "OUT" and _holds_sequences(array))
 
 
+def _no_texts(X: Any) -> None:
+    """A table is of numbers: texts come as one column."""
+    array = np.asarray(X) if hasattr(X, "columns") else np.zeros(0)
+    if array.ndim == 2 and array.size and isinstance(array.flat[0], str):
+        names = list(map(str, X.columns))
+        raise ValueError(f"X is a frame of texts; give the column that holds the sequences, such as X[{names[0]!r}]")
+
+
 def _holds_sequences(array: Any) -> bool:
     return bool(len(array)) and isinstance(array[0], (str, list, tuple, np.ndarray))
 
@@ -51,7 +64,8 @@ def _row(row: Any, number: int) -> Any:
         if not row.strip():
             raise ValueError(f"X[{number}] is an empty text; leave it out")
         return row
-    tokens = list(row) if isinstance(row, (list, tuple)) else row
+    words = np.ndim(row) == 1 and len(row) and isinstance(next(iter(row)), str)  # a series or an array of them, too
+    tokens = list(row) if isinstance(row, (list, tuple)) or words else row
     if not np.ndim(tokens) and not isinstance(tokens, list):
         raise ValueError(f"X[{number}] is {row!r}, which is no sequence; give {TEXT}")
     if len(tokens) == 0:
@@ -64,6 +78,8 @@ def _row(row: Any, number: int) -> Any:
         raise ValueError(f"X[{number}] is neither words nor numbers (T,) or (T, D)") from None
     if array.ndim > 2:
         raise ValueError(f"X[{number}] has the shape {array.shape}; give (T,) or (T, D)")
+    if np.isinf(array).any():
+        raise ValueError(f"X[{number}] contains infinity; NaN is what is missing")
     return array[:, None] if array.ndim == 1 else array
 
 
@@ -73,11 +89,9 @@ def _kind(row: Any) -> str:
     return "lists of tokens" if isinstance(row, list) else f"arrays of {row.shape[1]} features"
 
 
-def _same_kind(estimator: Any, kind: str, found: list[Any], reset: bool) -> None:
-    """A list has no columns to count; remember instead what its rows are."""
+def _same_kind(estimator: Any, kind: str, reset: bool) -> None:
+    """Remember what the rows are, or compare them with those of fit."""
     if reset:
         estimator.sequence_kind_ = kind
-        if hasattr(estimator, "n_features_in_"):
-            del estimator.n_features_in_
-    elif kind != getattr(estimator, "sequence_kind_", "arrays of 1 features"):
+    elif kind != estimator.sequence_kind_:
         raise ValueError(f"X holds {kind}, but fit was given {estimator.sequence_kind_}")

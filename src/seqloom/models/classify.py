@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.readout import Readout
 from seqloom.models.embed import check_fits, check_ids
@@ -43,7 +44,7 @@ class Classify(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """(B, T, D) or ids (B, T) -> logits (B, classes) or values (B, outputs)."""
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=x.device)
+            lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         y, _ = self.layer(x if self.embed is None else self.embed(x), lengths=lengths)
         return self.head(self.dropout(self.readout(y, lengths)))
 

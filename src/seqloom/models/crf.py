@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 
 
@@ -30,11 +33,11 @@ class CRF(nn.Module):
         self.b = nn.Parameter(torch.zeros(tags))
         self.c = nn.Parameter(torch.zeros(tags))
 
-    def log_likelihood(self, e: Tensor, y: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def log_likelihood(self, e: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """log p(y | e) of each row (B,)."""
         return self.score(e, y, lengths) - self.log_partition(e, lengths)
 
-    def score(self, e: Tensor, y: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def score(self, e: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """Of the chains y (B, T); what lies past a length does not matter."""
         e, lengths, real = self._read(e, lengths)
         y = torch.where(real, y, torch.zeros_like(y))
@@ -44,7 +47,7 @@ class CRF(nn.Module):
         ends = (self.b[y[:, 0]] + self.c[end]) * (lengths > 0)
         return ends + (at * real).sum(1) + (after * real[:, 1:]).sum(1)
 
-    def log_partition(self, e: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def log_partition(self, e: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """log Z of each row (B,)."""
         e, lengths, real = self._read(e, lengths)
         alpha = self.b + e[:, 0]  # (B, K)
@@ -54,7 +57,7 @@ class CRF(nn.Module):
         return torch.logsumexp(alpha + self.c, 1) * (lengths > 0)
 
     @torch.no_grad()
-    def decode(self, e: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def decode(self, e: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
         """The best chain of each row (B, T), -1 past its length, and its score (B,). Viterbi."""
         e, lengths, real = self._read(e, lengths)
         B, T, K = e.shape
@@ -72,11 +75,13 @@ class CRF(nn.Module):
         y = torch.stack(path[::-1], 1)
         return y.masked_fill(~real, -1), score * (lengths > 0)
 
-    def _read(self, e: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _read(self, e: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor, Tensor]:
         """Emissions as precise as the weights, lengths, and True at the real steps (B, T)."""
         if e.dim() != 3 or e.shape[2] != self.tags or not e.shape[1]:
             raise InputError(f"emissions must be (B, T, {self.tags}) with T >= 1, got {tuple(e.shape)}")
         if lengths is None:
             lengths = torch.full((e.shape[0],), e.shape[1], device=e.device)
+        lengths = read_lengths(lengths, e.shape[0], e.shape[1], e.device)
         real = torch.arange(e.shape[1], device=e.device) < lengths.unsqueeze(1)
+        e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # the padding may hold anything, NaN too
         return e.to(torch.promote_types(self.A.dtype, torch.float32)), lengths, real

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.readout import Readout
 from seqloom.layers.recurrent import Recurrent
@@ -44,7 +45,7 @@ class Encoder(nn.Module):
         if source.dim() != 2 or source.shape[1] == 0:
             raise InputError(f"source must be (B, S) with at least one token for each row, got {tuple(source.shape)}")
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=source.device)
+            lengths = read_lengths(lengths, source.shape[0], source.shape[1], source.device)
             if source.device.type == "cpu" and bool((lengths < 1).any()):  # on a GPU the look makes the host wait
                 row = int(torch.nonzero(lengths < 1)[0])
                 raise InputError(f"source row {row} is empty; leave it out, there is nothing to attend to")

@@ -128,16 +128,18 @@ class ForForecast(ForRegress):
     def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
         if self.segment:
-            return self.model(_level(x, batch.lengths, self.segment)), None
+            return self.model(*_level(x, batch.lengths, self.segment)), None
         return self.model(x, batch.lengths), None
 
 
-def _level(x: Tensor, lengths: Tensor, w: int) -> Tensor:
-    """(B, T, D) -> (B, T', D), T' a multiple of w: rows end at the last step, and begin with their first value."""
+def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
+    """(B, T, D) -> (B, T', D) and lengths that are multiples of w: a row begins with its first value, repeated."""
     T = x.shape[1]
-    longer = -(-T // w) * w
-    at = torch.arange(longer, device=x.device) - (longer - lengths.unsqueeze(1))  # (B, T')
-    return x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[2]))
+    if T % w == 0 and not torch.compiler.is_compiling() and bool((lengths == T).all()):
+        return x, None  # as all windows of a series are; without lengths a layer is faster
+    more = -lengths % w
+    at = torch.arange(-(-T // w) * w, device=x.device) - more.unsqueeze(1)  # (B, T')
+    return x.gather(1, at.clamp(0, T - 1).unsqueeze(-1).expand(-1, -1, x.shape[2])), lengths + more
 
 
 class ForTag(ForTask):
@@ -211,8 +213,9 @@ class ForTranslate(ForTask):
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Predicted:
-        found = self.model.greedy(batch.x, batch.lengths, max_length=2 * batch.x.shape[1] + 20)
-        return Predicted(found.tokens, found.lengths)
+        limits = 2 * batch.lengths + 20  # each row's own: what is said of it must not depend on those beside it
+        found = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
+        return Predicted(found.tokens, torch.minimum(found.lengths, limits))
 
 
 class ForTranscribe(ForTask):
@@ -225,8 +228,12 @@ class ForTranscribe(ForTask):
         return F.ctc_loss(log_p.float().transpose(0, 1), y, steps, n, PAD, reduction="none", zero_infinity=True)
 
     def counts(self, batch: Batch) -> Tensor:
-        assert batch.y_lengths is not None
-        return batch.y_lengths
+        y, n = _y(batch), batch.y_lengths
+        assert n is not None
+        steps = (batch.lengths + self.model.stack - 1) // self.model.stack
+        asked = torch.arange(1, max(1, y.shape[1]), device=y.device) < n.unsqueeze(1)
+        repeats = ((y[:, 1:] == y[:, :-1]) & asked).sum(1)  # each takes a blank in between
+        return n * (n + repeats <= steps)
 
     def chosen(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Predicted:
         found = [torch.tensor(row, dtype=torch.long) for row in greedy(*scores)]

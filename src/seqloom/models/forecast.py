@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.readout import Readout
 from seqloom.models.causal import check_causal
@@ -64,7 +65,7 @@ class Forecast(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """The past (B, T, D) -> (B, horizon, targets), or (B, horizon, targets, quantiles)."""
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=x.device)
+            lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         x, by = self.scale(x, lengths)
         y, state = self.layer(x, lengths=lengths)
         last = self.readout(y, lengths)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.select import select
 from seqloom.models import likelihood
@@ -49,7 +50,7 @@ class Generate(nn.Module):
         """ids (B, T), condition (B, C) -> logits of the token after each (B, T, V), state to go on from."""
         x = self._with(self.embed(ids), condition)
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=ids.device)
+            lengths = read_lengths(lengths, ids.shape[0], ids.shape[1], ids.device)
         y, state = self.layer(x, state, lengths=lengths)
         return self.head(y), state
 
@@ -121,9 +122,9 @@ class _Prompt:
             raise InputError(f"start must be (B, P), at least one token for each row; got {tuple(start.shape)}")
         if lengths is None:
             return cls(start[:, :-1], None, start[:, -1], condition)
-        n = torch.as_tensor(lengths, device=start.device)
-        if n.shape != start.shape[:1] or int(n.min()) < 1 or int(n.max()) > start.shape[1]:
-            raise InputError(f"lengths of the starts must be {len(start)} numbers from 1 to {start.shape[1]}, got {n}")
+        n = read_lengths(lengths, start.shape[0], start.shape[1], start.device, "lengths of the starts")
+        if int(n.min()) < 1 or int(n.max()) > start.shape[1]:
+            raise InputError(f"lengths of the starts must be from 1 to {start.shape[1]}, got {n.tolist()}")
         return cls(start[:, :-1], n - 1, start.gather(1, n.unsqueeze(1) - 1).squeeze(1), condition)
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 
 IGNORED = -100  # torch's mark for a target that does not count
@@ -20,7 +21,7 @@ def shifted(ids: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple
         raise InputError(f"ids must be (B, T) with at least 2 steps, one to read and one to foresee; got {ids.shape}")
     read, target = ids[:, :-1], ids[:, 1:]
     if lengths is not None:
-        left = torch.as_tensor(lengths, device=ids.device).unsqueeze(1) - 1
+        left = read_lengths(lengths, ids.shape[0], ids.shape[1], ids.device).unsqueeze(1) - 1
         target = target.masked_fill(torch.arange(target.shape[1], device=ids.device) >= left, IGNORED)
     return read, target
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.select import select
 from seqloom.models.causal import check_causal
@@ -54,30 +55,35 @@ class SegmentForecast(nn.Module):
         self.of_channel = nn.Parameter(torch.randn(channels, d // 2))
         self.head = nn.Linear(layer.output_size, segment * max(1, len(self.quantiles)))  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The past (B, T, channels), T a multiple of the segment -> (B, horizon, channels[, quantiles])."""
+    def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """The past (B, T, channels), T and lengths (B,) multiples of w -> (B, horizon, channels[, quantiles])."""
         B, T, C = x.shape
         w, M = self.segment, len(self.positions)
         if (C, T % w) != (self.channels, 0) or not T:
             raise InputError(f"x must be (B, T, {self.channels}) with T a multiple of {w}, got {tuple(x.shape)}")
-        x, by = self.scale(x)
+        if lengths is not None:
+            lengths = read_lengths(lengths, B, T, x.device)
+            if lengths.device.type == "cpu" and bool((lengths % w).any()):
+                raise InputError(f"lengths must be multiples of the segment, {w}, got {lengths.tolist()}")
+        x, by = self.scale(x, lengths)
         s = x.transpose(1, 2).reshape(B * C, T // w, w)
-        _, h = self.layer(torch.relu(self.read(s)))
+        n = None if lengths is None else (lengths // w).repeat_interleave(C)
+        _, h = self.layer(torch.relu(self.read(s)), lengths=n)
         rows = torch.arange(B * C, device=x.device).repeat_interleave(M)
         p = torch.cat([self.positions.repeat(C, 1), self.of_channel.repeat_interleave(M, 0)], 1)  # (C * M, d)
         y, _ = self.layer.step(p.repeat(B, 1), select(self.layer, h, rows))  # type: ignore[operator]  # (B * C * M, H)
         y = self.head(self.dropout(y)).view(B, C, self.horizon, -1).transpose(1, 2)  # (B, horizon, C, quantiles or 1)
         return by.undo(y if self.quantiles else y.squeeze(-1))
 
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, x: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """Mean squared error of the future y (B, horizon, channels), or the pinball loss of its quantiles."""
         expected = (x.shape[0], self.horizon, self.channels)
         if tuple(y.shape) != expected or not y.numel():
             raise InputError(f"y must be the future of shape {expected}, not empty; got {tuple(y.shape)}")
-        return error(self(x), y, self.quantiles)
+        return error(self(x, lengths), y, self.quantiles)
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """One number for each: (B, horizon, channels), of quantiles the one nearest the middle."""
-        y = self(x)
+        y = self(x, lengths)
         return y[..., self.middle] if self.quantiles else y

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.models.characters import Characters
 from seqloom.models.crf import CRF
@@ -49,7 +50,7 @@ class Tag(nn.Module):
         if (letters is None) != (self.characters is None):
             raise InputError("letters go with characters: give both, the one to Tag(...) and the other here, or none")
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=x.device)
+            lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         parts = [x if self.embed is None else self.embed(x)]
         if self.characters is not None:
             parts.append(self.characters(letters))
@@ -91,4 +92,4 @@ def _lengths(lengths: Tensor | Sequence[int] | None, like: Tensor) -> Tensor:
     """(B,): as given, or every step."""
     if lengths is None:
         return torch.full((like.shape[0],), like.shape[1], device=like.device)
-    return torch.as_tensor(lengths, device=like.device)
+    return read_lengths(lengths, like.shape[0], like.shape[1], like.device)

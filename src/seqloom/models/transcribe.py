@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.models.ctc import BLANK, greedy, prefix_beam
 from seqloom.models.embed import check_fits, check_ids
@@ -48,7 +49,8 @@ class Transcribe(nn.Module):
     ) -> Tensor:
         """Of targets y (B, S), the first y_lengths (B,) of each row: CTC's loss a symbol, mean over the batch."""
         B, S = y.shape
-        y_lengths = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
+        given = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
+        y_lengths = read_lengths(given, B, S, given.device, "y_lengths")
         if not y.numel() or (y_lengths.device.type == "cpu" and not bool(y_lengths.any())):
             raise InputError(f"a loss needs at least one target symbol, got y of shape {tuple(y.shape)}, all empty")
         y_lengths = y_lengths.to(y.device)
@@ -75,7 +77,7 @@ class Transcribe(nn.Module):
         B, T, D = x.shape
         if lengths is None:
             lengths = torch.full((B,), T, device=x.device)
-        lengths = torch.as_tensor(lengths, device=x.device)
+        lengths = read_lengths(lengths, B, T, x.device)
         if self.stack == 1:
             return x, lengths
         real = torch.arange(T, device=x.device) < lengths.unsqueeze(1)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -23,9 +23,13 @@ Rows = Iterator[list[Any]]
 def given_rows(task: Task, given: Any, chunk: int = CHUNK) -> Rows:
     """Rows for `task.encode`, `chunk` at a time, in order.
 
-    `given` is a path of any format that training reads, or rows: inputs themselves, or dicts of
-    columns. A text file has one input a line, unless one long text was trained on.
+    `given` is a path of any format that training reads, a frame, or rows: inputs themselves, or dicts
+    of columns. A text file has one input a line, unless one long text was trained on.
     """
+    if type(given).__name__ == "DataFrame":  # to loop over one gives its columns
+        return _named("the frame", task.read(given, chunk))
+    if isinstance(given, Mapping):
+        raise ValueError(f"a dict of {', '.join(map(str, given))} is one row; give a list of rows, or a frame")
     if not isinstance(given, (str, Path)):
         return _pieces(given, chunk)
     path = Path(given)
@@ -74,7 +78,7 @@ def _lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
             yield text.split() if unit == "tokens" else text
 
 
-def _named(path: Path, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
+def _named(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
     """The same pieces; the first is fetched now, so that a bad file is known before anything is written."""
     first = next(pieces, None)
     if first is None:

@@ -74,8 +74,7 @@ class WindowsTask(Task):
     def encode(self, rows: Sequence[Any]) -> Batch:
         """A row: the last steps, as a dict of columns or a list of steps; at most `lookback` are used."""
         names = self.saved.x.columns
-        tables = [[row[name] for name in names] if isinstance(row, Mapping) else np.asarray(row).T for row in rows]
-        raw = [np.asarray(table, dtype=np.float64).reshape(len(names), -1).T[-self.lookback :] for table in tables]
+        raw = [_past(row, names, number)[-self.lookback :] for number, row in enumerate(rows, 1)]
         lengths = np.array([len(r) for r in raw])
         values = Ragged(self.saved.x.scale.masked(np.concatenate(raw)), np.concatenate([[0], np.cumsum(lengths)]))
         x, _ = values.padded(np.arange(len(raw)))
@@ -113,3 +112,24 @@ class WindowsTask(Task):
         ]
         for start in range(0, len(rows), chunk):
             yield rows[start : start + chunk]
+
+
+def _past(row: Any, names: Sequence[str], number: int) -> Array:
+    """(T, D): what is given of one series, a column for each name."""
+    if isinstance(row, Mapping):
+        absent = [name for name in names if name not in row]
+        if absent:
+            raise ValueError(f"row {number}: no column {absent[0]!r}; it has {', '.join(map(str, row)) or 'none'}")
+        columns = [np.atleast_1d(np.asarray(row[name], dtype=np.float64)) for name in names]
+        steps = {name: len(column) for name, column in zip(names, columns, strict=True)}
+        if len(set(steps.values())) > 1:
+            told = ", ".join(f"{n} of {name!r}" for name, n in steps.items())
+            raise ValueError(f"row {number}: columns of different lengths, {told}; give each as many steps")
+        return np.stack(columns, 1)
+    table = np.asarray(row, dtype=np.float64)
+    if table.ndim == 1 and (len(names) == 1 or not len(table)):
+        table = table.reshape(-1, len(names))
+    if table.ndim != 2 or table.shape[1] != len(names):
+        told = f"the columns {', '.join(names)} in this order"
+        raise ValueError(f"row {number}: shape {table.shape}; give (steps, {len(names)}), {told}")
+    return table

@@ -108,6 +108,8 @@ class Training:
             at.finished = "epochs"
         if at.validated < at.step and (self.every is None or at.finished):
             self._validate()
+        elif at.finished:
+            self._save("last")  # it was validated already, but not yet at its end
 
     def _validate(self) -> None:
         """Metrics of the validation split; was it the best so far? Then a checkpoint."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+FIRST, LAST = frozenset("OBSU"), frozenset("ELSU")  # no chunk goes on into the ones, nor on from the others
+
 
 def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Chunks (from, to, kind) by conlleval's rules: I- after O or after another kind begins a chunk too."""
-    found, start, kind = set(), 0, ""
+    """Chunks (from, to, kind) by conlleval's rules: I- after O or after another kind begins a chunk too.
+
+    E- and L- are the last of a chunk, S- and U- are a chunk by themselves.
+    """
+    found, start, kind, before = set(), 0, "", "O"
     for t, tag in enumerate([*tags, "O"]):
         what, _, now = tag.partition("-")
-        if kind and (what in ("B", "O") or now != kind):
+        if kind and (what in FIRST or before in LAST or now != kind):
             found.add((start, t, kind))
             kind = ""
         if what != "O" and not kind:
             start, kind = t, now
+        before = what
     return found
 
 
