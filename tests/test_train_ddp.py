@@ -1,6 +1,7 @@
 """Two processes make the steps of one."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -106,6 +107,10 @@ def test_torchrun_starts_them(tmp_path, monkeypatch):
         "",
     ]
     env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", SEQLOOM_CACHE=str(tmp_path / "cache"))
-    made = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    for _ in range(2):
+        made = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+        if "SIGABRT" not in made.stderr:  # which gloo's own threads raise now and then on a busy machine
+            break
+        shutil.rmtree(tmp_path / "two", ignore_errors=True)
     assert made.returncode == 0, made.stderr[-3000:]
     assert_alike(Run.load(tmp_path / "two"), run(tmp_path, monkeypatch, "one"))

@@ -74,6 +74,8 @@ def joined(device: torch.device) -> Iterator[Processes]:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
+        if mine:
+            dist.barrier(device_ids=None if device.index is None else [device.index])  # nobody leaves before the others
     finally:
         if mine:
             dist.destroy_process_group()
