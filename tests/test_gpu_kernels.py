@@ -80,7 +80,7 @@ def test_a_gated_grid_is_as_right_as_clusters_at_full_size(name, batch):
         y.float().square().sum().backward()
         found.append([y.detach().float(), *(p.grad.float() for p in layer.parameters())])
     for grid, cluster in zip(*found, strict=True):
-        assert (grid - cluster).norm() <= 0.01 * cluster.norm()
+        assert (grid - cluster).norm() <= 2 * torch.finfo(BF16).eps * cluster.norm()  # each rounds in its own order
 
 
 def type_of(kernel):

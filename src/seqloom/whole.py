@@ -10,7 +10,13 @@ from pathlib import Path
 
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
-    """A name to write to, which becomes the file's when all is written."""
+    """A name to write to, which becomes the file's when all is written; links, pipes and devices stay what they are."""
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; name a file in it")
+    if file.is_relative_to("/dev") or (file.exists() and not file.is_file()):
+        yield file
+        return
+    file = file.resolve()
     work = file.with_name(f".{os.getpid()}-{file.name}")
     try:
         yield work

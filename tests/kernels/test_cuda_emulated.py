@@ -48,7 +48,7 @@ def in_type(job, dtype):
 
 def worst(kernel, cell, job, dtype):
     """How many times as far from float64 as the loop in the same type, and of what."""
-    weigh = torch.randn(*job.x.shape[:2], cell.hidden_size).double(), torch.randn(len(job.x), cell.hidden_size).double()
+    weigh = torch.randn(*job.x.shape[:2], cell.hidden_size).double(), torch.randn(job.state[0].shape).double()
     low = copy.deepcopy(cell).to(dtype)
     found = everything(kernel.run, low, job, weigh)
     loop = everything(any_loop.run, low, job, weigh)

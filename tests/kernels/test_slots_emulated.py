@@ -1,17 +1,15 @@
 """Slots side by side in a block, the kernels' own text on the CPU: all against float64, and planted faults."""
 
-import copy
-import math
 from dataclasses import replace
 
 import emulator
 import pytest
 import torch
-from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, in_type, job_of
+from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, job_of, worst
 from test_cuda_emulated import everything as found_by
 
 from seqloom import kernel
-from seqloom.kernels import _attn_rnn_parts, _cuda, any_loop, attn_rnn_cuda, attn_rnn_slots
+from seqloom.kernels import _attn_rnn_parts, _cuda, attn_rnn_cuda, attn_rnn_slots
 
 pytestmark = [
     pytest.mark.usefixtures("emulated"),
@@ -26,21 +24,6 @@ def slots_job(cell, B, T, dtype, **asked):
     return replace(job, state=(torch.randn(B, m, H).to(dtype),), keep=keep)
 
 
-def worst(cell, job, dtype):
-    """How many times as far from float64 as the loop in the same type, and of what."""
-    y, last = (torch.randn(*job.x.shape[:2], cell.hidden_size).double(), torch.randn_like(job.state[0]).double())
-    low = copy.deepcopy(cell).to(dtype)
-    found, loop = (found_by(code.run, low, job, (y, last)) for code in (attn_rnn_slots, any_loop))
-    true = found_by(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64), (y, last))
-    ratios = {}
-    for name, exact in true.items():
-        least = 0.25 * torch.finfo(dtype).eps * exact.norm()  # half of a last bit, on average
-        ratios[name] = float((found[name] - exact).norm() / (loop[name] - exact).norm().clamp(min=least))
-    ratios = {name: math.inf if math.isnan(r) else r for name, r in ratios.items()}  # NaN is far
-    name = max(ratios, key=ratios.get)
-    return ratios[name], name
-
-
 SHAPES = [
     (64, 4, 2, BF16, 5, 5, {"lengths": True}, {}),  # a warp has a head; two blocks, one not full
     (48, 4, 3, FP16, 3, 6, EVERYTHING, {"D": 24}),  # heads of 12 units lie across warps; two columns are spare
@@ -53,7 +36,7 @@ SHAPES = [
 @pytest.mark.parametrize(("H", "heads", "slots", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, slots=slots, **settings)
-    assert worst(cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(attn_rnn_slots, cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
@@ -61,7 +44,7 @@ def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
     cell = cell_of(H, heads, slots=slots, **settings)
     job = replace(slots_job(cell, B, T, dtype, **asked), lengths=torch.tensor([6, 1, 0]))
-    assert worst(cell, job, dtype)[0] < 2
+    assert worst(attn_rnn_slots, cell, job, dtype)[0] < 2
 
 
 def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
@@ -124,7 +107,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[2]
     cell = cell_of(H, heads, slots=slots, **settings)
     try:
-        ratio, _ = worst(cell, slots_job(cell, B, T, dtype, **asked), dtype)
+        ratio, _ = worst(attn_rnn_slots, cell, slots_job(cell, B, T, dtype, **asked), dtype)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

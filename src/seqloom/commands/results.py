@@ -28,16 +28,11 @@ def results(
     from seqloom.report.results import results as text
     from seqloom.whole import whole
 
-    if out is not None and out.is_dir():
-        raise ValueError(f"--out: {out} is a folder; name a file in it, such as {out / 'results.md'}")
     made = text(folder)
     if out is None:
         print(made, end="")
         return
-    if out.exists() and not out.is_file():  # a pipe or /dev/stdout: written to, never replaced
-        out.write_text(made, encoding="utf-8", newline="\n")
-        return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole(out.resolve()) as work:  # through a link, which stays
+    with whole(out) as work:
         work.write_text(made, encoding="utf-8", newline="\n")
     console.note(f"written: {out}")

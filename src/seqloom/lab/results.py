@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from seqloom.whole import whole
 
 FORMS = ("jsonl", "csv", "lines")
 Result = Mapping[str, Any]
@@ -44,20 +45,8 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
         return
     if not out.absolute().parent.is_dir():
         raise ValueError(f"{out}: there is no folder {out.parent}")
-    if out.is_dir():
-        raise ValueError(f"{out}: a folder; name a file in it")
-    if out.is_relative_to("/dev") or (out.exists() and not out.is_file()):  # a pipe or a device stays one
-        with out.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        return
-    place = out.resolve()  # a link stays one, too
-    work = place.with_name(f".{place.name}.{os.getpid()}.part")
-    try:
-        with work.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        work.replace(place)
-    finally:
-        work.unlink(missing_ok=True)
+    with whole(out) as work, work.open("w", encoding="utf-8", newline="") as file:
+        yield file
 
 
 def _json(file: IO[str]) -> Callable[[Result], Any]:
