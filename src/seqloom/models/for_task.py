@@ -135,7 +135,8 @@ class ForForecast(ForRegress):
 def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
     """(B, T, D) -> (B, T', D) and lengths that are multiples of w: a row begins with its first value, repeated."""
     T = x.shape[1]
-    if T % w == 0 and not torch.compiler.is_compiling() and bool((lengths == T).all()):
+    looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()  # a GPU is not waited for
+    if T % w == 0 and looked_at and bool((lengths == T).all()):
         return x, None  # as all windows of a series are; without lengths a layer is faster
     more = -lengths % w
     at = torch.arange(-(-T // w) * w, device=x.device) - more.unsqueeze(1)  # (B, T')
