@@ -19,21 +19,30 @@ LENGTH = 512
 # cell, kernel, type: hidden sizes and rows
 SHAPES = {
     ("attn_rnn", "cluster", "bfloat16"): [
-        (256, 16),
-        (256, 64),
-        (256, 256),
-        (512, 16),
-        (512, 64),
-        (512, 256),
-        (768, 16),
+        *((256, 16), (256, 64), (256, 256), (512, 1), (512, 16), (512, 64), (512, 256), (768, 16)),
     ],
-    ("attn_rnn", "grid", "bfloat16"): [(512, 64), (768, 16), (768, 64), (1024, 1), (1024, 16), (1024, 32), (1024, 64)],
-    ("attn_rnn", "cluster", "float32"): [(512, 1), (512, 16), (512, 64)],
-    ("attn_rnn", "grid", "float32"): [(512, 1), (512, 16), (512, 64), (1024, 1), (1024, 16), (1024, 64)],
-    ("gru", "cuda", "bfloat16"): [(512, 16), (512, 64), (768, 16), (1024, 1), (1024, 16), (1024, 64)],
-    ("gru", "grid", "bfloat16"): [(512, 16), (512, 64), (768, 16), (1024, 1), (1024, 16), (1024, 64)],
-    ("ln_gru", "grid", "bfloat16"): [(1024, 16), (1024, 64)],
-    ("lstm", "grid", "bfloat16"): [(1024, 16), (1024, 64)],
+    ("attn_rnn", "grid", "bfloat16"): [
+        *((512, 1), (512, 16), (512, 32), (512, 64), (512, 128)),
+        *((768, 16), (768, 64), (1024, 1), (1024, 16), (1024, 32), (1024, 64)),
+    ],
+    ("attn_rnn", "cluster", "float32"): [
+        *((192, 16), (256, 1), (256, 16), (256, 64), (256, 256), (512, 1), (512, 16), (512, 64)),
+    ],
+    ("attn_rnn", "grid", "float32"): [(512, 1), (512, 16), (512, 64), (1024, 1), (1024, 16), (1024, 32), (1024, 64)],
+    ("attn_rnn", "cluster", "tf32"): [(256, 16), (256, 64), (512, 1), (512, 16), (512, 64)],
+    ("attn_rnn", "grid", "tf32"): [(512, 16), (512, 64), (1024, 1), (1024, 16), (1024, 64)],
+    **{
+        ("gru", tier, "bfloat16"): [
+            *((256, 16), (256, 64), (256, 256), (384, 16), (512, 1), (512, 16), (512, 64), (512, 256)),
+            *((768, 16), (1024, 1), (1024, 16), (1024, 64), (1024, 128), (1024, 256)),
+        ]
+        for tier in ("cuda", "grid")
+    },
+    **{
+        (cell, tier, "bfloat16"): [(256, 16), (512, 16), (512, 64), (1024, 16), (1024, 64)]
+        for cell in ("ln_gru", "lstm")
+        for tier in ("cuda", "grid")
+    },
 }
 
 
@@ -47,9 +56,11 @@ def main() -> None:
 
 def measure(cell: str, tier: str, dtype: str, hidden: int, batch: int) -> dict[str, object]:
     torch.manual_seed(0)
-    how = {"batch_first": True, "kernel": tier, "device": "cuda", "dtype": getattr(torch, dtype)}
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    numbers = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    how = {"batch_first": True, "kernel": tier, "device": "cuda", "dtype": numbers}
     layer = seqloom.Recurrent(cell, hidden, hidden, **how)
-    x = torch.randn(batch, LENGTH, hidden, device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
+    x = torch.randn(batch, LENGTH, hidden, device="cuda", dtype=numbers, requires_grad=True)
     layer(x)[0].sum().backward()  # compiled
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(2):

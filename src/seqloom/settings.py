@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -88,8 +88,8 @@ class Bench(BaseModel):
     """Batch sizes."""
     length: tuple[Count, ...] = (128,)
     """Time steps."""
-    dtype: tuple[Literal["float32", "float64", "bfloat16", "float16"], ...] = ("float32",)
-    """Types of weights and input."""
+    dtype: tuple[Literal["float32", "float64", "bfloat16", "float16", "tf32"], ...] = ("float32",)
+    """Types of weights and input; tf32 is float32 whose products on a GPU may see 19 of its bits."""
     threads: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = (1,)
     """Threads that torch may use."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -119,6 +119,12 @@ class Bench(BaseModel):
         if not parts:
             raise ValueError("name at least one")
         return tuple(parts)
+
+    @model_validator(mode="after")
+    def _known_there(self) -> Bench:
+        if self.device == "cpu" and "tf32" in self.dtype:
+            raise ValueError("tf32 is a way of GPUs to multiply; use --dtype float32, or --device cuda")
+        return self
 
     def words(self, field: str) -> str:
         """The values of a list, as a flag takes them."""

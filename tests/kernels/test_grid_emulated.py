@@ -29,8 +29,8 @@ SHAPES = [
     (176, 16, BF16, 2, 2, {}, {"norm": False, "context": ("h", "x")}),  # six blocks, the last half full; heads of 11
     (256, 2, BF16, 3, 3, {"lengths": True, "reset": True}, {}),  # a head is four blocks: what is attended is not sent
     (192, 3, FP16, 2, 3, {"mask": True}, {"context": ("h", "h*x")}),  # of two, and nobody has h as it was
-    (128, 4, FP32, 3, 3, {"lengths": True}, {}),  # eight blocks of 16: a warp has them all; a head is two of them
-    (144, 3, FP32, 2, 3, {"mask": True, "keep": True}, {"norm": False, "context": ("h", "x")}),  # a second warp has one
+    (128, 4, FP32, 3, 3, {"lengths": True}, {}),  # eight blocks of 16: two warps have them; a head is two of them
+    (144, 3, FP32, 2, 3, {"mask": True, "keep": True}, {"norm": False, "context": ("h", "x")}),  # a third warp has one
 ]
 
 
@@ -43,7 +43,7 @@ def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype
 MANY = [
     (80, BF16, 18, EVERYTHING),
     (64, BF16, 36, {"lengths": True, "keep": True}),
-    (160, FP32, 18, {"lengths": True, "reset": True}),  # ten blocks: two warps have some, and the second not as many
+    (160, FP32, 18, {"lengths": True, "reset": True}),  # ten blocks: three warps have some, and the third not as many
 ]
 
 
@@ -52,6 +52,23 @@ def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monke
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: H // 16)
     cell = cell_of(H, 2)
     assert worst(attn_rnn_grid, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
+
+
+@pytest.fixture
+def two_rounds(monkeypatch):
+    """As with more blocks than 32, which would take long here."""
+    monkeypatch.setattr(attn_rnn_grid, "ONE_ROUND", 0)
+    attn_rnn_grid.code.cache_clear()
+    yield
+    attn_rnn_grid.code.cache_clear()
+
+
+@pytest.mark.usefixtures("two_rounds")
+@pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (160, 2, 18, {"reset": True})])
+def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 10)
+    cell = cell_of(H, heads)
+    assert worst(attn_rnn_grid, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2
 
 
 def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
@@ -80,7 +97,9 @@ SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):
+    if fault in WHOLE:
+        request.getfixturevalue("two_rounds")
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "ahead" in fault:  # of two teams
         monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)

@@ -85,12 +85,10 @@ def test_it_says_what_it_does_not_take(monkeypatch):
     assert attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16)) is None
 
 
-def test_it_waits_to_be_asked(monkeypatch):
+def test_it_is_taken_unasked(monkeypatch):
     monkeypatch.setattr(attn_rnn_slots, "why_not", lambda *_: None)
     cell = cell_of(64, 4, slots=2)
-    job = slots_job(cell, 1, 1, BF16)
-    assert kernel.choose(cell, job, "slots").name == "attn_rnn_slots"
-    assert "nobody has timed it" in dict(kernel.choose(cell, job).passed_over)["attn_rnn_slots"]
+    assert kernel.choose(cell, slots_job(cell, 1, 1, BF16)).name == "attn_rnn_slots"
 
 
 FAULTS = {

@@ -94,17 +94,20 @@ def adding(rows, steps):
 
 
 def learned(model, steps, length, device="cpu"):
-    """The mean squared error after so many steps; 1/6 for the mean of all answers."""
-    model = model.to(device)
+    """The mean squared error after so many steps at most; 1/6 for the mean of all answers."""
+    model, recent = model.to(device), 1.0
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
     falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: min(1.0, 3 * (1 - i / steps)))  # or chance decides
-    for _ in range(steps):
+    for i in range(steps):
         loss = model.loss(*(t.to(device) for t in adding(64, length)))
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         falling.step()
+        recent = 0.95 * recent + 0.05 * loss.detach()
+        if i % 100 == 99 and recent < 0.003:
+            break
     with torch.no_grad():
         return float(model.loss(*(t.to(device) for t in adding(1000, length))))
 
@@ -116,8 +119,9 @@ def test_it_learns_to_add_two_marked_numbers():
 
 @pytest.mark.gpu
 def test_it_learns_to_add_two_of_four_hundred_numbers():
+    """It stays at the mean of all answers for a while: how long is a matter of luck, so it has time."""
     torch.manual_seed(0)
-    assert learned(Classify(TCN(2, 24, layers=7, kernel=4), outputs=1), 1_500, 400, "cuda") < 0.01
+    assert learned(Classify(TCN(2, 24, layers=7, kernel=4), outputs=1), 6_000, 400, "cuda") < 0.01
 
 
 def test_a_step_of_rows_without_features_is_no_sequence():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import product
@@ -81,10 +82,21 @@ def rows(settings: Bench, kinds: Mapping[str, type[Cell]], before: Callable[[str
     for threads, dtype, length, hidden, batch, pass_ in grid(settings):
         before(f"H={hidden} B={batch} T={length} {pass_}")
         blank = Row("", "", "", settings.device, dtype, hidden, batch, length, threads, pass_)
-        with small_models_on_cpu():  # denormals would slow whoever meets them
+        with small_models_on_cpu(), _precision(dtype):  # denormals would slow whoever meets them
             torch.set_num_threads(threads)
             found = _race(settings, kinds, blank, check)
         yield from found
+
+
+@contextmanager
+def _precision(dtype: str) -> Iterator[None]:
+    """Products of float32 see 19 bits where that is what is timed; elsewhere torch's flags stay as they are."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before or dtype == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 class _Padded(nn.Module):
@@ -166,7 +178,8 @@ def _data(settings: Bench, blank: Row) -> Data:
     """Input, gradient of the output, and lengths from the longest to one step."""
     noise = torch.Generator(settings.device).manual_seed(0)
     shape = (2, blank.batch, blank.length, blank.hidden)
-    x, dy = torch.randn(shape, generator=noise, device=settings.device).to(getattr(torch, blank.dtype))
+    numbers = torch.float32 if blank.dtype == "tf32" else getattr(torch, blank.dtype)
+    x, dy = torch.randn(shape, generator=noise, device=settings.device).to(numbers)
     lengths = torch.linspace(blank.length, 1, blank.batch).round().long().to(settings.device)
     return x.requires_grad_(), dy, lengths if settings.ragged else None
 

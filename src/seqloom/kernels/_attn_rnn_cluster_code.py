@@ -49,6 +49,10 @@ class Division:
         """A thread's, for weights of numbers of so many bytes."""
         return (4 - self.kept) * self.deep * 2 * size
 
+    def splits(self, size: int) -> bool:
+        """Whether weights are taken apart anew in every step: KEEP_SPLIT of attn_rnn_cluster_product.cuh is false."""
+        return size == 4 and (2 * self.registers(size) * self.warps > 8 * 128 or self.warps > 8 or self.kept > 0)
+
     def fits(self, head: int, size: int) -> bool:
         return self.registers(size) <= REGISTERS[size][self.warps] and self.shared(head, size) <= SHARED
 
@@ -76,18 +80,19 @@ def feasible(hidden: int, head: int, size: int, rows: int) -> list[Division]:
 
 
 @cache
-def divisions(hidden: int, head: int, size: int) -> tuple[Division, ...]:
+def divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tuple[Division, ...]:
     """The quickest one first, then those for larger batches."""
     eight, sixteen = (feasible(hidden, head, size, rows) for rows in (8, 16))
-    found = [min(eight, key=lambda d: (d.kept, d.cluster), default=None)]
+    found = [min(eight, key=lambda d: (d.kept, not tf32 and d.splits(size), d.cluster), default=None)]
+    found += [min(eight, key=lambda d: (d.kept, d.cluster), default=None)]
     found += [min(sixteen, key=order, default=None) for order in (lambda d: (d.kept, d.cluster), lambda d: d.cluster)]
     return tuple(dict.fromkeys(d for d in found if d is not None))
 
 
 @cache
-def division(setting: Setting, B: int, multiprocessors: int) -> Division:
+def division(setting: Setting, B: int, multiprocessors: int, tf32: bool = False) -> Division:
     """The first whose clusters all run at the same time, or the one that takes the most rows at once."""
-    ways = divisions(setting.hidden, setting.hidden // setting.heads, setting.dtype.itemsize)
+    ways = divisions(setting.hidden, setting.hidden // setting.heads, setting.dtype.itemsize, tf32)
     room = {way: way.rows * max(1, int(FULL * multiprocessors / way.cluster)) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
@@ -176,7 +181,8 @@ def files(tier: str, name: str) -> tuple[str, ...]:
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> ClusterCode:
     """The one that suits a batch of B, and torch's word on products of float32."""
-    return code(setting, name, division(setting, B, _cuda.multiprocessors(device)), tf32())
+    short = tf32()
+    return code(setting, name, division(setting, B, _cuda.multiprocessors(device), short), short)
 
 
 def tf32() -> bool:

@@ -7,8 +7,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from seqloom.cell import Cell
-from seqloom.job import Job
 from seqloom.kernels import _gated_code
 from seqloom.kernels._attn_rnn_cluster_code import SHARED
 from seqloom.kernels._gated_code import GatedCode, Setting
@@ -19,10 +17,6 @@ TILE = 512  # bytes of a tile of weights
 REGISTERS = {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16}  # a warp's tiles, rows
 PARTS = ("device.cuh", "pairs.cuh", "grid.cuh", "packets.cuh", "gated_math.cuh")
 SHARED_PARTS = ("gated_grid.cuh", "gated_grid_product.cuh", "gated_units.cuh")
-
-
-def not_unasked(cell: Cell, job: Job) -> str | None:
-    return "nobody has timed it; ask for it with kernel='grid'"
 
 
 def code_for(setting: Setting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:

@@ -30,6 +30,7 @@ OWN = ("weight", "bias", "scale", "scale_c", "bias_c")
 NAMES = ("weight_hh", "bias_hh", "scale_hh", "scale_c", "bias_c")  # as cells have them, or have not
 CUDNN = 128  # units up to which torch's own is fast in fp16
 WIDE, MANY = 512, 128  # units and rows above which its large products are faster than weights that leave the chip
+NARROW = 448  # units up to which clusters are faster than groups of more blocks
 
 Forward = record(
     "Forward",
@@ -62,14 +63,18 @@ def why_not(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
     return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
 
 
-def not_unasked(cell: Cell, job: Job) -> str | None:
-    """Where torch's own is the faster one."""
+def not_unasked(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
+    """Where torch's own is the faster one, or the other of ours, as it was on an H200."""
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
-    if not job.plain:  # which it does not take
-        return None
-    if H <= CUDNN and dtype == torch.float16:
-        return f"torch's own (cuDNN) is fast in float16 up to {CUDNN} units"
-    return f"torch's own is faster above {WIDE} units and {MANY} rows" if H > WIDE and len(job.x) > MANY else None
+    if job.plain and not (kind.norm or kind.memory):  # all that torch's own takes
+        if H <= CUDNN and dtype == torch.float16:
+            return f"torch's own (cuDNN) is fast in float16 up to {CUDNN} units"
+        if H > WIDE and len(job.x) > MANY:
+            return f"torch's own is faster above {WIDE} units and {MANY} rows"
+    if grid:
+        return f"{cell.name}_cuda is faster up to {NARROW} units" if H <= NARROW else None
+    leaves = H > NARROW and why_not(kind, cell, job, grid=True) is None
+    return f"{cell.name}_grid is faster above {NARROW} units" if leaves else None
 
 
 def run(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> tuple[Tensor, State]:

@@ -20,11 +20,12 @@ from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_parts, _attn_rnn_scan, attn_rnn_grid
 from seqloom.kernels._attn_rnn_blocks import TYPES, Setting, setting
 from seqloom.kernels._attn_rnn_cluster_back import Chunk, steps
-from seqloom.kernels._attn_rnn_cluster_code import LARGEST, code_for
+from seqloom.kernels._attn_rnn_cluster_code import LARGEST, code_for, tf32
 from seqloom.precision import autocast_dtype
 
 MULTIPLE = 16  # of which the hidden size is one
-WIDE, SEVERAL = 640, 40  # units and rows above which groups of more blocks are faster
+WIDE, EXACT = 640, 320  # units above which groups of more blocks are faster; of float32 that no product may shorten
+LESS, SEVERAL = 448, 56  # units and rows above which they are, too
 
 
 def why_not(cell: Any, job: Job) -> str | None:
@@ -43,12 +44,13 @@ def why_not(cell: Any, job: Job) -> str | None:
 
 def not_unasked(cell: Any, job: Job) -> str | None:
     """Where another of ours is the faster one, as it was on an H200."""
-    if cell.hidden_size <= WIDE or len(job.x) <= SEVERAL:
-        return None
-    if len(job.x) > attn_rnn_grid.MANY:
-        return attn_rnn_grid.not_unasked(cell, job)
-    faster = attn_rnn_grid.why_not(cell, job) is None
-    return f"attn_rnn_grid is faster above {WIDE} units and {SEVERAL} rows" if faster else None
+    H, B = cell.hidden_size, len(job.x)
+    exact = (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not tf32()
+    most = EXACT if exact else WIDE
+    if B > attn_rnn_grid.MANY:
+        return attn_rnn_grid.not_unasked(cell, job) if H > WIDE else None
+    faster = (H > most or (H > LESS and B > SEVERAL)) and attn_rnn_grid.why_not(cell, job) is None
+    return f"attn_rnn_grid is faster with {H} units and {B} rows" if faster else None
 
 
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:

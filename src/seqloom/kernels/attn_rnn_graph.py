@@ -30,10 +30,6 @@ def why_not(cell: Cell, job: Job) -> str | None:
     return _attn_rnn_parts.why_not(cell, job, TYPES, heads=32, slots=True)
 
 
-def not_unasked(cell: Cell, _: Job) -> str | None:
-    return "with slots nobody has timed its backward; ask for it with kernel='graph'" if cell.slots > 1 else None
-
-
 def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     y, h = _Scan.apply(*parts(cell, job))
     return y, (h.to(job.state[0].dtype),)

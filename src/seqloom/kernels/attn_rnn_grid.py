@@ -27,8 +27,16 @@ from seqloom.precision import autocast_dtype
 LARGEST, MULTIPLE = 1024, 16  # the hidden size, and of what it is a multiple
 UNITS = {2: 32, 4: 16}  # of a block, by the bytes of a number
 MANY = 128  # rows above which the large products of attn_rnn_graph are faster
-KEPT = 2  # of the four weights in shared memory, not in registers
-SPARE = {2: {8: 2, 16: 6}, 4: {8: 8, 16: 8}}  # bytes of a number, rows: tiles of a third one, of those that a warp has
+ONE_ROUND = 32  # blocks of which a warp takes from four; of more from eight
+# rounds, bytes of a number, rows: of the four weights in shared memory, and tiles of one more
+KEPT = {
+    (1, 2, 8): (2, 2),
+    (1, 2, 16): (2, 6),
+    (1, 4, 8): (0, 0),
+    (1, 4, 16): (1, 0),
+    (2, 4, 8): (2, 8),
+    (2, 4, 16): (2, 8),
+}
 WARPS = 8
 PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row
 
@@ -47,8 +55,6 @@ def why_not(cell: Any, job: Job) -> str | None:
 
 
 def not_unasked(_: Any, job: Job) -> str | None:
-    if (autocast_dtype("cuda") or job.x.dtype) == torch.float32:
-        return "in float32 nobody has timed it; ask for it with kernel='attn_rnn_grid'"
     return f"attn_rnn_graph is faster above {MANY} rows" if len(job.x) > MANY else None
 
 
@@ -66,13 +72,16 @@ def code_for(setting: Setting, name: str, B: int, device: torch.device) -> GridC
 def code(setting: Setting, name: str, rows: int, tf32: bool = False) -> GridCode:
     """attn_rnn_cluster_<name> on a grid, for this setting: eight warps, with a part of each sum."""
     size = setting.dtype.itemsize
-    units, spare = UNITS[size], SPARE[size][rows]
-    blocks, tiles = -(-setting.hidden // units), units // 16
-    sizes = {"ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles}
-    sizes |= {"KEPT": KEPT, "SPARE": spare, "LANES": 16, "TF32": int(tf32 and setting.dtype == torch.float32)}
-    weights = KEPT * units * LARGEST * size + 256 * size * WARPS * spare
+    blocks, tiles = -(-setting.hidden // UNITS[size]), UNITS[size] // 16
+    rounds = 1 if blocks <= ONE_ROUND else 2
+    kept, spare = KEPT[rounds, size, rows]
+    sizes = {"ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles, "ROUNDS": rounds}
+    sizes |= {"KEPT": kept, "SPARE": spare, "LANES": 16, "TF32": int(tf32 and setting.dtype == torch.float32)}
+    shared = 2 * 4 * WARPS * rows * (UNITS[size] + 4) + 256 * size * WARPS * (
+        kept * tiles * 16 * rounds // size + spare
+    )
     told = f"attn_rnn_cluster_{name}", files("grid", name), (*setting._macros, *sizes.items())
-    return GridCode(*told, 32 * WARPS, 2 * 4 * WARPS * rows * (units + 4) + weights, blocks, rows, PACKETS[size])
+    return GridCode(*told, 32 * WARPS, shared, blocks, rows, PACKETS[size])
 
 
 class _Chunk(Chunk):

@@ -38,10 +38,6 @@ def why_not(cell: Any, job: Job) -> str | None:
     return None
 
 
-def not_unasked(_: Any, __: Job) -> str:
-    return "nobody has timed it yet; ask for it with kernel='slots'"
-
-
 def run(cell: Any, job: Job) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_tier(cell.slots, torch.is_grad_enabled()), cell, job)
 

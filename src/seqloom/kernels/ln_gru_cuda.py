@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from seqloom.cell import Cell, State
@@ -11,6 +13,7 @@ from seqloom.kernels._gated_code import Kind
 
 MULTIPLE = 16  # of which the hidden size is one
 KIND = Kind("gru", gates=3, states=1, norm=True)
+not_unasked = partial(_gated_scan.not_unasked, KIND)
 
 
 def why_not(cell: Cell, job: Job) -> str | None:

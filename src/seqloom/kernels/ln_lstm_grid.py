@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from seqloom.cell import Cell, State
 from seqloom.job import Job
-from seqloom.kernels import _gated_grid, _gated_scan
+from seqloom.kernels import _gated_scan
 from seqloom.kernels.ln_lstm_cuda import KIND
 
 MULTIPLE = 16  # of which the hidden size is one
-not_unasked = _gated_grid.not_unasked
+not_unasked = partial(_gated_scan.not_unasked, KIND, grid=True)
 
 
 def why_not(cell: Cell, job: Job) -> str | None:

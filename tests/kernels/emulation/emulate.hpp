@@ -185,7 +185,8 @@ template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 
 inline u32 bits(float v) { u32 r; memcpy(&r, &v, 4); return r; }
 inline float number(u32 v) { float r; memcpy(&r, &v, 4); return r; }
 inline u32 to_tf32(float v) { return std::isfinite(v) ? (bits(v) + 0x1000) & ~0x1fffu : bits(v); }
-inline u32 to_tf32_here(float v) { return to_tf32(v); }
+inline u32 to_tf32_finite(float v) { return (bits(v) + 0x1000) & ~0x1fffu; }
+inline u32 to_tf32_here(float v) { return to_tf32_finite(v); }
 inline void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {  // cuts off bits of operands and of sums
   auto &warp = gpu::operands[gpu::warp()];
   const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
@@ -199,6 +200,10 @@ inline void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
     if (std::fabs((double)c[i]) > std::fabs(sum)) c[i] = std::nextafterf(c[i], 0.f);
   }
   gpu::meet();
+}
+inline void mma_tf32_alone(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  c[0] = c[1] = c[2] = c[3] = 0.f;
+  mma_tf32(c, a0, a1, a2, a3, b0, b1);
 }
 inline void load4(u32 &a, u32 &b, u32 &c, u32 &d, u32 at) { u32 r[4]; gpu::load(r, 4, at, false); a = r[0]; b = r[1]; c = r[2]; d = r[3]; }
 inline void load2(u32 &a, u32 &b, u32 at) { u32 r[2]; gpu::load(r, 2, at, false); a = r[0]; b = r[1]; }

@@ -8,7 +8,7 @@ constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in 
 // Where heads lie in several blocks, and no other team's rows are there to work at in the meantime, what is attended is not sent: every block
 // makes it from sums over heads, h and x.
 constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
-constexpr bool MIXES = CROSSED && TEAMS == 1 && TYPE != FP32 && (PART % D == 0 || D % PART == 0) && MET <= 4;
+constexpr bool MIXES = CROSSED && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && MET <= 4;
 constexpr int MIXTURE = 3;                                      // made of h and x: the first and second buffer
 constexpr int BUFFERS = 3, BUSY = (H + UNITS - 1) / UNITS;      // blocks that have units
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
@@ -18,13 +18,13 @@ constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
 constexpr int SOON = 0, SOON_BACK = 0;                          // no registers are left for weights in shared memory
 constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
-constexpr bool LONG_SUMS = false;                               // a warp's part of a product is so short that its terms need not be kept apart
+constexpr bool LATE = WARPS > 8;                                // no registers are left for the reverse to hold two steps
 constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
 
 struct Block : Units {
   int from, to, senders;  // the blocks that share heads with this one
   int teams;              // that have rows
-  u32 coefficients[MET][3];  // of h, x and h * x, in pairs
+  u32 coefficients[MET][3];  // of h, x and h * x, as words of a buffer
   template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
     works = works && team < teams;
@@ -148,7 +148,7 @@ struct Block : Units {
         }
       coefficients_of(c, s, j);
 #pragma unroll
-      for (int k = 0; k < 3; k++) coefficients[j][k] = pack<TYPE>(c[k], c[k]);
+      for (int k = 0; k < 3; k++) coefficients[j][k] = to_word(c[k]);
     }
   }
   DEV int units_of(int rank) const { return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS; }
@@ -158,7 +158,7 @@ struct Block : Units {
     if constexpr (TYPE == FP32) {
       float sum = there ? z[0] + z[1] : 0.f;
       sum = over_half(sum + from_other(sum, 16));
-      const float mine = there ? sum / units_of(rank) : 0.f, v = there ? z[0] - mine : 0.f, w = there ? z[1] - mine : 0.f;
+      const float mine = there ? sum * (1.f / units_of(rank)) : 0.f, v = there ? z[0] - mine : 0.f, w = there ? z[1] - mine : 0.f;
       float square = v * v + w * w;
       square = over_half(square + from_other(square, 16));
       share_number(buffer, lane & 16 ? square : sum);
@@ -170,7 +170,7 @@ struct Block : Units {
       const int n = (lane & 15) < CLUSTER ? units_of(lane & 15) : 0;
       if (n) get_shared(sum, square, memory + AT_STATISTICS + 8 * ((lane & 15) * ROWS + column));
       mean = over_half(sum) * (1.0f / H);
-      const float off = n ? sum / n - mean : 0.f;
+      const float off = n ? sum * (1.f / n) - mean : 0.f;
       r = 1.f / sqrtf(over_half(square + n * off * off) * (1.0f / H) + 1e-5f);
     } else {
       get_sums(mean, r);

@@ -39,11 +39,11 @@ template <int IN_SHARED, int SOON = 0> struct Weight {
   }
 };
 
-// Two numbers of 19 bits whose sum is v to all of its digits but one or two. Of weights they are made in every step where no
-// registers are left to keep them.
+// Two numbers of 19 bits whose sum is v to all of its digits but one or two; of what is not finite, the second is NaN. Of weights they
+// are made in every step where no registers are left to keep them.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
 DEV void split(u32 &big, u32 &small, u32 v, bool keep) {
-  big = keep ? to_tf32(number(v)) : to_tf32_here(number(v));
+  big = keep ? to_tf32_finite(number(v)) : to_tf32_here(number(v));
   small = bits(number(v) - number(big));
 }
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
@@ -63,12 +63,11 @@ template <int IN_SHARED, int SOON> DEV void product(Sums &c, const Weight<IN_SHA
       u32 big[4], small[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) split(big[j], small[j], w[j], KEEP_SPLIT);
-      u32 x[2], y[2];  // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it
-      float sum[4] = {};
+      u32 x[2], y[2];  // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it, where none waits for another
+      float sum[4];
       split(x[0], y[0], v[at][2 * i], true); split(x[1], y[1], v[at][2 * i + 1], true);
-      float (&rest)[4] = LONG_SUMS ? sum : other[tall];
-      mma_tf32(rest, small[0], small[1], small[2], small[3], x[0], x[1]);
-      mma_tf32(rest, big[0], big[1], big[2], big[3], y[0], y[1]);
+      mma_tf32_alone(sum, small[0], small[1], small[2], small[3], x[0], x[1]);
+      mma_tf32(sum, big[0], big[1], big[2], big[3], y[0], y[1]);
       mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
 #pragma unroll
       for (int j = 0; j < 4; j++) c[tall][j] += sum[j];

@@ -1,6 +1,4 @@
 // AttnRNN back through a chunk of time where blocks share the units, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
-constexpr bool LATE = WARPS > 8 || LONG_SUMS;  // no registers are left to hold two steps
-
 // What a lane takes of a step.
 struct Taken {
   Pair dy, x, keep, q, slope, g, n;

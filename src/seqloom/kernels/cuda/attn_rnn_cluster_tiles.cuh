@@ -32,7 +32,6 @@ template <int SOME> DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, 
 // The same, where it may be made of h and x.
 template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
   load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);
-#if FORMAT != 2
   if (buffer == MIXTURE) {
     u32 x[SOME][SIZE];
     load_rows(x, SECOND, g, from, b);
@@ -40,8 +39,7 @@ template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g
     for (int k = 0; k < SOME; k++) {
       const u32 (&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];
 #pragma unroll
-      for (int i = 0; i < SIZE; i++) v[k][i] = fma_pairs<TYPE>(x[k][i], fma_pairs<TYPE>(of[2], v[k][i], of[1]), fma_pairs<TYPE>(of[0], v[k][i], 0u));
+      for (int i = 0; i < SIZE; i++) v[k][i] = mixed(of, v[k][i], x[k][i]);
     }
   }
-#endif
 }

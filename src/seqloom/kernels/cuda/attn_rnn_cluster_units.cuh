@@ -23,6 +23,15 @@ constexpr int FIRST = 0, SECOND = 1, THIRD = 2;                 // what is share
 static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER >= TILES, "no such division");
 typedef float Sums[TALL][4];                                    // of a product, a lane's
 
+// A number as a word that was shared has it: of 16 bits two of it. Of such words, of[0] h + x (of[1] + of[2] h).
+#if FORMAT == 2
+DEV u32 to_word(float v) { return bits(v); }
+DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) { return bits(number(x) * (number(of[2]) * number(h) + number(of[1])) + number(of[0]) * number(h)); }
+#else
+DEV u32 to_word(float v) { return pack<TYPE>(v, v); }
+DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) { return fma_pairs<TYPE>(x, fma_pairs<TYPE>(of[2], h, of[1]), fma_pairs<TYPE>(of[0], h, 0u)); }
+#endif
+
 #define EACH_TEAM(g, b) _Pragma("unroll") for (int g = 0; g < TEAMS; g++) if (TEAMS == 1 || g < (b).teams)
 
 struct Units {

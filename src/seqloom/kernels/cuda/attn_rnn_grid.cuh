@@ -24,7 +24,7 @@ struct Block : Post {
     }
     if (buffer == FIRST)
 #pragma unroll
-      for (int i = 0; i < 8 * SIZE; i++) kept[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
+      for (int i = 0; i < 16 * ROUNDS; i++) kept[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
   }
   // Two units of this lane to all blocks; and two sums over this block's units with them.
   DEV void share(int buffer, Pair v) {
@@ -58,7 +58,7 @@ struct Block : Post {
       for (int r = 1; r < ROUNDS; r++) { s[0] += sums[r][0]; s[1] += sums[r][1]; }
       s[0] = over_sources(s[0]);
       if (SPREADS && taken == THIRD) {
-        const float mean = s[0] / units_of(slice);
+        const float mean = s[0] * (1.f / units_of(slice));
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) { const float off = sums[r][0] * (1.0f / UNITS) - mean; if (asks(r, g)) s[1] += UNITS * (off * off); }
       }
@@ -91,7 +91,7 @@ struct Block : Post {
       mean *= 1.0f / H;
 #pragma unroll
       for (int i = 0; i < SPLIT; i++) {
-        const float n = units_of(i), off = get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) / n - mean;
+        const float n = units_of(i), off = get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
         if (i * SOURCES < CLUSTER) r += n * (off * off);
       }
       r = 1.f / sqrtf(r * (1.0f / H) + 1e-5f);
@@ -167,8 +167,9 @@ struct Block : Post {
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
       coefficients_of(c, s[r], 0);
+      const u32 of[3] = {to_word(c[0]), to_word(c[1]), to_word(c[2])};
 #pragma unroll
-      for (int i = 16 * r; i < 16 * r + 16; i++) v[i / SIZE][i % SIZE] = mixed(c, kept[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
+      for (int i = 16 * r; i < 16 * r + 16; i++) v[i / SIZE][i % SIZE] = mixed(of, kept[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
     }
   }
   DEV void tell_all() const {}
@@ -183,14 +184,5 @@ struct Block : Post {
 #pragma unroll
       for (int i = 0; i < 4; i++) w[(4 * j + i) / SIZE][(4 * j + i) % SIZE] = bits(four[i]);
     }
-  }
-  // of[0] h + x (of[1] + of[2] h)
-  DEV u32 mixed(const float (&of)[3], u32 h, u32 x) const {
-#if FORMAT == 2
-    return bits(number(x) * (of[2] * number(h) + of[1]) + of[0] * number(h));
-#else
-    const u32 a = to_pair(of[0], of[0]), b = to_pair(of[1], of[1]), c = to_pair(of[2], of[2]);
-    return fma_pairs<TYPE>(x, fma_pairs<TYPE>(c, h, b), fma_pairs<TYPE>(a, h, 0u));
-#endif
   }
 };
