@@ -49,7 +49,7 @@ def not_unasked(cell: Any, job: Job) -> str | None:
     most = EXACT if exact else WIDE
     if B > attn_rnn_grid.MANY:
         return attn_rnn_grid.not_unasked(cell, job) if H > WIDE else None
-    faster = (H > most or (H > LESS and B > SEVERAL)) and attn_rnn_grid.why_not(cell, job) is None
+    faster = (most < H or (H > LESS and B > SEVERAL)) and attn_rnn_grid.why_not(cell, job) is None
     return f"attn_rnn_grid is faster with {H} units and {B} rows" if faster else None
 
 
