@@ -20,12 +20,13 @@ class GridCode(Code):
     cluster: int  # blocks of a group
     rows: int  # of the batch that a group carries
     packets: int  # to a row
+    least: int = 1  # rows of a group, where there are several
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """With all groups that the GPU has room for, in turns: fewer rows each, less to send."""
+        """With all groups that the GPU has room for and that have enough to do, in turns: fewer rows, less to send."""
         room = groups(self.cluster, device)
         for begin in range(0, B, self.rows * room):
-            each = min(self.rows, -(-(B - begin) // room))
+            each = min(self.rows, max(self.least, -(-(B - begin) // room)))
             count = min(room, -(-(B - begin) // each))
             packets = torch.zeros(count * self.rows * self.packets, 4, dtype=torch.int32, device=device)
             told = _exchanged(type(arguments))(arguments, packets.data_ptr(), begin, each)

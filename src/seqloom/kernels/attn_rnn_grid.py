@@ -27,6 +27,7 @@ from seqloom.precision import autocast_dtype
 LARGEST, MULTIPLE = 1024, 16  # the hidden size, and of what it is a multiple
 UNITS = {2: 32, 4: 16}  # of a block, by the bytes of a number
 MANY = 128  # rows above which the large products of attn_rnn_graph are faster
+FEW = 16  # blocks of a group above which the forward is faster in fewer groups of more rows, as it was on an H200
 ONE_ROUND = 32  # blocks of which a warp takes from four; of more from eight
 # rounds, bytes of a number, rows: of the four weights in shared memory, and tiles of one more
 KEPT = {
@@ -81,7 +82,8 @@ def code(setting: Setting, name: str, rows: int, tf32: bool = False) -> GridCode
         kept * tiles * 16 * rounds // size + spare
     )
     told = f"attn_rnn_cluster_{name}", files("grid", name), (*setting._macros, *sizes.items())
-    return GridCode(*told, 32 * WARPS, shared, blocks, rows, PACKETS[size])
+    least = 8 if name == "forward" and blocks > FEW else 1
+    return GridCode(*told, 32 * WARPS, shared, blocks, rows, PACKETS[size], least)
 
 
 class _Chunk(Chunk):
