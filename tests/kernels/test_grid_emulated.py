@@ -1,7 +1,5 @@
 """Blocks that talk through packets, the kernels' own text on the CPU: against float64, and planted faults."""
 
-import ctypes
-
 import emulator
 import pytest
 import torch
@@ -29,10 +27,10 @@ def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monk
 def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_of_them(monkeypatch):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
     seen = []
-    monkeypatch.setattr(_cuda.Code, "launch", lambda self, told, blocks, _: seen.append((blocks, told.each)))
+    monkeypatch.setattr(_cuda.Code, "launch", lambda _, told, blocks, __: seen.append((blocks, told.each)))
     for hidden, name in ((1024, "forward"), (1024, "reverse"), (512, "forward")):
         how = setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
-        attn_rnn_grid.code(how, name, 8).start(ctypes.Structure(), 16, torch.device("cpu"))
+        attn_rnn_grid.code(how, name, 8).start(_cuda.record("Nothing", [])(), 16, torch.device("cpu"))
     assert seen == [(2 * 32, 8), (4 * 32, 4), (8 * 16, 2)]
 
 
