@@ -1,7 +1,7 @@
 """The tables of docs/kernels.md from the stored times: python benchmarks/kernels_page.py.
 
-Every benchmarks/results/*-h200-bench-<type>.json (`seqloom bench --device cuda --json`) is a table; what
-stands between the two marks of the page is written anew.
+Every benchmarks/results/*-h200-bench-<type>*.json (`seqloom bench --device cuda --json`) is a table, without what a
+later one has measured again; what stands between the two marks of the page is written anew.
 """
 
 import json
@@ -27,17 +27,32 @@ def main() -> None:
 def tables() -> str:
     found = []
     for kind in TYPES:
-        stored = sorted((HERE / "results").glob(f"*-h200-bench-{kind}.json"))
-        if stored:
-            found += [*_table(kind, json.loads(stored[-1].read_text())), ""]
+        seen: set[tuple[Any, ...]] = set()
+        for file in sorted((HERE / "results").glob(f"*-h200-bench-{kind}*.json"), key=_date, reverse=True):
+            document = json.loads(file.read_text())
+            new = [row for row in document["rows"] if not row["cell"].startswith("torch.nn") and _what(row) not in seen]
+            shapes = {_what(row)[1:] for row in new}
+            document["rows"] = new + [r for r in document["rows"] if r["cell"] == GRU and _what(r)[1:] in shapes]
+            if new:
+                found += [*_table(kind, document), ""]
+            seen |= {_what(row) for row in new}
     return "\n".join(["", *found])
+
+
+def _date(file: Path) -> str:
+    return json.loads(file.read_text())["date"]
+
+
+def _what(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("cell", "hidden", "batch", "length"))
 
 
 def _table(kind: str, document: dict[str, Any]) -> Iterator[str]:
     """A line for each cell and shape: microseconds a step, and how many times as fast as torch.nn.GRU."""
     rows = document["rows"]
     gpu, versions = document["hardware"]["gpus"][0]["name"], document["versions"]
-    yield f"{kind}, {gpu}, torch {versions['torch']}, {document['date'][:10]}; `{document['command']}`:"
+    end = "" if document["finished"] else ", stopped before its end"
+    yield f"{kind}, {gpu}, torch {versions['torch']}, {document['date'][:10]}; `{document['command']}`{end}:"
     yield ""
     columns = [f"{pass_}{way}" for pass_ in ("forward", "both passes") for way in ("", ", graph")]
     yield f"| layer | H | B | T | {' | '.join(columns)} |"
@@ -46,8 +61,6 @@ def _table(kind: str, document: dict[str, Any]) -> Iterator[str]:
         hidden, length, batch = shape
         here = [row for row in rows if (row["hidden"], row["length"], row["batch"]) == shape]
         for cell, kernel in dict.fromkeys((row["cell"], row["kernel"]) for row in here):
-            if cell.startswith("torch.nn") and cell != GRU:
-                continue
             line = [row for row in here if (row["cell"], row["kernel"]) == (cell, kernel)]
             name = cell if cell == GRU else f"`{kernel}`"
             yield f"| {name} | {hidden} | {batch} | {length} | {' | '.join(_cells(line))} |"
