@@ -181,6 +181,7 @@ def test_the_command_in_the_document_makes_the_same_settings():
         (["--batch", "1,many"], "--batch: Input should be a valid integer"),
         (["--cells", ","], "--cells: name at least one"),
         (["--cells", "gur"], "unknown cell 'gur'; did you mean 'gru'?"),
+        (["--plot", "b.xyz"], "seqloom: --plot: a picture ends in .svg, .png or .pdf, got 'b.xyz'\n"),
         (["--dtype", "tf32"], "tf32 is a way of GPUs to multiply; use --dtype float32, or --device cuda"),
         (["--dtype", "int8"], "'float32', 'float64', 'bfloat16', 'float16' or 'tf32'"),
     ],

@@ -85,7 +85,8 @@ def _plain(error: Exception) -> str:
     if not isinstance(cause, ValidationError):
         return flags(str(error))
     wrong = [(e["loc"], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
-    return "; ".join(f"--{at[0]}: {reason}, got {value!r}" if at else reason for at, reason, value in wrong)
+    told = {at: reason if ", got " in reason else f"{reason}, got {value!r}" for at, reason, value in wrong}
+    return "; ".join(f"--{at[0]}: {told[at]}" if at else reason for at, reason, _ in wrong)
 
 
 @listing.command

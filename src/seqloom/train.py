@@ -14,6 +14,7 @@ from seqloom.task import Task
 from seqloom.train_settings import Train
 from seqloom.training.loop import Training
 from seqloom.training.processes import Processes, joined, local_device
+from seqloom.training.small import denormals_flushed
 
 FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}  # may change on resume
 
@@ -77,7 +78,7 @@ def choose_device(settings: Train) -> torch.device:
 @contextmanager
 def _quiet_machine(settings: Train, device: torch.device) -> Iterator[None]:
     """The threads asked for, no denormals, which slow a CPU down, and the caller's random numbers untouched."""
-    threads, flushed = torch.get_num_threads(), float(torch.tensor(1e-39) * 0.5) == 0
+    threads, flushed = torch.get_num_threads(), denormals_flushed()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.set_flush_denormal(True)

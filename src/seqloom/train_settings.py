@@ -72,7 +72,7 @@ class Train(BaseModel):
     clip: Least = 1.0
     """The largest norm of the gradient; 0 for any."""
     label_smoothing: Rate = 0.0
-    """Share of each class or token that is spread over all of them."""
+    """Share of each class or token that is spread over all of them; a CRF, which scores whole chains, has none."""
     weight_decay: Least = 0.01
     """On matrices; never on biases, norms and embeddings."""
     accumulate: Count = 1

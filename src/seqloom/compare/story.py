@@ -98,7 +98,7 @@ def _facts(found: Comparison) -> dict[str, Any]:
     return {
         "command": command(found),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": found.settings.model_dump(),
+        "settings": found.settings.model_dump() | {"models": list(found.candidates)},  # all, where none was named
         "data": {name: split.size for name, split in found.task.splits.items()},
         "input": space(found.task.input),
         "target": space(found.task.target),

@@ -11,11 +11,16 @@ import torch
 @contextmanager
 def small_models_on_cpu() -> Iterator[None]:
     """One thread, which small models are fastest with, and no denormals, which slow a CPU down."""
-    threads = torch.get_num_threads()
+    threads, flushed = torch.get_num_threads(), denormals_flushed()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)
+
+
+def denormals_flushed() -> bool:
+    """Whether numbers too small for float32's exponent are zero on this thread: torch sets it, but does not tell."""
+    return float(torch.tensor(1e-39) * 0.5) == 0
