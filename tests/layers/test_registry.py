@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -20,6 +23,15 @@ def test_every_layer_takes_layers_and_dropout(name):
     assert not torch.equal(y, layer(x)[0]), "dropout is at work"
     layer.eval()
     assert torch.equal(layer(x)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("name", known())
+def test_every_layer_can_be_pickled_and_copied(name):
+    layer = make(name, 5, 8).eval()
+    x = torch.randn(2, 6, 5)
+    layer(x)  # whatever it keeps of a call
+    for other in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
+        assert torch.equal(other(x)[0], layer(x)[0])
 
 
 @pytest.mark.parametrize("name", known())

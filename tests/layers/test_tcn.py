@@ -15,7 +15,7 @@ def test_a_block_is_two_causal_weight_normed_convolutions_and_a_way_around():
     block = layer.blocks[0]
 
     def conv(part, x):
-        g, v = part.conv.parametrizations.weight.original0, part.conv.parametrizations.weight.original1
+        g, v = part.conv.g, part.conv.v
         W = g * v / v.flatten(1).norm(dim=1)[:, None, None]
         return torch.relu(F.conv1d(F.pad(x, (2, 0)), W, part.conv.bias))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
 
 from seqloom.cell import State
 from seqloom.errors import InputError
@@ -74,7 +74,7 @@ class CausalConv(nn.Module):
     def __init__(self, width: int, hidden: int, kernel: int, dilation: int = 1, normalised: bool = False) -> None:
         super().__init__()
         conv = nn.Conv1d(width, hidden, kernel, dilation=dilation)
-        self.conv = weight_norm(conv) if normalised else conv
+        self.conv = WeightNormed(conv) if normalised else conv
         self.width, self.past = width, (kernel - 1) * dilation
 
     def forward(self, x: Tensor, past: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -92,3 +92,18 @@ class CausalConv(nn.Module):
             return y, copied(x[:, :, x.shape[2] - self.past :])
         last = lengths.unsqueeze(1) + torch.arange(self.past, device=x.device)  # (B, P)
         return y, x.gather(2, last.unsqueeze(1).expand(shape))
+
+
+class WeightNormed(nn.Module):
+    """A convolution whose weight is g v / |v|, a length and a direction for each output.
+
+    As torch's parametrization has it, which cannot be pickled.
+    """
+
+    def __init__(self, conv: nn.Conv1d) -> None:
+        super().__init__()
+        self.v, self.bias, self.dilation = conv.weight, conv.bias, conv.dilation
+        self.g = nn.Parameter(torch.norm_except_dim(conv.weight.detach(), 2, 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv1d(x, torch._weight_norm(self.v, self.g, 0), self.bias, dilation=self.dilation)
