@@ -11,6 +11,7 @@ from torch.export import Dim
 import seqloom
 import seqloom.cells
 from seqloom.cell import Cell
+from seqloom.layers.registry import LAYERS, make
 
 NO_CODE = "aot_eager_decomp_partition"  # all of torch.compile but the C++ at its end, which takes most of the time
 B, T = Dim("B", min=1, max=256), Dim("T", min=1, max=4096)
@@ -119,3 +120,30 @@ def test_export_and_onnx_take_any_batch_and_length(name, tmp_path):
     found = session.run(None, dict(zip(names, flat, strict=True)))
     for ours, theirs in zip(torch.utils._pytree.tree_leaves(expected), found, strict=True):
         torch.testing.assert_close(torch.tensor(theirs), ours, rtol=1e-4, atol=1e-5)
+
+
+SEGMENTS = ("transformer_xl", "memory_transformer")  # as many as the example has
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_registry")
+@pytest.mark.parametrize("name", sorted(set(LAYERS) - set(SEGMENTS)))
+def test_every_other_layer_exports_with_any_batch_and_length(name, tmp_path):
+    """Lengths around those at which attention in blocks and chunks has one more of them."""
+    layer = make(name, 5, 8).eval()
+    example = (torch.randn(3, 12, 5), None, torch.tensor([12, 0, 5]))
+    shapes = ({0: B, 1: Dim("T", max=512)}, None, {0: B})
+    with torch.no_grad():
+        program = torch.export.export(layer, example, dynamic_shapes=shapes)
+        for length in (1, 64, 129, 300):
+            x, lengths = torch.randn(2, length, 5), torch.tensor([length, length // 2])
+            expected = layer(x, None, lengths)[0]
+            torch.testing.assert_close(program.module()(x, None, lengths)[0], expected)
+        if name != "local_transformer":
+            return
+        onnxruntime = pytest.importorskip("onnxruntime")
+        torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "layer.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
+    names = [i.name for i in session.get_inputs()]
+    found = session.run(None, dict(zip(names, (x.numpy(), lengths.numpy()), strict=True)))
+    torch.testing.assert_close(torch.tensor(found[0]), expected, rtol=1e-4, atol=1e-5)

@@ -113,6 +113,13 @@ def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | N
     return torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
 
 
+def first(t: Tensor, n: int, dim: int) -> Tensor:
+    """The first n along a dimension. An exported graph takes any n, all of them too, where a slice would differ."""
+    if torch.compiler.is_exporting():
+        return t.index_select(dim, torch.arange(n, device=t.device))
+    return t.narrow(dim, 0, n)
+
+
 def blank(x: Tensor, real: Tensor | None) -> Tensor:
     """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
     if real is None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank
+from seqloom.attention._parts import Heads, Lengths, State, blank, first
 from seqloom.attention.features import Elu
 from seqloom.job import copied
 
@@ -60,13 +60,15 @@ class LinearAttention(Heads):
 
     def _chunked(self, q: Tensor, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, State]:
         T = q.shape[2]
-        c = min(self.chunk, T)
-        q, k, v = (F.pad(t, (0, 0, 0, -T % c)).unflatten(2, (-1, c)) for t in (q, k, v))  # (B, heads, n, c, .)
+        anything = torch.compiler.is_exporting()  # then a length is not known, and must not be compared with chunks
+        c = self.chunk if anything else min(self.chunk, T)
+        n = (T + c - 1) // c + anything
+        q, k, v = (F.pad(t, (0, 0, 0, n * c - T)).unfold(2, c, c).mT for t in (q, k, v))  # (B, heads, n, c, .)
         start = (None, None) if state is None else state
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
         A = (q @ k.mT).tril()
         y = _over(A @ v + q @ S[:, :, :-1], A.sum(-1, keepdim=True) + q @ z[:, :, :-1].unsqueeze(-1))
-        return y.flatten(2, 3)[:, :, :T], (copied(S[:, :, -1]), copied(z[:, :, -1]))
+        return first(y.flatten(2, 3), T, 2), (copied(S[:, :, -1]), copied(z[:, :, -1]))
 
 
 def _running(s: Tensor, start: Tensor | None) -> Tensor:

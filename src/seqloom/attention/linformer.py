@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, weigh
+from seqloom.attention._parts import Heads, Lengths, State, blank, first, weigh
 from seqloom.errors import InputError
 
 
@@ -61,4 +61,4 @@ class LinformerAttention(Heads):
                 f"make LinformerAttention with max_length={T}"
             )
         q, k, v = self.split(self.q(x)), blank(self.k(x), real), blank(self.v(x), real)
-        return q, self.split(self.E[:, :T] @ k), self.split(self.F[:, :T] @ v)
+        return q, self.split(first(self.E, T, 1) @ k), self.split(first(self.F, T, 1) @ v)

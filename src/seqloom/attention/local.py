@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, weigh
+from seqloom.attention._parts import Heads, Lengths, State, blank, first, weigh
 from seqloom.attention.dense import Attention
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
@@ -72,22 +72,24 @@ class LocalAttention(Heads):
     def _blocks(self, rows: _Rows, k_g: Tensor, v_g: Tensor) -> Tensor:
         """Each block of queries at its blocks of keys and at the global steps: (B, heads, T, d)."""
         T, S, b = rows.q.shape[2], rows.k.shape[2], self.pattern.block
-        n = -(-T // b)  # one block of few queries looks at all there is
-        numbers = self._numbers(n, rows.q.device)
-        q = _cut(rows.q, n, b if n > 1 else T)  # (B, n, b, heads, d)
-        k, v = (_cut(t, n, b if n > 1 else S) for t in (rows.k, rows.v))
+        n, anything = (T + b - 1) // b, torch.compiler.is_exporting()  # of an exported one nobody knows whether n is 1
+        n, several = (n + 1, True) if anything else (n, n > 1)  # one block of few queries looks at all there is
+        numbers = self._numbers(n, several, rows.q.device)
+        q = _cut(rows.q, n, b if several else T)  # (B, n, b, heads, d)
+        k, v = (_cut(t, n, b if several else S) for t in (rows.k, rows.v))
         there = numbers.clamp(0, n - 1).flatten()
-        k, v = (t.index_select(1, there).unflatten(1, numbers.shape).flatten(0, 1).flatten(1, 2) for t in (k, v))
+        k, v = (_in_parts(t.index_select(1, there), numbers.shape[1]).flatten(0, 1).flatten(1, 2) for t in (k, v))
         if self.pattern.global_steps:
             k, v = torch.cat([k, _each(k_g, n)], 1), torch.cat([v, _each(v_g, n)], 1)  # (B n, columns, heads, d)
-        i, j, allowed = self._pairs(rows, numbers)
+        i, j, allowed = self._pairs(rows, numbers, several)
         q, k, v = q.flatten(0, 1).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         y = self._ask(q, k, v, i.flatten(0, 1), j.flatten(0, 1), allowed.flatten(0, 1).unsqueeze(1))
-        return y.transpose(1, 2).unflatten(0, (-1, n)).flatten(1, 2)[:, :T].transpose(1, 2)
+        y = y.transpose(1, 2).reshape(rows.q.shape[0], n * q.shape[2], self.heads, self.head_size)
+        return first(y, T, 1).transpose(1, 2)
 
-    def _numbers(self, n: int, device: torch.device) -> Tensor:
+    def _numbers(self, n: int, several: bool, device: torch.device) -> Tensor:
         """(n, blocks of keys); counted on the device where nothing is drawn, so that a CUDA graph can hold it."""
-        if n == 1:
+        if not several:
             return torch.zeros(1, 1, dtype=torch.long, device=device)
         if self.pattern.random_blocks:
             return torch.tensor(self.pattern.blocks(n, self.causal), device=device)
@@ -95,19 +97,19 @@ class LocalAttention(Heads):
         near = torch.arange(-reach, 1 + reach * (not self.causal), device=device)
         return torch.arange(n, device=device).unsqueeze(1) + near
 
-    def _pairs(self, rows: _Rows, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _pairs(self, rows: _Rows, numbers: Tensor, several: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Positions of queries (B, n, b) and keys (B, n, columns), and who may look at whom."""
         p, B, T, S = self.pattern, rows.q.shape[0], rows.q.shape[2], rows.k.shape[2]
-        if len(numbers) > 1:
+        if several:
             step = torch.arange(p.block, device=numbers.device)
-            i = torch.arange(len(numbers), device=numbers.device).unsqueeze(1) * p.block + step  # counted in rows
+            i = torch.arange(numbers.shape[0], device=numbers.device).unsqueeze(1) * p.block + step  # counted in rows
             j = (numbers.unsqueeze(-1) * p.block + step).flatten(1)
         else:
             j = torch.arange(S, device=numbers.device).unsqueeze(0)
             i = j[:, S - T :]
         far = i[0].unsqueeze(1) - j[0]  # (b, columns); blocks differ in their random ones alone
         local = (far >= 0) & (far <= p.window) if self.causal else far.abs() <= p.window
-        if p.random_blocks and len(numbers) > 1:
+        if p.random_blocks and several:
             local[:, -p.random_blocks * p.block :] = True
         usable = (j >= 0) & (j < S)
         if rows.real is not None:
@@ -155,7 +157,8 @@ class LocalAttention(Heads):
         k, v = torch.cat([state[0], k], 2), torch.cat([state[1], v], 2)
         at = torch.cat([at[:, :1] + torch.arange(-w, 0, device=at.device), at], 1)
         real = at >= 0 if real is None else (at >= 0) & F.pad(real, (w, 0), value=True)
-        return _Rows(F.pad(q, (0, 0, w, 0)) if q.shape[2] > self.pattern.block else q, k, v, at, real)
+        several = torch.compiler.is_exporting() or q.shape[2] > self.pattern.block
+        return _Rows(F.pad(q, (0, 0, w, 0)) if several else q, k, v, at, real)
 
     def _global_keys(self, state: State | None, k: Tensor, v: Tensor, at: Tensor, count: Tensor) -> State:
         """Keys and values of the global steps so far, (B, heads, G, d) each."""
@@ -188,7 +191,12 @@ class _Rows(NamedTuple):
 def _cut(t: Tensor, n: int, b: int) -> Tensor:
     """(B, heads, T, d) -> (B, n, b, heads, d), filled up with zeros."""
     t = t.transpose(1, 2)
-    return F.pad(t, (0, 0, 0, 0, 0, n * b - t.shape[1])).unflatten(1, (n, b))
+    return _in_parts(F.pad(t, (0, 0, 0, 0, 0, n * b - t.shape[1])), b)
+
+
+def _in_parts(t: Tensor, size: int) -> Tensor:
+    """(B, n size, ...) -> (B, n, size, ...), where n need not be known."""
+    return t.unfold(1, size, size).movedim(-1, 2)
 
 
 def _each(g: Tensor, n: int) -> Tensor:
