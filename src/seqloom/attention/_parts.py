@@ -120,6 +120,13 @@ def first(t: Tensor, n: int, dim: int) -> Tensor:
     return t.narrow(dim, 0, n)
 
 
+def in_parts(t: Tensor, size: int, dim: int) -> Tensor:
+    """(..., n size, ...) -> (..., n, size, ...). An exported graph takes any n; the rest has a view's free backward."""
+    if torch.compiler.is_exporting():
+        return t.unfold(dim, size, size).movedim(-1, dim + 1)
+    return t.unflatten(dim, (-1, size))
+
+
 def blank(x: Tensor, real: Tensor | None) -> Tensor:
     """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
     if real is None:
@@ -136,7 +143,14 @@ def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
-    """torch's scaled_dot_product_attention, by plain products in forward mode: no fused one has that derivative."""
-    plain = not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+    """torch's scaled_dot_product_attention, by plain products where no fused one has the derivative.
+
+    That is forward mode, and numbers to add under vmap, where torch does not see that they are learned.
+    """
+    plain = not torch.compiler.is_compiling() and (forward_ad._current_level >= 0 or _hidden(settings.get("attn_mask")))
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, **settings)
+
+
+def _hidden(mask: Tensor | None) -> bool:
+    return mask is not None and mask.is_floating_point() and torch._C._are_functorch_transforms_active()

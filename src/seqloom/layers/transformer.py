@@ -87,7 +87,8 @@ class Transformer(nn.Module):
         x = blank(x, real)  # NaN there would come back through a norm as a gradient
         if self.position is not None:
             at = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-            x = self.position(x, at if state is None else at + count.unsqueeze(1))
+            at = at if state is None else at + count.unsqueeze(1)
+            x = self.position(x, at if real is None else at.masked_fill(~real, 0))  # padding needs no row of a table
         ends: list[Tensor] = [count + (x.shape[1] if real is None else real.sum(1))]
         left = () if state is None else state[1:]
         for i in range(len(self.layers)):
