@@ -63,8 +63,7 @@ class Heads(nn.Module):
         check_input(x, self.input_size, self)
         if state is not None and not self.causal:
             raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
-        if state is not None and len(state) != self.state_size:
-            raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
+        check_state(state, self.state_size, x)
         real = real_steps(lengths, x)
         return blank(x, real), real
 
@@ -103,6 +102,18 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
     weight = next(reader.parameters(), None)
     if weight is not None:  # quantized products have none
         fits(x, weight, name)
+
+
+def check_state(state: State | None, size: int, x: Tensor) -> None:
+    """None, or `size` tensors with a row for each row of x."""
+    if isinstance(state, Tensor):
+        raise TypeError(f"state must be the tuple of {size} tensors that the layer gave back, got a Tensor")
+    if state is not None and len(state) != size:
+        raise InputError(f"state must have {size} tensors, got {len(state)}")
+    for s in state or ():
+        if s.shape[:1] != x.shape[:1]:
+            rows = f"state has tensors of shape {tuple(s.shape)}, the input has {x.shape[0]} rows"
+            raise InputError(f"{rows}; take the state of these rows with select(state, rows)")
 
 
 def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | None:

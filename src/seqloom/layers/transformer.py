@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention import ATTENTIONS
-from seqloom.attention._parts import Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Lengths, State, blank, check_input, check_state, real_steps
 from seqloom.attention.dense import Attention
 from seqloom.attention.position import ADDED, POSITIONS, Position
 from seqloom.errors import InputError
@@ -78,8 +78,7 @@ class Transformer(nn.Module):
         `mask` is the self-attention's, see `Attention`.
         """
         check_input(x, self.input_size, self)
-        if state is not None and len(state) != self.state_size:
-            raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
+        check_state(state, self.state_size, x)
         if memory is not None and self.memory_size is None:
             raise InputError("a memory was given to a Transformer without one; make it with memory_size=")
         real = real_steps(lengths, x)
