@@ -108,6 +108,16 @@ def test_many_steps_of_wide_heads_are_right_in_float16(causal):
     assert (layer(x)[0].double() - exact).norm() < 0.01 * exact.norm()
 
 
+@torch.no_grad()
+def test_a_compiled_stream_takes_chunks_that_need_no_filling():
+    layer = LinearAttention(8, 2, causal=True, chunk=4).double()
+    fast, x, state, ys = torch.compile(layer, fullgraph=True, backend="aot_eager"), random(B, 11, 8), None, []
+    for part in x.split([3, 4, 4], 1):
+        y, state = fast(part, state)
+        ys.append(y)
+    torch.testing.assert_close(torch.cat(ys, 1), layer(x)[0])
+
+
 def test_linformer_is_its_formula():
     layer, x = made(LinformerAttention, rank=6, max_length=30), random(B, T, D)
     lengths = torch.tensor([T, 0, 9])

@@ -138,6 +138,13 @@ def in_parts(t: Tensor, size: int, dim: int) -> Tensor:
     return t.unflatten(dim, (-1, size))
 
 
+def filled(t: Tensor, n: int, dim: int) -> Tensor:
+    """With n zeros more at the end of a dimension, counted from the last, below 0."""
+    if torch.compiler.is_compiling():
+        t = t.contiguous()  # n may be 0: torch would keep strides that its graph does not count with
+    return F.pad(t, (0, 0) * (-dim - 1) + (0, n))
+
+
 def blank(x: Tensor, real: Tensor | None) -> Tensor:
     """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
     if real is None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, first, in_parts
+from seqloom.attention._parts import Heads, Lengths, State, blank, filled, first, in_parts
 from seqloom.attention.features import Elu
 from seqloom.job import copied
 
@@ -65,7 +64,7 @@ class LinearAttention(Heads):
         anything = torch.compiler.is_exporting()  # then a length is not known, and must not be compared with chunks
         c = self.chunk if anything else min(self.chunk, T)
         n = (T + c - 1) // c + anything
-        q, k, v = (in_parts(F.pad(t, (0, 0, 0, n * c - T)), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
+        q, k, v = (in_parts(filled(t, n * c - T, -2), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
         start = (None, None) if state is None else state
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
         A = (q @ k.mT).tril()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, first, in_parts, weigh
+from seqloom.attention._parts import Heads, Lengths, State, blank, filled, first, in_parts, weigh
 from seqloom.attention.dense import Attention
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
@@ -192,7 +192,7 @@ class _Rows(NamedTuple):
 def _cut(t: Tensor, n: int, b: int) -> Tensor:
     """(B, heads, T, d) -> (B, n, b, heads, d), filled up with zeros."""
     t = t.transpose(1, 2)
-    return in_parts(F.pad(t, (0, 0, 0, 0, 0, n * b - t.shape[1])), b, 1)
+    return in_parts(filled(t, n * b - t.shape[1], -3), b, 1)
 
 
 def _each(g: Tensor, n: int) -> Tensor:
