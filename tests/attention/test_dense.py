@@ -117,6 +117,13 @@ def test_a_memory_is_read_once_and_then_in_the_state():
     torch.testing.assert_close(torch.cat([first.unsqueeze(1), rest], 1), whole)
 
 
+def test_a_memory_read_under_autocast_serves_after_it():
+    mine, x, memory = Attention(D, 4), torch.randn(B, T, D), torch.randn(B, S, D)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, state = mine(x, memory=memory)
+    torch.testing.assert_close(mine(x, state)[0], mine(x, memory=memory)[0], rtol=0.05, atol=0.05)
+
+
 def test_selected_rows_go_on_as_they_would_have():
     mine, x = attention(D, 4, causal=True, position="rotary"), random(B, T, D)
     rows = torch.tensor([2, 0, 0, 1])
@@ -165,6 +172,22 @@ def test_forward_mode_is_the_transpose_of_the_backward(layer):
     u = torch.randn_like(y)
     (back,) = torch.func.vjp(lambda x: layer(x)[0], x)[1](u)
     torch.testing.assert_close((u * slope).sum(), (back * v).sum())
+
+
+@pytest.mark.parametrize("kind", [Attention, LocalAttention])
+def test_learned_positions_have_gradients_for_each_sample(kind):
+    layer, x = kind(D, 4, position="xl").double(), random(B, T, D).detach()
+    lengths, weights = torch.tensor([T, 3, 0]), dict(layer.named_parameters())
+
+    def loss(weights, x, n):
+        return torch.func.functional_call(layer, weights, (x[None], None, n[None]))[0].square().sum()
+
+    torch.testing.assert_close(
+        torch.vmap(loss, (None, 0, 0))(weights, x, lengths).sum(), layer(x, None, lengths)[0].square().sum()
+    )
+    one = torch.vmap(torch.func.grad(loss), (None, 0, 0))(weights, x, lengths)["position.W.weight"]
+    (exact,) = torch.autograd.grad(layer(x, None, lengths)[0].square().sum(), weights["position.W.weight"])
+    torch.testing.assert_close(one.sum(0), exact)
 
 
 def test_it_exports_with_any_batch_and_length():

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -96,6 +98,24 @@ def test_a_step_costs_the_same_after_a_hundred_thousand_steps():
                 layer.step(torch.randn(1, 16), state)
             work.append(counted.get_total_flops())
         assert work[0] == work[1] > 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_many_steps_of_wide_heads_are_right_in_float16(causal):
+    layer, x = LinearAttention(128, 2, causal=causal).half(), torch.randn(1, 1500, 128, dtype=torch.half)
+    exact = copy.deepcopy(layer).double()(x.double())[0]
+    assert (layer(x)[0].double() - exact).norm() < 0.01 * exact.norm()
+
+
+@torch.no_grad()
+def test_a_compiled_stream_takes_chunks_that_need_no_filling():
+    layer = LinearAttention(8, 2, causal=True, chunk=4).double()
+    fast, x, state, ys = torch.compile(layer, fullgraph=True, backend="aot_eager"), random(B, 11, 8), None, []
+    for part in x.split([3, 4, 4], 1):
+        y, state = fast(part, state)
+        ys.append(y)
+    torch.testing.assert_close(torch.cat(ys, 1), layer(x)[0])
 
 
 def test_linformer_is_its_formula():

@@ -108,6 +108,15 @@ def test_a_step_is_a_chunk_of_one_and_rows_can_be_selected():
     torch.testing.assert_close(y, whole[rows, 8])
 
 
+def test_a_look_at_the_weights_draws_nothing_and_leaves_the_layer_as_it_is():
+    layer, x = LocalAttention(D, 2, pattern=3, position="relative"), torch.randn(B, 9, D)
+    drawn = torch.get_rng_state()
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.weights(x.bfloat16())
+    assert {p.dtype for p in layer.parameters()} == {torch.float32}
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
 def test_what_cannot_be_causal_or_is_no_pattern_is_said():
     with pytest.raises(ValueError, match="random_blocks=0"):
         LocalAttention(8, pattern=Pattern(3, random_blocks=1), causal=True)

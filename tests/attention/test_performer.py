@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from seqloom.attention import Attention, PerformerAttention
 from seqloom.attention.features import Positive, Random, Trigonometric
@@ -84,6 +85,13 @@ def test_large_keys_and_queries_give_finite_outputs():
     layer = PerformerAttention(16, 2)
     y, _ = layer(100 * torch.randn(2, 9, 16))
     assert torch.isfinite(y).all()
+
+
+def test_padding_does_not_set_the_scale_of_large_keys():
+    layer, x = PerformerAttention(16, 2), 30 * torch.randn(1, 6, 16)
+    padded, _ = layer(F.pad(x, (0, 0, 0, 3)), lengths=[6])
+    assert layer(x)[0].abs().max() > 1
+    torch.testing.assert_close(padded[:, :6], layer(x)[0])
 
 
 def test_an_unknown_kind_is_said():

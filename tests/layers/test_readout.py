@@ -42,6 +42,15 @@ def test_no_gradient_reaches_the_padding_and_none_is_nan(name):
     assert gradient[1, :3].any() and not gradient[1, 3:].any() and not gradient[0].any()
 
 
+@pytest.mark.parametrize("name", READOUTS)
+def test_nan_in_the_padding_reaches_nothing(name):
+    readout, y = Readout(name, 4), torch.randn(3, 5, 4)
+    spoiled = y.masked_fill(torch.arange(5).view(1, 5, 1) >= torch.tensor([5, 2, 0]).view(3, 1, 1), torch.nan)
+    assert torch.equal(readout(spoiled.requires_grad_(), [5, 2, 0]), readout(y, [5, 2, 0]))
+    (gradient,) = torch.autograd.grad(readout(spoiled, [5, 2, 0]).square().sum(), spoiled)
+    assert torch.isfinite(gradient).all()
+
+
 def test_an_unknown_readout_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="last, mean, max, max_mean, attention, got 'first'"):
         Readout("first", 4)

@@ -4,7 +4,8 @@ import pickle
 import pytest
 import torch
 
-from seqloom.layers.registry import find, known, make
+from seqloom.errors import InputError
+from seqloom.layers.registry import LAYERS, find, known, make
 from seqloom.testing import check_layer
 
 
@@ -39,6 +40,19 @@ def test_every_layer_gives_shapes_on_the_meta_device(name):
     layer = make(name, 5, 8)
     y, _ = layer.to("meta")(torch.empty(2, 6, 5, device="meta"))
     assert y.is_meta and y.shape == (2, 6, layer.output_size)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("linformer", "tcn")])
+def test_a_state_that_does_not_fit_is_named(name):
+    layer, x = make(name, 8, 8).eval(), torch.randn(3, 4, 8)
+    _, state = layer(x)
+    for wrong in (state[:-1], (*state, state[0])):
+        with pytest.raises(InputError, match=f"state must have {len(state)} tensors, got {len(wrong)}"):
+            layer(x, wrong)
+    with pytest.raises(InputError, match=r"the input has 3 rows; take the state of these rows with select"):
+        layer(x, tuple(s[:1] for s in state))
+    with pytest.raises(TypeError, match=f"the tuple of {len(state)} tensors"):
+        layer(x, state[0])
 
 
 def test_the_layers_that_the_documents_speak_of_are_there():

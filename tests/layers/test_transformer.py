@@ -145,6 +145,13 @@ def test_streaming_past_a_learned_table_is_said():
         layer.step(torch.randn(1, D), state)
 
 
+def test_padding_needs_no_place_in_a_learned_table():
+    layer, x = Transformer(D, causal=True, position=Learned(D, 8)), torch.randn(2, 10, D)
+    _, state = layer(x[:, :6], lengths=[6, 2])
+    y, _ = layer(x[:, 6:], state, [2, 4])
+    torch.testing.assert_close(y[:1, :2], layer(x[:1, :8])[0][:, 6:])
+
+
 @pytest.mark.parametrize("attention", [CAUSAL[name] for name in ("dense", "local", "linear", "performer")])
 @torch.no_grad()
 def test_it_exports_whole_and_as_a_step(attention):

@@ -63,8 +63,7 @@ class Heads(nn.Module):
         check_input(x, self.input_size, self)
         if state is not None and not self.causal:
             raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
-        if state is not None and len(state) != self.state_size:
-            raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
+        check_state(state, self.state_size, x)
         real = real_steps(lengths, x)
         return blank(x, real), real
 
@@ -105,6 +104,18 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
         fits(x, weight, name)
 
 
+def check_state(state: State | None, size: int, x: Tensor) -> None:
+    """None, or `size` tensors with a row for each row of x."""
+    if isinstance(state, Tensor):
+        raise TypeError(f"state must be the tuple of {size} tensors that the layer gave back, got a Tensor")
+    if state is not None and len(state) != size:
+        raise InputError(f"state must have {size} tensors, got {len(state)}")
+    for s in state or ():
+        if s.shape[:1] != x.shape[:1]:
+            rows = f"state has tensors of shape {tuple(s.shape)}, the input has {x.shape[0]} rows"
+            raise InputError(f"{rows}; take the state of these rows with select(state, rows)")
+
+
 def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | None:
     """(B, T): True at the steps inside each row's length, or None where all are."""
     if lengths is None:
@@ -118,6 +129,20 @@ def first(t: Tensor, n: int, dim: int) -> Tensor:
     if torch.compiler.is_exporting():
         return t.index_select(dim, torch.arange(n, device=t.device))
     return t.narrow(dim, 0, n)
+
+
+def in_parts(t: Tensor, size: int, dim: int) -> Tensor:
+    """(..., n size, ...) -> (..., n, size, ...). An exported graph takes any n; the rest has a view's free backward."""
+    if torch.compiler.is_exporting():
+        return t.unfold(dim, size, size).movedim(-1, dim + 1)
+    return t.unflatten(dim, (-1, size))
+
+
+def filled(t: Tensor, n: int, dim: int) -> Tensor:
+    """With n zeros more at the end of a dimension, counted from the last, below 0."""
+    if torch.compiler.is_compiling():
+        t = t.contiguous()  # n may be 0: torch would keep strides that its graph does not count with
+    return F.pad(t, (0, 0) * (-dim - 1) + (0, n))
 
 
 def blank(x: Tensor, real: Tensor | None) -> Tensor:
@@ -136,7 +161,14 @@ def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
-    """torch's scaled_dot_product_attention, by plain products in forward mode: no fused one has that derivative."""
-    plain = not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+    """torch's scaled_dot_product_attention, by plain products where no fused one has the derivative.
+
+    That is forward mode, and numbers to add under vmap, where torch does not see that they are learned.
+    """
+    plain = not torch.compiler.is_compiling() and (forward_ad._current_level >= 0 or _hidden(settings.get("attn_mask")))
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, **settings)
+
+
+def _hidden(mask: Tensor | None) -> bool:
+    return mask is not None and mask.is_floating_point() and torch._C._are_functorch_transforms_active()

@@ -10,10 +10,15 @@ from torch import Tensor, nn
 
 
 class Elu(nn.Module):
-    """phi(x) = elu(x) + 1. Katharopoulos et al. 2020, arXiv 2006.16236."""
+    """phi(x) = elu(x) + 1. Katharopoulos et al. 2020, arXiv 2006.16236.
+
+    A query's features are divided by their sum, which cancels: sums over a thousand steps would be
+    more than float16 can hold.
+    """
 
     def query(self, q: Tensor) -> Tensor:
-        return F.elu(q) + 1
+        q = F.elu(q) + 1
+        return q / q.sum(-1, keepdim=True).detach().clamp(min=torch.finfo(q.dtype).tiny)
 
     def key(self, k: Tensor, causal: bool) -> Tensor:
         return F.elu(k) + 1

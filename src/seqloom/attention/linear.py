@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, first
+from seqloom.attention._parts import Heads, Lengths, State, blank, filled, first, in_parts
 from seqloom.attention.features import Elu
 from seqloom.job import copied
 
@@ -55,6 +54,8 @@ class LinearAttention(Heads):
 
     def _parts(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (self.split(product(x)) for product in (self.q, self.k, self.v))
+        if real is not None and not self.causal:  # features may be scaled by the largest key: a real one
+            k = torch.where(real[:, None, :, None], k, k[:, :, :1])
         q, k = self.phi.query(q), self.phi.key(k, self.causal)
         return q, (k if real is None else k * real[:, None, :, None]), v
 
@@ -63,7 +64,7 @@ class LinearAttention(Heads):
         anything = torch.compiler.is_exporting()  # then a length is not known, and must not be compared with chunks
         c = self.chunk if anything else min(self.chunk, T)
         n = (T + c - 1) // c + anything
-        q, k, v = (F.pad(t, (0, 0, 0, n * c - T)).unfold(2, c, c).mT for t in (q, k, v))  # (B, heads, n, c, .)
+        q, k, v = (in_parts(filled(t, n * c - T, -2), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
         start = (None, None) if state is None else state
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
         A = (q @ k.mT).tril()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, first, weigh
+from seqloom.attention._parts import Heads, Lengths, State, blank, filled, first, in_parts, weigh
 from seqloom.attention.dense import Attention
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
@@ -65,8 +65,9 @@ class LocalAttention(Heads):
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
-        dense = Attention(self.input_size, self.heads, kv_heads=self.kv_heads, position=self.position).to(x)
-        dense.q, dense.k, dense.v = self.q, self.k, self.v
+        with torch.device("meta"):  # weights that nobody uses must not be drawn from the seed
+            dense = Attention(self.input_size, self.heads, kv_heads=self.kv_heads)
+        dense.q, dense.k, dense.v, dense.position = self.q, self.k, self.v, self.position
         return dense.weights(x, lengths=lengths, mask=self.pattern.mask(x.shape[1], self.causal).to(x.device))
 
     def _blocks(self, rows: _Rows, k_g: Tensor, v_g: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ class LocalAttention(Heads):
         q = _cut(rows.q, n, b if several else T)  # (B, n, b, heads, d)
         k, v = (_cut(t, n, b if several else S) for t in (rows.k, rows.v))
         there = numbers.clamp(0, n - 1).flatten()
-        k, v = (_in_parts(t.index_select(1, there), numbers.shape[1]).flatten(0, 1).flatten(1, 2) for t in (k, v))
+        k, v = (in_parts(t.index_select(1, there), numbers.shape[1], 1).flatten(0, 1).flatten(1, 2) for t in (k, v))
         if self.pattern.global_steps:
             k, v = torch.cat([k, _each(k_g, n)], 1), torch.cat([v, _each(v_g, n)], 1)  # (B n, columns, heads, d)
         i, j, allowed = self._pairs(rows, numbers, several)
@@ -191,12 +192,7 @@ class _Rows(NamedTuple):
 def _cut(t: Tensor, n: int, b: int) -> Tensor:
     """(B, heads, T, d) -> (B, n, b, heads, d), filled up with zeros."""
     t = t.transpose(1, 2)
-    return _in_parts(F.pad(t, (0, 0, 0, 0, 0, n * b - t.shape[1])), b)
-
-
-def _in_parts(t: Tensor, size: int) -> Tensor:
-    """(B, n size, ...) -> (B, n, size, ...), where n need not be known."""
-    return t.unfold(1, size, size).movedim(-1, 2)
+    return in_parts(filled(t, n * b - t.shape[1], -3), b, 1)
 
 
 def _each(g: Tensor, n: int) -> Tensor:

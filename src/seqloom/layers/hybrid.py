@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.attention._parts import check_state
 from seqloom.attention.dense import Attention
 from seqloom.cell import State
 from seqloom.job import without_padding
@@ -50,6 +51,7 @@ class Hybrid(Layer):
             _Mix(hidden_size, cell, heads, kernel, dropout, causal) for _ in range(_checked(layers))
         )
         self.norm = nn.LayerNorm(hidden_size)
+        self.state_size = layers * (1 + ATTENTION + _states(self.blocks[0].rnn))
 
     def shares(self) -> Tensor:
         """(layers, 3): of convolution, attention and recurrence in each block."""
@@ -57,7 +59,8 @@ class Hybrid(Layer):
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
         h, after = self.project(x), []
-        size = 0 if state is None else len(state) // len(self.blocks)
+        check_state(state, self.state_size, x)
+        size = self.state_size // len(self.blocks)
         for i, block in enumerate(self.blocks):
             h, part = block(h, None if state is None else state[i * size : (i + 1) * size], lengths)
             after += part
@@ -112,8 +115,10 @@ class ConvRNN(Layer):
         self.rnn = _recurrent(cell, hidden_size, hidden_size, layers, dropout, bidirectional)
         self.dropout = nn.Dropout(dropout)
         self.output_size = self.rnn.output_size
+        self.state_size = 1 + _states(self.rnn)
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
+        check_state(state, self.state_size, x)
         past, before = _apart(state, 1)
         c, past = _conv(self.conv, x, past, lengths, self.causal)
         y, now = self.rnn(self.dropout(torch.relu(c)), before, lengths)
@@ -146,8 +151,10 @@ class RNNAttend(Layer):
         self.rnn = _recurrent(cell, input_size, _each_way(hidden_size, causal), layers, dropout, not causal)
         self.attention = Attention(hidden_size, heads, causal=causal)
         self.norm, self.dropout = nn.LayerNorm(hidden_size), nn.Dropout(dropout)
+        self.state_size = ATTENTION + _states(self.rnn)
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
+        check_state(state, self.state_size, x)
         seen, before = _apart(state, ATTENTION)
         h, now = self.rnn(x, before, lengths)
         attention, seen = self.attention(h, seen, lengths)
@@ -158,6 +165,11 @@ class RNNAttend(Layer):
 def _recurrent(cell: str, width: int, hidden: int, layers: int, dropout: float, bidirectional: bool) -> Recurrent:
     between = dropout if layers > 1 else 0.0
     return Recurrent(cell, width, hidden, layers, True, True, between, bidirectional)
+
+
+def _states(rnn: Any) -> int:
+    """The tensors of its state."""
+    return len(rnn.cell_at(0).initial_state(torch.zeros(1, rnn.input_size)))
 
 
 def _each_way(hidden: int, causal: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Lengths, State, check_input
+from seqloom.attention._parts import Lengths, State, check_input, check_state
 from seqloom.cell import find
 from seqloom.checks import read_lengths
 from seqloom.layers.recurrent import Recurrent
@@ -56,7 +56,6 @@ class Segmented(nn.Module):
 
     def pieces(self, x: Tensor, lengths: Lengths, done: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """x cut where segments end, with the lengths inside each piece; `done` steps of one are behind."""
-        check_input(x, self.input_size, self)
         lengths = None if lengths is None else read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         start = 0
         while start < x.shape[1]:
@@ -101,6 +100,8 @@ class TransformerXL(Segmented):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), state: see `Transformer`; at most memory + segment steps of it."""
+        check_input(x, self.input_size, self)
+        check_state(state, self.state_size, x)
         outputs = []
         for piece, inside in self.pieces(x, lengths, 0 if state is None else _held(state)):
             if state is not None and _held(state) % self.segment == 0:
@@ -147,6 +148,8 @@ class MemoryTransformer(Segmented):
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), state: the cell's, (B, 1, ...) each, then the Transformer's."""
+        check_input(x, self.input_size, self)
+        check_state(state, self.state_size, x)
         r, inner = None, None
         if state is not None:
             r, inner = state[: self.cell_state], state[self.cell_state :]

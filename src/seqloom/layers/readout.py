@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.checks import read_lengths
+from seqloom.job import without_padding
 
 READOUTS = ("last", "mean", "max", "max_mean", "attention")
 
@@ -38,6 +39,7 @@ class Readout(nn.Module):
             real = torch.full((y.shape[0],), y.shape[1], device=y.device)
         else:
             real = read_lengths(lengths, y.shape[0], y.shape[1], y.device)
+            y = without_padding(y, real)  # NaN there, times a weight of 0, would be NaN
         return getattr(self, f"_{self.name}")(y, real) * (real > 0).unsqueeze(1)
 
     def _last(self, y: Tensor, lengths: Tensor) -> Tensor:
@@ -48,7 +50,7 @@ class Readout(nn.Module):
         return torch.cat([forwards, backwards], -1)
 
     def _mean(self, y: Tensor, lengths: Tensor) -> Tensor:
-        return y.masked_fill(~_real(y, lengths), 0).sum(1) / lengths.clamp(min=1).unsqueeze(1)
+        return y.sum(1) / lengths.clamp(min=1).unsqueeze(1)
 
     def _max(self, y: Tensor, lengths: Tensor) -> Tensor:
         return y.masked_fill(~_real(y, lengths), torch.finfo(y.dtype).min).amax(1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention import ATTENTIONS
-from seqloom.attention._parts import Lengths, State, blank, check_input, real_steps
+from seqloom.attention._parts import Lengths, State, blank, check_input, check_state, real_steps
 from seqloom.attention.dense import Attention
 from seqloom.attention.position import ADDED, POSITIONS, Position
 from seqloom.errors import InputError
@@ -78,8 +78,7 @@ class Transformer(nn.Module):
         `mask` is the self-attention's, see `Attention`.
         """
         check_input(x, self.input_size, self)
-        if state is not None and len(state) != self.state_size:
-            raise InputError(f"state must have {self.state_size} tensors, got {len(state)}")
+        check_state(state, self.state_size, x)
         if memory is not None and self.memory_size is None:
             raise InputError("a memory was given to a Transformer without one; make it with memory_size=")
         real = real_steps(lengths, x)
@@ -87,7 +86,8 @@ class Transformer(nn.Module):
         x = blank(x, real)  # NaN there would come back through a norm as a gradient
         if self.position is not None:
             at = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-            x = self.position(x, at if state is None else at + count.unsqueeze(1))
+            at = at if state is None else at + count.unsqueeze(1)
+            x = self.position(x, at if real is None else at.masked_fill(~real, 0))  # padding needs no row of a table
         ends: list[Tensor] = [count + (x.shape[1] if real is None else real.sum(1))]
         left = () if state is None else state[1:]
         for i in range(len(self.layers)):
