@@ -118,6 +118,19 @@ def test_a_compiled_stream_takes_chunks_that_need_no_filling():
     torch.testing.assert_close(torch.cat(ys, 1), layer(x)[0])
 
 
+@pytest.mark.parametrize("kind", [LinearAttention, PerformerAttention])
+@torch.no_grad()
+def test_a_stream_in_bfloat16_does_not_stop_summing(kind):
+    layer, x = kind(16, 2, causal=True).bfloat16(), torch.randn(2, 800, 16, dtype=torch.bfloat16)
+    exact, state = copy.deepcopy(layer).double()(x.double())[0][:, -100:], None
+    steps = []
+    for t in range(800):
+        y, state = layer.step(x[:, t], state)
+        steps.append(y)
+    off = torch.stack(steps[-100:], 1).double() - exact
+    assert off.norm() < 0.03 * exact.norm()
+
+
 def test_linformer_is_its_formula():
     layer, x = made(LinformerAttention, rank=6, max_length=30), random(B, T, D)
     lengths = torch.tensor([T, 0, 9])

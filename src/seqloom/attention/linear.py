@@ -67,14 +67,18 @@ class LinearAttention(Heads):
         q, k, v = (in_parts(filled(t, n * c - T, -2), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
         start = (None, None) if state is None else state
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
-        A = (q @ k.mT).tril()
-        y = _over(A @ v + q @ S[:, :, :-1], A.sum(-1, keepdim=True) + q @ z[:, :, :-1].unsqueeze(-1))
+        A, S_before, z_before = (q @ k.mT).tril(), S[:, :, :-1].to(q.dtype), z[:, :, :-1].to(q.dtype)
+        y = _over(A @ v + q @ S_before, A.sum(-1, keepdim=True) + q @ z_before.unsqueeze(-1))
         return first(y.flatten(2, 3), T, 2), (copied(S[:, :, -1]), copied(z[:, :, -1]))
 
 
 def _running(s: Tensor, start: Tensor | None) -> Tensor:
-    """(B, heads, n, ...) -> (B, heads, n + 1, ...): the sum before each chunk, and after the last."""
-    start = torch.zeros_like(s[:, :, 0]) if start is None else start
+    """(B, heads, n, ...) -> (B, heads, n + 1, ...): the sum before each chunk, and after the last.
+
+    In float32 at least: a sum in bfloat16 stands still after some hundred steps.
+    """
+    s = s.to(torch.promote_types(s.dtype, torch.float32))
+    start = torch.zeros_like(s[:, :, 0]) if start is None else start.to(s.dtype)
     return torch.cat([start.unsqueeze(2), s], 2).cumsum(2)
 
 
