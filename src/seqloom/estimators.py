@@ -21,7 +21,7 @@ from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
-from seqloom.lab.fit import sorted_out
+from seqloom.lab.fit import check_effects, own_random, sorted_out
 from seqloom.lab.sequences import sequences
 from seqloom.predict import encoded, parts
 from seqloom.task import Classes, Kind, Tags
@@ -81,7 +81,8 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
         training, reading = sorted_out(own | {"seed": seed} | dict(self.settings or {}))
         task = MemoryTask(self._kind, rows, y, self._sides(len(rows), strata, seed), reading)
-        with tempfile.TemporaryDirectory() as folder:
+        check_effects(task, training)
+        with tempfile.TemporaryDirectory() as folder, own_random():
             run = train(task, training, Path(folder) / "run")
             self.task_, self.model_ = run.task, run.model()
 
