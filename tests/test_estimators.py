@@ -214,6 +214,6 @@ def test_fits_in_threads_are_what_they_are_alone_and_leave_torchs_generator_as_i
 def test_smoothed_labels_and_a_crf_are_not_taken_together():
     X, y = [["a", "b"]] * 4, [["X", "Y"]] * 4
     both = {"crf": True, "label_smoothing": 0.1}
-    with pytest.raises(ValueError, match=r"label_smoothing=0.1 does nothing with crf=True, .*; leave one of them out"):
+    with pytest.raises(ValueError, match=r"label_smoothing=0\.1 does nothing with crf=True, .*; leave one of them out"):
         SequenceTagger(**QUICK, settings=both).fit(X, y)
     SequenceClassifier(**QUICK, settings={"label_smoothing": 0.1}).fit(X, [0, 1] * 2)

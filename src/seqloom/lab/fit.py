@@ -72,8 +72,8 @@ def check_effects(task: Task, settings: Train) -> None:
     """Raise where a setting would do nothing; runs of before that have it are still loaded."""
     if task.kind == "tag" and settings.crf and settings.label_smoothing:
         raise ValueError(
-            f"label_smoothing={settings.label_smoothing} does nothing with crf=True, which scores whole chains of tags; "
-            "leave one of them out"
+            f"label_smoothing={settings.label_smoothing} does nothing with crf=True, "
+            "which scores whole chains of tags; leave one of them out"
         )
 
 
