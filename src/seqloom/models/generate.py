@@ -100,9 +100,11 @@ class Generate(nn.Module):
     def _with(self, e: Tensor, c: Tensor | None) -> Tensor:
         """[e_t, c] at every step; e is (B, T, E), or (B, E) for one step."""
         given = 0 if c is None else c.shape[-1]
-        if given != self.condition or (c is not None and c.shape != (len(e), given)):
+        if given != self.condition or (c is not None and c.shape != (e.shape[0], given)):
             shape = None if c is None else tuple(c.shape)
-            raise InputError(f"condition must be {(len(e), self.condition) if self.condition else None}, got {shape}")
+            raise InputError(
+                f"condition must be {(e.shape[0], self.condition) if self.condition else None}, got {shape}"
+            )
         if c is None:
             return e
         c = c.to(e.dtype)

@@ -12,7 +12,7 @@ from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.models.characters import Characters
 from seqloom.models.crf import CRF
-from seqloom.models.embed import check_fits, check_ids
+from seqloom.models.embed import check_fits, check_ids, looked_at
 
 
 class Tag(nn.Module):
@@ -67,7 +67,7 @@ class Tag(nn.Module):
         """-log p of the right tags y (B, T), a step: what lies past a length does not matter."""
         lengths = _lengths(lengths, y)
         real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
-        if not y.numel() or (lengths.device.type == "cpu" and not bool(real.any())):
+        if not y.numel() or (looked_at(lengths) and not bool(real.any())):
             raise InputError(f"a loss needs at least one real step, got y of shape {tuple(y.shape)} and no length > 0")
         y = torch.where(real, y, torch.zeros_like(y))
         check_ids(y, self.tags, "tags y")
