@@ -178,6 +178,11 @@ def test_targets_with_something_missing_are_refused():
             SequenceTagger(**QUICK).fit([["a", "b"]], [["X", missing]])
     with pytest.raises(ValueError, match="requires y to be passed"):
         SequenceTagger(**QUICK).fit([["a", "b"]], None)
+    for missing in (None, np.nan):
+        with pytest.raises(ValueError, match=f"y holds {missing}, which is no class; leave out what is missing"):
+            SequenceTagger(**QUICK).fit([["a", "b"]], [[1, missing]])
+    with pytest.raises(ValueError, match=r"y\[1\] is None; give a list of tags for every sequence"):
+        SequenceTagger(**QUICK).fit([["a"], ["b"]], [["X"], None])
 
 
 def test_words_in_series_and_arrays_are_words():

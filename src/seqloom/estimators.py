@@ -186,7 +186,7 @@ class SequenceTagger(_Sequences):
         if y is None:
             raise ValueError("SequenceTagger requires y to be passed, but the target y is None")
         check_consistent_length(rows, y)
-        y = [list(tags) for tags in y]
+        y = [_tags_of(tags, number) for number, tags in enumerate(y)]
         for number, (row, tags) in enumerate(zip(rows, y, strict=True)):
             if len(row) != len(tags):
                 raise ValueError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
@@ -208,6 +208,12 @@ class SequenceTagger(_Sequences):
         return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(found)))
 
 
+def _tags_of(tags: Any, number: int) -> list[Any]:
+    if not isinstance(tags, Iterable):
+        raise ValueError(f"y[{number}] is {tags!r}; give a list of tags for every sequence, one for each step")
+    return list(tags)
+
+
 def _names_or_numbers(y: Iterable[Any]) -> None:
     """Classes are all texts, or none is: what is missing among them is no class."""
     values = list(y)
@@ -215,3 +221,6 @@ def _names_or_numbers(y: Iterable[Any]) -> None:
     if any(texts) and not all(texts):
         wrong = values[texts.index(False)]
         raise ValueError(f"y holds texts and {wrong!r}; leave out what is missing, and give classes of one type")
+    missing = [v for v in values if v is None or (isinstance(v, (float, np.floating)) and np.isnan(v))]
+    if missing:
+        raise ValueError(f"y holds {missing[0]!r}, which is no class; leave out what is missing")

@@ -80,6 +80,7 @@ class Generate(nn.Module):
         The state is carried on: with a recurrent layer each token costs the same. `lengths` are
         those of the starts.
         """
+        self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
         generator = sampling.generator(start.device)
         return follow(_Steps(self), prompt, prompt.last, stop, max_length, lambda p: sampling.draw(p, generator))
@@ -94,8 +95,13 @@ class Generate(nn.Module):
         condition: Tensor | None = None,
     ) -> Found:
         """The likeliest continuations of `start` (B, P)."""
+        self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
         return beam_search(_Steps(self), prompt, prompt.last, stop, beam)
+
+    def _check_stop(self, stop: int | None) -> None:
+        if stop is not None and not 0 <= stop < self.embed.vocabulary:
+            raise InputError(f"stop must be an id below the vocabulary of {self.embed.vocabulary}, got {stop}")
 
     def _with(self, e: Tensor, c: Tensor | None) -> Tensor:
         """[e_t, c] at every step; e is (B, T, E), or (B, E) for one step."""

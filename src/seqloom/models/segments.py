@@ -57,10 +57,10 @@ class SegmentForecast(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """The past (B, T, channels), T and lengths (B,) multiples of w -> (B, horizon, channels[, quantiles])."""
-        B, T, C = x.shape
         w, M = self.segment, len(self.positions)
-        if (C, T % w) != (self.channels, 0) or not T:
+        if x.dim() != 3 or (x.shape[2], x.shape[1] % w) != (self.channels, 0) or not x.shape[1]:
             raise InputError(f"x must be (B, T, {self.channels}) with T a multiple of {w}, got {tuple(x.shape)}")
+        B, T, C = x.shape
         if lengths is not None:
             lengths = read_lengths(lengths, B, T, x.device)
             if looked_at(lengths) and bool((lengths % w).any()):

@@ -65,6 +65,8 @@ class Tag(nn.Module):
         letters: Tensor | None = None,
     ) -> Tensor:
         """-log p of the right tags y (B, T), a step: what lies past a length does not matter."""
+        if y.shape != x.shape[:2]:
+            raise InputError(f"y must hold a tag for each step, {tuple(x.shape[:2])}; got {tuple(y.shape)}")
         lengths = _lengths(lengths, y)
         real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
         if not y.numel() or (looked_at(lengths) and not bool(real.any())):
@@ -74,7 +76,7 @@ class Tag(nn.Module):
         scores = self(x, lengths, letters)
         if self.crf is not None:
             return -self.crf.log_likelihood(scores, y, lengths).sum() / real.sum()
-        each = F.cross_entropy(scores.transpose(1, 2), y, reduction="none")  # (B, T)
+        each = F.cross_entropy(scores.transpose(1, 2), y.long(), reduction="none")  # (B, T)
         return (each * real).sum() / real.sum()
 
     @torch.no_grad()

@@ -48,6 +48,8 @@ class Transcribe(nn.Module):
         y_lengths: Tensor | Sequence[int] | None = None,
     ) -> Tensor:
         """Of targets y (B, S), the first y_lengths (B,) of each row: CTC's loss a symbol, mean over the batch."""
+        if y.dim() != 2:
+            raise InputError(f"targets y must be (B, S), got {tuple(y.shape)}")
         B, S = y.shape
         given = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
         y_lengths = read_lengths(given, B, S, given.device, "y_lengths")
@@ -74,6 +76,8 @@ class Transcribe(nn.Module):
         return [best[0][0] for best in prefix_beam(log_p, steps, beam)]
 
     def _stacked(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor]:
+        if x.dim() != 3:
+            raise InputError(f"frames must be (B, T, D), got {tuple(x.shape)}")
         B, T, D = x.shape
         if lengths is None:
             lengths = torch.full((B,), T, device=x.device)
