@@ -1,10 +1,12 @@
 """The estimators keep scikit-learn's rules, and take sequences of every kind."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -176,6 +178,11 @@ def test_targets_with_something_missing_are_refused():
             SequenceTagger(**QUICK).fit([["a", "b"]], [["X", missing]])
     with pytest.raises(ValueError, match="requires y to be passed"):
         SequenceTagger(**QUICK).fit([["a", "b"]], None)
+    for missing in (None, np.nan):
+        with pytest.raises(ValueError, match=f"y holds {missing}, which is no class; leave out what is missing"):
+            SequenceTagger(**QUICK).fit([["a", "b"]], [[1, missing]])
+    with pytest.raises(ValueError, match=r"y\[1\] is None; give a list of tags for every sequence"):
+        SequenceTagger(**QUICK).fit([["a"], ["b"]], [["X"], None])
 
 
 def test_words_in_series_and_arrays_are_words():
@@ -193,3 +200,25 @@ def test_a_class_too_rare_to_be_held_out_is_still_known():
     model = SequenceClassifier(**QUICK).fit(X, y)
     assert model.classes_.tolist() == ["high", "low", "rare"]
     assert model.predict_proba(X).shape == (30, 3)
+
+
+def test_fits_in_threads_are_what_they_are_alone_and_leave_torchs_generator_as_it_was():
+    X, y = series(30)
+
+    def fitted(seed):
+        return SequenceClassifier(hidden=4, epochs=3, random_state=seed).fit(X, y).predict_proba(X)
+
+    before = torch.get_rng_state()
+    alone = [fitted(seed) for seed in range(4)]
+    assert torch.equal(torch.get_rng_state(), before)
+    with ThreadPoolExecutor(4) as pool:
+        for seed, found in enumerate(pool.map(fitted, range(4))):
+            assert np.array_equal(found, alone[seed])
+
+
+def test_smoothed_labels_and_a_crf_are_not_taken_together():
+    X, y = [["a", "b"]] * 4, [["X", "Y"]] * 4
+    both = {"crf": True, "label_smoothing": 0.1}
+    with pytest.raises(ValueError, match=r"label_smoothing=0\.1 does nothing with crf=True, .*; leave one of them out"):
+        SequenceTagger(**QUICK, settings=both).fit(X, y)
+    SequenceClassifier(**QUICK, settings={"label_smoothing": 0.1}).fit(X, [0, 1] * 2)

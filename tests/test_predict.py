@@ -23,6 +23,8 @@ from seqloom.run import Run
 from seqloom.task import END, PAD, START, UNKNOWN, Notes
 from seqloom.tasks.memory import MemoryTask
 from seqloom.tasks.new_rows import CHUNK, given_rows
+from seqloom.train import train
+from seqloom.train_settings import Train
 
 SMALL = {"hidden": 8, "embedding": 8, "epochs": 2, "batch": 8}
 
@@ -52,6 +54,25 @@ def words(work):
     file = work / "words.csv"
     file.write_text("\n".join(["word,label", *lines]) + "\n")
     return fit(file, "gru", runs=work / "runs", name="words", lr=0.03, **SMALL)
+
+
+def test_neither_a_fit_nor_a_prediction_moves_torchs_generator(words, tmp_path):
+    before = torch.get_rng_state()
+    words.predict(["aei"])
+    assert torch.equal(torch.get_rng_state(), before)
+    fit(words.folder.parents[1] / "words.csv", "gru", runs=tmp_path, name="again", **SMALL | {"epochs": 1})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_new_training_with_smoothed_labels_and_a_crf_is_refused_and_an_old_one_loaded(tmp_path):
+    X, y = [["a", "b"]] * 4, [[0, 1]] * 4
+    task = MemoryTask("tag", X, y, {"train": np.arange(4), "valid": np.arange(4)})
+    both = {"crf": True, "label_smoothing": 0.1, **SMALL}
+    with pytest.raises(ValueError, match=r"label_smoothing=0\.1 does nothing with crf=True"):
+        fit(task, runs=tmp_path, name="both", **both)
+    assert not (tmp_path / "both").exists()
+    train(task, Train(**both), tmp_path / "old")
+    assert Run.load(tmp_path / "old").predict(X[:1])
 
 
 def test_results_come_in_the_order_of_the_rows_whatever_their_lengths(words):

@@ -21,7 +21,7 @@ from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
-from seqloom.lab.fit import sorted_out
+from seqloom.lab.fit import check_effects, own_random, sorted_out
 from seqloom.lab.sequences import sequences
 from seqloom.predict import encoded, parts
 from seqloom.task import Classes, Kind, Tags
@@ -81,7 +81,8 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
         training, reading = sorted_out(own | {"seed": seed} | dict(self.settings or {}))
         task = MemoryTask(self._kind, rows, y, self._sides(len(rows), strata, seed), reading)
-        with tempfile.TemporaryDirectory() as folder:
+        check_effects(task, training)
+        with tempfile.TemporaryDirectory() as folder, own_random():
             run = train(task, training, Path(folder) / "run")
             self.task_, self.model_ = run.task, run.model()
 
@@ -185,7 +186,7 @@ class SequenceTagger(_Sequences):
         if y is None:
             raise ValueError("SequenceTagger requires y to be passed, but the target y is None")
         check_consistent_length(rows, y)
-        y = [list(tags) for tags in y]
+        y = [_tags_of(tags, number) for number, tags in enumerate(y)]
         for number, (row, tags) in enumerate(zip(rows, y, strict=True)):
             if len(row) != len(tags):
                 raise ValueError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
@@ -207,6 +208,12 @@ class SequenceTagger(_Sequences):
         return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(found)))
 
 
+def _tags_of(tags: Any, number: int) -> list[Any]:
+    if not isinstance(tags, Iterable):
+        raise ValueError(f"y[{number}] is {tags!r}; give a list of tags for every sequence, one for each step")
+    return list(tags)
+
+
 def _names_or_numbers(y: Iterable[Any]) -> None:
     """Classes are all texts, or none is: what is missing among them is no class."""
     values = list(y)
@@ -214,3 +221,6 @@ def _names_or_numbers(y: Iterable[Any]) -> None:
     if any(texts) and not all(texts):
         wrong = values[texts.index(False)]
         raise ValueError(f"y holds texts and {wrong!r}; leave out what is missing, and give classes of one type")
+    missing = [v for v in values if v is None or (isinstance(v, (float, np.floating)) and np.isnan(v))]
+    if missing:
+        raise ValueError(f"y holds {missing[0]!r}, which is no class; leave out what is missing")

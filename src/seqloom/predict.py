@@ -42,7 +42,9 @@ def predict(
     """
     check_predicts(run)
     pieces = given_rows(run.task, given)
-    return over_pieces(run.model(which, device), run.task, pieces, probabilities, keep, notes, place_of(given))
+    with torch.random.fork_rng(devices=[]):  # a model is made with fresh weights, before it gets its own
+        model = run.model(which, device)
+    return over_pieces(model, run.task, pieces, probabilities, keep, notes, place_of(given))
 
 
 def place_of(given: Any) -> str:

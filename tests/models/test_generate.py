@@ -186,6 +186,14 @@ def test_the_distribution_that_is_drawn_from_is_exact(sampling, expected):
     torch.testing.assert_close(sampling.probabilities(logits[order].expand(2, 4))[1], expected[order])
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+def test_a_temperature_near_0_leaves_the_likeliest_and_a_huge_one_all_that_are_possible(kind):
+    logits = torch.tensor([[-torch.inf, 1.0, 3.0, 2.0]], dtype=kind)
+    assert Sampling(temperature=1e-300).probabilities(logits).tolist() == [[0, 0, 1, 0]]
+    flat = Sampling(temperature=1e300).probabilities(logits).double()
+    torch.testing.assert_close(flat, torch.tensor([[0, 1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64), atol=1e-3, rtol=0)
+
+
 def test_draws_follow_the_distribution():
     logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(40000, 3)
     drawn = Sampling().draw(logits, torch.Generator().manual_seed(0)).bincount(minlength=3) / 40000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from seqloom.task import Task
 from seqloom.tasks.reading import Reading
 from seqloom.train import train
 from seqloom.train_settings import Train
+
+_ALONE = threading.RLock()
 
 
 def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | str = RUNS, **settings: Any) -> Run:
@@ -41,17 +45,36 @@ def trained(task: Task, settings: Train, folder: Path, source: Any) -> Run:
     """A new run. Settings that turn out wrong before the first step leave no folder behind."""
     there = folder.exists()
     try:
-        return train(task, settings, folder, source=source)
+        with own_random():
+            return train(task, settings, folder, source=source)
     except ValueError:
         if not there and not any((folder / which).exists() for which in WHICH):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
+@contextmanager
+def own_random() -> Iterator[None]:
+    """Afterwards torch's generators are where they were; meanwhile no other thread's training draws from them."""
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with _ALONE, torch.random.fork_rng(devices=cuda):
+        yield
+
+
 def check_builds(task: Task, settings: Train) -> None:
     """Raise what is wrong with the model before anything is on disk."""
+    check_effects(task, settings)
     with torch.random.fork_rng(devices=[]):
         build(task, settings)
+
+
+def check_effects(task: Task, settings: Train) -> None:
+    """Raise where a setting would do nothing; runs of before that have it are still loaded."""
+    if task.kind == "tag" and settings.crf and settings.label_smoothing:
+        raise ValueError(
+            f"label_smoothing={settings.label_smoothing} does nothing with crf=True, "
+            "which scores whole chains of tags; leave one of them out"
+        )
 
 
 def sorted_out(settings: Mapping[str, Any]) -> tuple[Train, dict[str, Any]]:

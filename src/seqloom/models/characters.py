@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from seqloom.errors import InputError
 from seqloom.layers.readout import Readout
 from seqloom.layers.recurrent import Recurrent
 from seqloom.models.embed import Embed
@@ -37,6 +38,8 @@ class Characters(nn.Module):
             self.readout = Readout("max", output_size)
 
     def forward(self, letters: Tensor) -> Tensor:
+        if letters.dim() != 3 or not letters.shape[2]:
+            raise InputError(f"letters must be (B, T, C), C at least 1 and 0 past a word; got {tuple(letters.shape)}")
         B, T, C = letters.shape
         words = letters.reshape(B * T, C)  # every word is a sequence of its own
         lengths = (words != 0).sum(1)

@@ -54,7 +54,7 @@ class Classify(nn.Module):
             raise InputError(f"a loss needs at least one target, got y of shape {tuple(y.shape)}")
         if self.classes is not None:
             check_ids(y, self.classes, "classes y")
-            return F.cross_entropy(self(x, lengths), y)
+            return F.cross_entropy(self(x, lengths), y.long())
         values = self(x, lengths)
         if y.shape != values.shape:
             raise InputError(f"y must have the shape {tuple(values.shape)} of the values, got {tuple(y.shape)}")

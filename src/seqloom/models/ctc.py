@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 
 BLANK = 0
@@ -81,4 +82,4 @@ def _lengths(log_p: Tensor, lengths: Tensor | Sequence[int] | None) -> list[int]
         raise InputError(f"log_p must be (B, T, 1 + symbols), got {tuple(log_p.shape)}")
     if lengths is None:
         return [log_p.shape[1]] * log_p.shape[0]
-    return [int(n) for n in lengths]
+    return list(read_lengths(lengths, log_p.shape[0], log_p.shape[1], torch.device("cpu")).tolist())

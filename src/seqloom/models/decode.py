@@ -75,10 +75,10 @@ class RecurrentDecoder(nn.Module):
         state = None if self.bridge is None else self.bridge(memory.summary, self.layer)
         if self.feed == "output":
             assert self.join is not None
-            return Carried(memory, state, memory.summary.new_zeros(len(memory.summary), self.join.out_features))
+            return Carried(memory, state, memory.summary.new_zeros(memory.summary.shape[0], self.join.out_features))
         if self.feed == "context":
             first = state if isinstance(state, Tensor) or state is None else state[0]
-            zeros = memory.summary.new_zeros(len(memory.summary), self.hidden_size)
+            zeros = memory.summary.new_zeros(memory.summary.shape[0], self.hidden_size)
             return Carried(memory, state, zeros if first is None else first[-1])
         return Carried(memory, state)
 
@@ -112,7 +112,7 @@ class RecurrentDecoder(nn.Module):
 
     def _one(self, e: Tensor, carried: Carried) -> tuple[Tensor, Tensor | None, Carried]:
         """e (N, E) -> o (N, H), weights (B, N / B, S), what follows."""
-        memory, B = carried.memory, len(carried.memory.values)
+        memory, B = carried.memory, carried.memory.values.shape[0]
         if self.feed is None:
             x = self._beside(e.unflatten(0, (B, -1)), memory).flatten(0, 1)
             y, state = self.layer.step(x, carried.layer)

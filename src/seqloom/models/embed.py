@@ -39,13 +39,10 @@ class Embed(nn.Module):
 
 
 def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
-    """Raise where an id is not one of the `size` from `first` on, and say which and where.
-
-    Looked at on the CPU alone: on a GPU the look itself would make the host wait.
-    """
+    """Raise where an id is not one of the `size` from `first` on, and say which and where."""
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
         raise InputError(f"{what} must be whole numbers, got {ids.dtype}; convert them with .long()")
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not looked_at(ids):
         return
     wrong = (ids < first) | (ids >= first + size)
     if bool(wrong.any()):
@@ -54,6 +51,12 @@ def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
             f"{what} must lie between {first} and {first + size - 1} (a vocabulary of {size}), "
             f"got {int(ids[place])} at {place}"
         )
+
+
+def looked_at(x: Tensor) -> bool:
+    """Whether values are checked: not on a GPU, where the look makes the host wait, nor in a graph, which has none."""
+    plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    return x.device.type == "cpu" and plain
 
 
 def check_fits(layer: nn.Module, model: str, *before: nn.Module | None) -> None:

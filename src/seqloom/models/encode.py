@@ -13,7 +13,7 @@ from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.readout import Readout
 from seqloom.layers.recurrent import Recurrent
-from seqloom.models.embed import Embed
+from seqloom.models.embed import Embed, looked_at
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
             raise InputError(f"source must be (B, S) with at least one token for each row, got {tuple(source.shape)}")
         if lengths is not None:
             lengths = read_lengths(lengths, source.shape[0], source.shape[1], source.device)
-            if source.device.type == "cpu" and bool((lengths < 1).any()):  # on a GPU the look makes the host wait
+            if looked_at(lengths) and bool((lengths < 1).any()):
                 row = int(torch.nonzero(lengths < 1)[0])
                 raise InputError(f"source row {row} is empty; leave it out, there is nothing to attend to")
         values, _ = self.layer(self.embed(source), lengths=lengths)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.models.ctc import greedy
+from seqloom.models.embed import looked_at
 from seqloom.task import END, IGNORE, PAD, START, Batch
 
 
@@ -135,8 +136,7 @@ class ForForecast(ForRegress):
 def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
     """(B, T, D) -> (B, T', D) and lengths that are multiples of w: a row begins with its first value, repeated."""
     T = x.shape[1]
-    looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()  # a GPU is not waited for
-    if T % w == 0 and looked_at and bool((lengths == T).all()):
+    if T % w == 0 and looked_at(lengths) and bool((lengths == T).all()):
         return x, None  # as all windows of a series are; without lengths a layer is faster
     more = -lengths % w
     at = torch.arange(-(-T // w) * w, device=x.device) - more.unsqueeze(1)  # (B, T')

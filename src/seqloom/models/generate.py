@@ -80,6 +80,7 @@ class Generate(nn.Module):
         The state is carried on: with a recurrent layer each token costs the same. `lengths` are
         those of the starts.
         """
+        self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
         generator = sampling.generator(start.device)
         return follow(_Steps(self), prompt, prompt.last, stop, max_length, lambda p: sampling.draw(p, generator))
@@ -94,15 +95,22 @@ class Generate(nn.Module):
         condition: Tensor | None = None,
     ) -> Found:
         """The likeliest continuations of `start` (B, P)."""
+        self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
         return beam_search(_Steps(self), prompt, prompt.last, stop, beam)
+
+    def _check_stop(self, stop: int | None) -> None:
+        if stop is not None and not 0 <= stop < self.embed.vocabulary:
+            raise InputError(f"stop must be an id below the vocabulary of {self.embed.vocabulary}, got {stop}")
 
     def _with(self, e: Tensor, c: Tensor | None) -> Tensor:
         """[e_t, c] at every step; e is (B, T, E), or (B, E) for one step."""
         given = 0 if c is None else c.shape[-1]
-        if given != self.condition or (c is not None and c.shape != (len(e), given)):
+        if given != self.condition or (c is not None and c.shape != (e.shape[0], given)):
             shape = None if c is None else tuple(c.shape)
-            raise InputError(f"condition must be {(len(e), self.condition) if self.condition else None}, got {shape}")
+            raise InputError(
+                f"condition must be {(e.shape[0], self.condition) if self.condition else None}, got {shape}"
+            )
         if c is None:
             return e
         c = c.to(e.dtype)

@@ -31,7 +31,7 @@ def loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
 
     `smoothing` spreads that share of each target over the vocabulary (Szegedy et al. 2016, arXiv 1512.00567).
     """
-    flat = target.reshape(-1)
+    flat = target.reshape(-1).long()
     total = F.cross_entropy(logits.flatten(0, -2), flat, reduction="sum", label_smoothing=smoothing)
     return total / (flat != IGNORED).sum().clamp(min=1)
 

@@ -38,7 +38,9 @@ class Sampling:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """(..., V) -> (..., V): what is drawn from."""
-        logits = logits / self.temperature
+        numbers = torch.finfo(logits.dtype)
+        temperature = min(max(self.temperature, numbers.tiny), numbers.max)  # 0 and infinity would make it NaN,
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # and -inf in all places too
         if 0 < self.top_k < logits.shape[-1]:
             best, place = logits.topk(self.top_k)
             logits = torch.full_like(logits, -torch.inf).scatter(-1, place, best)

@@ -34,6 +34,8 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Terms]:
         """(B, T, D) -> the same in its own terms, and these."""
+        if x.dim() != 3 or not x.shape[1]:
+            raise InputError(f"a series must be (B, T, D) with at least one step, got {tuple(x.shape)}")
         B, T, D = x.shape
         lengths = torch.full((B,), T, device=x.device) if lengths is None else lengths
         real = (torch.arange(T, device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1)

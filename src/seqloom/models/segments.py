@@ -11,7 +11,7 @@ from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.layers.select import select
 from seqloom.models.causal import check_causal
-from seqloom.models.embed import check_fits
+from seqloom.models.embed import check_fits, looked_at
 from seqloom.models.scale import Scale, error, middle
 
 
@@ -57,13 +57,13 @@ class SegmentForecast(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """The past (B, T, channels), T and lengths (B,) multiples of w -> (B, horizon, channels[, quantiles])."""
-        B, T, C = x.shape
         w, M = self.segment, len(self.positions)
-        if (C, T % w) != (self.channels, 0) or not T:
+        if x.dim() != 3 or (x.shape[2], x.shape[1] % w) != (self.channels, 0) or not x.shape[1]:
             raise InputError(f"x must be (B, T, {self.channels}) with T a multiple of {w}, got {tuple(x.shape)}")
+        B, T, C = x.shape
         if lengths is not None:
             lengths = read_lengths(lengths, B, T, x.device)
-            if lengths.device.type == "cpu" and bool((lengths % w).any()):
+            if looked_at(lengths) and bool((lengths % w).any()):
                 raise InputError(f"lengths must be multiples of the segment, {w}, got {lengths.tolist()}")
         x, by = self.scale(x, lengths)
         s = x.transpose(1, 2).reshape(B * C, T // w, w)
@@ -73,7 +73,8 @@ class SegmentForecast(nn.Module):
         p = torch.cat([self.positions.repeat(C, 1), self.of_channel.repeat_interleave(M, 0)], 1)  # (C * M, d)
         y, _ = self.layer.step(p.repeat(B, 1), select(self.layer, h, rows))  # type: ignore[operator]  # (B * C * M, H)
         y = self.head(self.dropout(y)).view(B, C, self.horizon, -1).transpose(1, 2)  # (B, horizon, C, quantiles or 1)
-        return by.undo(y if self.quantiles else y.squeeze(-1))
+        # contiguous: of a loss of what is not, a compiled backward expects other strides than it is given
+        return by.undo(y if self.quantiles else y.squeeze(-1)).contiguous()
 
     def loss(self, x: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """Mean squared error of the future y (B, horizon, channels), or the pinball loss of its quantiles."""

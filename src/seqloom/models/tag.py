@@ -12,7 +12,7 @@ from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.models.characters import Characters
 from seqloom.models.crf import CRF
-from seqloom.models.embed import check_fits, check_ids
+from seqloom.models.embed import check_fits, check_ids, looked_at
 
 
 class Tag(nn.Module):
@@ -65,16 +65,18 @@ class Tag(nn.Module):
         letters: Tensor | None = None,
     ) -> Tensor:
         """-log p of the right tags y (B, T), a step: what lies past a length does not matter."""
+        if y.shape != x.shape[:2]:
+            raise InputError(f"y must hold a tag for each step, {tuple(x.shape[:2])}; got {tuple(y.shape)}")
         lengths = _lengths(lengths, y)
         real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
-        if not y.numel() or (lengths.device.type == "cpu" and not bool(real.any())):
+        if not y.numel() or (looked_at(lengths) and not bool(real.any())):
             raise InputError(f"a loss needs at least one real step, got y of shape {tuple(y.shape)} and no length > 0")
         y = torch.where(real, y, torch.zeros_like(y))
         check_ids(y, self.tags, "tags y")
         scores = self(x, lengths, letters)
         if self.crf is not None:
             return -self.crf.log_likelihood(scores, y, lengths).sum() / real.sum()
-        each = F.cross_entropy(scores.transpose(1, 2), y, reduction="none")  # (B, T)
+        each = F.cross_entropy(scores.transpose(1, 2), y.long(), reduction="none")  # (B, T)
         return (each * real).sum() / real.sum()
 
     @torch.no_grad()

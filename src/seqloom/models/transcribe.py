@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqloom.checks import read_lengths
 from seqloom.errors import InputError
 from seqloom.models.ctc import BLANK, greedy, prefix_beam
-from seqloom.models.embed import check_fits, check_ids
+from seqloom.models.embed import check_fits, check_ids, looked_at
 
 
 class Transcribe(nn.Module):
@@ -48,10 +48,12 @@ class Transcribe(nn.Module):
         y_lengths: Tensor | Sequence[int] | None = None,
     ) -> Tensor:
         """Of targets y (B, S), the first y_lengths (B,) of each row: CTC's loss a symbol, mean over the batch."""
+        if y.dim() != 2:
+            raise InputError(f"targets y must be (B, S), got {tuple(y.shape)}")
         B, S = y.shape
         given = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
         y_lengths = read_lengths(given, B, S, given.device, "y_lengths")
-        if not y.numel() or (y_lengths.device.type == "cpu" and not bool(y_lengths.any())):
+        if not y.numel() or (looked_at(y_lengths) and not bool(y_lengths.any())):
             raise InputError(f"a loss needs at least one target symbol, got y of shape {tuple(y.shape)}, all empty")
         y_lengths = y_lengths.to(y.device)
         real = torch.arange(S, device=y.device) < y_lengths.unsqueeze(1)
@@ -74,6 +76,8 @@ class Transcribe(nn.Module):
         return [best[0][0] for best in prefix_beam(log_p, steps, beam)]
 
     def _stacked(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor]:
+        if x.dim() != 3:
+            raise InputError(f"frames must be (B, T, D), got {tuple(x.shape)}")
         B, T, D = x.shape
         if lengths is None:
             lengths = torch.full((B,), T, device=x.device)
@@ -88,7 +92,7 @@ class Transcribe(nn.Module):
 
 def _check_room(y: Tensor, real: Tensor, steps: Tensor) -> None:
     """A path needs a step for each symbol, and a blank between two that are equal."""
-    if y.device.type != "cpu":
+    if not looked_at(y):
         return  # there the loss of such a row is 0
     repeats = (y[:, 1:] == y[:, :-1]) & real[:, 1:]
     needed = real.sum(1) + repeats.sum(1)
