@@ -5,9 +5,11 @@ import torch
 from torch.export import Dim, export
 
 from seqloom.layers import registry
+from seqloom.models.classify import Classify
 from seqloom.models.decode import RecurrentDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
+from seqloom.models.forecast import Forecast
 from seqloom.models.segments import SegmentForecast
 from seqloom.models.tag import Tag
 from seqloom.models.translate import Translate
@@ -52,3 +54,21 @@ def test_a_translation_exports_with_any_number_of_rows_and_any_lengths():
     for rows, source, target in ((5, 9, 3), (2, 4, 7)):
         given = ids(rows, source), ids(rows, target), torch.randint(1, source + 1, (rows,))
         torch.testing.assert_close(program(*given)[0], model(*given)[0])
+
+
+OF_A_ROW = {
+    "class": lambda: Classify(registry.make("gru", 2, 4), 3),
+    "next values": lambda: Forecast(registry.make("tcn", 2, 4), 4),
+    "one value after the other": lambda: Forecast(registry.make("gru", 2, 4), 4, mode="autoregressive"),
+}
+
+
+@pytest.mark.parametrize("make", OF_A_ROW.values(), ids=OF_A_ROW)
+def test_what_a_row_gives_exports_with_any_number_of_rows_and_any_lengths(make):
+    model, B = make().eval(), Dim("B")
+    with torch.no_grad():
+        sizes = ({0: B, 1: Dim("T")}, {0: B})
+        program = export(model, (torch.randn(3, 6, 2), LENGTHS), dynamic_shapes=sizes).module()
+        for rows, steps in ((5, 9), (2, 4)):
+            given = torch.randn(rows, steps, 2), torch.randint(1, steps + 1, (rows,))
+            torch.testing.assert_close(program(*given), model(*given))

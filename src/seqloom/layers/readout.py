@@ -43,7 +43,7 @@ class Readout(nn.Module):
         return getattr(self, f"_{self.name}")(y, real) * (real > 0).unsqueeze(1)
 
     def _last(self, y: Tensor, lengths: Tensor) -> Tensor:
-        last = y[torch.arange(len(y), device=y.device), (lengths - 1).clamp(min=0)]
+        last = y[torch.arange(y.shape[0], device=y.device), (lengths - 1).clamp(min=0)]
         if not self.bidirectional:
             return last
         forwards, backwards = last.chunk(2, -1)[0], y[:, 0].chunk(2, -1)[1]
