@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from seqloom.attention import LinearAttention, LinformerAttention, PerformerAttention
@@ -158,3 +159,17 @@ def test_linformer_of_full_rank_with_unit_mixtures_is_dense_attention():
     q, k, v = (heads(product(x)) for product in (layer.q, layer.k, layer.v))
     exact = layer.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
     same(layer(x)[0], exact, x)
+
+
+def test_features_drawn_anew_under_checkpoints_are_those_of_the_forward_or_an_error():
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    for redraw in (0, 1):
+        layer = PerformerAttention(8, 2, features=16, redraw=redraw).double().train()
+        torch.manual_seed(3)
+        whole = torch.autograd.grad(layer(x.double())[0].square().sum(), x)
+        torch.manual_seed(3)
+        again = torch.autograd.grad(checkpoint(layer, x.double(), use_reentrant=False)[0].square().sum(), x)
+        torch.testing.assert_close(again, whole)
+    layer = PerformerAttention(8, 2, features=16, redraw=2).train()
+    with pytest.raises(ValueError, match="redraw=2 under gradient checkpointing counts calls twice; take 1 or 0"):
+        checkpoint(layer, x, use_reentrant=False)[0].sum().backward()

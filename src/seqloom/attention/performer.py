@@ -8,6 +8,7 @@ from torch import Tensor
 from seqloom.attention._parts import Lengths, State
 from seqloom.attention.features import Positive, Random, Trigonometric
 from seqloom.attention.linear import LinearAttention
+from seqloom.errors import InputError
 
 KINDS: dict[str, type[Random]] = {"positive": Positive, "trigonometric": Trigonometric}
 
@@ -43,6 +44,8 @@ class PerformerAttention(LinearAttention):
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
         if self.redraw and self.training and state is None and not torch.compiler.is_compiling():
+            if self.redraw > 1 and torch._C._current_graph_task_id() != -1:  # a checkpoint computes a forward again
+                raise InputError(f"redraw={self.redraw} under gradient checkpointing counts calls twice; take 1 or 0")
             self.calls += 1
             if self.calls % self.redraw == 0:
                 self.phi.redraw()
