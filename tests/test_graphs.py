@@ -126,9 +126,8 @@ SEGMENTS = ("transformer_xl", "memory_transformer")  # as many as the example ha
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_one_registry")
 @pytest.mark.parametrize("name", sorted(set(LAYERS) - set(SEGMENTS)))
-def test_every_other_layer_exports_with_any_batch_and_length(name, tmp_path):
+def test_every_other_layer_exports_with_any_batch_and_length(name):
     """Lengths around those at which attention in blocks and chunks has one more of them."""
     layer = make(name, 5, 8).eval()
     example = (torch.randn(3, 12, 5), None, torch.tensor([12, 0, 5]))
@@ -139,11 +138,3 @@ def test_every_other_layer_exports_with_any_batch_and_length(name, tmp_path):
             x, lengths = torch.randn(2, length, 5), torch.tensor([length, length // 2])
             expected = layer(x, None, lengths)[0]
             torch.testing.assert_close(program.module()(x, None, lengths)[0], expected)
-        if name != "local_transformer":
-            return
-        onnxruntime = pytest.importorskip("onnxruntime")
-        torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "layer.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
-    names = [i.name for i in session.get_inputs()]
-    found = session.run(None, dict(zip(names, (x.numpy(), lengths.numpy()), strict=True)))
-    torch.testing.assert_close(torch.tensor(found[0]), expected, rtol=1e-4, atol=1e-5)

@@ -106,7 +106,7 @@ def test_a_kernel_passes_the_public_check_in_float64(name):
 @pytest.mark.xdist_group("attn_rnn")
 @pytest.mark.parametrize("kernel", ["cpu", pytest.param("manual", marks=pytest.mark.slow)])
 def test_every_setting_of_attn_rnn_is_in_its_kernels(monkeypatch, kernel, settings):
-    if "slots" in settings:
+    if "slots" in settings or kernel == "manual":
         monkeypatch.setattr(checking, "SHAPES", SHORT)
     check_kernel(f"attn_rnn_{kernel}", "attn_rnn", **settings)
 

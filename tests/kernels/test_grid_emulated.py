@@ -74,7 +74,7 @@ def two_rounds(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_rounds")
-@pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (160, 2, 18, {"reset": True})])
+@pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (144, 2, 10, {"reset": True})])
 def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 10)
     cell = cell_of(H, heads)

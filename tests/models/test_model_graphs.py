@@ -58,7 +58,6 @@ def test_a_translation_exports_with_any_number_of_rows_and_any_lengths():
 
 OF_A_ROW = {
     "class": lambda: Classify(registry.make("gru", 2, 4), 3),
-    "next values": lambda: Forecast(registry.make("tcn", 2, 4), 4),
     "one value after the other": lambda: Forecast(registry.make("gru", 2, 4), 4, mode="autoregressive"),
 }
 
