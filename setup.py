@@ -1,30 +1,91 @@
-"""Builds the CPU engine with the package, a library for each instruction set. Without a compiler there is no engine."""
+"""Build the C++ engine with the package: one library for each instruction set of the target machine.
 
-import platform
+Without a compiler, or where it fails, the package installs without the engine and `lib/build.json` says why; layers then
+run on torch's own operators. With SEQLOOM_BUILD_ENGINE=required the build stops instead: published wheels set it.
+"""
+
+import json
+import os
+import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi"]
-X86 = {
-    "avx512": [
-        "-DVBYTES=64",
-        "-mavx512f",
-        "-mavx512dq",
-        "-mavx512vl",
-        "-mavx512bw",
-        "-mfma",
-        "-mprefer-vector-width=512",
-    ],
-    "avx2": ["-DVBYTES=32", "-mavx2", "-mfma"],
-    "default": ["-DVBYTES=16"],
-}
-BUILDS = X86 if platform.machine().lower() in ("x86_64", "amd64") else {"default": ["-DVBYTES=16"]}
+WINDOWS = sys.platform == "win32"
+FLAGS = ["-std=c++17", "-O3", "-shared", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-fvisibility=hidden"]
+POSIX = ["-fPIC", "-pthread"]
+AVX512 = ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"]
+X86 = {"avx512": ["-DVBYTES=64", *AVX512], "avx2": ["-DVBYTES=32", "-mavx2", "-mfma"], "default": ["-DVBYTES=16"]}
+ANY = {"default": ["-DVBYTES=16"]}
+# g++ for Windows misaligns 32-byte vectors on the stack (GCC bug 54412), and MSVC has no vector extension: clang alone.
+COMPILERS = ("clang++",) if WINDOWS else ("g++", "clang++", "c++")
+CURE = "install LLVM (clang++)" if WINDOWS else "install g++ or clang++"
+SUFFIX = ".dll" if WINDOWS else ".so"
+
+
+def target_flags() -> list[str]:
+    """Return the flags that name the target architecture, where the build is for another one (macOS)."""
+    return shlex.split(os.environ.get("ARCHFLAGS", ""))
+
+
+def is_x86() -> bool:
+    target = " ".join(target_flags()) or sysconfig.get_platform()
+    return any(name in target for name in ("x86_64", "amd64"))
+
+
+def find_compiler() -> list[str] | None:
+    """Return the C++ compiler as a command: $CXX, or the first known one on the path."""
+    if os.environ.get("CXX"):
+        return shlex.split(os.environ["CXX"])
+    found = next((name for name in COMPILERS if shutil.which(name)), None)
+    return [found] if found else None
+
+
+def build_engine(folder: Path) -> None:
+    """Write engine_<instruction set>.so (.dll) into the folder, and what was built in build.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("engine_*"), folder / "build.json"):
+        old.unlink(missing_ok=True)
+    compiler = find_compiler()
+    report: dict[str, object] = {"compiler": compiler and shlex.join(compiler), "built": [], "failed": {}}
+    if compiler is None:
+        report["failed"] = {"all": f"no C++ compiler was found; {CURE}, then install seqloom again"}
+    else:
+        compile_all(compiler, folder, report)
+    (folder / "build.json").write_text(json.dumps(report, indent=1) + "\n")
+    if report["failed"] and os.environ.get("SEQLOOM_BUILD_ENGINE") == "required":
+        raise SystemExit(f"SEQLOOM_BUILD_ENGINE=required, but the engine was not built: {report['failed']}")
+
+
+def compile_all(compiler: list[str], folder: Path, report: dict[str, object]) -> None:
+    """Compile all builds at the same time, and note in the report which succeeded."""
+    running = {}
+    for isa, flags in (X86 if is_x86() else ANY).items():
+        target = folder / f"engine_{isa}{SUFFIX}"
+        platform_flags = [] if WINDOWS else POSIX
+        command = [*compiler, *target_flags(), *FLAGS, *platform_flags, *flags, str(ROOT / "csrc" / "engine.cpp")]
+        try:
+            running[isa] = subprocess.Popen(
+                [*command, "-o", str(target)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+        except OSError as error:
+            report["failed"][isa] = f"{compiler[0]} cannot be started: {error.strerror}; {CURE}"
+    for isa, process in running.items():
+        _, messages = process.communicate()
+        if process.returncode == 0:
+            report["built"].append(isa)
+            continue
+        (folder / f"engine_{isa}{SUFFIX}").unlink(missing_ok=True)
+        lines = messages.strip().splitlines()
+        first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
+        report["failed"][isa] = f"{compiler[0]} failed: {first}"
 
 
 class BuildWithEngine(build_py):
@@ -34,38 +95,18 @@ class BuildWithEngine(build_py):
         build_engine(home / "seqloom" / "lib")
 
 
-def build_engine(folder: Path) -> None:
-    """Leaves engine_<isa>.so in the folder, or the reason why not in missing.txt."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("engine_*.so"), folder / "missing.txt"):
-        old.unlink(missing_ok=True)
-    compiler = next((c for c in ("g++", "c++", "clang++") if shutil.which(c)), None)
-    if compiler is None:
-        (folder / "missing.txt").write_text("no C++ compiler (g++, c++, clang++) was found when seqloom was installed")
-        return
-    building = {isa: _compile(compiler, flags, folder / f"engine_{isa}.so") for isa, flags in BUILDS.items()}
-    for isa, process in building.items():  # all at the same time
-        _, said = process.communicate()
-        if process.returncode:
-            (folder / f"engine_{isa}.so").unlink(missing_ok=True)
-            reason = (said.strip().splitlines() or ["no reason given"])[0]
-            (folder / "missing.txt").write_text(f"{compiler} could not build the engine for {isa}: {reason}")
+class BinaryDistribution(Distribution):
+    """The engine is machine code, so the package goes to platlib and its wheel can become manylinux."""
 
-
-def _compile(compiler: str, flags: list[str], target: Path) -> "subprocess.Popen[str]":
-    command = [compiler, *FLAGS, *flags, str(ROOT / "csrc" / "engine.cpp"), "-o", str(target)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    def has_ext_modules(self) -> bool:
+        return True
 
 
 class PlatformWheel(bdist_wheel):
-    """For any Python, but for one kind of machine: the engine is machine code."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.root_is_pure = False
+    """Tag the wheel for any Python 3 on one kind of machine: the engine does not use Python's C API."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 
-setup(cmdclass={"build_py": BuildWithEngine, "bdist_wheel": PlatformWheel})
+setup(distclass=BinaryDistribution, cmdclass={"build_py": BuildWithEngine, "bdist_wheel": PlatformWheel})

@@ -9,6 +9,12 @@
 #include "lstm.hpp"
 #include "rnn.hpp"
 
+#ifdef _WIN32
+#define EXPORT extern "C" __declspec(dllexport)
+#else
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
 struct Cell {
   void (*forward)(const Args&, int threads);
   void (*backward)(const Args&, int threads);
@@ -22,7 +28,7 @@ static const Cell cells[][2] = {BOTH(Rnn), BOTH(Gru), BOTH(Lstm), BOTH(Attn), BO
 
 // Runs a cell for float (0) or double (1); returns 0, or 1 where there was no memory. The backward takes as many threads as
 // the forward had.
-extern "C" int seqloom_run(int cell, int backward, int dtype, int threads, const Args* args) {
+EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Args* args) {
   const Cell& run = cells[cell][dtype];
   try {
     (backward ? run.backward : run.forward)(*args, threads);
@@ -33,15 +39,15 @@ extern "C" int seqloom_run(int cell, int backward, int dtype, int threads, const
 }
 
 // How many numbers a row keeps of a step, where it keeps them.
-extern "C" int64_t seqloom_record(int cell, int dtype, const Args* args) { return cells[cell][dtype].record(*args); }
+EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) { return cells[cell][dtype].record(*args); }
 
 // The size of the arguments, so that a caller with another idea of them finds out.
-extern "C" int64_t seqloom_args_size() { return sizeof(Args); }
+EXPORT int64_t seqloom_args_size() { return sizeof(Args); }
 
 #include "step_cells.hpp"
 
 // One time step on the calling thread. Returns 0, or 1 where there was no memory.
-extern "C" int seqloom_step(const Call* call) {
+EXPORT int seqloom_step(const Call* call) {
   try {
     call->stack->layers->wide ? step_layers<double>(*call) : step_layers<float>(*call);
   } catch (const std::bad_alloc&) {
@@ -50,4 +56,4 @@ extern "C" int seqloom_step(const Call* call) {
   return 0;
 }
 
-extern "C" int64_t seqloom_step_size() { return sizeof(Step) + sizeof(Stack) + sizeof(Call); }
+EXPORT int64_t seqloom_step_size() { return sizeof(Step) + sizeof(Stack) + sizeof(Call); }

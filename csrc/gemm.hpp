@@ -6,8 +6,23 @@
 #include "product.hpp"
 #include "threads.hpp"
 
+// A micro-kernel makes ROWS rows of WIDE vectors. Its sums, and the factors beside them, must fit the registers:
+//   aarch64   32 registers: 16 sums, 8 vectors of A, 2 of W. A multiply-add takes a factor from any lane of a vector, so A is
+//             loaded a vector at a time. 16 independent sums hide the latency on the widest cores (4 pipes of 4 cycles).
+//   AVX-512   32 registers: 24 sums, 2 vectors of W; a factor from A is broadcast by the multiply-add itself.
+//   others    16 registers: 12 sums, 2 vectors of W, one broadcast from A.
+#if defined(__aarch64__)
+constexpr int WIDE = 2, ROWS = 8, PANELS = 4;  // PANELS: what one row alone takes at a time
+constexpr bool BY_LANE = true;
+#elif VBYTES == 64
+constexpr int WIDE = 2, ROWS = 12, PANELS = 2;
+constexpr bool BY_LANE = false;
+#else
+constexpr int WIDE = 2, ROWS = 6, PANELS = 2;
+constexpr bool BY_LANE = false;
+#endif
 template <class T>
-constexpr int PANEL = 2 * N<T>;  // columns that one micro-kernel makes
+constexpr int PANEL = WIDE * N<T>;  // columns of a micro-kernel
 
 template <class T>
 inline int64_t padded(int64_t n) {
@@ -53,11 +68,11 @@ struct Packed {
       }
       const int64_t square = some == PANEL<T> ? hidden / N<T> * N<T> : 0;
       for (int64_t c = 0; c < square; c += N<T>)
-        for (int half = 0; half < 2; half++) {
+        for (int part = 0; part < WIDE; part++) {
           V<T> v[N<T>];
-          for (int j = 0; j < N<T>; j++) v[j] = load(f + (half * N<T> + j) * rows_by + c);
+          for (int j = 0; j < N<T>; j++) v[j] = load(f + (part * N<T> + j) * rows_by + c);
           transpose<T>(v);
-          for (int j = 0; j < N<T>; j++) store(to + (c + j) * PANEL<T> + half * N<T>, v[j]);
+          for (int j = 0; j < N<T>; j++) store(to + (c + j) * PANEL<T> + part * N<T>, v[j]);
         }
       for (int64_t j = 0; j < some; j++)
         for (int64_t c = square; c < hidden; c++) to[c * PANEL<T> + j] = f[j * rows_by + c];
@@ -73,62 +88,123 @@ inline void give_row(T* to, const T* from, int64_t n, bool add) {
     std::memcpy(to, from, n * sizeof(T));
 }
 
-// M rows of A (elements `by_m` and `by_k` apart) with a panel of W. What C held is added last: small products added one by
-// one to a large number would each be rounded to its size. UNROLL sets of sums where a few rows would wait for their own.
-// `ahead` is asked for meanwhile: the weights of the next panel.
-template <class T, int M, int UNROLL>
-void micro(const T* A, int64_t by_m, int64_t by_k, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add, const T* ahead) {
-  constexpr int n = N<T>;
-  if (add)
-    for (int m = 0; m < M; m++) __builtin_prefetch(C + m * ldc), __builtin_prefetch(C + m * ldc + n);
-  V<T> c[UNROLL][M][2];
-  for (int u = 0; u < UNROLL; u++)
+// M rows of A with a panel of W, K steps deep. A row's factors lie side by side (ALONG), `by` numbers from one row to the next;
+// or those of one step do, for all rows, `by` numbers from one step to the next. What C held is added last: small products added
+// one by one to a large number would each be rounded to its size. `ahead`, the next panel of W, is prefetched meanwhile.
+template <class T, int M, int SETS>
+struct Sums {
+  V<T> c[SETS][M][WIDE];  // SETS of them where a few rows would wait for their own sums
+
+  explicit Sums(const T* bias) {
+    for (int s = 0; s < SETS; s++)
+      for (int m = 0; m < M; m++)
+        for (int j = 0; j < WIDE; j++) c[s][m][j] = bias && !s ? load(bias + j * N<T>) : V<T>{};
+  }
+  void give(T* C, int64_t ldc, bool add) {
     for (int m = 0; m < M; m++)
-      for (int j = 0; j < 2; j++) c[u][m][j] = bias && !u ? load(bias + j * n) : V<T>{};
-  for (int64_t k = 0; k < K; k += UNROLL) {  // where UNROLL is not 1, K is a multiple of it
+      for (int j = 0; j < WIDE; j++) {
+        V<T> s = c[0][m][j];
+        for (int i = 1; i < SETS; i++) s += c[i][m][j];
+        store(C + m * ldc + j * N<T>, add ? s + load(C + m * ldc + j * N<T>) : s);
+      }
+  }
+};
+
+// Factors are broadcast one at a time. Where SETS is not 1, K is a multiple of it.
+template <class T, int M, int SETS>
+INLINE void micro_broadcast(Sums<T, M, SETS>& sums, const T* A, int64_t by_m, int64_t by_k, const T* W, int64_t K, const T* ahead) {
+  for (int64_t k = 0; k < K; k += SETS) {
 #pragma GCC unroll 4
-    for (int u = 0; u < UNROLL; u++) {
-      V<T> w0 = load(W + u * 2 * n), w1 = load(W + u * 2 * n + n);
-      __builtin_prefetch(ahead + u * n, 0, 2);
+    for (int u = 0; u < SETS; u++) {
+      V<T> w[WIDE];
+      for (int j = 0; j < WIDE; j++) w[j] = load(W + u * PANEL<T> + j * N<T>);
+      __builtin_prefetch(ahead + u * (PANEL<T> / 2), 0, 2);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
         V<T> a = all(A[m * by_m + u * by_k]);
-        c[u][m][0] += a * w0, c[u][m][1] += a * w1;
+        for (int j = 0; j < WIDE; j++) sums.c[u][m][j] += a * w[j];
       }
     }
-    W += UNROLL * 2 * n, A += UNROLL * by_k, ahead += UNROLL * n;
+    W += SETS * PANEL<T>, A += SETS * by_k, ahead += SETS * (PANEL<T> / 2);
   }
-  for (int m = 0; m < M; m++)
-    for (int j = 0; j < 2; j++) {
-      V<T> s = c[0][m][j];
-      for (int u = 1; u < UNROLL; u++) s += c[u][m][j];
-      store(C + m * ldc + j * n, add ? s + load(C + m * ldc + j * n) : s);
+}
+
+// Factors are lanes of vectors of N steps of a row. K is a multiple of N.
+template <class T, int M, int SETS>
+INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T* W, int64_t K, const T* ahead) {
+  for (int64_t k = 0; k < K; k += N<T>) {
+    V<T> a[M];
+    for (int m = 0; m < M; m++) a[m] = load(A + m * by);
+#pragma GCC unroll 4
+    for (int u = 0; u < N<T>; u++) {
+      if (u * (PANEL<T> / 2) * sizeof(T) % 64 == 0) __builtin_prefetch(ahead + u * (PANEL<T> / 2), 0, 2);  // once a cache line
+#pragma GCC unroll 4
+      for (int j = 0; j < WIDE; j++) {
+        const V<T> w = load(W + u * PANEL<T> + j * N<T>);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; m++) sums.c[u % SETS][m][j] += all<T>(a[m][u]) * w;
+      }
     }
+    W += N<T> * PANEL<T>, A += N<T>, ahead += N<T> * (PANEL<T> / 2);
+  }
 }
 
-constexpr int ROWS = VBYTES == 64 ? 12 : 6;  // rows of one micro-kernel: 2 ROWS sums must fit the registers
-
-template <class T, int M = ROWS>
-inline void micro_of(int64_t rows, const T* A, int64_t by_m, int64_t by_k, const T* W, T* C, int64_t ldc, int64_t K, const T* bias,
-                     bool add, const T* ahead) {
-  if (rows == M) return micro<T, M, M < 4 ? 2 : 1>(A, by_m, by_k, W, C, ldc, K, bias, add, ahead);
-  if constexpr (M > 1) micro_of<T, M - 1>(rows, A, by_m, by_k, W, C, ldc, K, bias, add, ahead);
+// Factors are lanes of vectors of N rows of a step; as many numbers as make them whole may be read past the last.
+template <class T, int M>
+INLINE void micro_across(Sums<T, M, 1>& sums, const T* A, int64_t by, const T* W, int64_t K) {
+  constexpr int vectors = (M + N<T> - 1) / N<T>;
+  for (int64_t k = 0; k < K; k++, W += PANEL<T>, A += by) {
+    V<T> a[vectors];
+    for (int i = 0; i < vectors; i++) a[i] = load(A + i * N<T>);
+#pragma GCC unroll 4
+    for (int j = 0; j < WIDE; j++) {
+      const V<T> w = load(W + j * N<T>);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) sums.c[0][m][j] += all<T>(a[m / N<T>][m % N<T>]) * w;
+    }
+  }
 }
 
-// One row alone: two panels at a time, or it would wait for its own sums.
+template <class T, int M, bool ALONG>
+void micro(const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add, const T* ahead) {
+  constexpr int SETS = ALONG && M < 4 ? 2 : 1;
+  if (add)
+    for (int m = 0; m < M; m++)
+      for (int j = 0; j < WIDE; j++) __builtin_prefetch(C + m * ldc + j * N<T>);
+  Sums<T, M, SETS> sums(bias);
+  if constexpr (!BY_LANE)
+    micro_broadcast<T, M, SETS>(sums, A, ALONG ? by : 1, ALONG ? 1 : by, W, K, ahead);
+  else if constexpr (ALONG)
+    micro_along<T, M, SETS>(sums, A, by, W, K, ahead);
+  else
+    micro_across<T, M>(sums, A, by, W, K);
+  sums.give(C, ldc, add);
+}
+
+template <class T, bool ALONG, int M = ROWS>
+inline void micro_of(int64_t rows, const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add,
+                     const T* ahead) {
+  if (rows == M) return micro<T, M, ALONG>(A, by, W, C, ldc, K, bias, add, ahead);
+  if constexpr (M > 1) micro_of<T, ALONG, M - 1>(rows, A, by, W, C, ldc, K, bias, add, ahead);
+}
+
+// One row alone: several panels at a time, or it would wait for its own sums. K is a multiple of N, and of 2.
 template <class T>
 void micro_one(const T* A, const T* W, int64_t next, T* C, int64_t K, const T* bias, bool add) {
-  constexpr int n = N<T>;
-  V<T> c[2][4];
-  for (int j = 0; j < 4; j++) c[0][j] = bias ? load(bias + j * n) : V<T>{}, c[1][j] = V<T>{};
-  for (int64_t k = 0; k < K; k += 2)
-#pragma GCC unroll 2
-    for (int u = 0; u < 2; u++) {
-      const V<T> a = all(A[k + u]);
+  constexpr int n = N<T>, vectors = PANELS * WIDE, steps = BY_LANE ? n : 2;
+  V<T> c[2][vectors];
+  for (int j = 0; j < vectors; j++) c[0][j] = bias ? load(bias + j * n) : V<T>{}, c[1][j] = V<T>{};
+  for (int64_t k = 0; k < K; k += steps) {
+    V<T> lanes{};
+    if constexpr (BY_LANE) lanes = load(A + k);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) c[u][j] += a * load(W + j / 2 * next + (k + u) * PANEL<T> + j % 2 * n);
+    for (int u = 0; u < steps; u++) {
+      const V<T> a = all<T>(BY_LANE ? lanes[u] : A[k + u]);
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; j++) c[u % 2][j] += a * load(W + j / WIDE * next + (k + u) * PANEL<T> + j % WIDE * n);
     }
-  for (int j = 0; j < 4; j++) store(C + j * n, c[0][j] + c[1][j] + (add ? load(C + j * n) : V<T>{}));
+  }
+  for (int j = 0; j < vectors; j++) store(C + j * n, c[0][j] + c[1][j] + (add ? load(C + j * n) : V<T>{}));
 }
 
 constexpr int DEEP = 256;  // rows of a panel that stay in the first cache
@@ -146,7 +222,7 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
       continue;
     }
     if (M == 1)
-      for (; n + 2 * PANEL<T> <= end; n += 2 * PANEL<T>)
+      for (; n + PANELS * PANEL<T> <= end; n += PANELS * PANEL<T>)
         micro_one<T>(A, W.w + n * W.k, W.k * PANEL<T>, C + n, W.k, bias ? bias + n : nullptr, add);
     for (; n < end; n += PANEL<T>)
       for (int64_t k = 0; k < W.k; k += deep) {
@@ -154,8 +230,8 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
         const T *w = W.w + n * W.k + k * PANEL<T>, *b = bias && !k ? bias + n : nullptr;
         for (int64_t i = 0, m = 0; i < blocks; i++) {
           const int64_t rows = (M - m + blocks - i - 1) / (blocks - i);
-          const T* ahead = i < 2 ? w + K * PANEL<T> + i * K * N<T> : w;  // each of the first two blocks asks for half
-          micro_of<T>(rows, A + m * lda + k, lda, 1, w, C + m * ldc + n, ldc, K, b, add || k, ahead);
+          const T* ahead = i < 2 ? w + K * PANEL<T> + i * K * (PANEL<T> / 2) : w;  // each of the first two blocks asks for half
+          micro_of<T, true>(rows, A + m * lda + k, lda, w, C + m * ldc + n, ldc, K, b, add || k, ahead);
           m += rows;
         }
       }
@@ -191,10 +267,10 @@ struct Outer {
       }
       for (int64_t j = mine.lo; j < mine.hi; j += PANEL<T>) {
         for (int64_t k = 0; k < K; k++)
-          for (int e = 0; e < 2; e++) store(x + k * PANEL<T> + e * N<T>, load(X + (k0 + k) * ldx + j + e * N<T>));
+          for (int e = 0; e < WIDE; e++) store(x + k * PANEL<T> + e * N<T>, load(X + (k0 + k) * ldx + j + e * N<T>));
         for (int64_t i = 0, at = 0, some; i < blocks; i++, at += some) {
           some = size(i, at);
-          micro_of<T>(some, d + at * K, 1, some, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr, true, x);
+          micro_of<T, false>(some, d + at * K, some, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr, true, x);
         }
       }
     }

@@ -7,6 +7,15 @@
 #include <new>
 #include <vector>
 
+#ifdef _WIN32
+#include <malloc.h>
+inline void* take_aligned(size_t bytes) { return _aligned_malloc(bytes, 64); }
+inline void free_aligned(void* p) { _aligned_free(p); }
+#else
+inline void* take_aligned(size_t bytes) { return std::aligned_alloc(64, bytes); }
+inline void free_aligned(void* p) { std::free(p); }
+#endif
+
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 class Pool {
@@ -40,13 +49,13 @@ class Pool {
         return block.p;
       }
     }
-    void* p = std::aligned_alloc(64, bytes);
+    void* p = take_aligned(bytes);
     if (!p) throw std::bad_alloc();
     return p;
   }
   void give_back(void* p, size_t bytes) {
     std::lock_guard<std::mutex> lock(door);
-    if (kept + bytes > LIMIT) return std::free(p);
+    if (kept + bytes > LIMIT) return free_aligned(p);
     idle.push_back({p, bytes});
     kept += bytes;
   }

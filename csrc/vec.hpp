@@ -1,11 +1,20 @@
 // Vectors of T as wide as this build's registers, and the functions of a gate on them.
-// Written with the compiler's vector extension: one text for every instruction set.
+// Written with the vector extension that g++ and clang share: one text for every instruction set.
 #pragma once
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"
+#endif
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
+
+#if !defined(__GNUC__) && !defined(__clang__)
+#error "the engine needs a compiler with GNU vector extensions: g++, clang++, or clang-cl on Windows"
+#endif
+
+#define INLINE inline __attribute__((always_inline))
 
 #ifndef VBYTES
 #define VBYTES 16
@@ -45,45 +54,51 @@ template <class T>
 inline V<T> all(T x) {
   return x - V<T>{};
 }
-// Halves onto each other until every lane has the whole sum.
+// The lanes `FROM(i)` of two vectors, counted through both. FROM is a constexpr function.
+template <class T, class FROM, int... i>
+inline V<T> shuffle_lanes(V<T> a, V<T> b, std::integer_sequence<int, i...>) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, FROM::lane(i)...);
+#else
+  return __builtin_shuffle(a, b, typename Simd<T>::I{FROM::lane(i)...});
+#endif
+}
+template <class T, class FROM>
+inline V<T> shuffle(V<T> a, V<T> b) {
+  return shuffle_lanes<T, FROM>(a, b, std::make_integer_sequence<int, N<T>>());
+}
+template <int W>
+struct Other {  // the lane whose number differs in bit W
+  static constexpr int lane(int i) { return i ^ W; }
+};
+template <int W, int n>
+struct Upper {  // blocks of W lanes: the even ones of a, each followed by the even one of b
+  static constexpr int lane(int i) { return i & W ? n + i - W : i; }
+};
+template <int W, int n>
+struct Lower {  // the odd ones of a and b
+  static constexpr int lane(int i) { return i & W ? n + i : i + W; }
+};
+
+// The sum of all lanes.
 template <class T, int W = N<T> / 2>
 inline T sum(V<T> v) {
-#ifdef __clang__
-  T s[N<T>];
-  store(s, v);
-  for (int half = N<T> / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) s[i] += s[i + half];
-  return s[0];
-#else
-  typename Simd<T>::I other;
-  for (int i = 0; i < N<T>; i++) other[i] = i ^ W;
-  v += __builtin_shuffle(v, other);
+  v += shuffle<T, Other<W>>(v, v);
   if constexpr (W > 1)
     return sum<T, W / 2>(v);
   else
     return v[0];
-#endif
 }
-// N vectors as a square: its columns become its rows. Blocks of W change places across the diagonal, W = N / 2, N / 4, ...
+// Transpose N vectors as a square matrix: blocks of W swap places across the diagonal, W = N / 2, N / 4, ...
 template <class T, int W = N<T> / 2>
 inline void transpose(V<T>* v) {
-#ifdef __clang__
-  for (int i = 0; i < N<T>; i++)
-    for (int j = 0; j < i; j++) {
-      T t = v[i][j];
-      v[i][j] = v[j][i], v[j][i] = t;
-    }
-#else
-  typename Simd<T>::I upper, lower;
-  for (int i = 0; i < N<T>; i++) upper[i] = i & W ? N<T> + i - W : i, lower[i] = i & W ? N<T> + i : i + W;
 #pragma GCC unroll 16
   for (int i = 0; i < N<T>; i++)
     if (!(i & W)) {
       V<T> a = v[i], b = v[i + W];
-      v[i] = __builtin_shuffle(a, b, upper), v[i + W] = __builtin_shuffle(a, b, lower);
+      v[i] = shuffle<T, Upper<W, N<T>>>(a, b), v[i + W] = shuffle<T, Lower<W, N<T>>>(a, b);
     }
   if constexpr (W > 1) transpose<T, W / 2>(v);
-#endif
 }
 template <class T>
 inline V<T> pick(typename Simd<T>::I yes, V<T> a, V<T> b) {
@@ -109,14 +124,14 @@ inline V<float> vexp(V<float> x) {
 inline V<double> vexp(V<double> x) {
   x = pick<double>(x > 708., all(708.), x);
   x = pick<double>(x < -708., all(-708.), x);
-  V<double> n = (x * 1.4426950408889634 + 6755399441055744.) - 6755399441055744.;
+  const V<double> shifted = x * 1.4426950408889634 + 6755399441055744.;  // n in the lowest bits
+  V<double> n = shifted - 6755399441055744.;
   V<double> r = x - n * 6.93145751953125e-1 - n * 1.42860682030941723212e-6;
   V<double> p = all(1. / 6227020800.);
   for (double c : {1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720, 1. / 120, 1. / 24,
                    1. / 6, 1. / 2, 1., 1.})
     p = p * r + c;
-  Simd<double>::I bits;
-  for (int i = 0; i < N<double>; i++) bits[i] = ((int64_t)n[i] + 1023) << 52;
+  Simd<double>::I bits = ((Simd<double>::I)shifted + 1023) << 52;
   return p * (V<double>)bits;
 }
 

@@ -1,6 +1,8 @@
 """A kernel is a faster loop, never another result."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +15,7 @@ import seqloom.cells
 from seqloom import kernel
 from seqloom.cell import Cell
 from seqloom.job import Job
-from seqloom.kernels import any_loop, any_scan
+from seqloom.kernels import _cpu, any_loop, any_scan
 from seqloom.testing import check_kernel
 from seqloom.testing import kernel as checking
 from seqloom.weights import bound
@@ -24,6 +26,7 @@ NAMED = [
     if not name.startswith("any_") and not name.endswith(("_cuda", "_row", "_slots", "_cluster", "_grid", "_graph"))
 ]
 ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
+OLDER_BUILDS = [file.stem.removeprefix("engine_") for file in _cpu.candidates()[1:]]  # none where there is but one
 WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time
 
 SHORT = (
@@ -223,7 +226,7 @@ def test_the_loop_itself_passes():
     check_kernel(Faulty(""), "gru")
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2"])
+@pytest.mark.parametrize("capability", OLDER_BUILDS)
 def test_the_engine_is_right_for_older_processors(capability):
     code = f"""
 from seqloom.testing import check_kernel, kernel
@@ -307,20 +310,37 @@ def test_weights_may_lie_in_memory_as_they_like(name):
     layer(x)[0].sum().backward()
 
 
-def test_without_its_library_the_engine_says_why(monkeypatch):
-    from seqloom.kernels import _cpu
-
-    monkeypatch.setattr(_cpu, "LIB", _cpu.LIB / "nowhere")
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """An empty folder in place of the engine's libraries."""
+    monkeypatch.setattr(_cpu, "LIB", tmp_path)
     _cpu.library.cache_clear()
-    try:
-        layer = seqloom.AttnRNN(5, 8)
-        told = str(seqloom.explain(layer, torch.randn(3, 2, 5)))
-        assert "l0: attn_rnn_manual" in told and "installed without its CPU engine" in told
-        layer.kernel = "cpu"
-        with pytest.raises(ValueError, match=r"attn_rnn_cpu.*cannot run this.*without its CPU engine"):
-            layer(torch.randn(3, 2, 5))
-    finally:
-        _cpu.library.cache_clear()
+    yield tmp_path
+    _cpu.library.cache_clear()
+
+
+def test_without_its_library_the_engine_says_why(installed):
+    layer = seqloom.AttnRNN(5, 8)
+    text = str(seqloom.explain(layer, torch.randn(3, 2, 5)))
+    assert "l0: attn_rnn_manual" in text and "installed without its CPU engine" in text
+    layer.kernel = "cpu"
+    with pytest.raises(ValueError, match=r"attn_rnn_cpu.*cannot run this.*without its CPU engine"):
+        layer(torch.randn(3, 2, 5))
+
+
+def test_an_engine_that_could_not_be_built_gives_the_compilers_reason(installed):
+    report = {"compiler": None, "built": [], "failed": {"all": "no C++ compiler was found; install g++ or clang++"}}
+    (installed / "build.json").write_text(json.dumps(report))
+    assert _cpu.library() == "no C++ compiler was found; install g++ or clang++"
+
+
+def test_a_library_of_another_machine_is_named_with_the_cure(installed):
+    (installed / "engine_default.so").write_bytes(b"\x7fELF" + bytes(60))
+    assert re.fullmatch(
+        r"engine_default.so cannot be loaded \(.*\); install seqloom again on this machine", _cpu.library()
+    )
+    y, _ = seqloom.GRU(5, 8)(torch.randn(3, 2, 5))  # torch's own kernel runs instead
+    assert y.shape == (3, 2, 8)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import torch
 from streams import close, make, whole
 from torch.nn.utils import parametrize
 
+from seqloom.kernels._cpu import candidates
 from seqloom.kernels._step import CELLS, ROWS, function
 from seqloom.layers.recurrent import Recurrent
 
@@ -255,7 +256,7 @@ def test_another_default_device_does_not_reach_a_step(ran):
     assert y.device.type == now.device.type == "cpu"
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2"])
+@pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in candidates()[1:]])
 def test_a_step_is_right_for_older_processors(capability):
     again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "whole or exact"]
     subprocess.run(again, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from seqloom.job import Job
 
 LIB = Path(__file__).parents[1] / "lib"
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
+ISAS = ("avx512", "avx2", "default")  # the builds of setup.py, fastest first
 TYPES = {torch.float32: 0, torch.float64: 1}
 ROWS_A_THREAD, COLUMNS_A_THREAD = 4, 128  # fewer are not worth a thread
 LARGE = 384  # from this hidden size on weights outgrow the cache of a core: 4 H^2 numbers, 2 MB
@@ -39,20 +41,37 @@ class Args(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | str:
-    """The engine for this machine, or why there is none."""
-    best = torch.backends.cpu.get_cpu_capability().lower()
-    order = ("avx512", "avx2", "default")
-    for isa in order[order.index(best) if best in order else len(order) - 1 :]:
-        file = LIB / f"engine_{isa}.so"
-        if file.exists():
+    """Load the engine for this machine's instruction set, or return the reason why it cannot be used."""
+    problem = ""
+    for file in candidates():
+        try:
             engine = ctypes.CDLL(str(file))
-            for function in (engine.seqloom_args_size, engine.seqloom_record):
-                function.restype = ctypes.c_int64
-            if engine.seqloom_args_size() != ctypes.sizeof(Args):
-                return f"{file.name} belongs to another version of seqloom; install it again"
-            return engine
-    reason = LIB / "missing.txt"
-    return reason.read_text() if reason.exists() else "seqloom was installed without its CPU engine"
+        except OSError as error:
+            problem = problem or f"{file.name} cannot be loaded ({error}); install seqloom again on this machine"
+            continue
+        for function in (engine.seqloom_args_size, engine.seqloom_record):
+            function.restype = ctypes.c_int64
+        if engine.seqloom_args_size() != ctypes.sizeof(Args):
+            return f"{file.name} belongs to another version of seqloom; install it again"
+        return engine
+    return problem or _why_not_built()
+
+
+def candidates() -> list[Path]:
+    """List the engine's libraries that this processor can run, the fastest first."""
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    first = ISAS.index(best) if best in ISAS else ISAS.index("default")
+    files = [LIB / f"engine_{isa}{suffix}" for isa in ISAS[first:] for suffix in (".so", ".dll")]
+    return [file for file in files if file.exists()]
+
+
+def _why_not_built() -> str:
+    """Read from build.json, which setup.py writes, why there is no library."""
+    report = LIB / "build.json"
+    if not report.exists():
+        return "seqloom was installed without its CPU engine"
+    failed = json.loads(report.read_text())["failed"]
+    return next(iter(failed.values()), "the CPU engine was built for another kind of machine")
 
 
 def why_not_cpu(cell: Cell, job: Job) -> str | None:

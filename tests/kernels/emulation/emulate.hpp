@@ -10,6 +10,8 @@
 #include <cstring>
 #include <memory>
 #include <vector>
+
+#include "half.hpp"
 #define DEV inline
 #define KERNEL(name, Args, threads) static void name(const Args &a)
 typedef uint32_t u32;
@@ -67,9 +69,7 @@ inline u16 part(u32 v, int i) { return i ? v >> 16 : v & 0xffff; }
 template <int TYPE> float wide(u16 v) {
   float f;
   if (TYPE == BF16) { u32 u = (u32)v << 16; memcpy(&f, &u, 4); return f; }
-  _Float16 h;
-  memcpy(&h, &v, 2);
-  return (float)h;
+  return half_to_float(v);
 }
 template <int TYPE> u16 thin(float f) {
   if (TYPE == BF16) {
@@ -77,10 +77,7 @@ template <int TYPE> u16 thin(float f) {
     memcpy(&u, &f, 4);
     return std::isnan(f) ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   }
-  _Float16 h = (_Float16)f;
-  u16 v;
-  memcpy(&v, &h, 2);
-  return v;
+  return float_to_half(f);
 }
 inline void load(u32 *r, int n, u32 at, bool turned) {
   words[warp()][lane()][0] = at;

@@ -11,18 +11,19 @@ from tempfile import TemporaryDirectory
 from seqloom.kernels import _cuda, _nvrtc
 
 HERE = Path(__file__).parent
-COMPILER = shutil.which("g++")
+EXPORT = 'extern "C" __attribute__((visibility("default")))'
+COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp", "grid.cuh": "grid.hpp"}
 ENTRY = """
 template <class A> A arguments_of_{0}(void (*)(const A &));
 typedef decltype(arguments_of_{0}({0})) Of_{0};
-extern "C" const char *emulate_{0}(const void *arguments, int blocks, int threads, int shared, int seed, int cluster) {{
+EXPORT const char *emulate_{0}(const void *arguments, int blocks, int threads, int shared, int seed, int cluster) {{
   gpu::body = [](const void *a) {{ {0}(*(const Of_{0} *)a); }};
   gpu::arguments = arguments;
   return gpu::run(blocks, threads, shared, seed, cluster);
 }}
-extern "C" int bytes_{0}() {{ return {1}_BYTES; }}
-extern "C" int arguments_{0}() {{ return sizeof(Of_{0}); }}
+EXPORT int bytes_{0}() {{ return {1}_BYTES; }}
+EXPORT int arguments_{0}() {{ return sizeof(Of_{0}); }}
 """
 
 
@@ -50,8 +51,8 @@ def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL
         text += ENTRY.format(name, shared)
     with TemporaryDirectory(prefix="seqloom-emulation-") as folder:
         Path(folder, "kernel.cpp").write_text("".join(f'#include "{HERE / name}"\n' for name in headers) + text)
-        macros = [f"-D{name}={value}" for name, value in settings]
+        macros = [f"-DEXPORT={EXPORT}", *(f"-D{name}={value}" for name, value in settings)]
         flags = ["-O0", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-w"]  # compiling is most of the time
-        flags.append("-fno-gnu-unique")  # or the next library finds what one left behind
+        flags.append("-fvisibility=hidden")  # or the next library uses the variables of this one
         subprocess.run([str(COMPILER), *flags, *macros, "kernel.cpp", "-o", "kernel.so"], check=True, cwd=folder)
         return ctypes.CDLL(str(Path(folder, "kernel.so")))
