@@ -1,7 +1,7 @@
 """Build the C++ engine with the package: one library for each instruction set of the target machine.
 
-Without a compiler, or where it fails, the package installs without the engine and `lib/build.json` says why; layers then
-run on torch's own operators. With SEQLOOM_BUILD_ENGINE=required the build stops instead: published wheels set it.
+Without a compiler, or where it fails, the package installs without the engine and `lib/build.json` says why; layers
+then run on torch's own operators. With SEQLOOM_BUILD_ENGINE=required the build stops instead: published wheels set it.
 """
 
 import json

@@ -108,6 +108,7 @@ def test_torchs_own_kernels_are_checked_by_the_doctors_self_test(monkeypatch):
     assert (row.kernel, row.reason, row.us_per_step) == ("gru_aten", "check failed: off by 1", None)
 
 
+@pytest.mark.slow
 def test_the_check_is_the_real_one_where_nothing_is_replaced(monkeypatch):
     monkeypatch.undo()
     assert not times(cells="min_gru", kernels="parallel")[0].reason

@@ -163,6 +163,7 @@ def test_doctor_ends_with_1_where_a_kernel_is_wrong(here, monkeypatch):
     assert (code, json.loads(out)["ok"]) == (1, False)
 
 
+@pytest.mark.slow
 def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_report(tmp_path):
     out, err = command("compare", "--models", "rnn,examples/my_cell.py:MyCell", *TINY, "--out", str(tmp_path / "c"))
     assert any(line.startswith("my_cell.py:MyCell 1x") for line in out.splitlines())
@@ -189,6 +190,7 @@ def test_the_command_in_the_document_makes_the_same_settings():
     assert bound.arguments["settings"] == settings and settings.seconds == 5400
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_table_so_far_and_exit_code_130(tmp_path):
     words = [sys.executable, "-m", "seqloom", "compare", "--models", "rnn", "--seeds", "500", "--steps", "9"]
     words += ["--workers", "1", "--out", str(tmp_path / "c")]

@@ -304,6 +304,7 @@ def test_a_truncated_checkpoint_is_told_in_one_line(here, folder, trained):
     shutil.rmtree(folder / "runs" / "cut")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
     words = ["train", "adding", "--task.steps", "10", "--steps", "40", "--hidden", "4", "--name", "cut_short"]
     code = f"""

@@ -174,3 +174,33 @@ def test_weights_saved_before_load_after(model):
     other = seqloom.convert(Tagger())
     other.load_state_dict(saved)
     torch.testing.assert_close(other(X), model(X), rtol=0, atol=1e-6)
+
+
+def test_going_back_to_torch_keeps_the_parameters_and_the_outputs(model):
+    expected, parameters = model(X), list(model.parameters())
+    seqloom.convert(model)
+    assert not left(model)
+    assert seqloom.convert(model, to="torch") is model
+    assert left(model) == ["GRU", "LSTM", "RNN"]
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert torch.equal(model(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (lambda: seqloom.AttnRNN(3, 4), "torch.nn has no attn_rnn"),
+        (lambda: seqloom.GRU(3, 4, reset_after=False), "it has reset_after=False"),
+        (lambda: seqloom.LSTM(3, 4, learn_initial_state=True), "it learns its initial state"),
+        (lambda: seqloom.GRU(3, 4, dropouts=seqloom.Dropouts(zoneout=0.1)), "zoneout=0.1"),
+        (lambda: parametrizations.weight_norm(seqloom.GRU(3, 4), "weight_hh_l0"), "hooks or computed weights"),
+    ],
+)
+def test_a_layer_that_torch_does_not_have_is_named(layer, reason):
+    with pytest.raises(ValueError, match=rf"convert: 0 \(.*\) cannot become a torch.nn layer: .*{reason}"):
+        seqloom.convert(nn.Sequential(layer()), to="torch")
+
+
+def test_a_library_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="to must be 'seqloom' or 'torch', got 'keras'"):
+        seqloom.convert(nn.GRU(3, 4), to="keras")

@@ -67,6 +67,7 @@ def ids(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=ids)
 def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     problem = snippet_problem(page, tmp_path)

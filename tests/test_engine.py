@@ -34,6 +34,7 @@ def values(results):
     return {result.key: result.value for result in results}
 
 
+@pytest.mark.slow
 def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
     jobs = [*numbers(6), Job("wrong", "engine_jobs:wrong"), Job("trained", "engine_jobs:training", {"seed": 1})]
     started = []
@@ -45,6 +46,7 @@ def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
     assert here["n1"].value["threads"] == 1 and here["trained"].value["test"] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "RESTARTS", 2)
     jobs = [Job("once", "engine_jobs:killed", {"times": 1}), Job("deadly", "engine_jobs:killed", {"times": 9})]
@@ -86,6 +88,7 @@ def test_what_has_a_result_is_not_run_again(tmp_path):
     assert new.value == first.value and started == ["me"]
 
 
+@pytest.mark.slow
 def test_two_workers_are_kept_from_job_to_job_and_work_at_the_same_time(tmp_path):
     ended = []
 
@@ -102,6 +105,7 @@ def test_two_workers_are_kept_from_job_to_job_and_work_at_the_same_time(tmp_path
     assert len({result.value["pid"] for result in ended[:8]}) == 2
 
 
+@pytest.mark.slow
 def test_one_worker_does_one_job_after_the_other(tmp_path):
     jobs = [Job(f"j{n}", "engine_jobs:meet", {"place": str(tmp_path / "there"), "patience": 0.2}) for n in range(2)]
     first, second = run(jobs, Processes(1), tmp_path / "out")
@@ -121,6 +125,7 @@ for result in run(jobs, Processes(1), "out"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
 def test_workers_end_with_their_parent_and_what_is_finished_is_kept(number, tmp_path):
     lines = tmp_path / "out" / "long" / "lines.txt"
@@ -210,6 +215,7 @@ def test_two_jobs_of_one_key_are_refused(tmp_path):
         Processes(0)
 
 
+@pytest.mark.slow
 def test_a_job_for_several_gpus_runs_under_torchrun(tmp_path):
     assert together(Job("a", "engine_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}
 

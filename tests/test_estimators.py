@@ -35,6 +35,7 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow
 def test_scikit_learns_check_of_learning_with_enough_epochs():
     check_regressors_train("SequenceRegressor", SequenceRegressor("rnn", **LEARNED))
 
@@ -107,6 +108,7 @@ def test_a_tagger_says_a_tag_for_every_step():
     assert set(numbers.predict([np.ones((4, 2))])[0]) <= {1, 2}
 
 
+@pytest.mark.slow
 def test_they_work_in_pipelines_searches_and_cross_validation():
     X, y = series(60)
     halved = FunctionTransformer(lambda rows: [row[::2] for row in rows])

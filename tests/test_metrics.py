@@ -152,6 +152,7 @@ def test_error_rates_are_jiwers():
     )
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_about_as_often_as_it_says():
     random, inside = np.random.default_rng(0), 0
     for number in range(60):
@@ -173,6 +174,7 @@ def test_a_share_of_rows_has_wilsons_interval_and_all_right_is_no_certainty():
     assert found["accuracy"] == found["macro_f1"] == (pytest.approx(low, abs=1e-6), 1.0)
 
 
+@pytest.mark.slow
 def test_the_interval_of_overlapping_windows_holds_the_truth_too():
     random, inside, alone = np.random.default_rng(0), 0, 0
     for number in range(30):

@@ -74,18 +74,21 @@ def assert_alike(two, one, tolerance=1e-5):
             assert a["train_loss"] == pytest.approx(b["train_loss"], abs=tolerance)
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_the_losses_and_weights_of_one(tmp_path, monkeypatch):
     """Batches of 7 rows with different numbers of targets: halves are never equal."""
     one = run(tmp_path, monkeypatch, "one")
     assert_alike(run_two(tmp_path, "two"), one)
 
 
+@pytest.mark.slow
 def test_two_processes_carry_their_own_states_and_accumulate(tmp_path, monkeypatch):
     more = {"model": "lstm", "accumulate": 2, "batch": 5, "checkpoint_steps": 3}
     one = run(tmp_path, monkeypatch, "one", "text", more)
     assert_alike(run_two(tmp_path, "two", "text", more), one)
 
 
+@pytest.mark.slow
 def test_a_process_without_rows_takes_part(tmp_path, monkeypatch):
     one = run(tmp_path, monkeypatch, "one", more={"batch": 1})
     assert_alike(run_two(tmp_path, "two", more={"batch": 1}), one)

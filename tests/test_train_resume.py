@@ -67,6 +67,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("number", [2, 7, 10])
 def test_a_training_that_stopped_anywhere_ends_with_the_same_weights_and_metrics(case, number, tmp_path, monkeypatch):
@@ -174,6 +175,7 @@ def test_two_processes_do_not_train_one_run(tmp_path):
         train(task, settings, tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_twenty_times_ends_with_the_same_weights(tmp_path):
     command = [sys.executable, str(KILLER), str(tmp_path), "20"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)

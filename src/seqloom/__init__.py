@@ -38,10 +38,12 @@ if TYPE_CHECKING:
         RNNCell,
     )
     from seqloom.convert import convert
-    from seqloom.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
+    from seqloom.estimators import SequenceClassifier as SequenceClassifier
+    from seqloom.estimators import SequenceRegressor as SequenceRegressor
+    from seqloom.estimators import SequenceTagger as SequenceTagger
     from seqloom.explain import explain
     from seqloom.init import Init
-    from seqloom.lab.fit import fit
+    from seqloom.lab.fit import fit as fit
     from seqloom.layers.dropouts import Dropouts
     from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
     from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
@@ -71,68 +73,168 @@ if TYPE_CHECKING:
     from seqloom.models.tag import Tag
     from seqloom.models.transcribe import Transcribe
     from seqloom.models.translate import Translate
-    from seqloom.run import Run
+    from seqloom.run import Run as Run
     from seqloom.scan import scan
     from seqloom.trace import trace
 
-_LAYERS = (
-    *("RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN"),
-    *("MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNNAttention"),
-)
-_WHERE = {
-    **dict.fromkeys(("Attention", "LocalAttention", "LinearAttention", "Pattern"), "attention"),
-    **dict.fromkeys(("PerformerAttention", "LinformerAttention"), "attention"),
-    "Cell": "cell",
-    "Dropouts": "layers.dropouts",
-    "Init": "init",
+# What needs torch alone; the names of the lab below are left out, so that `from seqloom import *` works without it.
+__all__ = [
+    "GRU",
+    "LNGRU",
+    "LNLSTM",
+    "LSTM",
+    "NTM",
+    "ODEGRU",
+    "RNN",
+    "TCN",
+    "Attention",
+    "AttnRNN",
+    "AttnRNNCell",
+    "Block",
+    "Cell",
+    "Classify",
+    "ConvRNN",
+    "Dropouts",
+    "Forecast",
+    "GRUCell",
+    "Generate",
+    "Hybrid",
+    "IndRNN",
+    "IndRNNCell",
+    "Init",
+    "LNGRUCell",
+    "LNLSTMCell",
+    "LSTMCell",
+    "LinearAttention",
+    "LinformerAttention",
+    "LocalAttention",
+    "MemoryTransformer",
+    "MinGRU",
+    "MinGRUCell",
+    "MinLSTM",
+    "MinLSTMCell",
+    "NTMCell",
+    "ODEGRUCell",
+    "Pattern",
+    "PerformerAttention",
+    "RNNAttend",
+    "RNNAttention",
+    "RNNAttentionCell",
+    "RNNCell",
+    "Readout",
+    "Recurrence",
+    "Recurrent",
+    "SegmentForecast",
+    "Tag",
+    "Transcribe",
+    "Transformer",
+    "TransformerXL",
+    "Translate",
+    "convert",
+    "explain",
+    "measure",
+    "scan",
+    "testing",
+    "trace",
+]
+
+_MODULES = {
+    "Attention": "attention",
+    "AttnRNN": "layers.named",
+    "AttnRNNCell": "cells",
     "Block": "layers.transformer_block",
-    **dict.fromkeys(("ConvRNN", "Hybrid", "RNNAttend"), "layers.hybrid"),
-    **dict.fromkeys(("MemoryTransformer", "Recurrence", "TransformerXL"), "layers.memory"),
+    "Cell": "cell",
+    "Classify": "models.classify",
+    "ConvRNN": "layers.hybrid",
+    "Dropouts": "layers.dropouts",
+    "Forecast": "models.forecast",
+    "GRU": "layers.named",
+    "GRUCell": "cells",
+    "Generate": "models.generate",
+    "Hybrid": "layers.hybrid",
+    "IndRNN": "layers.named",
+    "IndRNNCell": "cells",
+    "Init": "init",
+    "LNGRU": "layers.named",
+    "LNGRUCell": "cells",
+    "LNLSTM": "layers.named",
+    "LNLSTMCell": "cells",
+    "LSTM": "layers.named",
+    "LSTMCell": "cells",
+    "LinearAttention": "attention",
+    "LinformerAttention": "attention",
+    "LocalAttention": "attention",
+    "MemoryTransformer": "layers.memory",
+    "MinGRU": "layers.named",
+    "MinGRUCell": "cells",
+    "MinLSTM": "layers.named",
+    "MinLSTMCell": "cells",
+    "NTM": "layers.named",
+    "NTMCell": "cells",
+    "ODEGRU": "layers.named",
+    "ODEGRUCell": "cells",
+    "Pattern": "attention",
+    "PerformerAttention": "attention",
+    "RNN": "layers.named",
+    "RNNAttend": "layers.hybrid",
+    "RNNAttention": "layers.named",
+    "RNNAttentionCell": "cells",
+    "RNNCell": "cells",
     "Readout": "layers.readout",
-    "TCN": "layers.tcn",
-    "Transformer": "layers.transformer",
-    **{
-        name: f"models.{name.lower()}"
-        for name in ("Classify", "Forecast", "Generate", "Tag", "Transcribe", "Translate")
-    },
-    "SegmentForecast": "models.segments",
+    "Recurrence": "layers.memory",
     "Recurrent": "layers.recurrent",
+    "SegmentForecast": "models.segments",
+    "TCN": "layers.tcn",
+    "Tag": "models.tag",
+    "Transcribe": "models.transcribe",
+    "Transformer": "layers.transformer",
+    "TransformerXL": "layers.memory",
+    "Translate": "models.translate",
     "convert": "convert",
     "explain": "explain",
-    "fit": "lab.fit",
-    "Run": "run",
-    **dict.fromkeys(("SequenceClassifier", "SequenceRegressor", "SequenceTagger"), "estimators"),
     "measure": "",  # a module itself
     "scan": "scan",
-    "testing": "",
+    "testing": "",  # a module itself
     "trace": "trace",
-    **dict.fromkeys(_LAYERS, "layers.named"),
-    **{f"{name}Cell": "cells" for name in _LAYERS},
 }
-__all__ = sorted(_WHERE)  # noqa: PLE0605
+_LAB = {
+    "Run": "run",
+    "SequenceClassifier": "estimators",
+    "SequenceRegressor": "estimators",
+    "SequenceTagger": "estimators",
+    "fit": "lab.fit",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    value: Any
+    if name in _LAB:
+        from seqloom.errors import require
+
+        value = getattr(require(f"seqloom.{_LAB[name]}", f"seqloom.{name}", "lab"), name)
+    elif name in _MODULES:
+        module = importlib.import_module(f"seqloom.{_MODULES[name] or name}")
+        value = getattr(module, name) if _MODULES[name] else module
+    else:
         raise AttributeError(f"module 'seqloom' has no attribute {name!r}")
-    where = _WHERE[name]
-    module = importlib.import_module(f"seqloom.{where or name}")
-    value = getattr(module, name) if where else module
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    return sorted({*globals(), *_MODULES, *_LAB})
 
 
 class _Package(ModuleType):
     """Importing a submodule sets its name here; where a function has that name, the function is what people mean."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _WHERE.get(name):
+        if isinstance(value, ModuleType) and _MODULES.get(name):
             value = getattr(value, name)
         super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package
+
+if "torch" in sys.modules:  # register the layers with torch.load; without torch, wait until a layer is used
+    importlib.import_module("seqloom.layers.named")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seqloom.errors import InputError
+from seqloom.errors import DtypeError, InputError
 from seqloom.precision import autocast_dtype
 
 
@@ -16,7 +16,7 @@ def fits(x: Tensor, weight: Tensor, name: str = "input") -> None:
     if x.device != weight.device:
         raise InputError(f"{name} is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")
     if x.dtype != weight.dtype and not autocast_dtype(x.device.type):
-        raise TypeError(f"{name} is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
+        raise DtypeError(f"{name} is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
 
 
 def read_lengths(
@@ -53,5 +53,5 @@ def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]],
         if s.device != x.device:
             raise InputError(f"hx[{i}] is on {s.device}, the input on {x.device}; move one with .to()")
         if s.dtype != x.dtype and not autocast_dtype(s.device.type):
-            raise TypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
+            raise DtypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
     return given

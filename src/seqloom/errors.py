@@ -1,4 +1,7 @@
-"""The one error that seqloom raises for tensors that do not fit."""
+"""Errors that seqloom raises, and imports that may fail."""
+
+from importlib import import_module
+from typing import Any
 
 
 class InputError(ValueError, RuntimeError):
@@ -7,3 +10,36 @@ class InputError(ValueError, RuntimeError):
     Python means ValueError; torch.nn raises RuntimeError in the same places. Code that was
     written for either keeps working.
     """
+
+
+class DtypeError(InputError, TypeError):
+    """A tensor of another dtype than the weights: a TypeError in Python, a ValueError or RuntimeError in torch.nn."""
+
+
+class MissingPackageError(ImportError, ValueError):
+    """An optional package that is not installed."""
+
+
+def require(package: str, purpose: str, extra: str = "") -> Any:
+    """Import an optional package.
+
+    Args:
+        package: The module to import.
+        purpose: What needs it; the subject of the error message.
+        extra: The extra of seqloom that installs it; the package itself by default.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingPackageError: If it is not installed. The message names the command that installs it.
+    """
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "seqloom":
+            raise
+        command = f"pip install 'seqloom[{extra}]'" if extra else f"pip install {package.partition('.')[0]}"
+        raise MissingPackageError(
+            f"{purpose} needs {error.name}; install it with: {command}", name=error.name
+        ) from None

@@ -11,22 +11,25 @@ from seqloom.kernel import Choice, choose
 from seqloom.kernels._step import ROWS
 from seqloom.layers.recurrent import Recurrent
 from seqloom.layers.streaming import why_not_stream
+from seqloom.precision import useful_autocast, why_not_autocast
 from seqloom.scan import run_job
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel of every layer and direction, and what a `step` of a stream does; print it."""
+    """The kernel of every layer and direction, what a `step` of a stream does, and what autocast does; print it."""
 
     choices: tuple[tuple[str, Choice], ...]
     step: str = ""
+    autocast: str = ""
 
     @property
     def kernels(self) -> tuple[str, ...]:
         return tuple(choice.name for _, choice in self.choices)
 
     def __str__(self) -> str:
-        return "\n".join([*(f"{where}: {choice}" for where, choice in self.choices), f"step: {self.step}"])
+        lines = [*(f"{where}: {choice}" for where, choice in self.choices), f"step: {self.step}"]
+        return "\n".join([*lines, *(f"autocast: {text}" for text in [self.autocast] if text)])
 
 
 def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
@@ -38,11 +41,13 @@ def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}
 
     def watched(cell: Cell, job: Job, kernel: str = "auto", values: Any = None) -> Any:
-        seen.append((places[id(cell)], choose(cell, job, kernel)))
+        with useful_autocast(job.x.device.type):
+            seen.append((places[id(cell)], choose(cell, job, kernel)))
         return run_job(cell, job, kernel, values)
 
     layer.run_with(watched, *args, **kwargs)
-    return Explanation(tuple(seen), _step(layer))
+    reason = why_not_autocast(next(layer.parameters()).device.type)
+    return Explanation(tuple(seen), _step(layer), f"stays in the type of the weights: {reason}" if reason else "")
 
 
 def _step(layer: Recurrent) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from seqloom.cell import Cell, State, by_handle
 from seqloom.job import Job
 from seqloom.kernel import choose, load
-from seqloom.precision import autocast_dtype
+from seqloom.precision import autocast_dtype, useful_autocast
 from seqloom.weights import bound, weights
 
 Maybe = Tensor | None
@@ -96,7 +96,8 @@ def _run(cell: int, kernel: str, amp: torch.dtype | None, job: Job, own: list[Te
     view.handle = home.handle
     before, compiling.active = compiling.active, True
     try:
-        with torch.autocast(job.x.device.type, dtype=amp) if amp else nullcontext():
+        device = job.x.device.type
+        with torch.autocast(device, dtype=amp) if amp else nullcontext(), useful_autocast(device):
             y, state = load(choose(view, job, kernel).name).run(view, job)
     finally:
         compiling.active = before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +15,35 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     if device == "meta" or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
+
+
+@cache
+def has_fast_products(dtype: torch.dtype) -> bool:
+    """Whether this processor has instructions for matrix products in a 16-bit type; torch emulates them otherwise."""
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+        tiles = torch.cpu._is_amx_tile_supported()
+        vectors = torch.cpu._is_avx512_bf16_supported()
+        return (tiles or vectors) if dtype == torch.bfloat16 else torch.cpu._is_amx_fp16_supported()
+    ask = "_is_mkldnn_bf16_supported" if dtype == torch.bfloat16 else "_is_mkldnn_fp16_supported"
+    return torch.backends.mkldnn.is_available() and bool(getattr(torch.ops.mkldnn, ask)())
+
+
+def why_not_autocast(device: str) -> str | None:
+    """Say why a scan leaves autocast and runs in the type of its weights: emulated 16-bit products are slower."""
+    dtype = autocast_dtype(device) if device == "cpu" else None
+    if dtype is None or has_fast_products(dtype):
+        return None
+    return f"this processor has no instructions for {str(dtype).removeprefix('torch.')} products"
+
+
+@contextmanager
+def useful_autocast(device: str) -> Iterator[None]:
+    """Switch autocast off inside where `why_not_autocast` has a reason."""
+    if why_not_autocast(device) is None:
+        yield
+    else:
+        with torch.autocast(device, enabled=False):
+            yield
 
 
 @contextmanager

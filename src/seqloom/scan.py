@@ -13,8 +13,8 @@ from seqloom.errors import InputError
 from seqloom.job import Job, without_padding
 from seqloom.kernel import choose, load
 from seqloom.op import scan_in_graph
-from seqloom.precision import autocast_dtype
-from seqloom.weights import bound
+from seqloom.precision import autocast_dtype, useful_autocast, why_not_autocast
+from seqloom.weights import bound, weights
 
 
 def scan(
@@ -29,6 +29,8 @@ def scan(
         given = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(f"x must be a Tensor (B, T, {cell.input_size}), got {given}")
     cell.check_type(x)
+    if why_not_autocast(x.device.type):
+        x = x.to(next(iter(weights(cell).values()), x).dtype)
     start = cell.start(x)
     if state is not None:
         start = read_state(state, [tuple(s.shape) for s in start], start[0])
@@ -47,7 +49,8 @@ def run_job(
         if values:
             home, cell = cell, bound(cell, values)
             cell.handle = home.handle  # what was compiled for the cell serves its views
-        y, state = load(choose(cell, job, kernel).name).run(cell, job)
+        with useful_autocast(job.x.device.type):
+            y, state = load(choose(cell, job, kernel).name).run(cell, job)
     return y.to(output_dtype(job.x)), state
 
 

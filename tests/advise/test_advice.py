@@ -22,6 +22,7 @@ def found():
     return advise(task("classify", x, (ids == 3).any(1).astype(int)), 4.0)
 
 
+@pytest.mark.slow
 def test_where_a_word_decides_no_sequence_model_is_called_for(found):
     assert found.models[0].name == "linear"
     assert telling.sentence(found).startswith("No recurrent or attention model is called for yet")
@@ -46,6 +47,7 @@ def test_it_takes_no_longer_than_it_was_given_where_models_keep_to_their_share(m
         assert advice.SURE <= len(shares) < 20 and all(start < 20 for start in begun[advice.SURE :])
 
 
+@pytest.mark.slow
 def test_every_model_can_be_trained_and_has_its_cost(found):
     models = [m for m in found.models if m.settings is not None]
     assert len(models) > 8

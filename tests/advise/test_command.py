@@ -22,6 +22,7 @@ def here(capsys, monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_advice_is_printed_with_facts_reasons_and_commands(here):
     code, out, _ = here("advise", "films.csv", "--seconds", "4")
     assert code == 0
@@ -29,6 +30,7 @@ def test_advice_is_printed_with_facts_reasons_and_commands(here):
         assert part in out
 
 
+@pytest.mark.slow
 def test_advice_is_one_json_document(here):
     code, out, err = here("advise", "recall", "--task.steps", "8", "--seconds", "4", "--json")
     told = json.loads(out)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from made import sampled, shifted, tokens
 
@@ -7,6 +8,7 @@ from seqloom.advise.gradient import gradient
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_a_model_looks_to_the_side_where_its_tags_come_from():
     x, ids = tokens(600, 8, kinds=4)
     (before, steps), (after, _) = (gradient(sampled("tag", x, shifted(ids, lag)), 40.0, CPU) for lag in (2, -2))
@@ -14,6 +16,7 @@ def test_a_model_looks_to_the_side_where_its_tags_come_from():
     assert before.ahead + 0.1 < after.ahead
 
 
+@pytest.mark.slow
 def test_what_comes_last_is_nearer_than_what_comes_first():
     x = np.random.default_rng(0).normal(size=(400, 8, 1))
     last, early = (

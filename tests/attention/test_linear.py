@@ -109,6 +109,7 @@ def test_many_steps_of_wide_heads_are_right_in_float16(causal):
     assert (layer(x)[0].double() - exact).norm() < 0.01 * exact.norm()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_compiled_stream_takes_chunks_that_need_no_filling():
     layer = LinearAttention(8, 2, causal=True, chunk=4).double()

@@ -22,6 +22,7 @@ def error(kind, count, causal=False, draws=40):
     return sum(distances) / draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "causal"), [("positive", False), ("positive", True), ("trigonometric", False)])
 def test_its_error_falls_as_one_over_the_root_of_the_features(kind, causal):
     counts = [64, 256, 1024, 4096]
@@ -30,6 +31,7 @@ def test_its_error_falls_as_one_over_the_root_of_the_features(kind, causal):
     assert -0.6 < slope < -0.4, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Positive, Trigonometric])
 def test_the_product_of_features_is_the_softmax_kernel_in_the_mean(kind):
     q, k = torch.randn(2, 6, 4, dtype=torch.float64) / 2

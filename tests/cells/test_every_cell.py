@@ -36,6 +36,7 @@ def test_a_cell_names_its_source_and_its_equations(name):
     assert "'" in text and "=" in text and any(year in text for year in ("19", "20"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cell_learns_to_carry_its_first_input(name):
     """The sign of the first input, which a mark stands on, after five steps of noise."""

@@ -53,6 +53,7 @@ def whole(tmp_path_factory, settings):
     return worked(started(None, {}, settings, tmp_path_factory.mktemp("whole") / "c"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole, settings, tmp_path):
     place = tmp_path / "c"
     worked(started(None, {}, settings, place), stop=4)
@@ -77,6 +78,7 @@ def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_i
     assert made.models == sorted(made.models, key=lambda r: r.rank)
 
 
+@pytest.mark.slow
 def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
     wrong = digits()
     x, y = wrong._parts["test"]
@@ -90,6 +92,7 @@ def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
     assert other.models[0].test.mean < 0.2 < one.models[0].test.mean
 
 
+@pytest.mark.slow
 def test_the_page_and_the_document_tell_the_whole_and_the_winner_predicts(whole):
     made = table(whole)
     told, stored = page(whole, made, True), document(whole, made, True)
@@ -135,6 +138,7 @@ def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path,
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.slow
 def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(engine, "Processes", lambda _: engine.Here())
     monkeypatch.setattr("seqloom.compare.telling.told", lambda *_: print("a machine died") or "")
@@ -143,6 +147,7 @@ def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path,
     assert json.loads(said.out)["finished"] and "a machine died" in said.err
 
 
+@pytest.mark.slow
 def test_tuning_tries_what_optuna_proposes(tmp_path):
     found = worked(started(None, {}, Compare(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c"))
     trials = found.trials["rnn"]
@@ -154,6 +159,7 @@ def test_no_cell_of_a_test_stays_registered():
     assert "Broken" not in Cell.registry
 
 
+@pytest.mark.slow
 def test_where_no_model_can_be_trained_the_baselines_stand(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)

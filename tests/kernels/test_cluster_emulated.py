@@ -67,12 +67,14 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
     assert worst(attn_rnn_cluster, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32), (128, 1, FP16)])
 def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
@@ -87,6 +89,7 @@ def test_there_are_as_few_chunks_as_memory_allows():
     assert [math.ceil(512 / steps) for steps in each] == [1, 1, 4, 8, 8]
 
 
+@pytest.mark.slow
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
     monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
     cell = cell_of(32, 4)
@@ -94,6 +97,7 @@ def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [FP16, FP32])
 def test_weights_in_shared_memory(monkeypatch, dtype):
     monkeypatch.setattr(_attn_rnn_cluster_code, "division", lambda *_: Division(8, 2, 1, 8, 1, 2))
@@ -101,6 +105,7 @@ def test_weights_in_shared_memory(monkeypatch, dtype):
     assert worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, dtype), dtype)[0] < 2
 
 
+@pytest.mark.slow
 def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
     monkeypatch.setattr(_attn_rnn_cluster_code, "tf32", lambda: True)
     cell = cell_of(48, 2)
@@ -108,6 +113,7 @@ def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
     assert 2 < ratio < 2**13
 
 
+@pytest.mark.slow
 def test_what_lies_past_a_length_does_not_matter():
     cell = cell_of(32, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
@@ -150,6 +156,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

@@ -64,6 +64,7 @@ def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
         torch.testing.assert_close(found(monkeypatch, crew, cell, job), expected)
 
 
+@pytest.mark.slow
 def test_one_row_of_a_large_layer_is_as_near_as_the_loop(monkeypatch):
     monkeypatch.setattr(checking, "SHAPES", ((1, 3, 5, 512), (1, 1, 3, 4), (1, 2, 3, 4), (2, 3, 4, 8)))
     check_kernel("attn_rnn_cpu", "attn_rnn")

@@ -84,6 +84,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), BLOCKS)
 def test_the_block_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
@@ -106,12 +107,14 @@ def test_the_row_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(
     assert worst(attn_rnn_graph, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
+@pytest.mark.slow
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
     monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 32)
     cell = cell_of(32, 4)
     assert worst(attn_rnn_cuda, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [attn_rnn_cuda, attn_rnn_graph])
 def test_what_lies_past_a_length_does_not_matter(kernel):
     cell = cell_of(16, 4).to(BF16)
@@ -123,6 +126,7 @@ def test_what_lies_past_a_length_does_not_matter(kernel):
         assert torch.equal(value, again[name]), name
 
 
+@pytest.mark.slow
 def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(attn_rnn_graph, "STEPS", 4)  # of the second chunk, two steps are past the end
     cell = cell_of(16, 2)
@@ -159,6 +163,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

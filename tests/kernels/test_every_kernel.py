@@ -89,6 +89,7 @@ def asking(name, dtype=torch.float64):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", of_cell(NAMED))
 def test_a_kernel_passes_the_public_check(name):
     check_kernel(name, name.rpartition("_")[0])
@@ -119,6 +120,7 @@ def test_every_setting_of_attn_rnn_is_in_its_kernels(monkeypatch, kernel, settin
     check_kernel(f"attn_rnn_{kernel}", "attn_rnn", **settings)
 
 
+@pytest.mark.slow
 def test_the_engine_has_relu_and_no_bias():
     check_kernel("rnn_cpu", "rnn", nonlinearity="relu")
     for name in ("rnn", "gru", "lstm"):
@@ -201,6 +203,7 @@ class Faulty:
         return y, last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -221,11 +224,13 @@ def test_a_planted_fault_is_found(fault, found):
         check_kernel(Faulty(fault), "gru")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("gru")
 def test_the_loop_itself_passes():
     check_kernel(Faulty(""), "gru")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", OLDER_BUILDS)
 def test_the_engine_is_right_for_older_processors(capability):
     code = f"""

@@ -105,12 +105,14 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
 def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
     cell = cell_of(name, 24, H)
     assert worst(name, cell, job_of(cell, B, T, dtype, wishes), dtype)[0] < 2
 
 
+@pytest.mark.slow
 def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
     monkeypatch.setattr(_gated_back, "CHUNK", 18 * 48 * 2)
@@ -118,6 +120,7 @@ def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
     assert worst("gru", cell, job_of(cell, 18, 5, BF16, ALL), BF16)[0] < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kept", "flown"), [(4, 0), (1, 10)])
 def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, kept, flown):
     monkeypatch.setattr(_gated_code, "division", lambda *_: Division(8, 2, 4, 2, 3, kept, flown))
@@ -125,6 +128,7 @@ def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, kept, flown):
     assert worst("lstm", cell, job_of(cell, 3, 3, FP16), FP16)[0] < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "ln_lstm"])
 def test_what_lies_past_a_length_does_not_matter(name):
     cell = cell_of(name, 24, 32).to(BF16)
@@ -164,6 +168,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("gated faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

@@ -33,12 +33,14 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
     cell = cell_of(name, 24, H)
     assert worst(name, cell, job_of(cell, B, T, dtype, wishes), dtype, "grid")[0] < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
 def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)
@@ -56,6 +58,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

@@ -44,6 +44,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
@@ -57,6 +58,7 @@ MANY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "dtype", "B", "asked"), MANY)
 def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, dtype, B, asked):
     monkeypatch.setattr(_cuda, "multiprocessors", lambda _: H // 16)
@@ -73,6 +75,7 @@ def two_rounds(monkeypatch):
     attn_rnn_grid.code.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (144, 2, 10, {"reset": True})])
 def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
@@ -81,6 +84,7 @@ def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
     assert worst(attn_rnn_grid, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2
 
 
+@pytest.mark.slow
 def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
     cell = cell_of(64, 2)
     job = job_of(cell, 2, 2, FP32)
@@ -106,6 +110,7 @@ WHOLE = ("words of two blocks for those of one", "squares from the mean of anoth
 SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):
     if fault in WHOLE:

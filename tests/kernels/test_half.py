@@ -39,7 +39,8 @@ def apply(function, given, dtype):
 def test_every_half_widens_to_the_float_of_its_value(half):
     found, expected = apply(half.widen, HALVES, torch.float32), HALVES.view(torch.float16).float()
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(found.signbit(), expected.signbit())
+    number = ~expected.isnan()  # the sign of a NaN is the processor's choice
+    assert torch.equal(found.signbit()[number], expected.signbit()[number])
 
 
 def test_every_half_comes_back_and_a_nan_stays_one(half):
@@ -51,7 +52,7 @@ def test_every_half_comes_back_and_a_nan_stays_one(half):
 
 
 def test_a_float_between_two_halves_goes_to_the_nearest_and_a_tie_to_the_even_one(half):
-    """The midpoint of every two neighbours and the floats on both sides of it: all the places where rounding decides."""
+    """Take the midpoint of every two neighbours and the floats on both sides of it: where rounding decides."""
     positive = torch.arange(0, 0x7C01, dtype=torch.int16).view(torch.float16).double()  # 0 to infinity
     positive[-1] = 2.0**16  # where the next number would be
     middle = ((positive[1:] + positive[:-1]) / 2).float()

@@ -58,12 +58,14 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "B", "T", "asked", "settings"), SHAPES)
 def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
     assert worst(attn_rnn_row, cell, job_of(cell, B, T, FP32, **asked), FP32)[0] < 2
 
 
+@pytest.mark.slow
 def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
     monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
@@ -87,6 +89,7 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
     assert forward(cell, replace(job, state=(job.state[0] + 30,))) < 2
 
 
+@pytest.mark.slow
 def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
     change = "size(v) * exp2_(", "1.0000002f * size(v) * exp2_("  # as far as ex2.approx may be
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=change))
@@ -108,6 +111,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

@@ -33,12 +33,14 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "slots", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, slots=slots, **settings)
     assert worst(attn_rnn_slots, cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
+@pytest.mark.slow
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
     monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 48)
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
@@ -47,6 +49,7 @@ def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
     assert worst(attn_rnn_slots, cell, job, dtype)[0] < 2
 
 
+@pytest.mark.slow
 def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
     H, heads, slots, dtype, _, T, asked, settings = SHAPES[2]
     cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
@@ -99,6 +102,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

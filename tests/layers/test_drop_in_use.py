@@ -2,6 +2,9 @@
 
 import copy
 import io
+import subprocess
+import sys
+import warnings
 from datetime import timedelta
 
 import pytest
@@ -13,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import seqloom
 import seqloom.cells  # the registry, for the parametrisation
+from seqloom import precision
+from seqloom.layers import named
 
 KINDS = ["RNN", "LSTM", "GRU"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -127,8 +132,10 @@ def test_a_layer_made_on_meta_takes_loaded_weights(kind, assign):
     assert torch.equal(layer(X)[0], source(X)[0])
 
 
+@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("cell", sorted(seqloom.Cell.registry))
-def test_autocast_gives_low_outputs_and_carries_full_states(cell):
+def test_autocast_gives_low_outputs_and_carries_full_states(cell, fast, monkeypatch):
+    monkeypatch.setattr(precision, "has_fast_products", lambda _: fast)
     torch.manual_seed(0)
     layer = seqloom.Recurrent(cell, 3, 8, 2, bidirectional=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -138,6 +145,54 @@ def test_autocast_gives_low_outputs_and_carries_full_states(cell):
     torch.testing.assert_close(y.float(), layer(X)[0], rtol=0, atol=0.05)
     y.float().sum().backward()
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_autocast_stays_in_float32_on_a_processor_that_would_emulate_it(monkeypatch):
+    layer = make("GRU")
+    expected = layer(X)[0].to(torch.bfloat16)
+    monkeypatch.setattr(precision, "has_fast_products", lambda _: False)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        text = str(seqloom.explain(layer, X))
+        assert torch.equal(layer(X)[0], expected)
+        low = X.to(torch.bfloat16)
+        assert torch.equal(seqloom.scan(layer.cell_at(0), low.transpose(0, 1))[0].transpose(0, 1), layer(low)[0])
+    assert text.splitlines()[-1] == (
+        "autocast: stays in the type of the weights: this processor has no instructions for bfloat16 products"
+    )
+    assert seqloom.explain(layer, X).autocast == ""
+    monkeypatch.setattr(precision, "has_fast_products", lambda _: True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert seqloom.explain(layer, X).autocast == ""
+
+
+def test_the_processor_answers_for_both_16_bit_types():
+    assert {precision.has_fast_products(dtype) for dtype in (torch.bfloat16, torch.float16)} <= {True, False}
+
+
+def test_a_whole_layer_is_loaded_without_a_word_about_trust(tmp_path):
+    for kind in named.NAMED:
+        torch.save(kind(3, 4, bidirectional=True), tmp_path / f"{kind.__name__}.pt")
+    code = (
+        "import sys, torch, seqloom; [torch.load(file) for file in sys.argv[1:]]"  # no name of seqloom is used before
+    )
+    subprocess.run([sys.executable, "-c", code, *map(str, tmp_path.iterdir())], check=True)
+    layer = make("GRU")
+    torch.save(layer, tmp_path / "layer.pt")
+    assert torch.equal(torch.load(tmp_path / "layer.pt", weights_only=True)(X)[0], layer(X)[0])
+
+
+def test_dynamic_quantisation_says_that_it_leaves_a_layer_as_it_is():
+    quantise = pytest.importorskip("torch.ao.quantization").quantize_dynamic
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        quantised = quantise(nn.ModuleDict({"rnn": make("LSTM"), "head": nn.Linear(4, 2)}))
+    assert any("leaves this LSTM in floating point" in str(w.message) for w in seen)
+    assert isinstance(quantised["rnn"], seqloom.LSTM) and not hasattr(quantised["rnn"], "qconfig")
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        again = quantise(seqloom.convert(nn.ModuleDict({"rnn": make("LSTM")}), to="torch"))
+        assert "Quantized" in type(again["rnn"]).__name__ or "quantized" in type(again["rnn"]).__module__
+        torch.testing.assert_close(again["rnn"](X)[0], make("LSTM")(X)[0], rtol=0, atol=0.05)
 
 
 def _train_alone_and_together(rank, folder):
@@ -156,6 +211,7 @@ def _train_alone_and_together(rank, folder):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_on_the_whole_batch(tmp_path):
     other = torch.multiprocessing.get_context("spawn").Process(target=_train_alone_and_together, args=(1, tmp_path))
     other.start()

@@ -256,6 +256,7 @@ def test_another_default_device_does_not_reach_a_step(ran):
     assert y.device.type == now.device.type == "cpu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in candidates()[1:]])
 def test_a_step_is_right_for_older_processors(capability):
     again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "whole or exact"]

@@ -152,6 +152,7 @@ def test_padding_needs_no_place_in_a_learned_table():
     torch.testing.assert_close(y[:1, :2], layer(x[:1, :8])[0][:, 6:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [CAUSAL[name] for name in ("dense", "local", "linear", "performer")])
 @torch.no_grad()
 def test_it_exports_whole_and_as_a_step(attention):

@@ -54,6 +54,7 @@ def test_a_series_that_stands_higher_is_forecast_higher(name, scale):
         torch.testing.assert_close(model(x * 1000), y * 1000, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantiles", [(), (0.1, 0.5, 0.9)])
 @pytest.mark.parametrize("name", MODELS)
 def test_it_learns_saves_loads_and_forecasts_as_before(name, quantiles, tmp_path):

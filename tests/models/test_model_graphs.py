@@ -33,6 +33,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "lengths"), [("segments", None), *((name, LENGTHS) for name in MODELS)])
 def test_a_loss_compiles_in_one_graph_and_learns_the_same(name, lengths):
     make, shape, target = MODELS[name]
@@ -46,6 +47,7 @@ def test_a_loss_compiles_in_one_graph_and_learns_the_same(name, lengths):
     torch.testing.assert_close(torch.autograd.grad(found, list(model.parameters())), wanted)
 
 
+@pytest.mark.slow
 def test_a_translation_exports_with_any_number_of_rows_and_any_lengths():
     model = translation().eval()
     B, S, T = Dim("B"), Dim("S"), Dim("T")
@@ -62,6 +64,7 @@ OF_A_ROW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", OF_A_ROW.values(), ids=OF_A_ROW)
 def test_what_a_row_gives_exports_with_any_number_of_rows_and_any_lengths(make):
     model, B = make().eval(), Dim("B")

@@ -224,6 +224,7 @@ def test_tied_weights_are_one_table():
     translate.loss(source, target, n, m).backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["additive", "dot", "transformer"])
 def test_turning_sequences_around_is_learnt_in_seconds(kind):
     torch.manual_seed(0)

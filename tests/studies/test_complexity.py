@@ -22,6 +22,7 @@ def rows():
     return {row.form: row for row in found}
 
 
+@pytest.mark.slow
 def test_every_form_is_measured_at_growing_lengths(rows):
     assert list(rows) == list(FORM)
     for row in rows.values():
@@ -50,6 +51,7 @@ def test_memory_is_quadratic_where_the_weights_are_kept_and_linear_where_they_ar
         assert found[name] == pytest.approx(1, abs=0.06), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FORM if name != "RNN + attention"])
 def test_the_counted_work_is_what_torch_counts(name):
     d, T, form = 16, 256, FORM[name]

@@ -60,6 +60,7 @@ def test_texts_are_framed_with_the_words_of_those_that_are_counted():
     assert x.tolist() == [[1, 4, 3, 4], [1, 3, 2, 0]] and lengths.tolist() == [4, 3]  # the first is cut
 
 
+@pytest.mark.slow
 def test_every_topology_is_trained_and_writes(data):
     study = tiny(Topologies, ("gru", "transformer"))
     rows = run(study)
@@ -69,6 +70,7 @@ def test_every_topology_is_trained_and_writes(data):
     assert len(written) == len(FORMS) - 1 and all(len(block.paragraphs) == 3 for block in written)
 
 
+@pytest.mark.slow
 def test_what_counts_of_a_text_are_its_real_tokens(data):
     study = tiny(Topologies, ("gru",), [name for name in FORMS if name != INTENT])
     study._sizes = {}
@@ -101,6 +103,7 @@ def test_every_application_is_trained_and_measured_over_what_needs_no_model(data
         assert trial.scores["error"] == pytest.approx(trial.scores["as it is"] / study.without(c, "test"))
 
 
+@pytest.mark.slow
 def test_spoken_digits_are_split_by_recording(data):
     parts = series.spoken(48, every=45)
     assert [tuple(parts[name][0].shape) for name in ("valid", "test")] == [(300, 48, 24)] * 2
@@ -120,6 +123,7 @@ def test_tokens_are_put_together_again():
     assert joined(["it", "'s", "a", "dog", ",", "isn", "'t", "it", "?", "&amp;"]) == "it's a dog, isn't it? &"
 
 
+@pytest.mark.slow
 def test_every_kernel_that_runs_is_timed_once(tmp_path):
     told = Shapes(("rnn",), (4,), (2,), (3,), 1)
     said = []

@@ -60,6 +60,7 @@ def test_a_forecast_of_several_series_says_which_is_which(tmp_path):
     assert [list(row) for row in run.predict(tmp_path / "one.csv")] == [["prediction"]]
 
 
+@pytest.mark.slow
 def test_a_model_of_groups_predicts_from_a_file_of_groups_in_their_order(tmp_path):
     rng = np.random.default_rng(0)
     steps = [(f"p{p:02d}", s, rng.normal(p % 2 * 9), "ny"[p % 2]) for p in range(40) for s in range(3 + p % 5)]

@@ -29,6 +29,7 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text(LINES)
     (tmp_path / "empty.jsonl").write_text("")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqloom.compare.candidates import Candidate
+from seqloom.errors import require
 
 DROPOUT = 0.2
 WAVE = 3  # proposals of a model that are tried before the next ones are made
@@ -33,8 +34,7 @@ def proposed(tried: Sequence[tuple[Choice, float | None]], count: int) -> list[C
 
     Bergstra et al. 2011, Algorithms for hyper-parameter optimization.
     """
-    import optuna
-
+    optuna = require("optuna", "--tune", "tune")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space: dict[str, Any] = {
         "lr": optuna.distributions.FloatDistribution(1e-4, 3e-2, log=True),

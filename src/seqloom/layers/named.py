@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import nn
+
+import seqloom.cells
+from seqloom.init import Init
+from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.recurrent import Recurrent
 
 
@@ -93,3 +99,10 @@ class RNNAttention(_Named):
     """An RNN that looks back at its own outputs; cells/rnn_attention.py has the equations."""
 
     cell = "rnn_attention"
+
+
+# What a saved layer is made of, so that torch.load(file) takes a whole model without weights_only=False. `Recurrent`
+# itself is not among them: its constructor can load a cell from a file.
+NAMED = (RNN, LSTM, GRU, AttnRNN, LNGRU, LNLSTM, IndRNN, MinGRU, MinLSTM, NTM, ODEGRU, RNNAttention)
+CELLS = [getattr(seqloom.cells, f"{layer.__name__}Cell") for layer in NAMED]
+torch.serialization.add_safe_globals([*NAMED, *CELLS, Dropouts, Init, nn.ModuleList])

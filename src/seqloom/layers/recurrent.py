@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -59,6 +60,10 @@ class Recurrent(Streaming):
         **settings: Any,
     ) -> None:
         super().__init__()
+        flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be True or False, got {flag!r}")
         if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
             raise ValueError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
         if isinstance(dropout, bool) or not (isinstance(cast(Any, dropout), Real) and 0 <= dropout <= 1):
@@ -209,6 +214,26 @@ class Recurrent(Streaming):
     def all_weights(self) -> list[list[nn.Parameter]]:
         """The parameters of each layer and direction, as torch.nn has it."""
         return [list(self.cell_at(i).own().values()) for i in range(len(self.cells))]
+
+    # torch.ao.quantization sets `qconfig` on every module, and then quantises torch.nn's own classes only.
+    @property
+    def qconfig(self) -> Any:
+        if "_qconfig" not in self.__dict__:
+            raise AttributeError("qconfig")
+        return self.__dict__["_qconfig"]
+
+    @qconfig.setter
+    def qconfig(self, value: Any) -> None:
+        self.__dict__["_qconfig"] = value
+        warnings.warn(
+            f"torch.ao.quantization leaves this {type(self).__name__} in floating point: it quantises torch.nn's own "
+            "layers only. To quantise an RNN, LSTM or GRU, convert it first: seqloom.convert(model, to='torch')",
+            stacklevel=2,
+        )
+
+    @qconfig.deleter
+    def qconfig(self) -> None:
+        del self.__dict__["_qconfig"]
 
     def extra_repr(self) -> str:
         shown = {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.score import AdditiveScore, DotScore
+from seqloom.errors import require
 from seqloom.layers.recurrent import Recurrent
 from seqloom.layers.transformer import Transformer
 from seqloom.layers.transformer_block import Block as Shape
@@ -193,8 +194,4 @@ def _stored() -> list[Block]:
 
 
 def _bleu() -> Any:
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-    except ImportError as error:
-        raise ValueError(f"the study 'translation' scores with sacrebleu: pip install sacrebleu ({error})") from error
-    return BLEU(lowercase=True)
+    return require("sacrebleu.metrics.bleu", "the study 'translation'", "lab").BLEU(lowercase=True)

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from seqloom.errors import require
+
 
 class Journal:
     """Lines for a person and for programs; with `board`, TensorBoard files beside it."""
@@ -44,8 +46,7 @@ class Journal:
 
 
 def _board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard") from None
+    require("tensorboard", "tensorboard=True")
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder))

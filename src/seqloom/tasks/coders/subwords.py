@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.errors import require
 from seqloom.task import END, SPECIALS, UNKNOWN, Tokens
 
 Array = np.ndarray[Any, Any]
@@ -23,8 +24,7 @@ class SubwordCoder:
     def __init__(
         self, column: str, unit: str, size: int, lowercase: bool = False, end: bool = False, tokenizer: Any = None
     ) -> None:
-        from tokenizers import Tokenizer
-
+        Tokenizer = require("tokenizers", f"unit={unit!r}", "subwords").Tokenizer
         self.column, self.unit, self.size, self.lowercase, self.end = column, unit, size, lowercase, end
         self._tokenizer: Any = None if tokenizer is None else Tokenizer.from_str(json.dumps(tokenizer))
 

@@ -6,15 +6,14 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.errors import require
+
 PREFIX = "hf:"
 
 
 def scan(name: str) -> dict[str, tuple[str, pl.LazyFrame]]:
     """split -> (fingerprint, frame)."""
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(f"{name}: needs the package datasets: pip install datasets") from None
+    datasets = require("datasets", f"{name}: reading from the Hugging Face hub")
     path, _, config = name.removeprefix(PREFIX).partition(":")
     found: Any = datasets.load_dataset(path, config or None)
     parts = found if isinstance(found, dict) else {"train": found}

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import IO, Any
 
+from seqloom.errors import require
+
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 DAMAGED = "{}: ends in the middle or is damaged ({}); copy the file again"
 
@@ -45,8 +47,5 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def _zst(path: Path, mode: str) -> IO[bytes]:
-    try:
-        import zstandard
-    except ImportError:
-        raise ValueError(f"{path}: unpacking .zst needs the package zstandard: pip install zstandard") from None
-    return zstandard.open(path, mode)
+    opened: IO[bytes] = require("zstandard", f"{path}: unpacking .zst").open(path, mode)
+    return opened
