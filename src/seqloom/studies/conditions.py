@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VALID, TEST = "valid", "test"  # what a trial is scored on: to tune, or for the result
-TUNING = 1000  # the seed of tuning; results have 0, 1, 2 ..
+TUNING = 1000  # the first seed of tuning; results have 0, 1, 2 ..
+LADDER = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates that a grid may be widened to
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Settings:
     together: int = 24  # trainings that share a GPU
     effort: float = 1.0  # of the training steps
     tuning: float = 1.0  # of a condition's steps, while its models are tuned
+    tuning_seeds: int = 1  # trainings of every setting while tuning, whose mean decides
+    widen: bool = (
+        False  # where the best learning rate of a model is the lowest or highest: try the next, for all models
+    )
+    precision: str = "natural"  # on a GPU: "natural" (AttnRNN and Transformers in bfloat16), "bfloat16", "float32"
 
 
 @dataclass(frozen=True)

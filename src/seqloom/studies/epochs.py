@@ -31,9 +31,9 @@ class Kept(nn.Module):
     for the host, and the step can be a CUDA graph.
     """
 
-    def __init__(self, model: nn.Module, rounds: int, steps: int) -> None:
+    def __init__(self, model: nn.Module, rounds: int, steps: int, precision: str = "natural") -> None:
         super().__init__()
-        self.model, self.rounds, self.steps = model, rounds, steps
+        self.model, self.rounds, self.steps, self.precision = model, rounds, steps, precision
         self.kept: list[Tensor] = []  # (rounds, ...) for every weight, made when training begins
 
     def keep(self) -> None:
@@ -58,8 +58,16 @@ class Kept(nn.Module):
             p.data.copy_(kept[place])
 
     def forward(self, *given: Any) -> Tensor:
-        with fast(self.model, given[0].device):
+        with computed_in(self.precision, self.model, given[0].device):
             return self.model(*given).float()
+
+
+def computed_in(precision: str, model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """Enter the precision of a study's settings; on a CPU everything is float32."""
+    if precision == "natural":
+        return fast(model, device)
+    low = precision == "bfloat16" and device.type == "cuda"
+    return torch.autocast(device.type, torch.bfloat16, enabled=low)
 
 
 def fast(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
@@ -87,7 +95,8 @@ class Epochs(Trials[Told]):
         raise NotImplementedError
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
-        return Kept(self.network(model, hidden, start, condition), condition.task["rounds"], self.steps(condition))
+        made = self.network(model, hidden, start, condition)
+        return Kept(made, condition.task["rounds"], self.steps(condition), self.settings.precision)
 
     def draw(self, condition: Condition) -> Draw:
         data, batch = self._on(condition, TRAIN, torch.device(self.device)), self.settings.batch

@@ -36,6 +36,7 @@ class Trial:
     losses: list[float]  # of training, means over equal spans
     ms_per_step: float | None
     failed: str = ""
+    skipped: int = 0  # steps whose gradient was not finite
 
     def __str__(self) -> str:
         said = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seqloom.page import Block
 from seqloom.studies import shown
-from seqloom.studies.conditions import TEST, TUNING, VALID, Condition, Settings, Spec
+from seqloom.studies.conditions import LADDER, TEST, TUNING, VALID, Condition, Settings, Spec
 from seqloom.studies.contenders import hidden_size, multiple, starts, trained
 from seqloom.studies.ledger import Ledger
 from seqloom.studies.outcome import Metric, Trial, contests, said
@@ -80,8 +80,9 @@ class Trials(Study[Told, Trial]):
 
     @property
     def parts(self) -> int:
-        pairs = [(c, m) for c in self.settings.conditions for m in self.models(c)]
-        return sum(self.settings.seeds + (len(self.grid(m)) if self._tunes(c, m) else 0) for c, m in pairs)
+        s = self.settings
+        pairs = [(c, m) for c in s.conditions for m in self.models(c)]
+        return sum(s.seeds + (len(self.grid(m)) * s.tuning_seeds if self._tunes(c, m) else 0) for c, m in pairs)
 
     def models(self, condition: Condition) -> list[str]:
         return [m for m in self.settings.models if not condition.models or m in condition.models]
@@ -100,12 +101,8 @@ class Trials(Study[Told, Trial]):
         self.ledger = Ledger(self.folder)
         chosen: dict[tuple[str, str], tuple[float, str]] = {}
         for c in self.settings.conditions:
-            models, short = self.models(c), replace(c, steps=round(self.settings.tuning * c.steps))
-            tuning = [
-                Spec(short, m, *setting, TUNING, VALID) for m in models if self._tunes(c, m) for setting in self.grid(m)
-            ]
-            tried = []
-            for trial in self._all(tuning, before):
+            models, tried = self.models(c), []
+            for trial in self._tuned(c, before):
                 tried.append(trial)
                 yield trial
             for m in models:
@@ -115,6 +112,29 @@ class Trials(Study[Told, Trial]):
                 Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.settings.seeds)
             ]
             yield from self._all(results, before)
+
+    def _tuned(self, c: Condition, before: Callable[[str], None]) -> Iterator[Trial]:
+        """Try the grid for every model; with `widen`, until the best learning rate of none lies at the edge."""
+        s, tried = self.settings, list[Trial]()
+        short = replace(c, steps=round(s.tuning * c.steps))
+        grids = {m: self.grid(m) for m in self.models(c) if self._tunes(c, m)}
+        new = dict(grids)
+        while any(new.values()):
+            specs = [
+                Spec(short, m, *setting, TUNING + i, VALID)
+                for m, settings in new.items()
+                for setting in settings
+                for i in range(s.tuning_seeds)
+            ]
+            for trial in self._all(specs, before):
+                tried.append(trial)
+                yield trial
+            best = {m: self._best(tried, m)[0] for m in grids}
+            beyond = {lr for m in grids for lr in _beyond([lr for lr, _ in grids[m]], best[m])} if s.widen else set()
+            for m, grid in grids.items():
+                rates, kinds = {lr for lr, _ in grid}, dict.fromkeys(start for _, start in grid)
+                new[m] = list(product(sorted(beyond - rates), kinds))
+                grids[m] = grid + new[m]
 
     def _check(self) -> None:
         """Before anything is trained."""
@@ -129,11 +149,15 @@ class Trials(Study[Told, Trial]):
 
     def _best(self, tried: Sequence[Trial], model: str) -> tuple[float, str]:
         first = self.metrics[0]
-        scored = [t for t in tried if t.model == model and not t.failed]
+        settings = dict.fromkeys((t.lr, t.start) for t in tried if t.model == model)
+        scored: dict[tuple[float, str], float] = {}
+        for lr, start in settings:
+            mine = [t for t in tried if (t.model, t.lr, t.start) == (model, lr, start)]
+            if not any(t.failed for t in mine):
+                scored[lr, start] = sum(t.scores[first.name] for t in mine) / len(mine)
         if not scored:
             return self.grid(model)[0]
-        best = min(scored, key=lambda t: t.scores[first.name] * (1 if first.lower else -1))
-        return best.lr, best.start
+        return min(scored, key=lambda setting: scored[setting] * (1 if first.lower else -1))
 
     def _all(self, specs: list[Spec], before: Callable[[str], None]) -> Iterator[Trial]:
         """Those that are known already, then the others, a group at a time."""
@@ -176,7 +200,7 @@ class Trials(Study[Told, Trial]):
             "model": [spec.model, self.hidden(spec.model, spec.condition), spec.start],
             "training": {"batch": self.settings.batch, "lr": spec.lr, "seed": spec.seed, "device": self.device},
             "scored": {spec.split: self.settings.valid if spec.split == VALID else self.settings.test},
-        }
+        } | ({} if self.settings.precision == "natural" else {"precision": self.settings.precision})
 
     def hidden(self, model: str, condition: Condition) -> int:
         """The hidden size that spends the parameter budget."""
@@ -233,6 +257,7 @@ class Trials(Study[Told, Trial]):
             losses=[float(f"{loss:.4g}") for loss in one.losses if math.isfinite(loss)],
             ms_per_step=1e3 * one.seconds_per_step or None,
             failed=failed,
+            skipped=one.skipped,
         )
 
     def caption(self) -> str:
@@ -246,3 +271,10 @@ class Trials(Study[Told, Trial]):
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         return said(contests(rows, self.metrics[0], self.against), self.against)
+
+
+def _beyond(rates: Sequence[float], best: float) -> list[float]:
+    """The next learning rate of the ladder where the best one is the lowest or the highest that was tried."""
+    lower = [lr for lr in LADDER if lr < min(rates)][-1:] if best == min(rates) else []
+    higher = [lr for lr in LADDER if lr > max(rates)][:1] if best == max(rates) else []
+    return lower + higher

@@ -64,6 +64,7 @@ class Trained:
     losses: list[float]  # means over equal spans of steps
     seconds_per_step: float  # of the group that it ran in
     failed: str = ""
+    skipped: int = 0  # steps whose gradient was not finite; they changed nothing
 
 
 def train_many(
@@ -98,6 +99,20 @@ def _silent(_: str) -> None:
     pass
 
 
+def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
+    """Scale gradients in place to a norm of at most `limit`; return whether all of them are finite, as a tensor.
+
+    Gradients through a thousand steps can be as large as 1e30. Their squares overflow float32, where
+    `torch.nn.utils.clip_grad_norm_` finds an infinite norm; here they are divided by the largest of them first.
+    """
+    largest = torch.stack(torch._foreach_norm(gradients, math.inf)).max()
+    scale = largest.clamp(min=limit)
+    torch._foreach_div_(gradients, scale)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_mul_(gradients, torch.minimum(limit / norm, scale))
+    return largest.isfinite()
+
+
 class _Step:
     """One step of one training; what changes from step to step lives in tensors on the device."""
 
@@ -118,6 +133,7 @@ class _Step:
         self.rates = torch.tensor([recipe.rate(i) for i in range(recipe.steps)], device=device)
         self.spans = min(SPANS, recipe.steps)
         self.sums = torch.zeros(self.spans, device=device)
+        self.taken = torch.zeros(self.spans, device=device)  # steps of each span with a finite gradient
         self.done = torch.zeros((), dtype=torch.long, device=device)
 
     def __call__(self) -> None:
@@ -128,19 +144,25 @@ class _Step:
             group["lr"].copy_(rate) if self.on_gpu else group.update(lr=float(rate))
         loss = self.training.loss(self.model, self.training.batch(self.noise, self.done.device))
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip, foreach=self.on_gpu or None)
-        self.optimiser.step()
+        finite = clip_gradients([p.grad for p in self.model.parameters() if p.grad is not None], recipe.clip)
+        finite = (finite & loss.detach().isfinite()).float()
+        if self.on_gpu:
+            self.optimiser.found_inf = 1 - finite  # the fused step skips itself; the host does not wait
+            self.optimiser.step()
+        elif finite:
+            self.optimiser.step()
         self.optimiser.zero_grad()
         span = (at * self.spans // recipe.steps).view(1)
-        self.sums.index_add_(0, span, loss.detach().float().view(1))
+        self.sums.index_add_(0, span, loss.detach().float().nan_to_num(0.0, 0.0, 0.0).view(1) * finite)
+        self.taken.index_add_(0, span, finite.view(1))
         self.done += 1
 
     def end(self, seconds: float) -> Trained:
-        steps = self.training.recipe.steps
-        edges = [-(-i * steps // self.spans) for i in range(self.spans + 1)]
-        losses = [s / (b - a) for s, a, b in zip(self.sums.tolist(), edges[:-1], edges[1:], strict=True)]
-        failed = "" if math.isfinite(losses[-1]) else f"the loss became {losses[-1]}"
-        return Trained(self.training.name, self.model.eval(), losses, seconds / steps, failed)
+        steps, taken = self.training.recipe.steps, self.taken.tolist()
+        losses = [s / n if n else math.nan for s, n in zip(self.sums.tolist(), taken, strict=True)]
+        skipped = steps - round(sum(taken))
+        failed = "" if taken[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
+        return Trained(self.training.name, self.model.eval(), losses, seconds / steps, failed, skipped)
 
 
 def _failed(training: Training, error: Exception) -> Trained:
