@@ -3,11 +3,13 @@
 import ast
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import seqloom
+from seqloom.errors import TORCH, check_torch
 
 PACKAGE = Path(seqloom.__file__).parent
 # The floors of the house, highest first. A module may import from its own floor and from those below.
@@ -125,6 +127,20 @@ class Nothing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
 """
+
+
+def test_a_torch_that_is_too_old_is_named_with_the_command_that_mends_it(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.5.1+cpu")
+    with pytest.raises(ImportError, match=r"needs torch 2\.\d+ or newer, found 2\.5\.1\+cpu; .*pip install 'torch>=2"):
+        check_torch()
+    for new in ("2.13.0+cpu", "3.0.0a0", "2.15.1"):
+        monkeypatch.setattr("importlib.metadata.version", lambda _, new=new: new)
+        check_torch()
+
+
+def test_the_oldest_torch_is_the_one_that_the_package_asks_for():
+    wanted = next(r for r in metadata.requires("seqloom") if r.startswith("torch"))
+    assert wanted == f"torch>={'.'.join(map(str, TORCH))}"
 
 
 def test_everything_but_the_lab_can_be_imported_without_it():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seqloom import __version__, doctor, kernel
-from seqloom.kernels import any_loop
+from seqloom.kernels import _cpu, any_loop
 
 
 def stand_in(monkeypatch, **functions):
@@ -33,6 +33,20 @@ def test_the_hardware_is_described():
     assert hardware["threads"] == torch.get_num_threads()
     assert hardware["cpu"]
     assert len(hardware["gpus"]) == torch.cuda.device_count()
+
+
+def test_the_engine_is_named_or_what_is_missing_and_what_that_costs(monkeypatch, tmp_path):
+    assert doctor.engine()["library"].startswith("engine_") and doctor.engine()["problem"] is None
+    (tmp_path / "build.json").write_text('{"compiler": null, "failed": {"all": "no C++ compiler was found"}}')
+    monkeypatch.setattr(doctor, "LIB", tmp_path)
+    monkeypatch.setattr(_cpu, "LIB", tmp_path)
+    _cpu.library.cache_clear()
+    try:
+        found = doctor.engine()
+    finally:
+        _cpu.library.cache_clear()
+    assert found["library"] is found["compiler"] is None
+    assert found["problem"].startswith("no C++ compiler was found; without it a GRU takes 2 to 11 times as long")
 
 
 @pytest.mark.parametrize("name", kernel.known())

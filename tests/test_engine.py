@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from seqloom.compare.folder import started
 from seqloom.compare.leaderboard import leaderboard
@@ -22,6 +23,7 @@ from seqloom.engines.processes import InProcesses
 from seqloom.engines.ranks import together
 from seqloom.engines.storage import Storage
 from seqloom.settings import Compare
+from seqloom.training.small import denormals_flushed
 
 TIMES = ("training s", "ms for 1", "ms for 64")
 
@@ -38,12 +40,20 @@ def values(results):
 def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
     jobs = [*numbers(6), Job("wrong", "engine_jobs:wrong"), Job("trained", "engine_jobs:training", {"seed": 1})]
     started = []
-    here = {result.key: result for result in run(jobs, Here(), tmp_path / "here")}
+    torch.set_num_threads(2)  # whatever this process was doing
+    torch.set_flush_denormal(False)
+    try:
+        here = {result.key: result for result in run(jobs, Here(), tmp_path / "here")}
+        assert torch.get_num_threads() == 2 and not denormals_flushed()
+    finally:
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)
     there = {result.key: result for result in run(jobs, Processes(2), tmp_path / "there", before=started.append)}
     assert started == list(here) == [job.key for job in jobs]
     assert values(here.values()) == values(there.values())
     assert here["wrong"].failed == there["wrong"].failed == "ValueError: the data is empty"
-    assert here["n1"].value["threads"] == 1 and here["trained"].value["test"] > 0
+    assert here["n1"].value["threads"] == here["n1"].value["most of any library"] == 1
+    assert here["n1"].value["denormals"] == 0 and here["trained"].value["test"] > 0
 
 
 @pytest.mark.slow

@@ -208,9 +208,11 @@ _LAB = {
 
 def __getattr__(name: str) -> Any:
     value: Any
-    if name in _LAB:
-        from seqloom.errors import require
+    if name in _LAB or name in _MODULES:
+        from seqloom.errors import check_torch, require
 
+        check_torch()
+    if name in _LAB:
         value = getattr(require(f"seqloom.{_LAB[name]}", f"seqloom.{name}", "lab"), name)
     elif name in _MODULES:
         module = importlib.import_module(f"seqloom.{_MODULES[name] or name}")

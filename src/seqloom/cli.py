@@ -161,14 +161,17 @@ def doctor(*, json: Json = False) -> int:
     with console.working("testing every kernel"):
         from seqloom import doctor as here
 
-        versions, hardware, verdicts = here.versions(), here.hardware(), here.verdicts()
+        versions, hardware, engine, verdicts = here.versions(), here.hardware(), here.engine(), here.verdicts()
     failed = any(verdict.failed for verdict in verdicts)
     if json:
         tests = [asdict(verdict) for verdict in verdicts]
-        console.show_json({"versions": versions, "hardware": hardware, "kernels": tests, "ok": not failed})
+        console.show_json(
+            {"versions": versions, "hardware": hardware, "engine": engine, "kernels": tests, "ok": not failed}
+        )
         return int(failed)
     gpus = [f"{g['name']}, {g['memory_gib']} GiB, capability {g['capability']}" for g in hardware["gpus"]]
-    facts = versions | hardware | {"gpus": "; ".join(gpus) or "none"}
+    built = engine["problem"] or f"{engine['library']}, compiled by {engine['compiler']}"
+    facts = versions | hardware | {"gpus": "; ".join(gpus) or "none", "cpu engine": built}
     console.show_table([{"what": what.replace("_", " "), "here": str(value)} for what, value in facts.items()])
     print()
     rows = [

@@ -1,7 +1,9 @@
 """Errors that seqloom raises, and imports that may fail."""
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
+
+TORCH = (2, 11)  # the oldest version that is supported; pyproject.toml has it too
 
 
 class InputError(ValueError, RuntimeError):
@@ -43,3 +45,22 @@ def require(package: str, purpose: str, extra: str = "") -> Any:
         raise MissingPackageError(
             f"{purpose} needs {error.name}; install it with: {command}", name=error.name
         ) from None
+
+
+def check_torch() -> None:
+    """Raise where torch is missing or too old, as when another package has replaced it.
+
+    Raises:
+        MissingPackageError: With the version that was found and the command that installs a newer one.
+    """
+    wanted = ".".join(map(str, TORCH))
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return  # built from source, or vendored: importing it will tell
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
+    if numbers < TORCH:
+        raise MissingPackageError(
+            f"seqloom needs torch {wanted} or newer, found {found}; install it with: pip install 'torch>={wanted}'",
+            name="torch",
+        )

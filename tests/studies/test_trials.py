@@ -81,7 +81,7 @@ def scored_by(monkeypatch, score):
 
 def test_several_seeds_decide_by_their_mean(monkeypatch):
     luck = {("default", 1000): 0.0, ("default", 1001): 1.0}  # the best single one, and not the best mean
-    scored_by(monkeypatch, lambda model, lr, start, seed: {"MAE": luck.get((start, seed), 0.3), "MSE": 0.0})
+    scored_by(monkeypatch, lambda _model, _lr, start, seed: {"MAE": luck.get((start, seed), 0.3), "MSE": 0.0})
     settings = replace(TINY, conditions=(ONE,), models=("gru",), lrs=(1e-3,), starts=("default", "chrono"))
     rows = run(replace(settings, tuning_seeds=2))
     assert [t.seed for t in rows if t.split == "valid"] == [1000, 1001] * 2

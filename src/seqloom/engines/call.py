@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+from threadpoolctl import threadpool_limits
 
 from seqloom.engine import Job, Result
 from seqloom.training.checkpoint import write_file
+from seqloom.training.small import small_models_on_cpu
 
 RESULT, FAILED = "result.json", "failed.txt"
 
@@ -74,17 +76,23 @@ def alone(job: Job, own: Path) -> Any:
 
 @contextmanager
 def _own_numbers(key: str) -> Iterator[None]:
-    """One thread, and random numbers that depend on the job alone: then it does not matter where it runs."""
-    threads, state = torch.get_num_threads(), random.getstate()
+    """Set all that results depend on beside the job itself, so that it does not matter where the job runs.
+
+    One thread for torch and for the BLAS of numpy and scikit-learn (more of them add in another order), denormals
+    flushed, and random numbers that depend on the job's key alone.
+    """
+    state = random.getstate()
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
-    torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
+        with (
+            threadpool_limits(limits=1),
+            small_models_on_cpu(),
+            torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []),
+        ):
             torch.manual_seed(seed)
             random.seed(seed)
             yield
     finally:
-        torch.set_num_threads(threads)
         random.setstate(state)
 
 

@@ -147,7 +147,7 @@ class _Step:
         finite = clip_gradients([p.grad for p in self.model.parameters() if p.grad is not None], recipe.clip)
         finite = (finite & loss.detach().isfinite()).float()
         if self.on_gpu:
-            self.optimiser.found_inf = 1 - finite  # the fused step skips itself; the host does not wait
+            setattr(self.optimiser, "found_inf", 1 - finite)  # noqa: B010  (a fused step then does nothing by itself)
             self.optimiser.step()
         elif finite:
             self.optimiser.step()

@@ -48,7 +48,7 @@ def baselines(task: Task) -> dict[str, Maker]:
 
 def baseline(source: Mapping[str, Any], name: str, batch: int, folder: Path) -> dict[str, Any]:
     """Fit one, and leave what its test rows add up to in the folder."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     task = opened(source)
     with small_models_on_cpu(), threadpool_limits(1):
