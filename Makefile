@@ -1,5 +1,7 @@
 # Everything runs in .venv, which make builds and rebuilds when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
+# Packages are installed without bytecode; each file is compiled by the first process that imports it, and kept.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 EXTRAS := lab,tune,subwords,onnx,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt

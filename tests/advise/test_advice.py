@@ -14,6 +14,8 @@ from seqloom.advise.trial import NOT_TRIED, trial
 from seqloom.layers.registry import find
 from seqloom.train_settings import Train
 
+pytestmark = pytest.mark.xdist_group("advice")  # whose fixture is made once
+
 
 @pytest.fixture(scope="module")
 def found():
@@ -57,11 +59,13 @@ def test_every_model_can_be_trained_and_has_its_cost(found):
     assert len(tried) >= 3 and all(m.seconds > 0 and m.trial.bytes > 4 * m.trial.parameters > 0 for m in tried)
 
 
+@pytest.mark.slow
 def test_the_models_stand_in_the_order_of_their_points(found):
     points = [m.points for m in found.models]
     assert points == sorted(points, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_document_is_json_without_infinities_and_names_its_sources(found):
     told = json.loads(json.dumps(document(found), allow_nan=False))
     assert told["facts"]["kind"] == "classify" and told["facts"]["information"]["reach"] is not None
@@ -69,6 +73,7 @@ def test_the_document_is_json_without_infinities_and_names_its_sources(found):
     assert measured and all(s["command"] for rule in measured for s in rule["sources"].values())
 
 
+@pytest.mark.slow
 def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
     compare, train = telling.commands(found, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
     reading = "'my data.csv' --target a,b --lines --task.steps 5"
@@ -76,6 +81,7 @@ def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
     assert train.startswith(f"seqloom train {reading} ") and "--model " in train
 
 
+@pytest.mark.slow
 def test_the_tables_have_one_row_for_each_thing(found):
     facts = {row["what"]: row["here"] for row in telling.known(found.facts, 20)}
     assert "median 12" in facts["lengths"] and "N to 1" in facts["task"]

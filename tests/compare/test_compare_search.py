@@ -41,6 +41,9 @@ def shown(found):
     return [{k: v for k, v in row.items() if k not in TIMES} for row in leaderboard(table(found))]
 
 
+pytestmark = pytest.mark.xdist_group("comparison")  # whose fixture is made once
+
+
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     file = tmp_path_factory.mktemp("cell") / "broken.py"
@@ -64,6 +67,7 @@ def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole
     assert document(found, table(found), True)["verdict"] == document(whole, table(whole), True)["verdict"]
 
 
+@pytest.mark.slow
 def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_its_reason(whole):
     made = table(whole)
     assert {r.name.rpartition("/")[2] for r in made.rows} == {
@@ -114,6 +118,7 @@ def test_the_page_and_the_document_tell_the_whole_and_the_winner_predicts(whole)
     assert sum(line["split"] == "test" for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
     with pytest.raises(ValueError, match="holds a comparison already"):
         started(None, {}, Compare(), whole.folder)

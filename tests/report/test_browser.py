@@ -59,6 +59,7 @@ def opened(browser, address):
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_has_no_serious_fault_of_accessibility(opened, scheme):
     page = opened(scheme=scheme)
@@ -71,12 +72,14 @@ def test_the_page_has_no_serious_fault_of_accessibility(opened, scheme):
     assert not serious
 
 
+@pytest.mark.slow
 def test_a_phone_shows_the_page_without_sideways_scrolling(opened):
     page = opened(width=320)
     assert page.evaluate("document.documentElement.scrollWidth") == 320
     assert page.locator(".picture.narrow").first.is_visible() and page.locator(".picture.wide").first.is_hidden()
 
 
+@pytest.mark.slow
 def test_the_legend_hides_a_curve_and_shows_it_again_by_key(opened):
     page = opened()
     key = page.locator(".legend button", has_text="lstm").first
@@ -93,6 +96,7 @@ def test_the_legend_hides_a_curve_and_shows_it_again_by_key(opened):
     assert key.get_attribute("aria-pressed") == "true" and curve.is_visible()
 
 
+@pytest.mark.slow
 def test_the_arrow_keys_read_a_chart(opened):
     page = opened()
     plot = page.locator("#how-far-the-gradient-reaches .plot")
@@ -105,6 +109,7 @@ def test_the_arrow_keys_read_a_chart(opened):
     assert plot.locator(".tip").is_hidden()
 
 
+@pytest.mark.slow
 def test_a_table_is_sorted_by_its_headings_with_what_is_missing_below(opened):
     page = opened()
     table = page.locator("#leaderboard table")
@@ -120,6 +125,7 @@ def test_a_table_is_sorted_by_its_headings_with_what_is_missing_below(opened):
     assert heading.get_attribute("aria-sort") is None and names() == first
 
 
+@pytest.mark.slow
 def test_the_button_changes_the_scheme(opened):
     page = opened()
     ground = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
@@ -130,6 +136,7 @@ def test_the_button_changes_the_scheme(opened):
     assert ground() == light  # paper is light whatever the screen was
 
 
+@pytest.mark.slow
 def test_a_table_of_a_study_is_not_cut_on_paper(browser, tmp_path):
     row = {"condition": "T = 10,000, marks anywhere", "model": "attn_rnn", "MAE": 0.0695, "low": -0.1112, "high": 0.25}
     row |= {"seeds": 5, "failed": 0, "document": 0.3411, "trivial": 0.3333, "MSE": 1.275e-2, "parameters": 51_185}
@@ -143,6 +150,7 @@ def test_a_table_of_a_study_is_not_cut_on_paper(browser, tmp_path):
     assert wide <= 688 * 4 / 3  # by so much Chromium makes a page smaller
 
 
+@pytest.mark.slow
 def test_the_page_reads_without_a_script(opened):
     page = opened(java_script_enabled=False)
     assert page.locator(".wide g[data-curve]").first.is_visible() and page.locator("#scheme").is_hidden()

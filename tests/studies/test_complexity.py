@@ -14,6 +14,9 @@ TINY = Settings(width=16, lengths=3, fitted=3, ratio=2, shorten=8, rounds=1, rea
 FORM = {form.name: form for form in FORMS}
 
 
+pytestmark = pytest.mark.xdist_group("complexity")  # whose fixture is made once
+
+
 @pytest.fixture(scope="module")
 def rows():
     said = []
@@ -31,6 +34,7 @@ def test_every_form_is_measured_at_growing_lengths(rows):
         assert min(row.seconds) > 0
 
 
+@pytest.mark.slow
 def test_gradients_confirm_the_counted_layers(rows):
     assert {row.form: row.layers for row in rows.values()} == {
         name: {"local attention": 2, "TCN": 6}.get(name, 1) for name in FORM
@@ -44,6 +48,7 @@ def test_with_a_layer_fewer_the_first_step_is_out_of_reach(form):
     assert not study._connects(form, form.layers(257) - 1)
 
 
+@pytest.mark.slow
 def test_memory_is_quadratic_where_the_weights_are_kept_and_linear_where_they_are_not(rows):
     found = {name: row.memory_exponent.value for name, row in rows.items()}
     assert found["self-attention as written"] > 1.7 and found["RNN + attention"] > 1.9
@@ -107,6 +112,7 @@ def test_the_verdict_keeps_open_what_the_interval_leaves_open():
     assert said.endswith("Gradients contradict the counted layers: d.")
 
 
+@pytest.mark.slow
 def test_the_document_and_the_table_have_every_form(rows):
     study = Complexity(TINY)
     document = json.loads(json.dumps(study.document(list(rows.values()))))
@@ -119,6 +125,7 @@ def test_the_document_and_the_table_have_every_form(rows):
     assert Complexity(Complexity.quick).command() == "seqloom study complexity --quick"
 
 
+@pytest.mark.slow
 def test_its_page_has_a_curve_for_every_form(rows):
     table, *charts = Complexity(TINY).blocks(list(rows.values()))
     assert len(table.rows) == len(FORM) and len(charts) == 3

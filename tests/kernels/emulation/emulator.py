@@ -14,8 +14,8 @@ from seqloom.kernels import _cuda, _nvrtc
 HERE = Path(__file__).parent
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
-# No optimisation: compiling is most of the time. Hidden, or the next library would use the variables of this one.
-FLAGS = ["-O0", "-std=c++17", "-fPIC", "-ffp-contract=off", "-w", "-fvisibility=hidden"]
+# Hidden, or the next library would use the variables of this one.
+FLAGS = ["-std=c++17", "-fPIC", "-ffp-contract=off", "-w", "-fvisibility=hidden"]
 EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp", "grid.cuh": "grid.hpp"}
 ENTRY = """
 template <class A> A arguments_of_{0}(void (*)(const A &));
@@ -47,16 +47,20 @@ def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: o
 
 
 @cache
-def prepared(headers: tuple[str, ...]) -> Path:
-    """Precompile what every kernel includes, once for this process: parsing it is a third of the time of a kernel."""
+def runtime(headers: tuple[str, ...]) -> Path:
+    """Compile once for this process what every kernel needs: the emulation itself, and the headers."""
     folder = Path(tempfile.mkdtemp(prefix="seqloom-emulation-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    text = "".join(f'#include "{HERE / name}"\n' for name in headers)
-    (folder / "emulation.hpp").write_text(text)
+    (folder / "emulation.hpp").write_text("".join(f'#include "{HERE / name}"\n' for name in headers))
+    source = (HERE / headers[-1]).with_suffix(".cpp")  # which includes that of the headers before it
+    compile_(folder, "-O2", "-U_FORTIFY_SOURCE", "-c", str(source), "-o", "runtime.o")  # fibers jump between stacks
     if "clang" not in str(COMPILER):  # clang wants to be told where they are; it reads the text instead
-        command = [str(COMPILER), *FLAGS, "-x", "c++-header", "emulation.hpp", "-o", "emulation.hpp.gch"]
-        subprocess.run(command, check=True, cwd=folder)
+        compile_(folder, "-O0", "-x", "c++-header", "emulation.hpp", "-o", "emulation.hpp.gch")
     return folder
+
+
+def compile_(folder: str | Path, *words: str) -> None:
+    subprocess.run([str(COMPILER), *FLAGS, *words], check=True, cwd=folder)
 
 
 @cache
@@ -68,6 +72,7 @@ def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL
     with tempfile.TemporaryDirectory(prefix="seqloom-emulation-") as folder:
         Path(folder, "kernel.cpp").write_text('#include "emulation.hpp"\n' + text)
         macros = [f"-DEXPORT={EXPORT}", *(f"-D{name}={value}" for name, value in settings)]
-        command = [str(COMPILER), *FLAGS, f"-I{prepared(headers)}", "-shared", *macros, "kernel.cpp", "-o", "kernel.so"]
-        subprocess.run(command, check=True, cwd=folder)
+        made = runtime(headers)
+        # No optimisation: compiling is most of the time.
+        compile_(folder, "-O0", f"-I{made}", "-shared", *macros, "kernel.cpp", str(made / "runtime.o"), "-o", "kernel.so")
         return ctypes.CDLL(str(Path(folder, "kernel.so")))
