@@ -39,7 +39,7 @@ def versions() -> dict[str, str | None]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = None
-    return found
+    return found | {"torch": torch.__version__}  # which also names its build: +cpu, +cu130
 
 
 def hardware() -> dict[str, Any]:
