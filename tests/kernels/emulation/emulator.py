@@ -73,6 +73,6 @@ def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL
         Path(folder, "kernel.cpp").write_text('#include "emulation.hpp"\n' + text)
         macros = [f"-DEXPORT={EXPORT}", *(f"-D{name}={value}" for name, value in settings)]
         made = runtime(headers)
-        # No optimisation: compiling is most of the time.
-        compile_(folder, "-O0", f"-I{made}", "-shared", *macros, "kernel.cpp", str(made / "runtime.o"), "-o", "kernel.so")
+        words = ["-O0", f"-I{made}", "-shared", *macros]  # no optimisation: compiling is most of the time
+        compile_(folder, *words, "kernel.cpp", str(made / "runtime.o"), "-o", "kernel.so")
         return ctypes.CDLL(str(Path(folder, "kernel.so")))
