@@ -1,5 +1,7 @@
 """One thread a test: the layers here are small, and tests run two at a time."""
 
+import os
+
 import pytest
 import torch
 
@@ -8,6 +10,12 @@ import torch
 def _one_thread():
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory):
+    """Keep out of the state folder of who runs the tests."""
+    os.environ["SEQLOOM_STATE"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,7 @@ FLOORS = [
     {"checks"},
     {
         "errors",
+        "trust",
         "precision",
         "settings",
         "train_settings",

@@ -22,6 +22,7 @@ from seqloom.precision import made_on
 
 State = tuple[Tensor, ...]
 _numbers = itertools.count()
+_by_place: dict[str, type[Cell]] = {}  # what `keep` was given
 by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
 
 
@@ -30,9 +31,12 @@ class _Made(ABCMeta):
 
     def __call__(cls, *args: Any, device: Any = None, dtype: torch.dtype | None = None, **settings: Any) -> Any:
         if device is None and dtype is None:
-            return super().__call__(*args, **settings)
-        with made_on(device, dtype):
-            return super().__call__(*args, **settings)
+            made = super().__call__(*args, **settings)
+        else:
+            with made_on(device, dtype):
+                made = super().__call__(*args, **settings)
+        made.__dict__["_shapes"] = {name: p.shape for name, p in made._parameters.items() if p is not None}
+        return made
 
 
 class Cell(nn.Module, metaclass=_Made):
@@ -210,6 +214,8 @@ def find(cell: str | type[Cell]) -> type[Cell]:
 
     if cell in Cell.registry:
         return Cell.registry[cell]
+    if cell in _by_place:
+        return _by_place[cell]
     if ".py:" in cell:
         return _from_file(*cell.rsplit(":", 1))
     near = get_close_matches(cell.lower().replace("-", "_"), Cell.registry, n=1, cutoff=0.5)
@@ -221,12 +227,33 @@ def _from_file(path: str, name: str) -> type[Cell]:
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"cell {path + ':' + name!r}: there is no file {path!r}")
+    return _from_text(file.read_bytes(), file, name)
+
+
+def _from_text(code: bytes, file: Path, name: str) -> type[Cell]:
+    """Execute the text of a module and return one of its cells."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    exec(compile(code, str(file), "exec"), vars(module))
     found = getattr(module, name, None)
     if not (isinstance(found, type) and issubclass(found, Cell)):
         cells = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Cell) and v is not Cell]
-        raise ValueError(f"{path!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
+        raise ValueError(f"{str(file)!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
     return found
+
+
+def keep(code: bytes, file: Path, name: str) -> str:
+    """Execute code that was checked, and return a name by which `find` gives its cell without reading the file again.
+
+    Args:
+        code: The text of a Python module.
+        file: Where it lies; tracebacks name it.
+        name: The cell's class.
+
+    Returns:
+        `file.py:name`.
+    """
+    place = f"{file}:{name}"
+    _by_place[place] = _from_text(code, file, name)
+    return place

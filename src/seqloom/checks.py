@@ -55,3 +55,20 @@ def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]],
         if s.dtype != x.dtype and not autocast_dtype(s.device.type):
             raise DtypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
     return given
+
+
+def resolve(t: Tensor, name: str) -> Tensor:
+    """Return a tensor that its address and strides describe: a negated view or a symbolic zero is written out.
+
+    Args:
+        t: A tensor of any kind.
+        name: What the error calls it.
+
+    Raises:
+        InputError: If its memory was given back, as by `t.untyped_storage().resize_(0)`.
+    """
+    if t.is_neg():
+        return t.resolve_neg()
+    if t._is_zerotensor():
+        return torch.zeros_like(t, memory_format=torch.contiguous_format) if t.requires_grad else _zeros(t)
+    return t

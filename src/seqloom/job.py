@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import resolve
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,13 @@ class Job:
     def plain(self) -> bool:
         """Nothing asked beyond x, state and lengths."""
         return self.reset is None and self.dt is None and self.mask is None and not self.keep
+
+    def resolved(self) -> Job:
+        """Return the same with input and state in plain memory, which kernels read by address."""
+        x, state = resolve(self.x, "input"), tuple(resolve(s, "the initial state") for s in self.state)
+        if x is self.x and all(a is b for a, b in zip(state, self.state, strict=True)):
+            return self
+        return replace(self, x=x, state=state)
 
     def reversed(self) -> Job:
         """The same sequences read from their ends; what lies past a length stays where it is."""

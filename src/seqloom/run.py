@@ -4,6 +4,7 @@ run.json        settings, versions, seed, the data's fingerprint; written once
 metrics.jsonl   one JSON object a line, appended to
 last/ best/     checkpoints (see checkpoint.py): weights.safetensors is the model
 task/           what encodes inputs and decodes predictions
+cell.py         where the model is a person's own cell: the text of its file
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from seqloom import cell, trust
+from seqloom.layers.registry import BOTH
 from seqloom.models.for_task import ForTask
 from seqloom.task import Task
 from seqloom.tasks.registry import load_task
@@ -31,6 +34,7 @@ from seqloom.training.checkpoint import Checkpoint, Damaged
 FORMAT = 1
 FILE = "run.json"
 METRICS = "metrics.jsonl"
+CELL = "cell.py"
 WHICH = ("best", "last")
 TRIES = 5
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
@@ -39,8 +43,8 @@ PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
 class Run:
     """A training on disk: `Run.load("runs/reviews")`."""
 
-    def __init__(self, folder: Path, record: dict[str, Any], settings: Train) -> None:
-        self.folder, self.record, self.settings = folder, record, settings
+    def __init__(self, folder: Path, record: dict[str, Any], settings: Train, trust: bool = False) -> None:
+        self.folder, self.record, self.settings, self.trust = folder, record, settings, trust
 
     @classmethod
     def create(cls, folder: Path | str, settings: Train, task: Task, source: Any = None) -> Run:
@@ -51,6 +55,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         task.save(folder / "task")
         checkpoint.settle(folder / "task")
+        code = _own_code(settings.model)
         record = {
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -61,12 +66,23 @@ class Run:
             "source": source,
             "versions": versions(),
         }
+        if code is not None:
+            file, text = code
+            checkpoint.write_file(folder / CELL, text)
+            record["cell"] = {"file": str(file), "sha256": trust.digest(text)}
+            trust.remember(text)
         checkpoint.write_file(folder / FILE, json.dumps(record, indent=1, ensure_ascii=False).encode())
         return cls(folder, record, settings)
 
     @classmethod
-    def load(cls, path: Path | str) -> Run:
-        """A run that was created; its data need not be there."""
+    def load(cls, path: Path | str, *, trust: bool = False) -> Run:
+        """Open a run that was created; its data need not be there.
+
+        Args:
+            path: The run's folder.
+            trust: Whether code that came with the folder may be executed. Needed for a model that is a person's
+                own cell, unless this user has trained with it on this machine.
+        """
         folder = Path(path)
         file = folder / FILE
         if not file.is_file():
@@ -87,7 +103,28 @@ class Run:
             raise ValueError(f"{file} has settings that this seqloom does not know: {wrong}") from None
         except (KeyError, TypeError):
             raise ValueError(f"{file} is damaged; restore it from a copy") from None
-        return cls(folder, record, settings)
+        return cls(folder, record, settings, trust)
+
+    def settings_to_build(self) -> Train:
+        """Return the settings with a model that may be built: of a person's own cell, the checked copy in the folder.
+
+        Raises:
+            UntrustedError: If the copy is not this user's own and the run was not opened with `trust=True`.
+        """
+        model = self.settings.model
+        if ".py:" not in model:
+            return self.settings
+        file = self.folder / CELL
+        kept = self.record.get("cell")
+        if not isinstance(kept, dict) or not file.is_file():
+            raise ValueError(f"{self.folder} is a run of the cell {model}, but holds no copy of its file ({CELL})")
+        text = file.read_bytes()
+        if trust.digest(text) != kept.get("sha256"):
+            raise Damaged(f"{file} is damaged: it is not the text that the run was trained with")
+        trust.check(text, file, self.folder, self.trust)
+        both = BOTH if model.startswith(BOTH) else ""
+        place = cell.keep(text, file.resolve(), model.rpartition(":")[2])
+        return self.settings.model_copy(update={"model": both + place})
 
     @property
     def name(self) -> str:
@@ -142,7 +179,7 @@ class Run:
 
         found = self.checkpoint(which, files=["weights"])
         assert found is not None
-        model = build(self.task, self.settings)
+        model = build(self.task, self.settings_to_build())
         load_weights(model, found.tensors("weights"))
         return model.to(device).eval()
 
@@ -176,6 +213,14 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.settings.model} on {self.record['task']['name']})"
+
+
+def _own_code(model: str) -> tuple[Path, bytes] | None:
+    """Return the file of a person's own cell and its text; None for a layer of seqloom's."""
+    if ".py:" not in model:
+        return None
+    file = Path(model.removeprefix(BOTH).rpartition(":")[0]).absolute()
+    return file, file.read_bytes()
 
 
 def _whole_lines(data: bytes) -> bytes:

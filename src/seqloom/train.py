@@ -19,17 +19,26 @@ from seqloom.training.small import denormals_flushed
 FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}  # may change on resume
 
 
-def train(task: Task, settings: Train | None, folder: Path | str, *, resume: bool = False, source: Any = None) -> Run:
+def train(
+    task: Task,
+    settings: Train | None,
+    folder: Path | str,
+    *,
+    resume: bool = False,
+    source: Any = None,
+    trust: bool = False,
+) -> Run:
     """Train, and leave a run in `folder`: its best weights, its last ones, its metrics.
 
     With `resume`, a run that is there goes on where its last checkpoint was taken, under its own
     settings, and ends with the very weights it would have had. Under torchrun, several processes
-    train on parts of each batch. `source` is kept in run.json, for who opens the data again.
+    train on parts of each batch. `source` is kept in run.json, for who opens the data again. With `trust`, a run that
+    came from elsewhere may go on with code of its own.
     """
     with ExitStack() as stack:
         device = choose_device(settings or _settings_of(Path(folder)))
         processes = stack.enter_context(joined(device))
-        run = _open(task, settings, Path(folder), resume, source, processes)
+        run = _open(task, settings, Path(folder), resume, source, processes, trust)
         if processes.first:
             stack.enter_context(run.locked())
         stack.enter_context(_quiet_machine(run.settings, device))
@@ -39,14 +48,22 @@ def train(task: Task, settings: Train | None, folder: Path | str, *, resume: boo
         return run
 
 
-def _open(task: Task, settings: Train | None, folder: Path, resume: bool, source: Any, processes: Processes) -> Run:
+def _open(
+    task: Task,
+    settings: Train | None,
+    folder: Path,
+    resume: bool,
+    source: Any,
+    processes: Processes,
+    trust: bool,
+) -> Run:
     there = processes.same((folder / "run.json").exists())
     if not (resume and there):
         if processes.first:
             Run.create(folder, settings or Train(), task, source)
         processes.same(None)
         return Run.load(folder)
-    run = Run.load(folder)
+    run = Run.load(folder, trust=trust)
     if fingerprint(task) != run.record["data"]:
         raise ValueError(f"{folder} was trained on other data than task {task.name!r} has now; start a new run")
     changed = {} if settings is None else settings.model_dump(exclude=FREE)

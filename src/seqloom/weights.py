@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from seqloom.cell import Cell
+from seqloom.checks import resolve
+from seqloom.errors import InputError
 
+_NO_SHAPES: dict[str, torch.Size] = {}
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -18,6 +22,28 @@ def weights(cell: Cell) -> dict[str, Tensor]:
     """Every tensor that a step of this cell may read, by the name the cell has for it."""
     own = [*cell.__dict__.get("_names", ()), *dict(cell.named_parameters()), *dict(cell.named_buffers())]
     return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
+
+
+def sound(cell: Cell) -> Cell:
+    """Return a cell whose weights kernels can read by address: each of the shape it was made with, in plain memory.
+
+    Raises:
+        InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.
+    """
+    resolved = {}
+    for name, shape in cell.__dict__.get("_shapes", _NO_SHAPES).items():
+        w = getattr(cell, name)
+        if w.shape != shape:
+            told = cell.__dict__.get("_names", {}).get(name, name)
+            raise InputError(f"{told} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
+        plain = resolve(w, name)
+        if plain is not w:
+            resolved[name] = plain
+    if not resolved:
+        return cell
+    view = bound(cell, resolved)
+    view.handle = cell.handle
+    return view
 
 
 def bound(module: Module, values: Mapping[str, Tensor]) -> Module:

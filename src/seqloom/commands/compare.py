@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from seqloom import console
 from seqloom.commands import INTERRUPTED, Json
-from seqloom.commands.lab import SWITCH, WHAT, Options, Read, _said
+from seqloom.commands.lab import SWITCH, WHAT, Options, Read, Trust, _said
 from seqloom.lab.warned import warned
 from seqloom.settings import Compare
 from seqloom.tasks.reading import Reading
@@ -26,6 +26,7 @@ def compare(
     settings: Annotated[Compare, Parameter(name="*", group="The comparison", **SWITCH)] = Compare(),
     out: Annotated[Path | None, Parameter(help="A folder for all of it; by default comparisons/NAME.")] = None,
     resume: Annotated[bool, Parameter(help="Go on with a comparison that was interrupted.")] = False,
+    trust: Trust = False,
     reading: Read = Reading(),
     task: Options = None,
     json: Json = False,
@@ -45,7 +46,8 @@ def compare(
 
         if settings.ray:
             engine.Cluster(settings.ray).check()
-        found = (resumed if resume else started)(data, _said(reading) | (task or {}), settings, out)
+        options = _said(reading) | (task or {})
+        found = resumed(data, options, settings, out, trust) if resume else started(data, options, settings, out)
     for line in [*facts(found.task), "", f"comparing in {_shown(found.folder)}"]:
         console.note(line)
     finished = False

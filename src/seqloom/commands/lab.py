@@ -22,6 +22,7 @@ SWITCH: Any = {"negative": None, "negative_bool": "no-", "negative_iterable": ""
 WHAT = Parameter(help="A file, a folder, two parallel files as a.de,a.en, or the name of a task.")
 Data = Annotated[str, WHAT]
 Runs = Annotated[Path, Parameter(help="The folder where runs are kept.")]
+Trust = Annotated[bool, Parameter(help="With --resume: execute code that came with the folder; read it first.")]
 Options = Annotated[dict[str, int | float | str] | None, Parameter(help="Options of a task by name: --task.steps 200.")]
 Read = Annotated[Reading, Parameter(name="*", group="How the data are read", **SWITCH)]
 
@@ -92,6 +93,7 @@ def train(
     runs: Runs = Path(RUNS),
     resume: Annotated[bool, Parameter(help="Go on with a run that was interrupted.")] = False,
     settings: Annotated[Train, Parameter(name="*", group="The training", **SWITCH)] = Train(),
+    trust: Trust = False,
     reading: Read = Reading(),
     task: Options = None,
     json: Json = False,
@@ -102,8 +104,10 @@ def train(
         from seqloom.lab.training import resumed, started, use_command
 
         options = _said(reading) | (task or {})
-        prepared = resumed if resume else started
-        job = prepared(data, name, runs, settings, options)
+        if resume:
+            job = resumed(data, name, runs, settings, options, trust)
+        else:
+            job = started(data, name, runs, settings, options)
     for line in job.facts if first_process() else ():
         console.note(line)
     try:

@@ -19,6 +19,7 @@ File = Annotated[
 Stdin = Annotated[
     str | None, Parameter(help="The format of standard input, such as csv; by default a text or JSON a line.")
 ]
+Trust = Annotated[bool, Parameter(help="Execute the code of a cell that came with the run; read it first.")]
 Out = Annotated[Path | None, Parameter(help="A file in place of standard output.")]
 
 
@@ -35,6 +36,7 @@ def predict(
     keep: Annotated[str, Parameter(help="Columns of the file to copy into the results, separated by commas.")] = "",
     stdin: Stdin = None,
     device: Annotated[str, Parameter(help="cpu, cuda or cuda:1.")] = "cpu",
+    trust: Trust = False,
     json: Annotated[bool, Parameter(help="Results as JSON lines, as they are by default.")] = False,
 ) -> None:
     """Apply a trained model to new rows; one result for each, in their order."""
@@ -44,7 +46,7 @@ def predict(
         from seqloom.predict import check_predicts, over_pieces
         from seqloom.task import Notes
 
-        found, notes = find_run(run), Notes()
+        found, notes = find_run(run, trust=trust), Notes()
         check_predicts(found)
         model, pieces = found.model("best", device), _rows(found, file, stdin)
     columns = [name.strip() for name in keep.split(",") if name.strip()]
@@ -77,6 +79,7 @@ def evaluate(
     *,
     split: Annotated[str | None, Parameter(help="Which split; by default test.")] = None,
     device: Annotated[str, Parameter(help="cpu, cuda or cuda:1.")] = "cpu",
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Measure a trained model on data it has not seen, with intervals."""
@@ -85,7 +88,7 @@ def evaluate(
         from seqloom.lab.evaluate import shown
         from seqloom.lab.runs import find_run
 
-        found = find_run(run)
+        found = find_run(run, trust=trust)
     document = measured(found, data, split, device)
     for warning in document["warnings"]:
         console.note(f"warning: {warning}")
@@ -106,6 +109,7 @@ def generate(
     length: Annotated[int, Parameter(help="The most tokens of a text.")] = 200,
     count: Annotated[int, Parameter(help="Texts for each prompt.")] = 1,
     seed: Annotated[int | None, Parameter(help="The same seed draws the same texts.")] = None,
+    trust: Trust = False,
     json: Annotated[bool, Parameter(help="Print a JSON object a line.")] = False,
 ) -> None:
     """Texts from a language model that was trained on texts."""
@@ -114,7 +118,7 @@ def generate(
         from seqloom.lab.runs import find_run
         from seqloom.models.sampling import Sampling
 
-        found = find_run(run)
+        found = find_run(run, trust=trust)
         sampling = Sampling(temperature, top_k, top_p, seed)
     results = texts.generate(found, prompt or [""], sampling, length, count)
     if json:
@@ -136,6 +140,7 @@ def translate(
     max_length: Annotated[int, Parameter(help="The most tokens of a translation.")] = 100,
     out: Out = None,
     stdin: Stdin = None,
+    trust: Trust = False,
     json: Annotated[bool, Parameter(help="JSON lines with source, translation and score.")] = False,
 ) -> None:
     """Translate lines or rows; one line for each, in their order."""
@@ -145,7 +150,7 @@ def translate(
         from seqloom.lab.runs import find_run
         from seqloom.models.search import Beam
 
-        found = find_run(run)
+        found = find_run(run, trust=trust)
         search = Beam(beam, length_penalty, max_length)
         results = texts.translate(found, _rows(found, file, stdin), search, _place(file))
     count = write(results, out, "jsonl") if json else write(results, out, "lines")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
@@ -25,10 +25,12 @@ from seqloom.compare.search import Comparison
 from seqloom.compare.story import winner
 from seqloom.compare.table import Table
 from seqloom.lab.data import open_data, reopen
-from seqloom.run import fingerprint
+from seqloom.layers.registry import BOTH
+from seqloom.run import CELL, fingerprint
 from seqloom.settings import Compare
 from seqloom.task import Task
 from seqloom.training import checkpoint
+from seqloom.trust import check, remember
 
 FILE, FORMAT = "compare.json", 1
 OURS = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
@@ -57,14 +59,18 @@ def started(data: str | None, options: Mapping[str, Any], settings: Compare, out
     made = Comparison(folder, settings, source or {}, task, workers)
     record = {"format": FORMAT, "settings": settings.model_dump(), "source": source, "workers": workers}
     folder.mkdir(parents=True, exist_ok=True)
+    for file in _named(settings.models):
+        remember(file.read_bytes())
     checkpoint.write_file(
         folder / FILE, json.dumps(record | {"data": fingerprint(task)}, indent=1, ensure_ascii=False).encode()
     )
     return made
 
 
-def resumed(data: str | None, options: Mapping[str, Any], settings: Compare, out: Path | None) -> Comparison:
-    """One that was interrupted, under its own settings."""
+def resumed(
+    data: str | None, options: Mapping[str, Any], settings: Compare, out: Path | None, trust: bool = False
+) -> Comparison:
+    """One that was interrupted, under its own settings. Code that it names must be this user's own, or be trusted."""
     folder = out or _latest(open_data(DIGITS if data is None else data, options)[0].name)
     try:
         record = json.loads((folder / FILE).read_bytes())
@@ -77,10 +83,24 @@ def resumed(data: str | None, options: Mapping[str, Any], settings: Compare, out
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
             raise ValueError(f"{folder} was started with {name}={was}, not {now}; resume it as it is")
+    _check_code(folder, before.models, trust)
     task = reopen(record["source"])
     if fingerprint(task) != record["data"]:
         raise ValueError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")
     return Comparison(folder, before, record["source"], task, record["workers"])
+
+
+def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
+    """Raise where the comparison would execute code that is not this user's: of its settings, or of a run in it."""
+    for file in (*_named(models), *folder.rglob(CELL)):
+        if not file.is_file():
+            raise ValueError(f"{folder} needs the file {file}, which is not there")
+        check(file.read_bytes(), file, folder, trust)
+
+
+def _named(models: Sequence[str]) -> list[Path]:
+    """Return the files of people's own cells among models by name."""
+    return [Path(model.removeprefix(BOTH).rpartition(".py:")[0] + ".py") for model in models if ".py:" in model]
 
 
 def given_up(found: Comparison) -> None:

@@ -47,8 +47,8 @@ def _numbered(task: str, model: str, number: int) -> str:
     return base if number == 1 else f"{base}-{number}"
 
 
-def find_run(name: Path | str, runs: Path | str = RUNS) -> Run:
-    """A run by its folder, or by its name in `runs`."""
+def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> Run:
+    """Open a run by its folder, or by its name in `runs`; with `trust`, code that came with it may be executed."""
     path = Path(name)
     if not path.exists() and (Path(runs) / path).exists():
         path = Path(runs) / path
@@ -57,7 +57,7 @@ def find_run(name: Path | str, runs: Path | str = RUNS) -> Run:
         near = difflib.get_close_matches(str(name), there, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"{runs}/ holds {', '.join(there) or 'none'}"
         raise ValueError(f"there is no run {str(name)!r}; {hint}")
-    return Run.load(path)
+    return Run.load(path, trust=trust)
 
 
 def names(runs: Path | str = RUNS) -> list[str]:

@@ -28,10 +28,11 @@ class Job:
     source: Any
     resume: bool
     facts: list[str]
+    trust: bool = False
 
     def do(self) -> Run:
         if self.resume:
-            return train(self.task, self.settings, self.folder, resume=True)
+            return train(self.task, self.settings, self.folder, resume=True, trust=self.trust)
         return trained(self.task, self.settings or Train(), self.folder, self.source)
 
     @property
@@ -50,7 +51,14 @@ def started(data: str | None, name: str | None, runs: Path, settings: Train, opt
     return Job(task, settings, folder, source, False, [*facts(task), "", f"training {settings.model} in {folder}"])
 
 
-def resumed(data: str | None, name: str | None, runs: Path, settings: Train, options: Mapping[str, Any]) -> Job:
+def resumed(
+    data: str | None,
+    name: str | None,
+    runs: Path,
+    settings: Train,
+    options: Mapping[str, Any],
+    trust: bool = False,
+) -> Job:
     """One that was interrupted, under its own settings; a flag may change only what changes no result."""
     opened = None if data is None else open_data(data, options)[0]
     if name is None and opened is not None:
@@ -58,11 +66,11 @@ def resumed(data: str | None, name: str | None, runs: Path, settings: Train, opt
     if name is None:
         there = ", ".join(names(runs)) or "none"
         raise ValueError(f"say which run goes on with --name; {runs}/ holds {there}")
-    run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs)
+    run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
     changed = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened
     asked = Train(**(run.settings.model_dump() | changed)) if changed else None
-    return Job(task, asked, run.folder, None, True, [*said(task), f"going on with {run.folder}"])
+    return Job(task, asked, run.folder, None, True, [*said(task), f"going on with {run.folder}"], trust)
 
 
 def use_command(run: Run) -> str:

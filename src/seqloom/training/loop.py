@@ -56,7 +56,7 @@ class Training:
         self.task, self.run, self.settings, self.processes = task, run, run.settings, processes
         s = self.settings
         torch.manual_seed(s.seed)
-        self.stepper = Stepper(build(task, s).to(device), s, processes)
+        self.stepper = Stepper(build(task, run.settings_to_build()).to(device), s, processes)
         self.model = self.stepper.model
         each = task.count("train", **s.sizes, seed=s.seed)
         if each == 0:
