@@ -10,6 +10,8 @@ from torch import Tensor
 from seqloom.errors import DtypeError, InputError
 from seqloom.precision import autocast_dtype
 
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad or jvp: such a tensor has no memory itself
+
 
 def fits(x: Tensor, weight: Tensor, name: str = "input") -> None:
     """The input is where the weights are, and of their type."""
@@ -70,5 +72,7 @@ def resolve(t: Tensor, name: str) -> Tensor:
     if t.is_neg():
         return t.resolve_neg()
     if t._is_zerotensor():
-        return torch.zeros_like(t, memory_format=torch.contiguous_format) if t.requires_grad else _zeros(t)
+        return t.clone()
+    if not _wrapped(t) and t.untyped_storage().nbytes() < (t.storage_offset() + t.numel()) * t.itemsize:
+        raise InputError(f"{name} has shape {tuple(t.shape)}, but its memory was given back; make it again")
     return t

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import reduce
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from seqloom.cell import Cell
 from seqloom.checks import resolve
 from seqloom.errors import InputError
 
-_NO_SHAPES: dict[str, torch.Size] = {}
+_NOTHING: dict[str, Any] = {}
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -30,13 +29,13 @@ def sound(cell: Cell) -> Cell:
     Raises:
         InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.
     """
-    resolved = {}
-    for name, shape in cell.__dict__.get("_shapes", _NO_SHAPES).items():
-        w = getattr(cell, name)
+    own, resolved = cell.__dict__, {}
+    names = own.get("_names", _NOTHING)
+    for name, shape in own.get("_shapes", _NOTHING).items():
+        w, called = getattr(cell, name), names.get(name, name)
         if w.shape != shape:
-            told = cell.__dict__.get("_names", {}).get(name, name)
-            raise InputError(f"{told} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
-        plain = resolve(w, name)
+            raise InputError(f"{called} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
+        plain = resolve(w, called)
         if plain is not w:
             resolved[name] = plain
     if not resolved:

@@ -82,6 +82,8 @@ def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
             return f"the engine's step reads float32 or float64 on the CPU, {name} is {w.dtype} on {w.device}"
         if not w.is_contiguous() or tuple(w.shape) != _shape(cell, name):
             return f"{name} is strided, or not of the cell's own shape"
+        if w.is_neg() or w.untyped_storage().nbytes() < (w.storage_offset() + w.numel()) * w.itemsize:
+            return f"{name} has no plain memory"
     engine = function()
     return engine if isinstance(engine, str) else None
 
@@ -161,8 +163,11 @@ class Stack:
                 return None
             h = h if h.is_contiguous() else h.contiguous()
             x = x if x.is_contiguous() else x.contiguous()
+            at_x, at_h = _address(x), _address(h)
+            if not (at_x and at_h) or x.is_neg() or h.is_neg():  # no plain memory
+                return None
             y, h1 = _empty_like(y_like), _empty_like(h_like)
-            if call(_pack(stack, _address(x), _address(h), 0, _address(y), _address(h1), 0)):
+            if call(_pack(stack, at_x, at_h, 0, _address(y), _address(h1), 0)):
                 raise MemoryError(NO_MEMORY)
             return y, h1
 
@@ -173,8 +178,11 @@ class Stack:
             if h is None or c is None or x.dtype is not dtype or not x.is_cpu:
                 return None
             x = x if x.is_contiguous() else x.contiguous()
+            at_x, at_h, at_c = _address(x), _address(h), _address(c)
+            if not (at_x and at_h and at_c) or x.is_neg() or h.is_neg() or c.is_neg():
+                return None
             y, h1, c1 = _empty_like(y_like), _empty_like(h_like), _empty_like(h_like)
-            if call(_pack(stack, _address(x), _address(h), _address(c), _address(y), _address(h1), _address(c1))):
+            if call(_pack(stack, at_x, at_h, at_c, _address(y), _address(h1), _address(c1))):
                 raise MemoryError(NO_MEMORY)
             return y, (h1, c1)
 
