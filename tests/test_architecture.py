@@ -34,6 +34,7 @@ FLOORS = [
     {"checks"},
     {
         "errors",
+        "sealed",
         "trust",
         "precision",
         "settings",

@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from seqloom import cli
+from seqloom import cli, sealed
 from seqloom.lab.look import columns
 from seqloom.lab.results import write
 from seqloom.run import Run
@@ -227,7 +227,7 @@ def test_evaluate_says_how_good_and_how_sure(here, folder, trained):
 def test_runs_lists_what_there_is_and_what_cannot_be_read(here, folder, trained):
     shutil.copytree(folder / "runs" / trained, folder / "runs" / "newer")
     file = folder / "runs" / "newer" / "run.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
+    file.write_bytes(sealed.dumps(sealed.loads(file.read_bytes(), file, 1) | {"format": 99}))
     rows = {row["run"]: row for row in json.loads(here("runs", "--json")[1])}
     assert rows[trained]["state"] == "finished (epochs)" and rows[trained]["metric"] == "accuracy"
     assert "written by a newer seqloom" in rows["newer"]["state"]

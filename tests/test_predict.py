@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 
+from seqloom import sealed
 from seqloom.lab.data import open_data, reopen
 from seqloom.lab.evaluate import evaluate
 from seqloom.lab.fit import fit, sorted_out
@@ -260,8 +261,9 @@ def test_a_truncated_checkpoint_is_named_and_the_other_one_taken(words, tmp_path
 
 
 def test_a_run_of_a_newer_version_is_refused(words, tmp_path):
-    record = json.loads((words.folder / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(record | {"format": 99}))
+    file = words.folder / "run.json"
+    record = sealed.loads(file.read_bytes(), file, 1)
+    (tmp_path / "run.json").write_bytes(sealed.dumps(record | {"format": 99}))
     with pytest.raises(ValueError, match="written by a newer seqloom"):
         find_run(tmp_path)
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 
+from seqloom import sealed
 from seqloom.run import Run
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
@@ -63,7 +64,7 @@ def test_no_file_of_a_run_needs_pickle(tmp_path):
             r"written by a newer seqloom \(9.1, format 99\); upgrade it",
         ),
         (
-            lambda f: (f.mkdir(), (f / "run.json").write_text('{"format": 1, "settings": {"modell": 3}}')),
+            lambda f: (f.mkdir(), (f / "run.json").write_bytes(sealed.dumps({"format": 1, "settings": {"modell": 3}}))),
             "settings that this seqloom does not know: modell",
         ),
     ],

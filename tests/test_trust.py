@@ -4,8 +4,9 @@ import json
 import shutil
 
 import pytest
+import torch
 
-from seqloom import cli
+from seqloom import cli, sealed
 from seqloom.lab.data import open_data
 from seqloom.run import Run
 from seqloom.tasks.registry import open_task
@@ -108,15 +109,16 @@ def test_a_model_named_by_a_changed_run_file_is_not_executed(tmp_path, elsewhere
     made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
     witness = elsewhere()
     (tmp_path / "evil.py").write_text(CELL)
-    record = json.loads((made.folder / "run.json").read_text())
+    file = made.folder / "run.json"
+    record = sealed.loads(file.read_bytes(), file, 1)
     record["settings"]["model"] = f"{tmp_path / 'evil.py'}:Mine"
-    (made.folder / "run.json").write_text(json.dumps(record))
+    file.write_bytes(sealed.dumps(record))
     for trusted in (False, True):
         with pytest.raises(ValueError, match="holds no copy of its file"):
             Run.load(made.folder, trust=trusted).model()
     (made.folder / "cell.py").write_text(CELL)
     record["cell"] = {"file": "evil.py", "sha256": "0" * 64}
-    (made.folder / "run.json").write_text(json.dumps(record))
+    file.write_bytes(sealed.dumps(record))
     with pytest.raises(ValueError, match=r"cell\.py is damaged"):
         Run.load(made.folder, trust=True).model()
     assert not witness.exists()
@@ -126,9 +128,33 @@ def test_a_comparison_from_elsewhere_is_not_executed(tmp_path, elsewhere, capsys
     (tmp_path / "mine.py").write_text(CELL)
     folder = tmp_path / "c"
     folder.mkdir()
-    record = {"format": 1, "settings": {"models": f"{tmp_path / 'mine.py'}:Mine"}, "source": {}, "workers": 1, "data": {}}
-    (folder / "compare.json").write_text(json.dumps(record))
+    settings = {"models": f"{tmp_path / 'mine.py'}:Mine"}
+    record = {"format": 1, "settings": settings, "source": {}, "workers": 1, "data": {}}
+    (folder / "compare.json").write_bytes(sealed.dumps(record))
     witness = elsewhere()
     assert command("compare", "--resume", "--out", folder) == 2
     assert "would execute the Python code in" in capsys.readouterr().err
     assert not witness.exists()
+
+
+@pytest.mark.parametrize("name", ["run.json", "task/task.json", "best/state.json", "best/weights.safetensors"])
+def test_a_flipped_bit_is_damage_and_never_another_prediction(tmp_path, name):
+    task = open_task("adding", steps=5, valid=8, test=8)
+    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    shutil.rmtree(made.folder / "last")  # nothing to fall back to
+    x = task.encode([[[0.5, 1.0], [0.1, 0.0]]])
+    before = Run.load(made.folder).model().predict(x).values
+    file = made.folder / name
+    whole = file.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 97)):
+        for bit in (0, 3):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            try:
+                run = Run.load(made.folder)
+                assert run.task is not None
+                after = run.model().predict(x).values
+            except ValueError as error:
+                assert "damaged" in str(error) and file.name in str(error)
+            else:  # white space
+                assert torch.equal(after, before)
+    file.write_bytes(whole)

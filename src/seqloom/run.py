@@ -22,14 +22,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from seqloom import cell, trust
+from seqloom import cell, sealed, trust
 from seqloom.layers.registry import BOTH
 from seqloom.models.for_task import ForTask
+from seqloom.sealed import Damaged
 from seqloom.task import Task
 from seqloom.tasks.registry import load_task
 from seqloom.train_settings import Train
 from seqloom.training import checkpoint
-from seqloom.training.checkpoint import Checkpoint, Damaged
+from seqloom.training.checkpoint import Checkpoint
 
 FORMAT = 1
 FILE = "run.json"
@@ -71,7 +72,7 @@ class Run:
             checkpoint.write_file(folder / CELL, text)
             record["cell"] = {"file": str(file), "sha256": trust.digest(text)}
             trust.remember(text)
-        checkpoint.write_file(folder / FILE, json.dumps(record, indent=1, ensure_ascii=False).encode())
+        checkpoint.write_file(folder / FILE, sealed.dumps(record, indent=1))
         return cls(folder, record, settings)
 
     @classmethod
@@ -88,21 +89,12 @@ class Run:
         if not file.is_file():
             there = "there is no such folder" if not folder.is_dir() else f"it has no {FILE}"
             raise ValueError(f"{folder} is not a run: {there}")
-        try:
-            record = json.loads(file.read_bytes())
-            newer = record["format"] > FORMAT
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{file} is damaged; restore it from a copy") from None
-        if newer:
-            made = record.get("versions", {}).get("seqloom", "?")
-            raise ValueError(f"{folder} was written by a newer seqloom ({made}, format {record['format']}); upgrade it")
+        record = sealed.loads(file.read_bytes(), file, FORMAT)
         try:
             settings = Train(**record["settings"])
         except ValidationError as error:
             wrong = ", ".join(".".join(map(str, one["loc"])) or one["msg"] for one in error.errors())
             raise ValueError(f"{file} has settings that this seqloom does not know: {wrong}") from None
-        except (KeyError, TypeError):
-            raise ValueError(f"{file} is damaged; restore it from a copy") from None
         return cls(folder, record, settings, trust)
 
     def settings_to_build(self) -> Train:

@@ -9,7 +9,6 @@ report.html, report.md, study.json, a CSV for each table
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from seqloom import sealed
 from seqloom.compare.search import Comparison
 from seqloom.compare.story import winner
 from seqloom.compare.table import Table
@@ -61,9 +61,7 @@ def started(data: str | None, options: Mapping[str, Any], settings: Compare, out
     folder.mkdir(parents=True, exist_ok=True)
     for file in _named(settings.models):
         remember(file.read_bytes())
-    checkpoint.write_file(
-        folder / FILE, json.dumps(record | {"data": fingerprint(task)}, indent=1, ensure_ascii=False).encode()
-    )
+    checkpoint.write_file(folder / FILE, sealed.dumps(record | {"data": fingerprint(task)}, indent=1))
     return made
 
 
@@ -73,11 +71,10 @@ def resumed(
     """One that was interrupted, under its own settings. Code that it names must be this user's own, or be trusted."""
     folder = out or _latest(open_data(DIGITS if data is None else data, options)[0].name)
     try:
-        record = json.loads((folder / FILE).read_bytes())
+        stored = (folder / FILE).read_bytes()
     except OSError:
         raise ValueError(f"{folder} holds no comparison to go on with; name its folder with --out") from None
-    if record["format"] > FORMAT:
-        raise ValueError(f"{folder} was written by a newer seqloom (format {record['format']}); upgrade it")
+    record = sealed.loads(stored, folder / FILE, FORMAT)
     before = Compare(**record["settings"])
     for name in settings.model_fields_set - ANYWHERE:
         was, now = getattr(before, name), getattr(settings, name)

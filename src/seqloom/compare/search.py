@@ -6,13 +6,13 @@ after an interruption is therefore doing the same again, the engine handing over
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from seqloom import sealed
 from seqloom.compare.baselines.known import baselines
 from seqloom.compare.candidates import Candidate, candidates
 from seqloom.compare.metric import rank
@@ -105,7 +105,7 @@ class Comparison:
         """Baselines; the plan that is there, or one that is made from measured speeds and then never changed."""
         place = self.folder / PLAN
         if place.exists():
-            self._restore(json.loads(place.read_text()))
+            self._restore(sealed.loads(place.read_bytes(), place, 1))
             yield from self._each(simple)
             return
         if self.settings.ray and not self.settings.workers:
@@ -134,7 +134,7 @@ class Comparison:
         self.plan = self._plan()
         record = {"plan": asdict(self.plan), "failed": self.failed, "workers": self.workers}
         record |= {what: {n: asdict(v) for n, v in getattr(self, what).items()} for what in ("sizes", "speeds")}
-        checkpoint.write_file(place, json.dumps(record, indent=1).encode())
+        checkpoint.write_file(place, sealed.dumps(record, indent=1))
 
     def _measured(self, simple: list[Job], probes: list[Job]) -> Jobs:
         """Baselines, and the speeds of as many models as there is time for."""

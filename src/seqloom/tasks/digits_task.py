@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom import sealed
 from seqloom.task import Batch, Classes, Features, Split, Task
 from seqloom.tasks import cache
 from seqloom.tasks.digits import load
@@ -68,7 +68,7 @@ class DigitsTask(Task):
     def save(self, folder: Path | str) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "task.json").write_text(json.dumps({"format": 1, "task": "digits", "options": self.options}))
+        (folder / "task.json").write_bytes(sealed.dumps({"format": 1, "task": "digits", "options": self.options}))
 
 
 def digits(reading: str = "rows", split_seed: int = 0) -> DigitsTask:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seqloom import sealed
 from seqloom.task import Note, Notes
 from seqloom.tasks.coders.states import restore
 from seqloom.tasks.plan import Plan
@@ -43,7 +43,7 @@ class Saved:
             "splits": self.splits,
             "notes": [[note.text, note.warning] for note in self.notes],
         }
-        (folder / FILE).write_text(json.dumps(record | coders, ensure_ascii=False))
+        (folder / FILE).write_bytes(sealed.dumps(record | coders))
 
     @staticmethod
     def load(record: dict[str, Any]) -> Saved:
@@ -67,10 +67,4 @@ def read_record(folder: Path | str) -> dict[str, Any]:
     path = Path(folder) / FILE
     if not path.is_file():
         raise ValueError(f"{folder}: holds no {FILE}, so it is not a saved task")
-    try:
-        record: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: damaged ({error}); restore it from a copy") from None
-    if record.get("format", 0) > FORMAT:
-        raise ValueError(f"{path}: written by a newer seqloom (format {record['format']}); upgrade seqloom")
-    return record
+    return sealed.loads(path.read_bytes(), path, FORMAT)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom import sealed
 from seqloom.task import PAD, SPECIALS, Batch, Features, Input, Kind, Split, Target, Task, Tokens
 
 BLOCK = 100  # examples of a fixed set that are made together
@@ -135,7 +136,7 @@ class Synthetic(Task):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         record = {"format": 1, "task": self.problem.name, "options": self.options}
-        (folder / "task.json").write_text(json.dumps(record))
+        (folder / "task.json").write_bytes(sealed.dumps(record))
 
 
 def _generator(*key: object) -> torch.Generator:

@@ -11,7 +11,6 @@ one, whole. Tensors are safetensors, facts are JSON; nothing is ever unpickled.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -21,12 +20,11 @@ from typing import Any
 
 from torch import Tensor
 
-FACTS = "state.json"
+from seqloom import sealed
+from seqloom.sealed import Damaged
+
+FACTS, FORMAT = "state.json", 1
 Tensors = Mapping[str, Tensor]
-
-
-class Damaged(ValueError):  # noqa: N818
-    """A checkpoint that is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _fill(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Tensors]) 
             data = save({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()})
             digests[f"{name}.safetensors"] = hashlib.sha256(data).hexdigest()
             _put(folder / f"{name}.safetensors", data)
-    _put(folder / FACTS, json.dumps({**facts, "files": digests}, indent=1).encode())
+    _put(folder / FACTS, sealed.dumps({**facts, "files": digests}, indent=1))
     sync(folder)
 
 
@@ -118,9 +116,9 @@ def find(place: Path) -> Checkpoint | None:
 def read(folder: Path) -> Checkpoint:
     """A checkpoint whose files are all there; their contents are looked at when they are read."""
     try:
-        facts = json.loads((folder / FACTS).read_bytes())
+        facts = sealed.loads((folder / FACTS).read_bytes(), folder / FACTS, FORMAT)
         files = facts["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError):
         raise Damaged(f"{folder / FACTS} is missing or damaged") from None
     for file in files:
         if not (folder / file).is_file():

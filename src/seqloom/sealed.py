@@ -1,0 +1,60 @@
+"""JSON documents that notice a change: one of their entries is the digest of all others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+KEY = "digest"
+
+
+class Damaged(ValueError):  # noqa: N818
+    """A file that is not what was written."""
+
+
+def dumps(record: Mapping[str, Any], indent: int | None = None) -> bytes:
+    """Return a record as JSON with its digest.
+
+    Args:
+        record: What json.dumps takes; its keys are texts.
+        indent: As json.dumps has it.
+    """
+    plain = json.loads(json.dumps(record))
+    return json.dumps(plain | {KEY: _digest(plain)}, indent=indent, ensure_ascii=False).encode()
+
+
+def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
+    """Return the record in a file's bytes, without its digest.
+
+    Args:
+        data: The bytes.
+        file: Where they were read; messages name it.
+        format: The newest number under "format" that the caller can read.
+
+    Raises:
+        Damaged: If they are not what `dumps` has made.
+        ValueError: If a newer version has made them.
+    """
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Damaged(f"{file} is damaged: it is no JSON document; restore it from a copy") from None
+    if not isinstance(record, dict):
+        raise Damaged(f"{file} is damaged: it is not what was written; restore it from a copy")
+    digest = record.pop(KEY, None)
+    whole = digest == _digest(record)
+    number = record.get("format")
+    if isinstance(number, int) and number > format and (whole or digest is None):
+        versions = record.get("versions")
+        made = versions.get("seqloom", "?") if isinstance(versions, dict) else "?"
+        raise ValueError(f"{file} was written by a newer seqloom ({made}, format {number}); upgrade it")
+    if not whole:
+        raise Damaged(f"{file} is damaged: it is not what was written; restore it from a copy")
+    return record
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
