@@ -1,5 +1,6 @@
 """From a file to a model that is used, by commands alone."""
 
+import csv
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 import tomllib
 
 import pytest
+import torch
 
 from seqloom import cli, sealed
 from seqloom.lab.look import columns
@@ -343,3 +345,20 @@ cli.main({words!r})
 def test_the_commands_without_torch_still_start_without_it():
     code = "import sys; from seqloom import cli; assert not {'torch', 'polars'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_without_a_result_are_told_with_exit_code_3(here, trained, folder, monkeypatch):
+    run = Run.load(folder / "runs" / trained)
+    model = run.model()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(float("nan"))
+    monkeypatch.setattr(Run, "model", lambda *_, **__: model)
+    (folder / "odd.csv").write_text("id,text\n1,a fine film\n2,\n")
+    code, out, err = here("predict", trained, "odd.csv", "--keep", "id")
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    assert code == 3 and rows[0]["prediction"] is None and "NaN or infinity" in rows[0]["error"]
+    assert "error" not in rows[1]  # it is empty
+    assert "1 of 2 rows have no result (first: odd.csv: row 1)" in err
+    code, out, _ = here("predict", trained, "odd.csv", "--format", "csv")
+    assert code == 3 and [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["", ""]

@@ -376,3 +376,43 @@ def test_an_empty_file_is_an_error_before_anything_is_written(words, tmp_path):
     (tmp_path / "heading.csv").write_text("word\n")
     with pytest.raises(ValueError, match="holds no rows"):
         given_rows(words.task, tmp_path / "heading.csv")
+
+
+def spoilt(model, letter, task):
+    """Make a letter's vector NaN, as a training that went wrong leaves it."""
+    token = int(task.encode([letter]).x[0, 0])
+    table = next(p for p in model.parameters() if p.dim() == 2 and p.shape[0] == task.input.size)
+    with torch.no_grad():
+        table[token] = float("nan")
+    return model
+
+
+def test_a_result_that_is_no_number_is_an_error_row(words, monkeypatch):
+    model = spoilt(words.model(), "b", words.task)
+    monkeypatch.setattr(Run, "model", lambda *_, **__: model)
+    notes = Notes()
+    found = list(predict(words, ["aei", "bcd", "oua"], probabilities=True, notes=notes))
+    assert found[1] == {
+        "prediction": None,
+        "probability": None,
+        "probabilities": None,
+        "error": "the model computes NaN or infinity for it; look at its values",
+    }
+    assert "error" not in found[0] and "error" not in found[2] and found[0]["prediction"] == "vowels"
+    assert notes.warnings == [
+        "1 of 3 rows have no result (first: row 2): the model computes NaN or infinity for it; look at its values"
+    ]
+
+
+def test_a_value_that_no_model_can_compute_with_is_told_at_reading(work, tmp_path):
+    file = tmp_path / "numbers.jsonl"
+    rows = [{"x": [i % 7 + 0.5, i % 5 + 0.5], "sum": i % 7 + i % 5 + 1.0} for i in range(60)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    run = fit(file, "gru", runs=tmp_path, name="numbers", target="sum", kind="regress", **SMALL)
+    rows[3]["x"][0] = 1e300
+    file.write_text("\n".join(map(json.dumps, rows)))
+    told = r"column 'x' holds 1e\+300, which is too large for 32-bit numbers"
+    with pytest.raises(ValueError, match=f"row 4: {told}"):
+        run.predict(file)
+    with pytest.raises(ValueError, match=told):
+        fit(file, "gru", runs=tmp_path, name="again", target="sum", kind="regress", **SMALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from seqloom.run import Run
 from seqloom.task import Batch, Classes, Notes, Tags, Task, Values
 from seqloom.tasks.new_rows import given_rows
 
+NOT_FINITE = "the model computes NaN or infinity for it; look at its values"
 TOKENS = 16_384  # time steps of a batch, padding included
 
 Result = dict[str, Any]
@@ -38,7 +40,8 @@ def predict(
         translate   a text; so does transcribe
 
     `given` is a file of a format that training reads, a frame, or rows: inputs, or dicts of columns. An empty
-    input has no prediction: it is None, and `notes` counts them. Columns in `keep` are copied.
+    input has no prediction: it is None, and `notes` counts them. Nor has an input for which the model computes
+    NaN or infinity: its "error" says so. Columns in `keep` are copied.
     """
     check_predicts(run)
     pieces = given_rows(run.task, given)
@@ -68,7 +71,7 @@ def over_pieces(
     place: str = "",
 ) -> Iterator[Result]:
     """The results of rows that come some at a time."""
-    done = empty = first = 0
+    done = empty = first = wrong = first_wrong = 0
     group = getattr(task, "group", None)
     for rows in pieces:
         if group and isinstance(rows[0], dict) and group in rows[0]:
@@ -76,11 +79,15 @@ def over_pieces(
         results = _piece(model, task, rows, (place, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1
-            if result["prediction"] is None:
+            if "error" in result:
+                wrong, first_wrong = wrong + 1, first_wrong or done
+            elif result["prediction"] is None:
                 empty, first = empty + 1, first or done
             yield _kept(row, keep, f"{place}row {done}") | result
     if empty and notes is not None:
         notes.warn(f"{empty} of {done} inputs are empty (first: row {first}); they have no prediction")
+    if wrong and notes is not None:
+        notes.warn(f"{wrong} of {done} rows have no result (first: {place}row {first_wrong}): {NOT_FINITE}")
 
 
 def _kept(row: Any, keep: Sequence[str], where: str) -> Result:
@@ -89,7 +96,7 @@ def _kept(row: Any, keep: Sequence[str], where: str) -> Result:
         if name not in there:
             told = f"it has {', '.join(there)}" if there else "it has no columns, for it is the input itself"
             raise ValueError(f"{where}: no column {name!r} to keep; {told}")
-    return {name: there[name] for name in keep}
+    return {name: there[name] if _finite(there[name]) else None for name in keep}
 
 
 def _piece(model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], probabilities: bool) -> list[Result]:
@@ -99,13 +106,26 @@ def _piece(model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], 
     for part, at in parts(batch):
         found = model.predict(part.to(device))
         for row, result in zip(at, _results(task, found, probabilities), strict=True):
-            results[row] = result
+            results[row] = result if _finite(result) else _failed(result)
     nothing: Result = {"prediction": None}
     filled = next((result for result in results if result), None)
     if filled is not None:  # the same keys for all, as a table wants them
-        nothing = {k: dict.fromkeys(v) if isinstance(v, dict) else None for k, v in filled.items()}
+        nothing = {k: dict.fromkeys(v) if isinstance(v, dict) else None for k, v in filled.items() if k != "error"}
         nothing["prediction"] = None
     return [result or dict(nothing) for result in results]
+
+
+def _finite(value: Any) -> bool:
+    """Return whether every number in a result is one."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    return all(map(_finite, value)) if isinstance(value, list) else True
+
+
+def _failed(result: Result) -> Result:
+    return dict.fromkeys(result) | {"error": NOT_FINITE}
 
 
 def encoded(task: Task, rows: Sequence[Any], place: str = "", before: int = 0) -> Batch:

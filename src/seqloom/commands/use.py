@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from seqloom import console
-from seqloom.commands import Json
+from seqloom.commands import SOME_FAILED, Json
 from seqloom.lab.results import not_over, write
 from seqloom.lab.warned import warned
 
@@ -38,8 +39,11 @@ def predict(
     device: Annotated[str, Parameter(help="cpu, cuda or cuda:1.")] = "cpu",
     trust: Trust = False,
     json: Annotated[bool, Parameter(help="Results as JSON lines, as they are by default.")] = False,
-) -> None:
-    """Apply a trained model to new rows; one result for each, in their order."""
+) -> int:
+    """Apply a trained model to new rows; one result for each, in their order.
+
+    The exit code is 3 where some rows have no result because the model computes NaN or infinity for them.
+    """
     not_over(out, file)
     with console.working("loading"):
         from seqloom.lab.runs import find_run
@@ -50,9 +54,18 @@ def predict(
         check_predicts(found)
         model, pieces = found.model("best", device), _rows(found, file, stdin)
     columns = [name.strip() for name in keep.split(",") if name.strip()]
+    failed = 0
+
+    def counted(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        nonlocal failed
+        for result in results:
+            failed += "error" in result
+            yield result
+
     results = over_pieces(model, found.task, pieces, probabilities, columns, notes, _place(file))
-    count = write(results, out, "jsonl" if json else format)
+    count = write(counted(results), out, "jsonl" if json else format)
     _told(notes, count, out)
+    return SOME_FAILED if failed else 0
 
 
 def _rows(run: Any, file: str, stdin: str | None) -> Any:

@@ -50,7 +50,7 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
 
 
 def _json(file: IO[str]) -> Callable[[Result], Any]:
-    return lambda result: file.write(json.dumps(result, ensure_ascii=False) + "\n")
+    return lambda result: file.write(json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _plain(file: IO[str]) -> Callable[[Result], Any]:

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+LARGEST = 1e30  # of a value as it was read: its square, and a scaled one, still are float32 numbers or near to it
+
+
+def check_size(values: Array, names: Sequence[str]) -> Array:
+    """Return the values, if a model can compute with them.
+
+    Args:
+        values: (N, D), as they were read; not finite where one is missing.
+        names: Of the D columns.
+
+    Raises:
+        ValueError: If one is too large for 32-bit numbers.
+    """
+    far = np.isfinite(values) & (np.abs(values) > LARGEST)
+    if far.any():
+        row, column = (int(i) for i in np.argwhere(far)[0])
+        raise ValueError(
+            f"column {names[column]!r} holds {values[row, column]:g}, which is too large for 32-bit numbers "
+            f"(at most {LARGEST:g}); correct it, or leave it empty"
+        )
+    return values
 
 
 class Scale:

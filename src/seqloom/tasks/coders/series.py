@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.task import Features, Values
-from seqloom.tasks.coders.scale import Scale
+from seqloom.tasks.coders.scale import Scale, check_size
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +42,10 @@ class SeriesCoder:
 
     def raw(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         """(steps of all rows, D) with NaN for what is missing, and lengths."""
+        values, lengths = self._read(frame)
+        return check_size(values, self._names), lengths
+
+    def _read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         if self.wide:
             table = frame.select(pl.col(self.columns).cast(pl.Float64)).to_numpy()
             return table.reshape(-1, 1), np.full(len(table), table.shape[1], dtype=np.int64)
@@ -92,7 +96,7 @@ class ValuesCoder:
 
     def _table(self, frame: pl.DataFrame) -> Array:
         numbers = [pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan")) for name in self.columns]
-        return frame.select(numbers).to_numpy()
+        return check_size(frame.select(numbers).to_numpy(), self.columns)
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
         self.scale = Scale.fit(self._table(frame) for frame in frames)
