@@ -8,11 +8,11 @@ import torch
 
 from seqloom import sealed
 from seqloom.run import Run
+from seqloom.sealed import Damaged
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
 from seqloom.train_settings import Train
 from seqloom.training import checkpoint
-from seqloom.training.checkpoint import Damaged
 
 SETTINGS = Train(steps=4, validate_every=2, hidden=8, batch=8, device="cpu")
 

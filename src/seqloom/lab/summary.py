@@ -10,6 +10,7 @@ from seqloom.lab.evaluate import shown
 from seqloom.lab.runs import names
 from seqloom.metrics import primary
 from seqloom.run import Run
+from seqloom.sealed import Damaged
 from seqloom.training import checkpoint
 
 ABOUT = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # a line's facts that are no metrics
@@ -44,7 +45,7 @@ def summary(run: Run) -> dict[str, Any]:
 def _best(run: Run) -> int | None:
     try:
         found = checkpoint.find(run.folder / "best")
-    except checkpoint.Damaged:
+    except Damaged:
         return None
     return None if found is None else int(found.facts["step"])
 
