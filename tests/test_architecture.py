@@ -34,6 +34,7 @@ FLOORS = [
     {"checks"},
     {
         "errors",
+        "scratch",
         "sealed",
         "trust",
         "precision",

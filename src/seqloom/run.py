@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
@@ -22,7 +23,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from seqloom import cell, sealed, trust
+from seqloom import cell, scratch, sealed, trust
 from seqloom.layers.registry import BOTH
 from seqloom.models.for_task import ForTask
 from seqloom.sealed import Damaged
@@ -49,15 +50,14 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path | str, settings: Train, task: Task, source: Any = None) -> Run:
-        """A new folder. `source` (JSON) says where the data came from, for who opens it again."""
+        """Make a new folder, whole or not at all. `source` (JSON) says where the data came from.
+
+        Raises:
+            ValueError: If the folder holds a run or other files; of several processes at the same time, one succeeds.
+        """
         folder = Path(folder)
-        if (folder / FILE).exists():
-            raise ValueError(f"{folder} holds a run already; resume it, or choose another name")
-        folder.mkdir(parents=True, exist_ok=True)
-        task.save(folder / "task")
-        checkpoint.settle(folder / "task")
         code = _own_code(settings.model)
-        record = {
+        record: dict[str, Any] = {
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": settings.model_dump(),
@@ -67,12 +67,29 @@ class Run:
             "source": source,
             "versions": versions(),
         }
-        if code is not None:
-            file, text = code
-            checkpoint.write_file(folder / CELL, text)
-            record["cell"] = {"file": str(file), "sha256": trust.digest(text)}
-            trust.remember(text)
-        checkpoint.write_file(folder / FILE, sealed.dumps(record, indent=1))
+        _check_free(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = scratch.beside(folder)
+        try:
+            work.mkdir()
+            if code is not None:
+                file, text = code
+                checkpoint.write_file(work / CELL, text)
+                record["cell"] = {"file": str(file), "sha256": trust.digest(text)}
+                trust.remember(text)
+            task.save(work / "task")
+            checkpoint.settle(work / "task")
+            checkpoint.write_file(work / FILE, sealed.dumps(record, indent=1))
+            with suppress(OSError):
+                folder.rmdir()  # an empty one
+            try:
+                work.rename(folder)
+            except OSError:
+                _check_free(folder)  # another process was faster
+                raise
+            checkpoint.sync(folder.parent)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
         return cls(folder, record, settings)
 
     @classmethod
@@ -205,6 +222,14 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.settings.model} on {self.record['task']['name']})"
+
+
+def _check_free(folder: Path) -> None:
+    """Raise where a new run has no place."""
+    if (folder / FILE).exists():
+        raise ValueError(f"{folder} holds a run already; resume it, or choose another name")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} holds files that are no run; choose another name")
 
 
 def _own_code(model: str) -> tuple[Path, bytes] | None:

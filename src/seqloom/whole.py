@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from seqloom import scratch
+
 
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
@@ -17,7 +19,7 @@ def whole(file: Path) -> Iterator[Path]:
         yield file
         return
     file = file.resolve()
-    work = file.with_name(f".{os.getpid()}-{file.name}")
+    work = scratch.beside(file)
     try:
         yield work
         os.replace(work, file)

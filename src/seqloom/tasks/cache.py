@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from seqloom import scratch
 from seqloom.task import Notes
 
 VERSION = 3  # of the format and of how files are read; anything older is built again
@@ -58,8 +58,9 @@ def entry(key: str, build: Callable[[Path], None], notes: Notes) -> Path:
         notes.warn(f"the cache {place} was old or damaged and was built again")
         shutil.rmtree(place)
     place.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=place.parent))
+    work = scratch.beside(place)
     try:
+        work.mkdir()
         build(work)
         sizes = {file.name: file.stat().st_size for file in work.iterdir()}
         (work / DONE).write_text(json.dumps({"version": VERSION, "files": sizes}))

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from seqloom import sealed
+from seqloom import scratch, sealed
 from seqloom.sealed import Damaged
 
 FACTS, FORMAT = "state.json", 1
@@ -128,7 +128,7 @@ def read(folder: Path) -> Checkpoint:
 
 def write_file(path: Path, data: bytes) -> None:
     """A single file, whole: under another name, synced, renamed."""
-    new = path.with_name(path.name + ".new")
+    new = scratch.beside(path)
     try:
         _put(new, data)
     except BaseException:

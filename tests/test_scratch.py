@@ -1,0 +1,102 @@
+"""Nothing is shared while it is written, and nothing stays behind when its process is killed."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from seqloom import scratch
+from seqloom.run import Run
+from seqloom.tasks.registry import open_task
+from seqloom.train_settings import Train
+from seqloom.whole import whole
+
+
+def dead_process():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_two_names_for_one_file_differ(tmp_path):
+    assert scratch.beside(tmp_path / "a") != scratch.beside(tmp_path / "a")
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    gone, alive = dead_process(), os.getpid()
+    left = [tmp_path / f".a.csv.{scratch._HOST}-{gone}-0.new", tmp_path / f".b.{scratch._HOST}-{gone}-3.new"]
+    left[0].write_text("half")
+    left[1].mkdir()
+    (left[1] / "file").write_text("half")
+    others = [
+        tmp_path / f".a.csv.{scratch._HOST}-{alive}-0.new",  # a process that lives
+        tmp_path / f".a.csv.elsewhere-{gone}-0.new",  # of another machine
+        tmp_path / ".a.csv.new",
+        tmp_path / "a.csv",
+    ]
+    for other in others:
+        other.write_text("whole")
+    with whole(tmp_path / "c.csv") as work:
+        work.write_text("new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*(p.name for p in others), "c.csv"])
+
+
+def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypatch):
+    task, folder, results = open_task("adding", steps=5), tmp_path / "run", []
+    together = threading.Barrier(6)
+    save = type(task).save
+
+    def save_together(self, place):
+        together.wait()  # all have found the folder free
+        save(self, place)
+
+    monkeypatch.setattr(type(task), "save", save_together)
+
+    def make(number):
+        try:
+            results.append(Run.create(folder, Train(seed=number), task).settings.seed)
+        except ValueError as error:
+            results.append(str(error))
+
+    threads = [threading.Thread(target=make, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [r for r in results if isinstance(r, int)]
+    assert Run.load(folder).settings.seed == winner
+    assert [r for r in results if r != winner] == [
+        f"{folder} holds a run already; resume it, or choose another name"
+    ] * 5
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_process_that_is_killed_while_it_makes_a_run_leaves_the_name_free(tmp_path):
+    code = f"""
+import os, signal
+from seqloom.run import Run
+from seqloom.tasks.registry import open_task
+from seqloom.train_settings import Train
+from seqloom.training import checkpoint
+checkpoint.settle = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+Run.create({str(tmp_path / "run")!r}, Train(), open_task("adding", steps=5))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert not (tmp_path / "run").exists() and len(list(tmp_path.iterdir())) == 1
+    Run.create(tmp_path / "run", Train(), open_task("adding", steps=5))
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("there", ["a file", "other files"])
+def test_a_run_takes_no_place_of_other_files(tmp_path, there):
+    place = tmp_path / "run"
+    if there == "a file":
+        place.write_text("mine")
+    else:
+        place.mkdir()
+        (place / "mine").write_text("mine")
+    with pytest.raises(ValueError, match="holds files that are no run"):
+        Run.create(place, Train(), open_task("adding", steps=5))
+    assert (place if there == "a file" else place / "mine").read_text() == "mine"
