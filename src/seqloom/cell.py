@@ -115,7 +115,7 @@ class Cell(nn.Module, metaclass=_Made):
         default = self.initial_state(x)
         if not self.__dict__.get("learned_states"):
             return default
-        learned = (getattr(self, f"initial_{i}") for i in range(len(default)))
+        learned = (self.state_of(i, getattr(self, f"initial_{i}")) for i in range(len(default)))
         return tuple(p.to(d.dtype).expand(d.shape) for p, d in zip(learned, default, strict=True))
 
     def learn_initial_state(self) -> None:
@@ -123,8 +123,16 @@ class Cell(nn.Module, metaclass=_Made):
         probe = next(self.parameters()).new_zeros(1, self.input_size)
         states = self.initial_state(probe)
         for i, s in enumerate(states):
-            self.register_parameter(f"initial_{i}", nn.Parameter(s[0].detach().clone()))
+            self.register_parameter(f"initial_{i}", nn.Parameter(self.parameter_of(i, s[0].detach()).clone()))
         self.learned_states = len(states)
+
+    def state_of(self, index: int, parameter: Tensor) -> Tensor:
+        """Return the part of the initial state that a learned parameter stands for; here it is the parameter itself."""
+        return parameter
+
+    def parameter_of(self, index: int, state: Tensor) -> Tensor:
+        """Return the parameter that stands for a part of the initial state: the inverse of `state_of`."""
+        return state
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -135,7 +143,7 @@ class Cell(nn.Module, metaclass=_Made):
                 draw()
         for i in range(self.__dict__.get("learned_states", 0)):
             initial = getattr(self, f"initial_{i}")
-            initial.copy_(self.initial_state(initial.new_zeros(1, self.input_size))[i][0])
+            initial.copy_(self.parameter_of(i, self.initial_state(initial.new_zeros(1, self.input_size))[i][0]))
 
     def uniform_(self, bound: float | None = None) -> None:
         """torch.nn's start for recurrent layers: every parameter uniform in +-1/sqrt(H)."""

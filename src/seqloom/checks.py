@@ -74,5 +74,7 @@ def resolve(t: Tensor, name: str) -> Tensor:
     if t._is_zerotensor():
         return t.clone()
     if not _wrapped(t) and t.untyped_storage().nbytes() < (t.storage_offset() + t.numel()) * t.itemsize:
-        raise InputError(f"{name} has shape {tuple(t.shape)}, but its memory was given back; make it again")
+        last = t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+        if t.untyped_storage().nbytes() <= last * t.itemsize and t.numel():  # else it is a view that repeats numbers
+            raise InputError(f"{name} has shape {tuple(t.shape)}, but its memory was given back; make it again")
     return t

@@ -92,10 +92,70 @@ def test_layer_norm_makes_the_gates_blind_to_the_scale_of_the_weights():
 
 def test_the_flow_of_ode_gru_composes_over_time():
     """Twice half the time is the whole, up to the error of the solver."""
-    cell = seqloom.ODEGRUCell(2, 4, substeps=32, dtype=torch.float64)
+    cell = seqloom.ODEGRUCell(2, 4, substeps=512, dtype=torch.float64)
     h = torch.randn(3, 4, dtype=torch.float64)
     half, whole = torch.full((3,), 0.5, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     torch.testing.assert_close(cell.drift(cell.drift(h, half), half), cell.drift(h, whole), rtol=0, atol=1e-7)
+
+
+def runge_kutta(flow, h, dt, steps):
+    e = dt / steps
+    for _ in range(steps):
+        k1 = flow(h)
+        k2 = flow(h + e / 2 * k1)
+        k3 = flow(h + e / 2 * k2)
+        k4 = flow(h + e * k3)
+        h = h + e / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return h
+
+
+@pytest.mark.parametrize(("dt", "error"), [(0.1, 1e-5), (1.0, 1e-3), (10.0, 2e-2), (60.0, 5e-3)])
+def test_the_flow_of_ode_gru_is_solved_to_the_error_that_is_documented(dt, error):
+    cell = seqloom.ODEGRUCell(2, 32, dtype=torch.float64)
+    h = torch.rand(8, 32, dtype=torch.float64) * 2 - 1
+    with torch.no_grad():
+        exact = runge_kutta(cell.flow, h, dt, int(200 + 50 * dt))
+        off = (cell.drift(h, torch.full((8,), dt, dtype=torch.float64)) - exact).abs().max()
+        cell.substeps *= 2
+        finer = (cell.drift(h, torch.full((8,), dt, dtype=torch.float64)) - exact).abs().max()
+    assert off < error and finer < off / 3
+
+
+@pytest.mark.parametrize("dt", [0.0, 1e-6, 60.0, 1e4, 1e9])
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_the_state_of_ode_gru_stays_bounded_over_any_gap(dt, scale):
+    layer = seqloom.ODEGRU(3, 8, batch_first=True)
+    with torch.no_grad():
+        layer.weight_flow_l0.mul_(scale)
+    x = torch.randn(2, 20, 3, requires_grad=True)
+    y, _ = layer(x, timespans=torch.full((2, 20), dt))
+    assert y.abs().max() <= 1
+    y.sum().backward()
+    assert x.grad.isfinite().all() and layer.weight_flow_l0.grad.isfinite().all()
+
+
+def test_a_learned_initial_state_of_a_turing_machine_stays_weights():
+    layer = seqloom.NTM(3, 8, rows=8, width=4, learn_initial_state=True, batch_first=True)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
+    x = torch.randn(4, 10, 3)
+    for _ in range(30):
+        y, _ = layer(x)
+        assert y.isfinite().all()
+        optimiser.zero_grad()
+        (y - 1).square().mean().backward()
+        optimiser.step()
+    for w in layer.cells[0].start(x)[3:]:
+        assert (w >= 0).all()
+        torch.testing.assert_close(w.sum(-1), torch.ones(4))
+
+
+def test_a_learned_initial_state_of_a_turing_machine_begins_where_the_fixed_one_is():
+    cell = seqloom.NTMCell(3, 8, rows=8, width=4)
+    x = torch.zeros(1, 3)
+    before = cell.start(x)
+    cell.learn_initial_state()
+    for a, b in zip(cell.start(x), before, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
 
 
 def test_the_neural_turing_machine_writes_and_reads_back():

@@ -10,6 +10,8 @@ from seqloom.cell import Cell, State
 from seqloom.cells._parts import empty, linear_, masked
 
 SHIFTS = 3  # one back, stay, one on
+WEIGHTS = (3, 4)  # the parts of the state that are weights over rows
+SMALLEST = 1e-4  # of a weight whose logit is learned
 
 
 class NTMCell(Cell, name="ntm"):
@@ -62,6 +64,13 @@ class NTMCell(Cell, name="ntm"):
         h, w = x.new_zeros(B, H), x.new_zeros(B, N)
         w = w + F.one_hot(torch.zeros((), dtype=torch.long, device=x.device), N).to(x.dtype)
         return h, torch.zeros_like(h), self.bias_memory.to(x.dtype).expand(B, -1, -1), w, w
+
+    def state_of(self, index: int, parameter: Tensor) -> Tensor:
+        """Weights over rows are learned as logits: a step of training must not make one negative."""
+        return torch.softmax(parameter, -1) if index in WEIGHTS else parameter
+
+    def parameter_of(self, index: int, state: Tensor) -> Tensor:
+        return torch.log(state + SMALLEST) if index in WEIGHTS else state
 
     def project(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight_ih, self.bias_ih)

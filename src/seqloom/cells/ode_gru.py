@@ -14,15 +14,24 @@ class ODEGRUCell(Cell, name="ode_gru"):
     """Between two inputs the state follows a differential equation; at an input, a GRU step.
 
         dh/dt = (1 - z) * (n - h)               z, n: GRU gates that read h alone
-        h-    = h(t + dt)                       Runge-Kutta 4, `substeps` equal steps
+        h-    = h(t + dt)                       in `substeps` steps of growing length
         h'    = GRU(x, h-)
+
+    A substep of length e is the exponential midpoint rule, which solves the equation exactly for constant z and n:
+
+        m  = n(h) + (h - n(h)) * exp(-(1 - z(h)) e / 2)
+        h  = n(m) + (h - n(m)) * exp(-(1 - z(m)) e)
+
+    h moves between itself and n, so it stays in [-1, 1] as in a GRU, however long the gap is. Substeps end at
+    (1 + dt)^(i / substeps) - 1: short ones first, where the state moves most. With the usual first weights the error is
+    about 2e-4 over a gap of 1 and 1e-2 over 10, and falls to a quarter when the substeps are doubled.
 
     dt comes from `timespans` (1 where none are given), so irregular time stamps are data.
     The flow is that of GRU-ODE (De Brouwer et al. 2019, arXiv 1905.12374), the jump that of
-    ODE-RNN (Rubanova et al. 2019, arXiv 1907.03907). h stays in [-1, 1] as in a GRU.
+    ODE-RNN (Rubanova et al. 2019, arXiv 1907.03907).
     """
 
-    def __init__(self, input_size: int, hidden_size: int, substeps: int = 1, update_bias: float | None = None) -> None:
+    def __init__(self, input_size: int, hidden_size: int, substeps: int = 4, update_bias: float | None = None) -> None:
         super().__init__(input_size, hidden_size)
         if substeps < 1:
             raise ValueError(f"substeps must be at least 1, got {substeps}")
@@ -49,21 +58,27 @@ class ODEGRUCell(Cell, name="ode_gru"):
     def project(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight_ih, self.bias_ih)
 
-    def flow(self, h: Tensor) -> Tensor:
-        """dh/dt."""
+    def pull(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rate 1 - z at which h moves, and n, where it moves to."""
         r, z, n = F.linear(h, self.weight_flow, self.bias_flow).chunk(3, -1)
-        z, n = torch.sigmoid(z), torch.tanh(torch.sigmoid(r) * n)
-        return (1 - z) * (n - h)
+        return torch.sigmoid(-z), torch.tanh(torch.sigmoid(r) * n)
+
+    def flow(self, h: Tensor) -> Tensor:
+        """Return dh/dt."""
+        rate, n = self.pull(h)
+        return rate * (n - h)
 
     def drift(self, h: Tensor, dt: Tensor | None) -> Tensor:
-        """h after the time dt without an input."""
-        e = (1.0 if dt is None else dt.unsqueeze(-1)) / self.substeps
-        for _ in range(self.substeps):
-            k1 = self.flow(h)
-            k2 = self.flow(h + e / 2 * k1)
-            k3 = self.flow(h + e / 2 * k2)
-            k4 = self.flow(h + e * k3)
-            h = h + e / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        """Return h after the time dt without an input."""
+        spread = torch.log1p(h.new_ones(h.shape[0], 1) if dt is None else dt.unsqueeze(-1))
+        now = torch.zeros_like(spread)
+        for i in range(self.substeps):
+            end = torch.expm1(spread * ((i + 1) / self.substeps))
+            e, now = end - now, end
+            rate, n = self.pull(h)
+            m = n + (h - n) * torch.exp(-rate * (e / 2))
+            rate, n = self.pull(m)
+            h = n + (h - n) * torch.exp(-rate * e)
         return h
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None, dt: Tensor | None = None) -> dict[str, Tensor]:
