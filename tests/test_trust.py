@@ -1,6 +1,7 @@
 """Code that came with a folder is not executed, unless its user says so."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 
 from seqloom import cli, sealed
 from seqloom.lab.data import open_data
+from seqloom.lab.results import write
+from seqloom.lab.summary import listing
 from seqloom.run import Run
 from seqloom.tasks.registry import open_task
 from seqloom.train import train
@@ -161,3 +164,69 @@ def test_a_flipped_bit_is_damage_and_never_another_prediction(tmp_path, name):
             else:  # white space
                 assert torch.equal(after, before)
     file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("line", [b"null", b"[]", b"3", b"{", b'{"step": "x"}', b"[" * 5000])
+def test_a_damaged_line_of_metrics_is_told_and_spares_the_other_runs(tmp_path, line):
+    task = open_task("adding", steps=5, valid=8, test=8)
+    for name in ("a", "b"):
+        train(task, Train(model="gru", **SETTINGS), tmp_path / name)
+    file = tmp_path / "a" / "metrics.jsonl"
+    file.write_bytes(line + b"\n" + file.read_bytes())
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged: line 1"):
+        Run.load(tmp_path / "a").metrics()
+    first, second = listing(tmp_path)
+    assert "damaged" in first["state"] and second["state"] == "finished (steps)"
+
+
+def test_weights_that_are_no_tensors_fall_back_to_the_other_checkpoint(tmp_path):
+    """Their digest is right, as of a file that was made to look so."""
+    task = open_task("adding", steps=5, valid=8, test=8)
+    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    best = made.folder / "best"
+    (best / "weights.safetensors").write_bytes(b"\xff" * 64)
+    facts = sealed.loads((best / "state.json").read_bytes(), best, 1)
+    facts["files"]["weights.safetensors"] = digest(b"\xff" * 64)
+    (best / "state.json").write_bytes(sealed.dumps(facts))
+    with pytest.warns(UserWarning, match=r"weights\.safetensors is damaged.*; taking last/"):
+        assert made.model() is not None
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    with pytest.raises(ValueError, match=r"rows\.csv is a pipe or a device"):
+        open_task(tmp_path / "rows.csv")
+    task = open_task("adding", steps=5, valid=8, test=8)
+    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"rows\.csv is a pipe or a device"):
+        made.predict(tmp_path / "rows.csv")
+
+    def replaced(*names):
+        for name in names:
+            (made.folder / name).unlink()
+            os.mkfifo(made.folder / name)
+        return Run.load(made.folder)
+
+    assert replaced("metrics.jsonl").metrics() == []
+    with pytest.raises(ValueError, match=r"state\.json is missing or damaged"):
+        replaced("best/state.json", "last/state.json").model()
+    with pytest.raises(ValueError, match="not a saved task"):
+        _ = replaced("task/task.json").task
+    with pytest.raises(ValueError, match="not a run"):
+        replaced("run.json")
+
+
+def test_other_threads_on_resume_are_told(tmp_path):
+    task = open_task("adding", steps=5, valid=8, test=8)
+    train(task, Train(model="gru", threads=1, **SETTINGS), tmp_path / "run")
+    with pytest.warns(UserWarning, match=r"was trained with threads=1, and goes on with 2: sums are taken in another"):
+        train(task, Train(model="gru", threads=2, **SETTINGS), tmp_path / "run", resume=True)
+
+
+def test_a_field_that_a_spreadsheet_would_run_is_written_as_text(tmp_path):
+    rows = [{"a": "=1+1", "b": -1.5}, {"a": "@x", "b": "-1.5"}, {"a": "+", "b": "-"}, {"a": "+cmd|x", "b": "plain"}]
+    with pytest.warns(UserWarning, match="so that a spreadsheet does not run them"):
+        write(rows, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "a,b\n'=1+1,-1.5\n'@x,-1.5\n+,-\n'+cmd|x,plain\n"
+    write(rows, tmp_path / "out.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows

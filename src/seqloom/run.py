@@ -201,9 +201,9 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a last line that is torn is left out."""
         file = self.folder / METRICS
-        if not file.exists():
+        if not file.is_file():
             return []
-        return [json.loads(line) for line in _whole_lines(file.read_bytes()).splitlines()]
+        return [_line(line, n, file) for n, line in enumerate(_whole_lines(file.read_bytes()).splitlines(), 1)]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -238,6 +238,17 @@ def _own_code(model: str) -> tuple[Path, bytes] | None:
         return None
     file = Path(model.removeprefix(BOTH).rpartition(":")[0]).absolute()
     return file, file.read_bytes()
+
+
+def _line(text: bytes, number: int, file: Path) -> dict[str, Any]:
+    """Return a line of metrics: an object that says of which split and step it is."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("step", 0), int):
+        raise Damaged(f"{file} is damaged: line {number} is not what was written; restore it from a copy")
+    return found
 
 
 def _whole_lines(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from seqloom.training.loop import Training
 from seqloom.training.processes import Processes, joined, local_device
 from seqloom.training.small import denormals_flushed
 
+# May change on resume. More or fewer threads add in another order, so that is said.
 FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}  # may change on resume
 
 
@@ -72,6 +74,12 @@ def _open(
         if value != was:
             raise ValueError(f"{folder} was trained with {name}={was}, not {value}; resume it as it is")
     if settings is not None:
+        if settings.threads != run.settings.threads and processes.first:
+            warnings.warn(
+                f"{folder} was trained with threads={run.settings.threads}, and goes on with {settings.threads}: "
+                "sums are taken in another order, so that it will not end with the very weights it would have had",
+                stacklevel=3,
+            )
         run.settings = settings
     return run
 

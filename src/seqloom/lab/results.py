@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,16 +62,36 @@ def _plain(file: IO[str]) -> Callable[[Result], Any]:
 def _csv(file: IO[str]) -> Callable[[Result], Any]:
     """The first result's keys are the heading; a dict within becomes columns, a list of words one field."""
     writer: csv.DictWriter[str] | None = None
+    told = False
 
     def put(result: Result) -> None:
-        nonlocal writer
-        flat = dict(_flat(result))
+        nonlocal writer, told
+        checked = {name: _harmless(value) for name, value in _flat(result)}
+        if any(changed for _, changed in checked.values()) and not told:
+            told = True
+            warnings.warn(
+                "fields that begin with = + - @ have a ' before them, so that a spreadsheet does not run them; "
+                "JSON lines have them as they are",
+                stacklevel=2,
+            )
+        flat = {name: value for name, (value, _) in checked.items()}
         if writer is None:
             writer = csv.DictWriter(file, list(flat), restval="", extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
         writer.writerow(flat)
 
     return put
+
+
+def _harmless(value: Any) -> tuple[Any, bool]:
+    """Return a field that a spreadsheet shows and does not run, and whether it was changed: = + - @ begin a formula."""
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
+        return value, False
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}", True
+    return value, False
 
 
 def _flat(result: Result) -> Iterator[tuple[str, Any]]:

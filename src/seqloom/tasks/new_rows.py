@@ -35,6 +35,8 @@ def given_rows(task: Task, given: Any, chunk: int = CHUNK) -> Rows:
     path = Path(given)
     if not path.exists():
         raise ValueError(f"{path}: no such file; give a file, or - for standard input")
+    if not path.is_file() and not path.is_dir():  # a pipe would be waited for
+        raise ValueError(f"{path} is a pipe or a device; give its rows by standard input, with - in its place")
     if path.suffix in LINES and path.is_file():
         return _pieces(_file_lines(task, path), chunk)
     return _named(path, task.read(path, chunk))

@@ -24,6 +24,7 @@ def files(path: Any, options: Reading, notes: Notes) -> Files:
     if not isinstance(path, (str, Path)):
         return [(None, _pair(path))]
     path = Path(path)
+    _check_kind(path)
     if path.is_file():
         if _split(path) == "train":
             _beside(path, notes)
@@ -36,6 +37,12 @@ def files(path: Any, options: Reading, notes: Notes) -> Files:
         if found:
             return _given(path, found, notes)
     raise ValueError(f"{path}: no such file or folder, and no task of that name")
+
+
+def _check_kind(path: Path) -> None:
+    """Raise for a pipe, a socket or a device, which would be waited for."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} is a pipe or a device; write what it gives into a file first")
 
 
 def _beside(path: Path, notes: Notes) -> None:
@@ -61,6 +68,7 @@ def _pair(value: Any) -> tuple[Path, ...]:
     for path in paths:
         if not path.exists():
             raise ValueError(f"{path}: no such file")
+        _check_kind(path)
     return paths
 
 

@@ -42,6 +42,7 @@ class Checkpoint:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Those of one file, on the CPU; {} where it has none of that name."""
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
         file = f"{name}.safetensors"
@@ -51,7 +52,10 @@ class Checkpoint:
         if hashlib.sha256(data).hexdigest() != self.facts["files"][file]:
             raise Damaged(f"{self.folder / file} is damaged: {len(data)} bytes that are not those that were written")
         # a copy of each, aligned in memory as torch aligns what it makes: sums then come out the same
-        return {key: tensor.clone() for key, tensor in load(data).items()}
+        try:
+            return {key: tensor.clone() for key, tensor in load(data).items()}
+        except SafetensorError as error:
+            raise Damaged(f"{self.folder / file} is damaged: {error}") from None
 
 
 def write(place: Path, facts: Mapping[str, Any], **files: Tensors) -> None:
@@ -115,6 +119,8 @@ def find(place: Path) -> Checkpoint | None:
 
 def read(folder: Path) -> Checkpoint:
     """A checkpoint whose files are all there; their contents are looked at when they are read."""
+    if not (folder / FACTS).is_file():  # a pipe in its place would be waited for
+        raise Damaged(f"{folder / FACTS} is missing or damaged")
     try:
         facts = sealed.loads((folder / FACTS).read_bytes(), folder / FACTS, FORMAT)
         files = facts["files"]
