@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py)
 
-.PHONY: compare test test-quick test-cluster test-gpu lint check format wheel clean
+.PHONY: compare test test-quick test-cluster test-gpu fuzz lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -25,6 +25,12 @@ test-quick: .venv/installed lint
 test-cluster: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),cluster]'
 	$(BIN)/python -m pytest tests/test_engine.py -k "cluster"
+
+# Mutated files and random settings: N cases of each kind.
+N ?= 1000
+SEED ?= 0
+fuzz: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --cases $(N) --seed $(SEED)
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -1,12 +1,17 @@
 """Each bad input is one clear line, or a counted warning with file and row."""
 
 import gzip
+import io
 import json
+import lzma
+import struct
+import zipfile
 
 import numpy as np
 import polars as pl
 import pytest
 
+from seqloom.tasks.readers import packed
 from seqloom.tasks.registry import open_task
 
 WORDS = ["sun", "moon", "star", "sea", "hill", "road", "tree", "house"]
@@ -251,3 +256,37 @@ def test_a_time_stamp_that_is_none():
 def test_a_text_too_short_to_split(tmp_path):
     (tmp_path / "a.txt").write_text("ab")
     fails(tmp_path / "a.txt", "give a longer text")
+
+
+def test_a_packed_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(packed, "SUSPICIOUS", 2**20)
+    (tmp_path / "bomb.csv.xz").write_bytes(lzma.compress(b"text,label\n" + b"a,b\n" * 2**20))
+    with pytest.raises(ValueError, match=r"bomb\.csv\.xz: .* unpack to more than .* allow it with unpacked_gib=32"):
+        open_task(tmp_path / "bomb.csv.xz")
+    (tmp_path / "large.csv.gz").write_bytes(gzip.compress(b"text,label\n" + b"a,b\n" * 2**20))
+    with pytest.raises(ValueError, match="allow it with unpacked_gib="):
+        open_task(tmp_path / "large.csv.gz", unpacked_gib=0.001)
+
+
+def test_an_array_that_claims_more_numbers_than_its_file_holds_is_refused(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
+    with zipfile.ZipFile(tmp_path / "claims.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(64))
+    with pytest.raises(ValueError, match=r"claims\.npz: x\.npy says \(1000000, 1000000\), more than it holds"):
+        open_task(tmp_path / "claims.npz")
+
+
+@pytest.mark.parametrize("name", ["deep.json", "deep.jsonl"])
+def test_json_that_is_thousands_of_lists_deep_is_refused_in_one_line(tmp_path, name):
+    (tmp_path / name).write_text("[" * 3000 + "]" * 3000)
+    with pytest.raises(ValueError, match=name) as told:
+        open_task(tmp_path / name)
+    assert "\n" not in str(told.value)
+
+
+def test_a_recording_without_channels_is_refused(tmp_path):
+    head = b"RIFF" + struct.pack("<I", 36) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 0, 8000, 0, 0, 16)
+    (tmp_path / "none_a.wav").write_bytes(head + b"data" + struct.pack("<I", 0))
+    with pytest.raises(ValueError, match=r"none_a\.wav"):
+        open_task(tmp_path / "none_a.wav")

@@ -36,6 +36,9 @@ class Reading(BaseModel):
     lines: bool = False
     """A plain text is one example a line, instead of one long text."""
 
+    unpacked_gib: Annotated[float, Field(gt=0)] = 16.0
+    """The most that packed files (.gz, .xz, .bz2, .zst, .npz) may unpack to, in GiB; also 1,000 times their size."""
+
     unit: Unit = "auto"
     """What text is taken apart into."""
     vocabulary: Annotated[int, Field(ge=5)] = 20_000

@@ -80,11 +80,13 @@ def _samples(content: bytes, place: str) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no sound
             rate, samples = wavfile.read(io.BytesIO(content))
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # scipy has many for files that are cut off, UnboundLocalError among them
         raise ValueError(f"{place}: not a WAV file that can be read ({error}); save it as 16-bit PCM") from None
     if samples.dtype.kind == "i":
         samples = samples / -float(np.iinfo(samples.dtype).min)
     elif samples.dtype.kind == "u":
         samples = samples / 128.0 - 1.0
+    if not samples.size or rate <= 0:
+        raise ValueError(f"{place}: holds no sound ({samples.shape} samples, {rate} a second); leave it out")
     mono = samples.mean(1) if samples.ndim == 2 else samples
     return {"audio": pl.Series(mono, dtype=pl.Float32), "rate": int(rate)}

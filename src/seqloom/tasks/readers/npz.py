@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from seqloom.tasks.readers import packed
 from seqloom.tasks.reading import Reading
 
 SUFFIXES = (".npz",)
@@ -18,6 +21,12 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
 
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: damaged, or not an .npz file; write it again")
+    try:
+        _check_claims(path, options)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # zipfile seeks to where a damaged entry says
+            raise
+        raise ValueError(f"{path}: damaged; write it again") from None
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -33,6 +42,25 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
         raise ValueError(f"{path}: holds no arrays")
     frames = [_frame(path, arrays, part) for part, arrays in parts.items()]
     return pl.concat(frames, how="diagonal_relaxed").lazy()
+
+
+def _check_claims(path: Path, options: Reading) -> None:
+    """Raise where arrays are larger than is allowed, or than the bytes that are there for them."""
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        packed.check_size(path, sum(member.file_size for member in members), options.unpacked_gib)
+        for member in members:
+            with archive.open(member) as file:
+                try:
+                    version = npy.read_magic(file)
+                    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+                    shape, _, dtype = read(file)
+                except ValueError as error:
+                    raise ValueError(f"{path}: {member.filename} is damaged ({error}); write it again") from None
+            if math.prod(shape) * dtype.itemsize > member.file_size and not dtype.hasobject:
+                raise ValueError(f"{path}: {member.filename} says {shape}, more than it holds; write it again")
 
 
 def _frame(path: Path, arrays: dict[str, Any], split: str) -> pl.DataFrame:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import IO, Any
 
 from seqloom.errors import require
 
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
+USUAL_GIB, RATIO, SUSPICIOUS = 16.0, 1_000, 2**28  # the ratio counts from 256 MiB on
 DAMAGED = "{}: ends in the middle or is damaged ({}); copy the file again"
 
 
@@ -17,14 +17,32 @@ def bare(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in SUFFIXES else path
 
 
-def unpacked(path: Path, work: Path) -> Path:
+def check_size(path: Path, unpacked: int, most_gib: float) -> None:
+    """Raise where a packed file gives more than was allowed, or far more than any real data do.
+
+    Args:
+        path: The packed file.
+        unpacked: Bytes that it has given so far, or says that it will.
+        most_gib: The limit that a person may raise.
+    """
+    ratio = unpacked > SUSPICIOUS and unpacked > RATIO * path.stat().st_size and most_gib <= USUAL_GIB
+    if unpacked > most_gib * 2**30 or ratio:
+        raise ValueError(
+            f"{path}: {path.stat().st_size:,} bytes unpack to more than {unpacked / 2**30:.1f} GiB; "
+            f"if that is right, allow it with unpacked_gib={max(2 * most_gib, 2 * USUAL_GIB):g}"
+        )
+
+
+def unpacked(path: Path, work: Path, most_gib: float = USUAL_GIB) -> Path:
     """The file itself, or its unpacked copy in the folder `work`."""
     if path.suffix not in SUFFIXES:
         return path
     copy = work / bare(path).name
     try:
         with opened(path) as packed, copy.open("wb") as plain:
-            shutil.copyfileobj(packed, plain, 1 << 20)
+            while block := packed.read(1 << 20):
+                plain.write(block)
+                check_size(path, plain.tell(), most_gib)
     except (EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise  # a full disk is not a damaged file

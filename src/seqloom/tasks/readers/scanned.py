@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import struct
+import tarfile
 import tempfile
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,23 @@ BY_SUFFIX = {suffix: reader for reader in READERS for suffix in reader.SUFFIXES}
 TABLE, FACTS = "rows.arrow", "facts.json"
 
 
+# What readers of other libraries raise for files that are cut off or were changed.
+DAMAGE = (
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    ZeroDivisionError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a format says beyond its columns."""
@@ -29,7 +50,7 @@ class Facts:
 def table(files: tuple[Path, ...], options: Reading, work: Path) -> None:
     """Read the files into TABLE and FACTS in the folder `work`."""
     with tempfile.TemporaryDirectory(dir=work.parent) as unpacked:
-        plain = tuple(packed.unpacked(file, Path(unpacked)) for file in files)
+        plain = tuple(packed.unpacked(file, Path(unpacked), options.unpacked_gib) for file in files)
         reader, options = _reader(plain, options)
         try:
             try:
@@ -45,10 +66,20 @@ def table(files: tuple[Path, ...], options: Reading, work: Path) -> None:
             clear = _clear(reader, plain[0], options, error)
         except ValueError as error:
             clear = error
+        except DAMAGE as error:
+            clear = ValueError(f"{plain[0]}: damaged, or not what its name says ({_first(error)}); write it again")
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of polars, which is no Exception
+                raise
+            clear = ValueError(f"{plain[0]}: damaged, polars cannot read it; write it again")
         message = str(clear)
         for short, long in zip(plain, files, strict=True):  # a person knows the packed file
             message = message.replace(str(short), str(long))
         raise ValueError(message) from None
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200] or type(error).__name__
 
 
 def sink(frame: pl.LazyFrame, facts: Facts, work: Path) -> None:
@@ -93,4 +124,6 @@ def _clear(reader: Any, path: Path, options: Reading, error: Exception) -> Excep
             reader.diagnose(path, options)
     except ValueError as clear:
         return clear
+    except DAMAGE:  # polars has said it already
+        pass
     return ValueError(f"{path}: {str(error).splitlines()[0]}")

@@ -1,0 +1,40 @@
+"""A few hundred cases of each kind; `make fuzz N=10000` runs more."""
+
+import random
+
+import pytest
+
+from fuzz import data_files, layers, run_folders
+from seqloom.tasks.registry import open_task
+
+
+@pytest.mark.parametrize("name", sorted(data_files.samples()))
+def test_a_file_that_was_not_changed_opens(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / name).write_bytes(data_files.samples()[name])
+    if name.endswith(".wav"):
+        pytest.skip("one recording is no data set")
+    assert next(iter(open_task(tmp_path / name).batches("train", batch=4))).x.numel()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of readers, about what is damaged
+@pytest.mark.parametrize("part", range(4))
+def test_mutated_data_files_are_taken_or_refused_in_one_line(part, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    results = {data_files.check(random.Random(f"{part} {n}"), tmp_path) for n in range(60)}
+    assert results == {"taken", "refused"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("fuzzed runs")
+def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    results = {run_folders.check(random.Random(n), tmp_path) for n in range(200)}
+    assert {"refused", "same", "warned"} >= results >= {"refused"}
+
+
+@pytest.mark.slow
+def test_random_layers_are_the_loop():
+    names = {layers.check(random.Random(n), None) for n in range(120)}
+    assert names == set(layers.CELLS)
