@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.errors import DtypeError, InputError
 from seqloom.precision import autocast_dtype
 
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad or jvp: such a tensor has no memory itself
+_PLAIN = (Tensor, nn.Parameter)  # others, such as those of an export, have no memory of their own
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad or jvp
 
 
 def fits(x: Tensor, weight: Tensor, name: str = "input") -> None:
@@ -73,7 +74,9 @@ def resolve(t: Tensor, name: str) -> Tensor:
         return t.resolve_neg()
     if t._is_zerotensor():
         return t.clone()
-    if not _wrapped(t) and t.untyped_storage().nbytes() < (t.storage_offset() + t.numel()) * t.itemsize:
+    if type(t) not in _PLAIN or _wrapped(t):
+        return t
+    if t.untyped_storage().nbytes() < (t.storage_offset() + t.numel()) * t.itemsize:
         last = t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
         if t.untyped_storage().nbytes() <= last * t.itemsize and t.numel():  # else it is a view that repeats numbers
             raise InputError(f"{name} has shape {tuple(t.shape)}, but its memory was given back; make it again")
