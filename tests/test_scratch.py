@@ -21,7 +21,7 @@ def dead_process():
 
 
 def test_two_names_for_one_file_differ(tmp_path):
-    assert scratch.beside(tmp_path / "a") != scratch.beside(tmp_path / "a")
+    assert scratch.choose_name(tmp_path / "a") != scratch.choose_name(tmp_path / "a")
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):

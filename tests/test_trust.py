@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from seqloom import cli, sealed
+from seqloom.compare.latency import latency
+from seqloom.compare.trial import trial
 from seqloom.lab.data import open_data
 from seqloom.lab.results import write
 from seqloom.lab.summary import listing
@@ -93,17 +95,33 @@ def test_a_run_from_elsewhere_is_not_resumed(run, elsewhere):
     assert witness.exists()
 
 
-@pytest.mark.parametrize("words", [["predict"], ["evaluate"], ["generate"], ["translate"]])
-def test_the_commands_say_what_would_be_executed(run, elsewhere, words, capsys):
+@pytest.mark.parametrize(
+    ("command_name", "task_name"),
+    [("predict", "adding"), ("evaluate", "adding"), ("generate", "text"), ("translate", "pairs")],
+)
+def test_the_commands_say_what_would_be_executed(command_name, task_name, tmp_path, elsewhere, capsys, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(CELL)
+    (tmp_path / "text.txt").write_text("\n".join(f"word{i * i % 17}" for i in range(400)))
+    pairs = [{"de": f"ein wort{i} und wort{i * 7 % 40}", "en": f"a word{i} and word{i * 7 % 40}"} for i in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    data, options = {
+        "adding": ("adding", {"steps": 5, "valid": 8, "test": 8}),
+        "text": (str(tmp_path / "text.txt"), {"unit": "characters", "lookback": 8}),
+        "pairs": (str(tmp_path / "pairs.jsonl"), {"kind": "translate", "input": ("de",), "target": ("en",)}),
+    }[task_name]
+    task, source = open_data(data, options)
+    settings = Train(model=f"{tmp_path / 'mine.py'}:Mine", embedding=4, **SETTINGS)
+    made = train(task, settings, tmp_path / "run", source=source)
+    rows = tmp_path / "rows.txt"
+    rows.write_text(json.dumps([[0.5, 1.0], [0.1, 0.0]]) if task_name == "adding" else "ein wort1 und wort2")
+    words = [command_name, made.folder, *([rows] if command_name in ("predict", "translate") else [])]
     witness = elsewhere()
-    rows = run.folder.parent / "rows.jsonl"
-    rows.write_text(json.dumps([[0.5, 1.0], [0.1, 0.0]]) + "\n")
-    files = [] if words[0] in ("generate", "evaluate") else [str(rows)]
-    code = command(*words, run.folder, *files)
+    assert command(*words) == 2 and not witness.exists()
     told = capsys.readouterr().err
-    assert code == 2 and not witness.exists()
-    if words[0] in ("predict", "evaluate"):  # the others say first that the run is not of their kind
-        assert "would execute the Python code in" in told and "--trust" in told and told.count("\n") == 1
+    assert "would execute the Python code in" in told and "--trust" in told and told.count("\n") == 1
+    command(*words, "--trust")
+    assert witness.exists()
 
 
 def test_a_model_named_by_a_changed_run_file_is_not_executed(tmp_path, elsewhere):
@@ -117,7 +135,7 @@ def test_a_model_named_by_a_changed_run_file_is_not_executed(tmp_path, elsewhere
     record["settings"]["model"] = f"{tmp_path / 'evil.py'}:Mine"
     file.write_bytes(sealed.dumps(record))
     for trusted in (False, True):
-        with pytest.raises(ValueError, match="holds no copy of its file"):
+        with pytest.raises(ValueError, match=r"its copy of that file .* is missing"):
             Run.load(made.folder, trust=trusted).model()
     (made.folder / "cell.py").write_text(CELL)
     record["cell"] = {"file": "evil.py", "sha256": "0" * 64}
@@ -230,3 +248,22 @@ def test_a_field_that_a_spreadsheet_would_run_is_written_as_text(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "a,b\n'=1+1,-1.5\n'@x,-1.5\n+,-\n'+cmd|x,plain\n"
     write(rows, tmp_path / "out.jsonl")
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
+
+
+def test_a_run_that_a_comparison_reaches_through_a_link_is_not_executed(run, tmp_path, elsewhere):
+    """The check of the folder does not follow links, so each job checks its own run."""
+    witness = elsewhere()
+    (tmp_path / "link").symlink_to(run.folder)
+    _, source = open_data("adding", {"steps": 5, "valid": 8, "test": 8})
+    with pytest.raises(UntrustedError):
+        latency(source, str(tmp_path / "link"), tmp_path)
+    with pytest.raises(UntrustedError):
+        trial(source, run.settings.model_dump(), str(tmp_path / "link"), 2, False, tmp_path)
+    assert not witness.exists()
+
+
+def test_a_run_file_without_settings_is_damaged(tmp_path):
+    """Its digest is right, as of a file that was made to look so."""
+    (tmp_path / "run.json").write_bytes(sealed.dumps({"format": 1}))
+    with pytest.raises(ValueError, match=r"run\.json is damaged: it has no settings"):
+        Run.load(tmp_path)

@@ -22,7 +22,7 @@ from seqloom.precision import made_on
 
 State = tuple[Tensor, ...]
 _numbers = itertools.count()
-_by_place: dict[str, type[Cell]] = {}  # what `keep` was given
+_by_place: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded
 by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
 
 
@@ -127,11 +127,11 @@ class Cell(nn.Module, metaclass=_Made):
         self.learned_states = len(states)
 
     def state_of(self, index: int, parameter: Tensor) -> Tensor:
-        """Return the part of the initial state that a learned parameter stands for; here it is the parameter itself."""
+        """Return the part of the initial state that a learned parameter represents; by default the parameter itself."""
         return parameter
 
     def parameter_of(self, index: int, state: Tensor) -> Tensor:
-        """Return the parameter that stands for a part of the initial state: the inverse of `state_of`."""
+        """Return the parameter that represents a part of the initial state. This is the inverse of `state_of`."""
         return state
 
     @torch.no_grad()
@@ -239,7 +239,7 @@ def _from_file(path: str, name: str) -> type[Cell]:
 
 
 def _from_text(code: bytes, file: Path, name: str) -> type[Cell]:
-    """Execute the text of a module and return one of its cells."""
+    """Execute the source code of a module and return its cell class of this name."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -251,12 +251,12 @@ def _from_text(code: bytes, file: Path, name: str) -> type[Cell]:
     return found
 
 
-def keep(code: bytes, file: Path, name: str) -> str:
-    """Execute code that was checked, and return a name by which `find` gives its cell without reading the file again.
+def load_source(code: bytes, file: Path, name: str) -> str:
+    """Execute source code that was checked, and return the name under which `find` then finds its cell.
 
     Args:
-        code: The text of a Python module.
-        file: Where it lies; tracebacks name it.
+        code: The source code of a Python module.
+        file: Its file, for tracebacks. It is not read again.
         name: The cell's class.
 
     Returns:

@@ -61,14 +61,14 @@ def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]],
 
 
 def resolve(t: Tensor, name: str) -> Tensor:
-    """Return a tensor that its address and strides describe: a negated view or a symbolic zero is written out.
+    """Return a tensor that can be read by address: negated views and efficient zero tensors are written out.
 
     Args:
         t: A tensor of any kind.
         name: What the error calls it.
 
     Raises:
-        InputError: If its memory was given back, as by `t.untyped_storage().resize_(0)`.
+        InputError: If its memory was freed, as by `t.untyped_storage().resize_(0)`.
     """
     if t.is_neg():
         return t.resolve_neg()
@@ -76,8 +76,15 @@ def resolve(t: Tensor, name: str) -> Tensor:
         return t.clone()
     if type(t) not in _PLAIN or _wrapped(t):
         return t
-    if t.untyped_storage().nbytes() < (t.storage_offset() + t.numel()) * t.itemsize:
-        last = t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-        if t.untyped_storage().nbytes() <= last * t.itemsize and t.numel():  # else it is a view that repeats numbers
-            raise InputError(f"{name} has shape {tuple(t.shape)}, but its memory was given back; make it again")
+    if not has_memory(t):
+        raise InputError(f"{name} has shape {tuple(t.shape)}, but its memory was freed; create it again")
     return t
+
+
+def has_memory(t: Tensor) -> bool:
+    """Return whether the storage of a tensor holds all of its elements."""
+    there = t.untyped_storage().nbytes()
+    if there >= (t.storage_offset() + t.numel()) * t.itemsize:
+        return True
+    last = t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return there > last * t.itemsize or not t.numel()  # an expanded view has fewer elements in memory

@@ -69,7 +69,7 @@ class Run:
         }
         _check_free(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        work = scratch.beside(folder)
+        work = scratch.choose_name(folder)
         try:
             work.mkdir()
             if code is not None:
@@ -98,8 +98,8 @@ class Run:
 
         Args:
             path: The run's folder.
-            trust: Whether code that came with the folder may be executed. Needed for a model that is a person's
-                own cell, unless this user has trained with it on this machine.
+            trust: Whether the Python code stored in the folder may be executed. Needed if the model is a cell from
+                a file that this user has not trained with on this machine.
         """
         folder = Path(path)
         file = folder / FILE
@@ -112,13 +112,16 @@ class Run:
         except ValidationError as error:
             wrong = ", ".join(".".join(map(str, one["loc"])) or one["msg"] for one in error.errors())
             raise ValueError(f"{file} has settings that this seqloom does not know: {wrong}") from None
+        except (KeyError, TypeError):
+            raise Damaged(f"{file} is damaged: it has no settings; restore it from a copy") from None
         return cls(folder, record, settings, trust)
 
     def settings_to_build(self) -> Train:
-        """Return the settings with a model that may be built: of a person's own cell, the checked copy in the folder.
+        """Return the settings to build the model from. A cell from a file is replaced by its copy in the folder.
 
         Raises:
-            UntrustedError: If the copy is not this user's own and the run was not opened with `trust=True`.
+            UntrustedError: If this user has not trained with that code and the run was not opened with `trust=True`.
+            Damaged: If the copy was changed.
         """
         model = self.settings.model
         if ".py:" not in model:
@@ -126,13 +129,16 @@ class Run:
         file = self.folder / CELL
         kept = self.record.get("cell")
         if not isinstance(kept, dict) or not file.is_file():
-            raise ValueError(f"{self.folder} is a run of the cell {model}, but holds no copy of its file ({CELL})")
+            raise ValueError(
+                f"{self.folder} was trained with the cell {model}, but its copy of that file ({CELL}) is missing; "
+                "restore it from a copy of the run"
+            )
         text = file.read_bytes()
         if trust.digest(text) != kept.get("sha256"):
-            raise Damaged(f"{file} is damaged: it is not the text that the run was trained with")
+            raise Damaged(f"{file} is damaged: the run was trained with other content; restore it from a copy")
         trust.check(text, file, self.folder, self.trust)
         both = BOTH if model.startswith(BOTH) else ""
-        place = cell.keep(text, file.resolve(), model.rpartition(":")[2])
+        place = cell.load_source(text, file.resolve(), model.rpartition(":")[2])
         return self.settings.model_copy(update={"model": both + place})
 
     @property
@@ -225,7 +231,7 @@ class Run:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise where a new run has no place."""
+    """Raise an error if a new run cannot be made here."""
     if (folder / FILE).exists():
         raise ValueError(f"{folder} holds a run already; resume it, or choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -233,7 +239,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _own_code(model: str) -> tuple[Path, bytes] | None:
-    """Return the file of a person's own cell and its text; None for a layer of seqloom's."""
+    """Return the file of a cell named as FILE.py:CLASS and its content; None for a model by name."""
     if ".py:" not in model:
         return None
     file = Path(model.removeprefix(BOTH).rpartition(":")[0]).absolute()

@@ -14,7 +14,7 @@ from seqloom.job import Job, without_padding
 from seqloom.kernel import choose, load
 from seqloom.op import scan_in_graph
 from seqloom.precision import autocast_dtype, useful_autocast, why_not_autocast
-from seqloom.weights import bound, sound, weights
+from seqloom.weights import bound, resolve_weights, weights
 
 
 def scan(
@@ -49,7 +49,7 @@ def run_job(
         if values:
             home, cell = cell, bound(cell, values)
             cell.handle = home.handle  # what was compiled for the cell serves its views
-        cell, job = sound(cell), job.resolved()
+        cell, job = resolve_weights(cell), job.resolved()
         with useful_autocast(job.x.device.type):
             y, state = load(choose(cell, job, kernel).name).run(cell, job)
     return y.to(output_dtype(job.x)), state

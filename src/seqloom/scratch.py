@@ -1,4 +1,4 @@
-"""Temporary names for what is being written: of one process alone, and cleared away if that process was killed."""
+"""Temporary names for files that are being written. What a killed process leaves under one is removed later."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _HOST = re.sub(r"\W", "_", platform.node() or "here")
 _OURS = re.compile(rf"\..+\.{_HOST}-(\d+)-\d+\.new")
 
 
-def beside(path: Path) -> Path:
-    """Return a name in the folder of `path` that nobody else writes to; nothing is there yet.
+def choose_name(path: Path) -> Path:
+    """Return a temporary name beside `path` that no other process uses.
 
-    What processes of this machine left under such names in that folder when they were killed is removed.
+    Leftovers of processes of this machine that were killed are removed from the folder first.
     """
-    clear(path.parent)
+    remove_leftovers(path.parent)
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{next(_numbers)}.new")
 
 
-def clear(folder: Path) -> None:
-    """Remove what killed processes of this machine left in a folder under names that `beside` gave."""
-    if os.name != "posix" or not folder.is_dir():  # elsewhere a process cannot be asked for without touching it
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes of this machine left in a folder under names that `choose_name` returned."""
+    if os.name != "posix" or not folder.is_dir():  # on Windows os.kill would end the process
         return
     for entry in os.scandir(folder):
         found = _OURS.fullmatch(entry.name)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 
 class UntrustedError(ValueError):
-    """Code that came with a folder and that this user has not trained with on this machine."""
+    """Code in a folder that this user has not trained with on this machine."""
 
 
 def state_folder() -> Path:
-    """Return where digests are recorded; the folder need not exist."""
+    """Return the folder in which digests are recorded. It may not exist yet."""
     given = os.environ.get("SEQLOOM_STATE")
     if given:
         return Path(given)
@@ -26,12 +26,12 @@ def state_folder() -> Path:
 
 
 def digest(code: bytes) -> str:
-    """Return the name of a piece of code: the SHA-256 of its text, in hexadecimal."""
+    """Return the SHA-256 digest of source code, in hexadecimal."""
     return hashlib.sha256(code).hexdigest()
 
 
 def remember(code: bytes) -> None:
-    """Record that this user trains with this code. Where nothing can be written, `--trust` will be needed later."""
+    """Record that this user trusts this code. If the folder cannot be written, `--trust` is needed every time."""
     with suppress(OSError):
         place = state_folder() / "trusted"
         place.mkdir(parents=True, exist_ok=True)
@@ -44,20 +44,20 @@ def is_known(code: bytes) -> bool:
 
 
 def check(code: bytes, file: Path, named_by: Path, trust: bool) -> None:
-    """Raise unless code may be executed.
+    """Raise an error if source code must not be executed.
 
     Args:
-        code: The text that would be executed.
-        file: Where it was read.
-        named_by: The run or comparison that names it.
-        trust: Whether the caller vouches for it.
+        code: The source code.
+        file: The file that it was read from.
+        named_by: The folder of the run or comparison that names it.
+        trust: Whether the user has said that it may be executed.
 
     Raises:
-        UntrustedError: With what would be executed, and what to do.
+        UntrustedError: If `trust` is False and this user has not trained with this code on this machine.
     """
     if trust or is_known(code):
         return
     raise UntrustedError(
-        f"{named_by} would execute the Python code in {file} (sha256 {digest(code)[:16]}), which was not trained with "
-        "on this machine by this user; read that file first, then add --trust (in Python: trust=True)"
+        f"{named_by} would execute the Python code in {file} (sha256 {digest(code)[:16]}), and you have not trained "
+        "with this code on this machine; read that file first, then add --trust (in Python: trust=True)"
     )

@@ -23,8 +23,8 @@ def weights(cell: Cell) -> dict[str, Tensor]:
     return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
 
 
-def sound(cell: Cell) -> Cell:
-    """Return a cell whose weights kernels can read by address: each of the shape it was made with, in plain memory.
+def resolve_weights(cell: Cell) -> Cell:
+    """Return a cell whose weights kernels can read by address: with their own shapes and in plain memory.
 
     Raises:
         InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.

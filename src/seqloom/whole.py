@@ -19,7 +19,7 @@ def whole(file: Path) -> Iterator[Path]:
         yield file
         return
     file = file.resolve()
-    work = scratch.beside(file)
+    work = scratch.choose_name(file)
     try:
         yield work
         os.replace(work, file)

@@ -22,7 +22,7 @@ SWITCH: Any = {"negative": None, "negative_bool": "no-", "negative_iterable": ""
 WHAT = Parameter(help="A file, a folder, two parallel files as a.de,a.en, or the name of a task.")
 Data = Annotated[str, WHAT]
 Runs = Annotated[Path, Parameter(help="The folder where runs are kept.")]
-Trust = Annotated[bool, Parameter(help="With --resume: execute code that came with the folder; read it first.")]
+Trust = Annotated[bool, Parameter(help="With --resume: execute the Python code stored in the folder. Read it first.")]
 Options = Annotated[dict[str, int | float | str] | None, Parameter(help="Options of a task by name: --task.steps 200.")]
 Read = Annotated[Reading, Parameter(name="*", group="How the data are read", **SWITCH)]
 

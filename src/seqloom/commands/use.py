@@ -20,7 +20,7 @@ File = Annotated[
 Stdin = Annotated[
     str | None, Parameter(help="The format of standard input, such as csv; by default a text or JSON a line.")
 ]
-Trust = Annotated[bool, Parameter(help="Execute the code of a cell that came with the run; read it first.")]
+Trust = Annotated[bool, Parameter(help="Execute the Python code stored in the run (cell.py). Read it first.")]
 Out = Annotated[Path | None, Parameter(help="A file in place of standard output.")]
 
 
@@ -42,7 +42,7 @@ def predict(
 ) -> int:
     """Apply a trained model to new rows; one result for each, in their order.
 
-    The exit code is 3 where some rows have no result because the model computes NaN or infinity for them.
+    If the model computes NaN or infinity for a row, that row has an error in place of a result, and the exit code is 3.
     """
     not_over(out, file)
     with console.working("loading"):

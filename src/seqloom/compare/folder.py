@@ -68,7 +68,7 @@ def started(data: str | None, options: Mapping[str, Any], settings: Compare, out
 def resumed(
     data: str | None, options: Mapping[str, Any], settings: Compare, out: Path | None, trust: bool = False
 ) -> Comparison:
-    """One that was interrupted, under its own settings. Code that it names must be this user's own, or be trusted."""
+    """Open a comparison that was interrupted, under its own settings. With `trust`, its code may be executed."""
     folder = out or _latest(open_data(DIGITS if data is None else data, options)[0].name)
     try:
         stored = (folder / FILE).read_bytes()
@@ -88,15 +88,17 @@ def resumed(
 
 
 def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
-    """Raise where the comparison would execute code that is not this user's: of its settings, or of a run in it."""
+    """Raise an error if resuming would execute code that this user has not trained with; with `trust`, record it."""
     for file in (*_named(models), *folder.rglob(CELL)):
         if not file.is_file():
-            raise ValueError(f"{folder} needs the file {file}, which is not there")
-        check(file.read_bytes(), file, folder, trust)
+            raise ValueError(f"{folder} needs the file {file}, which is missing; put it back")
+        code = file.read_bytes()
+        check(code, file, folder, trust)
+        remember(code)  # the jobs check it again, in processes of their own
 
 
 def _named(models: Sequence[str]) -> list[Path]:
-    """Return the files of people's own cells among models by name."""
+    """Return the files of those models that are cells from files."""
     return [Path(model.removeprefix(BOTH).rpartition(".py:")[0] + ".py") for model in models if ".py:" in model]
 
 

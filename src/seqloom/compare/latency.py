@@ -22,7 +22,7 @@ SECONDS, TIMES = 0.15, 3  # at least
 
 def latency(source: Mapping[str, Any], run: str, folder: Path) -> dict[str, Any]:
     """Of a run's best weights; one thread on a CPU."""
-    made = Run.load(run, trust=True)
+    made = Run.load(run)
     with small_models_on_cpu(), torch.random.fork_rng(devices=[]):
         return timed(made.model("best", str(choose_device(made.settings))), opened(source))
 

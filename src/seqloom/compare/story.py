@@ -48,7 +48,7 @@ def page(found: Comparison, table: Table, finished: bool) -> Page:
     if best is not None and finished:
         folder = found.final(best)
         assert folder is not None
-        model = Run.load(found.work.run(best), trust=True).model()
+        model = Run.load(found.work.run(best)).model()
         blocks += errors(model, found.task, stored.load(folder), found.batch)
     if said := columns(found.task):
         blocks.append(Shown("The columns", said))

@@ -27,7 +27,7 @@ def trial(
     task, place = opened(source), Path(run)
     if not (place / FILE).exists():
         Run.create(place, Train(**settings), task, dict(source))
-    made = Run.load(place, trust=True)
+    made = Run.load(place)
     with small_models_on_cpu(), torch.random.fork_rng(devices=[]), made.locked():
         rung = Rung(task, made, until)
         rung.go()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.cell import Cell
+from seqloom.checks import has_memory
 from seqloom.kernels._cpu import TYPES, library
 from seqloom.kernels.attn_rnn_cpu import ROWS as PARTS
 
@@ -82,8 +83,8 @@ def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
             return f"the engine's step reads float32 or float64 on the CPU, {name} is {w.dtype} on {w.device}"
         if not w.is_contiguous() or tuple(w.shape) != _shape(cell, name):
             return f"{name} is strided, or not of the cell's own shape"
-        if w.is_neg() or w.untyped_storage().nbytes() < (w.storage_offset() + w.numel()) * w.itemsize:
-            return f"{name} has no plain memory"
+        if w.is_neg() or not has_memory(w):
+            return f"{name} cannot be read by address"
     engine = function()
     return engine if isinstance(engine, str) else None
 

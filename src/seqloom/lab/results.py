@@ -70,8 +70,8 @@ def _csv(file: IO[str]) -> Callable[[Result], Any]:
         if any(changed for _, changed in checked.values()) and not told:
             told = True
             warnings.warn(
-                "fields that begin with = + - @ have a ' before them, so that a spreadsheet does not run them; "
-                "JSON lines have them as they are",
+                "a ' was put before fields that begin with = + - or @, so that a spreadsheet does not run them "
+                "as formulas; --format jsonl writes them unchanged",
                 stacklevel=2,
             )
         flat = {name: value for name, (value, _) in checked.items()}
@@ -84,7 +84,7 @@ def _csv(file: IO[str]) -> Callable[[Result], Any]:
 
 
 def _harmless(value: Any) -> tuple[Any, bool]:
-    """Return a field that a spreadsheet shows and does not run, and whether it was changed: = + - @ begin a formula."""
+    """Return a field that a spreadsheet does not take for a formula, and whether it was changed."""
     if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
         return value, False
     try:

@@ -48,7 +48,7 @@ def _numbered(task: str, model: str, number: int) -> str:
 
 
 def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> Run:
-    """Open a run by its folder, or by its name in `runs`; with `trust`, code that came with it may be executed."""
+    """Open a run by its folder or by its name in `runs`. With `trust`, Python code stored in it may be executed."""
     path = Path(name)
     if not path.exists() and (Path(runs) / path).exists():
         path = Path(runs) / path

@@ -58,7 +58,7 @@ def entry(key: str, build: Callable[[Path], None], notes: Notes) -> Path:
         notes.warn(f"the cache {place} was old or damaged and was built again")
         shutil.rmtree(place)
     place.parent.mkdir(parents=True, exist_ok=True)
-    work = scratch.beside(place)
+    work = scratch.choose_name(place)
     try:
         work.mkdir()
         build(work)

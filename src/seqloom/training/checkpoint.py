@@ -134,7 +134,7 @@ def read(folder: Path) -> Checkpoint:
 
 def write_file(path: Path, data: bytes) -> None:
     """A single file, whole: under another name, synced, renamed."""
-    new = scratch.beside(path)
+    new = scratch.choose_name(path)
     try:
         _put(new, data)
     except BaseException:

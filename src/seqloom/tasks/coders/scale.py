@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-LARGEST = 1e30  # of a value as it was read: its square, and a scaled one, still are float32 numbers or near to it
+LARGEST = 1e30  # float32 ends at 3.4e38; the rest is room for the sums of a model
 
 
-def check_size(values: Array, names: Sequence[str]) -> Array:
-    """Return the values, if a model can compute with them.
+def check_range(values: Array, names: Sequence[str]) -> Array:
+    """Check that no value is too large for 32-bit arithmetic, and return the values.
 
     Args:
         values: (N, D), as they were read; not finite where one is missing.
         names: Of the D columns.
 
     Raises:
-        ValueError: If one is too large for 32-bit numbers.
+        ValueError: If one is.
     """
     far = np.isfinite(values) & (np.abs(values) > LARGEST)
     if far.any():

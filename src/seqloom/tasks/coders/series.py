@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.task import Features, Values
-from seqloom.tasks.coders.scale import Scale, check_size
+from seqloom.tasks.coders.scale import Scale, check_range
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ class SeriesCoder:
     def raw(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         """(steps of all rows, D) with NaN for what is missing, and lengths."""
         values, lengths = self._read(frame)
-        return check_size(values, self._names), lengths
+        return check_range(values, self._names), lengths
 
     def _read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         if self.wide:
@@ -96,7 +96,7 @@ class ValuesCoder:
 
     def _table(self, frame: pl.DataFrame) -> Array:
         numbers = [pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan")) for name in self.columns]
-        return check_size(frame.select(numbers).to_numpy(), self.columns)
+        return check_range(frame.select(numbers).to_numpy(), self.columns)
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
         self.scale = Scale.fit(self._table(frame) for frame in frames)

@@ -18,7 +18,7 @@ def bare(path: Path) -> Path:
 
 
 def check_size(path: Path, unpacked: int, most_gib: float) -> None:
-    """Raise where a packed file gives more than was allowed, or far more than any real data do.
+    """Raise an error if a packed file unpacks to more than is allowed, or to over 1,000 times its size.
 
     Args:
         path: The packed file.
