@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from seqloom import scratch
+from seqloom.lab.fit import trained
 from seqloom.run import Run
 from seqloom.tasks.registry import open_task
 from seqloom.train_settings import Train
@@ -71,6 +72,22 @@ def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypat
         f"{folder} holds a run already; resume it, or choose another name"
     ] * 5
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_training_that_comes_second_leaves_the_first_one_alone(tmp_path, monkeypatch):
+    """Both have found the name free; the second must not clear away the folder that it could not have."""
+    task, folder = open_task("adding", steps=5), tmp_path / "run"
+    choose = scratch.choose_name
+
+    def choose_late(path):
+        monkeypatch.setattr(scratch, "choose_name", choose)
+        Run.create(folder, Train(seed=1), task)
+        return choose(path)
+
+    monkeypatch.setattr(scratch, "choose_name", choose_late)
+    with pytest.raises(ValueError, match="holds a run already"):
+        trained(task, Train(seed=2, steps=1), folder, None)
+    assert Run.load(folder).settings.seed == 1
 
 
 def test_a_process_that_is_killed_while_it_makes_a_run_leaves_the_name_free(tmp_path):

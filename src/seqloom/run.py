@@ -42,6 +42,10 @@ TRIES = 5
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
 
 
+class TakenError(ValueError):
+    """A folder that belongs to another run, or to another process that trains in it."""
+
+
 class Run:
     """A training on disk: `Run.load("runs/reviews")`."""
 
@@ -53,7 +57,7 @@ class Run:
         """Make a new folder, whole or not at all. `source` (JSON) says where the data came from.
 
         Raises:
-            ValueError: If the folder holds a run or other files; of several processes at the same time, one succeeds.
+            TakenError: If the folder holds a run or other files; of several processes at the same time, one succeeds.
         """
         folder = Path(folder)
         code = _own_code(settings.model)
@@ -223,7 +227,7 @@ class Run:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ValueError(f"{self.folder} is being trained by another process; wait for it to end") from None
+                raise TakenError(f"{self.folder} is being trained by another process; wait for it to end") from None
             yield
 
     def __repr__(self) -> str:
@@ -233,9 +237,9 @@ class Run:
 def _check_free(folder: Path) -> None:
     """Raise an error if a new run cannot be made here."""
     if (folder / FILE).exists():
-        raise ValueError(f"{folder} holds a run already; resume it, or choose another name")
+        raise TakenError(f"{folder} holds a run already; resume it, or choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} holds files that are no run; choose another name")
+        raise TakenError(f"{folder} holds files that are no run; choose another name")
 
 
 def _own_code(model: str) -> tuple[Path, bytes] | None:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from seqloom.lab.data import open_data
 from seqloom.lab.runs import RUNS, new_folder
 from seqloom.models.build import build
-from seqloom.run import WHICH, Run
+from seqloom.run import WHICH, Run, TakenError
 from seqloom.task import Task
 from seqloom.tasks.reading import Reading
 from seqloom.train import train
@@ -47,6 +47,8 @@ def trained(task: Task, settings: Train, folder: Path, source: Any) -> Run:
     try:
         with own_random():
             return train(task, settings, folder, source=source)
+    except TakenError:
+        raise  # the folder is another process's
     except ValueError:
         if not there and not any((folder / which).exists() for which in WHICH):
             shutil.rmtree(folder, ignore_errors=True)
