@@ -56,8 +56,8 @@ def hardware() -> dict[str, Any]:
     }
 
 
-# Both passes on one thread without the engine over with it: 64 units and 1 row, 128 units and 32 rows (AVX-512).
-COST = "without it a GRU takes 2 to 11 times as long, AttnRNN 7 to 34, LN-GRU and LN-LSTM 4 to 19"
+# benchmarks/without_engine.py with AVX-512; its record is benchmarks/results/2026-11-16-avx512-without-engine.json
+COST = "without it a GRU takes 2 to 10 times as long, AttnRNN 7 to 34, LN-GRU and LN-LSTM 4 to 14"
 
 
 def engine() -> dict[str, str | None]:
