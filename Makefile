@@ -7,7 +7,7 @@ EXTRAS := lab,tune,subwords,onnx,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py)
+GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py layers/test_memory_safety.py)
 
 .PHONY: compare test test-quick test-cluster test-gpu fuzz lint check format wheel clean
 

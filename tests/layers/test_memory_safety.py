@@ -122,3 +122,39 @@ def test_memory_that_was_freed_is_refused(cell, step):
         weight.untyped_storage().resize_(0)
         with pytest.raises(RuntimeError, match=f"{name} .*memory was freed"):
             call_(good)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_on_a_gpu_refuse_a_weight_of_another_shape(cell, dtype):
+    def build():
+        return seqloom.Recurrent(cell, 64, 128).to("cuda", dtype)
+
+    x = torch.randn(5, 3, 64, device="cuda", dtype=dtype)
+    for name, _ in build().named_parameters():
+        for started in (False, True):  # before or after a kernel has taken the addresses
+            layer = build()
+            if started:
+                layer(x)[0].sum().backward()
+            with pytest.raises(RuntimeError, match=f"{name} must have shape"):
+                call(layer, "data", name, torch.zeros(1, device="cuda", dtype=dtype), x)
+            with torch.no_grad(), pytest.raises(RuntimeError, match=f"{name} must have shape"):
+                layer(x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_on_a_gpu_read_plain_memory(cell, dtype):
+    layer = seqloom.Recurrent(cell, 64, 128).to("cuda", dtype)
+    x = torch.randn(5, 3, 64, device="cuda", dtype=torch.complex64).conj().imag
+    if dtype is torch.float32:
+        assert x.is_neg()
+        torch.testing.assert_close(layer(x)[0], layer(x.resolve_neg().clone())[0])
+    zero = torch._efficientzerotensor(5, 3, 64, device="cuda", dtype=dtype)
+    torch.testing.assert_close(layer(zero)[0], layer(torch.zeros(5, 3, 64, device="cuda", dtype=dtype))[0])
+    freed = torch.randn(5, 3, 64, device="cuda", dtype=dtype)
+    freed.untyped_storage().resize_(0)
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"memory was freed|out of bounds for storage"):
+        layer(freed)
