@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-cluster test-gpu fuzz lint check format wheel clean
+.PHONY: compare test test-quick test-cluster test-gpu fuzz sanitize audit lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -31,6 +31,15 @@ N ?= 1000
 SEED ?= 0
 fuzz: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --cases $(N) --seed $(SEED)
+
+# The engine and the emulated CUDA text under AddressSanitizer and UndefinedBehaviorSanitizer.
+sanitize: .venv/installed
+	$(BIN)/python tests/sanitizer.py
+
+# Known vulnerabilities in the versions that constraints.txt names; asks the vulnerability service of PyPI.
+audit: .venv/installed
+	$(PIP) pip-audit
+	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -109,4 +109,5 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(distclass=BinaryDistribution, cmdclass={"build_py": BuildWithEngine, "bdist_wheel": PlatformWheel})
+if __name__ == "__main__":
+    setup(distclass=BinaryDistribution, cmdclass={"build_py": BuildWithEngine, "bdist_wheel": PlatformWheel})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,3 +89,24 @@ def has_memory(t: Tensor) -> bool:
         return True
     last = t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     return there > last * t.itemsize or not t.numel()  # an expanded view has fewer elements in memory
+
+
+def read_saved(ctx: Any) -> tuple[Any, ...]:
+    """Return the tensors that a forward saved for its backward.
+
+    Args:
+        ctx: The context of a torch.autograd.Function.
+
+    Raises:
+        RuntimeError: If one of them was changed in place since; says what to write instead.
+    """
+    try:
+        return tuple(ctx.saved_tensors)
+    except RuntimeError as error:
+        if "inplace" not in str(error):
+            raise
+        told = str(error).split(" Hint:")[0].rstrip(".")
+        raise RuntimeError(
+            f"{told}. The input, output, state or a weight of a seqloom layer was changed in place before backward; "
+            "write y = y.relu() in place of y.relu_(), or change a clone()"
+        ) from None

@@ -78,11 +78,12 @@ def _plain(error: Exception) -> str:
     from pydantic import ValidationError
 
     from seqloom.lab.flags import flags
+    from seqloom.sealed import Damaged
 
     cause = error.__cause__
     if isinstance(error, OSError) and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if not isinstance(cause, ValidationError):
+    if not isinstance(cause, ValidationError) or isinstance(error, Damaged):
         return flags(str(error))
     wrong = [(e["loc"], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
     told = {at: reason if ", got " in reason else f"{reason}, got {value!r}" for at, reason, value in wrong}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State, by_handle
+from seqloom.checks import read_saved
 from seqloom.job import Job
 from seqloom.kernel import choose, load
 from seqloom.precision import autocast_dtype, useful_autocast
@@ -126,7 +127,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    x, *rest = ctx.saved_tensors
+    x, *rest = read_saved(ctx)
     k, n = ctx.counts
     state, own, others = rest[:k], rest[k : k + n], iter(rest[k + n :])
     more = [next(others) if given else None for given in ctx.given]

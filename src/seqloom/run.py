@@ -19,9 +19,11 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
-from pydantic import ValidationError
+import torch
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # that of Python 3.11 is not for pydantic
 
 from seqloom import cell, scratch, sealed, trust
 from seqloom.layers.registry import BOTH
@@ -40,6 +42,30 @@ CELL = "cell.py"
 WHICH = ("best", "last")
 TRIES = 5
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
+
+
+class _Named(TypedDict):
+    name: str
+    kind: str
+
+
+class Source(TypedDict):
+    """Where a task's data came from: what `seqloom train` was given."""
+
+    data: str | list[str] | dict[str, Any]
+    options: dict[str, Any]
+
+
+class _Record(TypedDict):
+    """The content of run.json."""
+
+    created: str
+    settings: dict[str, Any]
+    task: _Named
+    data: dict[str, Any]
+    source: Source | None
+    versions: dict[str, str]
+    cell: NotRequired[dict[str, str]]
 
 
 class TakenError(ValueError):
@@ -118,6 +144,8 @@ class Run:
             raise ValueError(f"{file} has settings that this seqloom does not know: {wrong}") from None
         except (KeyError, TypeError):
             raise Damaged(f"{file} is damaged: it has no settings; restore it from a copy") from None
+        with sealed.interpret(file):
+            TypeAdapter(_Record).validate_python(record)
         return cls(folder, record, settings, trust)
 
     def settings_to_build(self) -> Train:
@@ -194,12 +222,18 @@ class Run:
     def model(self, which: str = "best", device: str = "cpu") -> ForTask:
         """The trained model: `predict(batch)`, in eval mode. Of an average of weights, the average."""
         from seqloom.models.build import build
-        from seqloom.training.weights_file import load_weights
+        from seqloom.training.weights_file import check_weights, load_weights
 
         found = self.checkpoint(which, files=["weights"])
         assert found is not None
-        model = build(self.task, self.settings_to_build())
-        load_weights(model, found.tensors("weights"))
+        task, settings = self.task, self.settings_to_build()
+        try:
+            with torch.device("meta"):  # without memory: settings that do not fit the weights may ask for any amount
+                check_weights(build(task, settings), found.tensors("weights"))
+            model = build(task, settings)
+            load_weights(model, found.tensors("weights"))
+        except ValueError as error:
+            raise ValueError(f"{self.folder}: {error}") from error
         return model.to(device).eval()
 
     def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,24 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
     if not whole:
         raise Damaged(f"{file} is damaged: it is not what was written; restore it from a copy")
     return record
+
+
+@contextmanager
+def interpret(file: Path) -> Iterator[None]:
+    """Report whatever goes wrong inside as damage to a file: for the code that turns its record into objects.
+
+    Args:
+        file: Where the record was read; the message names it.
+
+    Raises:
+        Damaged: In place of any error but a missing package and an error of the file system.
+    """
+    try:
+        yield
+    except (Damaged, ImportError, OSError):
+        raise
+    except Exception as error:
+        raise Damaged(f"{file} is damaged: it does not describe what it should; restore it from a copy") from error
 
 
 def _digest(record: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-KINDS = ("data_files", "run_folders", "layers")
+KINDS = ("data_files", "run_folders", "run_records", "layers")
 
 
 def main() -> int:

@@ -158,3 +158,19 @@ def test_kernels_on_a_gpu_read_plain_memory(cell, dtype):
     freed.untyped_storage().resize_(0)
     with torch.no_grad(), pytest.raises(RuntimeError, match=r"memory was freed|out of bounds for storage"):
         layer(freed)
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_an_output_changed_in_place_keeps_its_gradient(cell):
+    layer = seqloom.Recurrent(cell, 4, 8, kernel=f"{cell}_cpu")
+    x = torch.randn(3, 2, 4)
+    wanted = torch.autograd.grad(layer(x)[0].relu().sum(), list(layer.parameters()))
+    torch.testing.assert_close(torch.autograd.grad(layer(x)[0].relu_().sum(), list(layer.parameters())), wanted)
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_an_output_that_backward_needs_says_what_to_do_when_it_was_changed(cell):
+    layer = seqloom.Recurrent(cell, 4, 8, kernel=f"{cell}_cpu", batch_first=True)
+    y = layer(torch.randn(3, 2, 4))[0].relu_()
+    with pytest.raises(RuntimeError, match=r"inplace operation.*write y = y\.relu\(\) in place of y\.relu_\(\)"):
+        y.sum().backward()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from seqloom import sealed
 from seqloom.compare.search import Comparison
@@ -26,7 +27,7 @@ from seqloom.compare.story import winner
 from seqloom.compare.table import Table
 from seqloom.lab.data import open_data, reopen
 from seqloom.layers.registry import BOTH
-from seqloom.run import CELL, fingerprint
+from seqloom.run import CELL, Source, fingerprint
 from seqloom.settings import Compare
 from seqloom.task import Task
 from seqloom.training import checkpoint
@@ -75,16 +76,20 @@ def resumed(
     except OSError:
         raise ValueError(f"{folder} holds no comparison to go on with; name its folder with --out") from None
     record = sealed.loads(stored, folder / FILE, FORMAT)
-    before = Compare(**record["settings"])
+    with sealed.interpret(folder / FILE):
+        before = Compare(**record["settings"])
     for name in settings.model_fields_set - ANYWHERE:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
             raise ValueError(f"{folder} was started with {name}={was}, not {now}; resume it as it is")
     _check_code(folder, before.models, trust)
-    task = reopen(record["source"])
-    if fingerprint(task) != record["data"]:
+    with sealed.interpret(folder / FILE):
+        source = TypeAdapter(Source).validate_python(record["source"] or {})
+        data_then, workers = record["data"], int(record["workers"])
+    task = reopen(source)
+    if fingerprint(task) != data_then:
         raise ValueError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")
-    return Comparison(folder, before, record["source"], task, record["workers"])
+    return Comparison(folder, before, source, task, workers)
 
 
 def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:

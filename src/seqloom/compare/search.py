@@ -7,7 +7,7 @@ after an interruption is therefore doing the same again, the engine handing over
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ Jobs = Iterator[Job | None]
 class Comparison:
     """Of one task in one folder. `jobs` makes the work; whoever does it puts each result into `results`."""
 
-    def __init__(self, folder: Path, settings: Compare, source: dict[str, Any], task: Task, workers: int) -> None:
+    def __init__(self, folder: Path, settings: Compare, source: Mapping[str, Any], task: Task, workers: int) -> None:
         self.folder, self.settings, self.source, self.task = folder.resolve(), settings, source, task
         self.workers, self.began = workers, time.perf_counter()
         examples = task.splits["train"].size
@@ -105,7 +105,9 @@ class Comparison:
         """Baselines; the plan that is there, or one that is made from measured speeds and then never changed."""
         place = self.folder / PLAN
         if place.exists():
-            self._restore(sealed.loads(place.read_bytes(), place, 1))
+            record = sealed.loads(place.read_bytes(), place, 1)
+            with sealed.interpret(place):
+                self._restore(record)
             yield from self._each(simple)
             return
         if self.settings.ray and not self.settings.workers:

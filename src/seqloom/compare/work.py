@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Work:
     """What all jobs have in common."""
 
     folder: Path
-    source: dict[str, Any]
+    source: Mapping[str, Any]
     kind: str
     batch: int
     facts: Facts

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_saved
 from seqloom.job import Job
 from seqloom.kernels._cpu import Args, Crew, call, crew_for, fill, record
 from seqloom.weights import bound
@@ -81,7 +82,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Maybe, ...]:
         asked, k = ctx.asked, ctx.k
-        y, c, saved, *given = ctx.saved_tensors
+        y, c, saved, *given = read_saved(ctx)
         args, x = asked.args(k, given, ctx.crew), given[0]
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
         dx = asked.room(x, *x.shape)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_saved
 from seqloom.job import Job
 from seqloom.kernels import _cuda, any_loop
 from seqloom.kernels._cuda import record
@@ -127,7 +128,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, c, spread, *given = ctx.saved_tensors
+        x, y, c, spread, *given = read_saved(ctx)
         if torch.is_grad_enabled():  # someone asks for a second derivative
             return None, *_second(ctx.plan, (x, *given), (dy, *dlast))
         known = (

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_saved
 from seqloom.job import Job
 from seqloom.kernels import any_loop
 from seqloom.weights import bound
@@ -66,7 +67,7 @@ class _Twice(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         again, keep = torch.is_grad_enabled(), torch._C._autograd._get_current_graph_task_keep_graph()
         if again or ctx.inner is None:  # freed: saved_tensors says so
-            inputs = ctx.saved_tensors
+            inputs = read_saved(ctx)
             outputs = ctx.slow(*inputs)
         else:
             inputs, outputs = ctx.inner

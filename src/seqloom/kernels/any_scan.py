@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from seqloom.cell import Cell, State, by_handle
+from seqloom.checks import read_saved
 from seqloom.job import Job, advance
 from seqloom.weights import bound, weights
 
@@ -161,7 +162,7 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, *dstates: Tensor) -> tuple[Tensor | None, ...]:
         code, job, names = ctx.code, ctx.job, ctx.names
-        x, *rest = (t.detach() for t in ctx.saved_tensors)
+        x, *rest = (t.detach() for t in read_saved(ctx))
         k = len(job.state)
         j = len(rest) - k - len(names)
         state, start, states = rest[:k], tuple(rest[k:j]), rest[-k:]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_saved
 from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_parts
 from seqloom.kernels._attn_rnn_blocks import TYPES
@@ -72,7 +73,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
-        u, h0, start, kept, *own = ctx.saved_tensors
+        u, h0, start, kept, *own = read_saved(ctx)
         if torch.is_grad_enabled():  # someone asks for a second derivative
             return None, *second(plan, (u, h0, start, *own), (dy, dlast))
         T, m = u.shape[1], plan.cell.slots

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.cell import Cell, State
+from seqloom.checks import read_saved
 from seqloom.job import Job
 from seqloom.kernels import _attn_rnn_walk as walk
 from seqloom.kernels._attn_rnn_plain import NAMES
@@ -53,5 +54,5 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        start, u, h0, kept, *own = ctx.saved_tensors
+        start, u, h0, kept, *own = read_saved(ctx)
         return None, None, *walk.back(ctx.cell, ctx.job, (start, u, h0), kept, (dy, dlast), own)

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from seqloom.sealed import interpret
 from seqloom.task import Task
 
 TASKS = {
@@ -59,11 +60,12 @@ def open_task(path_or_name: Any, **options: Any) -> Task:
 
 def load_task(folder: Path | str) -> Task:
     """What `Task.save` wrote: encodes and decodes, and reads other files with `over`."""
-    from seqloom.tasks.saved import read_record
+    from seqloom.tasks.saved import FILE, read_record
 
     record = read_record(folder)
-    if record["task"] != "files":
-        return find(record["task"])(**record["options"])
-    from seqloom.tasks.build import opened
+    with interpret(Path(folder) / FILE):
+        if record["task"] != "files":
+            return find(record["task"])(**record["options"])
+        from seqloom.tasks.build import opened
 
-    return opened(Path(folder), data=False)
+        return opened(Path(folder), data=False)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from seqloom import sealed
 from seqloom.task import Note, Notes
 from seqloom.tasks.coders.states import restore
@@ -47,11 +49,10 @@ class Saved:
 
     @staticmethod
     def load(record: dict[str, Any]) -> Saved:
-        plan: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["plan"].items()}
         x, y, times = (restore(record[k]) for k in ("x", "y", "times"))
         return Saved(
             record["name"],
-            Plan(**plan),
+            TypeAdapter(Plan).validate_python(record["plan"]),
             Reading(**record["options"]),
             x,
             y,

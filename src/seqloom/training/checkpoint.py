@@ -123,9 +123,11 @@ def read(folder: Path) -> Checkpoint:
         raise Damaged(f"{folder / FACTS} is missing or damaged")
     try:
         facts = sealed.loads((folder / FACTS).read_bytes(), folder / FACTS, FORMAT)
-        files = facts["files"]
-    except (OSError, KeyError):
+    except OSError:
         raise Damaged(f"{folder / FACTS} is missing or damaged") from None
+    files = facts.get("files")
+    if not isinstance(files, dict) or not isinstance(facts.get("step"), int):
+        raise Damaged(f"{folder / FACTS} is damaged: it does not describe a checkpoint; restore it from a copy")
     for file in files:
         if not (folder / file).is_file():
             raise Damaged(f"{folder / file} is missing")

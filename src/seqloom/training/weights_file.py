@@ -20,6 +20,12 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy into the model; every name must be there, of the same shape, and no other."""
+    check_weights(model, tensors)
+    model.load_state_dict(dict(tensors), strict=False)  # not strict: the other names of tied weights
+
+
+def check_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError where the names or the shapes of the tensors are not those of the model's weights."""
     own = weights_of(model)
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
@@ -28,4 +34,3 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         if w.shape != tensors[name].shape:
             there, here = tuple(tensors[name].shape), tuple(w.shape)
             raise ValueError(f"the weights are not those of this model: {name!r} is {there} in the file, not {here}")
-    model.load_state_dict(dict(tensors), strict=False)  # not strict: the other names of tied weights

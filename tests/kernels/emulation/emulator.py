@@ -2,7 +2,9 @@
 
 import atexit
 import ctypes
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +18,7 @@ EXPORT = 'extern "C" __attribute__((visibility("default")))'
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 # Hidden, or the next library would use the variables of this one.
 FLAGS = ["-std=c++17", "-fPIC", "-ffp-contract=off", "-w", "-fvisibility=hidden"]
+FLAGS += shlex.split(os.environ.get("EMULATION_FLAGS", ""))  # those of a sanitizer, for example
 EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp", "grid.cuh": "grid.hpp"}
 ENTRY = """
 template <class A> A arguments_of_{0}(void (*)(const A &));

@@ -27,7 +27,7 @@ struct Taken {
 struct Known {
   Inside in[2];
   float dy[2], past[2][STATES], keep[2][STATES], xhat[2][GATES], deviation[GATES], mhat[2], deviation_c;
-  bool anew;
+  bool anew = false;  // also for a warp without a row, which looks at nothing
 };
 
 CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import validate_call
+
 from seqloom.tasks.coders.audio import AudioCoder
 from seqloom.tasks.coders.labels import LabelCoder
 from seqloom.tasks.coders.series import SeriesCoder, ValuesCoder
@@ -27,4 +29,6 @@ def restore(state: dict[str, Any] | None) -> Any:
     if state is None:
         return None
     rest = dict(state)
-    return CODERS[rest.pop("coder")](**rest)
+    made = object.__new__(CODERS[rest.pop("coder")])
+    validate_call(type(made).__init__)(made, **rest)  # the types of what a file says
+    return made
