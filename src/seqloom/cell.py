@@ -36,6 +36,7 @@ class _Made(ABCMeta):
             with made_on(device, dtype):
                 made = super().__call__(*args, **settings)
         made.__dict__["_shapes"] = {name: p.shape for name, p in made._parameters.items() if p is not None}
+        made.__dict__["_known"] = {}  # weights that were checked, see resolve_weights; views share it
         return made
 
 

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.nn import Parameter
 
 from seqloom.cell import Cell
 from seqloom.checks import resolve
@@ -30,14 +31,22 @@ def resolve_weights(cell: Cell) -> Cell:
         InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.
     """
     own, resolved = cell.__dict__, {}
-    names = own.get("_names", _NOTHING)
+    known = own.get("_known", _NOTHING)
     for name, shape in own.get("_shapes", _NOTHING).items():
-        w, called = getattr(cell, name), names.get(name, name)
+        w = own.get(name)
+        if w is None:
+            w = getattr(cell, name)
+        place = (id(w), w.data_ptr()) if type(w) is Parameter else None
+        if place and known.get(name) == place and w.shape == shape and not w.is_neg():
+            continue  # as it was in an earlier call; storage that is resized moves
+        called = own.get("_names", _NOTHING).get(name, name)
         if w.shape != shape:
             raise InputError(f"{called} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
         plain = resolve(w, called)
         if plain is not w:
             resolved[name] = plain
+        elif place:
+            known[name] = place
     if not resolved:
         return cell
     view = bound(cell, resolved)
