@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seqloom.advise import measured
-from seqloom.doctor import hardware, versions
-from seqloom.metrics import HIGHER
+from seqloom.lab.advise import measured
+from seqloom.lab.stats.metrics import HIGHER
+from seqloom.tools.doctor import hardware, versions
 
 RESULTS = Path(__file__).parent / "results"
 SETS: dict[str, tuple[str, ...]] = {

@@ -11,10 +11,10 @@ import torch
 from record import keep
 
 import seqloom
-from seqloom.models.decode import RecurrentDecoder
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.decoding.recurrent import RecurrentDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
-from seqloom.models.search import Beam
 from seqloom.models.translate import Translate
 
 B, S, T, WIDTH = 64, 20, 20, 5

@@ -14,9 +14,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from seqloom import doctor
-from seqloom.lab.summary import summary
-from seqloom.run import Run
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.summary import summary
+from seqloom.tools import doctor
 
 # name: (data, flags, metric, what it should reach)
 SHOWS = {

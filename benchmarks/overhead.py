@@ -23,16 +23,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from seqloom import doctor
-from seqloom.models.build import build
-from seqloom.task import Split
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
-from seqloom.training.loop import Training
-from seqloom.training.optimise import optimiser
-from seqloom.training.processes import Processes
-from seqloom.training.step import Stepper
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Split
+from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.loop import Training
+from seqloom.lab.training.model import build
+from seqloom.lab.training.optimiser import optimiser
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.step import Stepper
+from seqloom.lab.training.train import train
+from seqloom.tools import doctor
 
 CASES = {
     "small": ("pattern", {"steps": 32}, {"hidden": 32, "embedding": 32}),

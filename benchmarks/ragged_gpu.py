@@ -2,7 +2,8 @@
 
 AttnRNN in bfloat16 on a GPU. Lengths are uniform between a quarter of the longest and all of it; the other batch has as
 many steps in fewer rows, all of full length. `ratio` is time by real step, ragged to unpadded: at most 1.1 is wanted.
-Ragged rows come in their own order, and longest first (layers/order.py); `auto` says which of them the layer takes.
+Ragged rows come in their own order, and longest first (row_order.py in layers/recurrent/gpu); `auto` says which
+of them the layer takes.
 """
 
 import argparse
@@ -19,9 +20,9 @@ import torch
 from record import keep
 
 import seqloom
-from seqloom import timing
-from seqloom.layers import recurrent
 from seqloom.layers.formats import read
+from seqloom.layers.recurrent import layer as recurrent
+from seqloom.tools import timing
 
 LENGTH, HIDDEN, BATCH = 512, (128, 256, 512, 1_024), (64, 256)
 ORDERS = {"own order": False, "longest first": True}

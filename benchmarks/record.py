@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seqloom import doctor
+from seqloom.tools import doctor
 
 
 def keep(file: Path | None, command: str, **found: Any) -> None:

@@ -1,7 +1,7 @@
 """Sixteen seeds of one training on one GPU beside a single one: python benchmarks/seeds_gpu.py [--json FILE].
 
 The adding problem at H=128, B=64, T=512 in bfloat16, every training a CUDA graph on a stream of its own
-(`seqloom.training.many`). Milliseconds are for a step of all the trainings together.
+(`seqloom.lab.training.many`). Milliseconds are for a step of all the trainings together.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from record import keep
 from torch import nn
 
 import seqloom
-from seqloom.training.many import Recipe, Training, train_many
+from seqloom.lab.training.many import Recipe, Training, train_many
 
 H, T, B, STEPS = 128, 512, 64, 200
 LAYERS = {"seqloom.AttnRNN": seqloom.AttnRNN, "torch.nn.GRU": nn.GRU}

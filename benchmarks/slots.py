@@ -17,8 +17,8 @@ import torch
 from record import keep
 
 from seqloom.cells import AttnRNNCell
-from seqloom.job import Job
-from seqloom.kernel import load
+from seqloom.core.job import Job
+from seqloom.kernels.registry import find_kernel
 
 KERNELS = {
     "cpu": ("any_loop", "attn_rnn_manual", "attn_rnn_cpu"),
@@ -42,12 +42,12 @@ def main() -> None:
 def measure(slots: int, hidden: int, batch: int, given: argparse.Namespace) -> dict[str, float]:
     device, where = given.device, {"device": given.device, "dtype": getattr(torch, given.dtype)}
     cell, x = AttnRNNCell(hidden, hidden, slots=slots).to(**where), torch.randn(batch, given.steps, hidden, **where)
-    kernels = [name for name in KERNELS[device] if load(name).why_not(cell, Job(x, cell.start(x))) is None]
+    kernels = [name for name in KERNELS[device] if find_kernel(name).code.why_not(cell, Job(x, cell.start(x))) is None]
     best: dict[str, float] = {}
     for _, name, back in itertools.product(range(given.rounds), kernels, (False, True)):
         began = now(device)
         with torch.set_grad_enabled(back):
-            y, _last = load(name).run(cell, Job(x, cell.start(x)))
+            y, _last = find_kernel(name).code.run(cell, Job(x, cell.start(x)))
         if back:
             y.sum().backward()
         key = f"{name}{' both passes' if back else ' forward'}"

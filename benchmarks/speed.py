@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from seqloom import bench, console
-from seqloom.lab.cells import cells
-from seqloom.settings import Bench
+from seqloom.lab import bench, console
+from seqloom.lab.cell_names import cells
+from seqloom.lab.settings import Bench
 
 FULL = dict(hidden=(64, 128, 256, 512, 1024), batch=(1, 8, 32, 64), threads=(1, 2), length=64)
 QUICK = dict(hidden=(64, 256), batch=(1, 32), threads=(1, 2), length=64, rounds=2)

@@ -10,7 +10,7 @@ from timeit import timeit
 import torch
 
 import seqloom
-from seqloom import doctor
+from seqloom.tools import doctor
 
 TURNS, ROUNDS, STEPS = 10, 200, 40  # in turns and in short rounds, so that some are left alone by everything else
 

@@ -1,7 +1,8 @@
 """Directions and layers at once against one after the other on a GPU: python benchmarks/streams_gpu.py [--json FILE].
 
-Bidirectional layers, and stacked ones over a long sequence (layers/beside.py, layers/wavefront.py), in bfloat16. Each
-call as it is, and recorded as a CUDA graph: without the host's time. All take turns; the median of the rounds counts.
+Bidirectional layers, and stacked ones over a long sequence (`streams.py` and `wavefront.py` of layers/recurrent/gpu),
+in bfloat16. Each call as it is, and recorded as a CUDA graph: without the host's time. All take turns; the median
+of the rounds counts.
 """
 
 import argparse
@@ -18,8 +19,9 @@ import torch
 from record import keep
 
 import seqloom
-from seqloom import timing
-from seqloom.layers import beside, recurrent
+from seqloom.layers.recurrent import layer as recurrent
+from seqloom.layers.recurrent.gpu import streams
+from seqloom.tools import timing
 
 SHORT, LONG = 512, 2_048
 CASES = [
@@ -75,14 +77,14 @@ def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None) -> No
 @contextmanager
 def order(at_once: bool) -> Iterator[None]:
     """Everything at once, gated cells too, which a layer keeps on one stream at these lengths; or on one stream."""
-    before = beside.may_part, recurrent.worth, beside.LONG
-    beside.LONG = {"attn_rnn": 1, "gru": 1}
+    before = streams.may_part, recurrent.worth, streams.LONG
+    streams.LONG = {"attn_rnn": 1, "gru": 1}
     if not at_once:
-        beside.may_part = recurrent.worth = lambda *_: False
+        streams.may_part = recurrent.worth = lambda *_: False
     try:
         yield
     finally:
-        beside.may_part, recurrent.worth, beside.LONG = before
+        streams.may_part, recurrent.worth, streams.LONG = before
 
 
 if __name__ == "__main__":

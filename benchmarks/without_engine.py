@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 
 import seqloom
-from seqloom import doctor, precision
-from seqloom.kernels import _cpu
+from seqloom.core import precision
+from seqloom.kernels.cpu import engine
+from seqloom.tools import doctor
 
 LAYERS = {"gru": seqloom.GRU, "attn_rnn": seqloom.AttnRNN, "ln_gru": seqloom.LNGRU, "ln_lstm": seqloom.LNLSTM}
 SIZES = ((64, 1), (128, 32))  # units, rows
@@ -59,7 +60,7 @@ def main():
         for hidden, batch in SIZES:
             layer, x = kind(hidden, hidden), torch.randn(STEPS, batch, hidden)
             fast = timed(layer, x)
-            with replaced(_cpu, "library", lambda: "left out"):
+            with replaced(engine, "library", lambda: "left out"):
                 rows[f"{name} H={hidden} B={batch}"] = round(timed(layer, x) / fast, 1)
     layer, x = seqloom.AttnRNN(128, 128), torch.randn(STEPS, 32, 128)
 

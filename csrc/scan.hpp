@@ -1,4 +1,4 @@
-// A cell over time, forwards and backwards: all that is not the equations of the cell. seqloom/job.py says what a step is:
+// A cell over time, forwards and backwards: all that is not the equations of the cell. seqloom/core/job.py says what a step is:
 // a state that may start anew, the cell, a share of the old state that stays, rows that have ended.
 //
 // A Net is a cell: its weights, packed, and what follows. Rows lie below each other, hp numbers each, `ld` apart.

@@ -5,7 +5,7 @@
 
 #include "product.hpp"
 
-// One layer, in the words of kernels/_step.py. The order of the weights is in step_cells.hpp.
+// One layer, in the words of kernels/cpu/step.py. The order of the weights is in step_cells.hpp.
 struct Step {
   int64_t cell, wide, D, H, heads, parts, norm, slots;  // wide: double; parts: the bits of attn_rnn.hpp
   const void *w[5], *b[5];

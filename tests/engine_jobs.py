@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_info
 
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.train import train
 
 
 def numbers(n, folder):
@@ -86,7 +86,7 @@ def _add(folder, line):
 
 def ranks(folder):
     """In several processes under torchrun."""
-    from seqloom.training.processes import joined
+    from seqloom.lab.training.distributed import joined
 
     with joined(torch.device("cpu")) as together:
         return {"sum": int(together.total(torch.tensor(together.rank))), "count": together.count}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from seqloom.run import Run
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
-from seqloom.training import checkpoint
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.training import checkpoint
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.train import train
 
 torch.set_num_threads(1)
 SETTINGS = Train(

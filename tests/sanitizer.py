@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from seqloom.kernels._cpu import candidates
+from seqloom.kernels.cpu.engine import candidates
 
 ROOT = Path(__file__).parents[1]
 FLAGS = "-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"

@@ -1,6 +1,7 @@
 """Who may import whom: only downwards."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -9,84 +10,107 @@ from pathlib import Path
 import pytest
 
 import seqloom
-from seqloom.errors import TORCH, check_torch
+from seqloom.core.errors import TORCH, check_torch
 
 PACKAGE = Path(seqloom.__file__).parent
-# The floors of the house, highest first. A module may import from its own floor and from those below.
-FLOORS = [
-    {"__main__", "cli"},
-    {"commands"},
-    {"report"},
-    {"studies", "bench", "compare", "advise"},
-    {"engine", "engines"},
-    {"study", "lab", "estimators"},
-    {"testing", "doctor", "explain", "trace", "convert", "measure", "timing", "pictures"},
-    {"train", "training", "run", "predict"},
+# From top to bottom. A module may import from its own folder and from folders on lower floors.
+FLOORS = (
+    {"__main__"},
+    {"cli"},
+    {"lab"},
+    {"tools"},
     {"models"},
     {"layers"},
-    {"scan"},
-    {"op"},
-    {"kernel"},
-    {"cells", "kernels", "tasks", "attention"},
-    {"job", "init", "task"},
-    {"weights"},
-    {"cell"},
-    {"checks"},
-    {
-        "errors",
-        "scratch",
-        "sealed",
-        "trust",
-        "precision",
-        "settings",
-        "train_settings",
-        "metrics",
-        "console",
-        "interval",
-        "stats",
-        "page",
-        "whole",
-        "__init__",
-    },
-]
-FLOOR = {room: depth for depth, rooms in enumerate(FLOORS) for room in rooms}
+    {"kernels", "cells", "attention"},
+    {"core"},
+)
+FLOOR = {folder: depth for depth, folders in enumerate(FLOORS) for folder in folders}
 LAB = ("Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit")
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")  # which re-exports everything
+MODULES = {".".join(("seqloom", *file.relative_to(PACKAGE).with_suffix("").parts)): file for file in FILES}
+MODULES = {name.removesuffix(".__init__"): file for name, file in MODULES.items()}
+# Modules that import others by a computed name: files of their own folder, a person's file, or an optional package.
+BY_NAME = {
+    "cells/__init__.py": "every file of the folder is a cell",
+    "cells/lookup.py": "a person's own file",
+    "core/errors.py": "optional packages",
+    "kernels/scan.py": "asks whether torch has an operator",
+    "lab/bench/rivals.py": "optional packages",
+    "lab/compare/folder.py": "asks whether a package is installed",
+    "lab/jobs/address.py": "asks whether a package is installed",
+    "lab/jobs/call.py": "the function of a job, which has its module's name",
+    "lab/studies/study.py": "every file of the folder is a study",
+}
 
 
-def room(module):
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
-
-
-def imported(file):
+def find_imports(file):
+    """Yield the modules that a file imports, at its top and inside functions."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("seqloom"):
-            yield from (f"seqloom.{a.name}" if node.module == "seqloom" else node.module for a in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide where a module is"
+            if node.module and node.module.split(".")[0] == "seqloom":
+                yield from (n if (n := f"{node.module}.{a.name}") in MODULES else node.module for a in node.names)
         elif isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name.startswith("seqloom"))
+            yield from (a.name for a in node.names if a.name.split(".")[0] == "seqloom")
+
+
+def folder_of(module):
+    return module.split(".")[1]
+
+
+def test_the_package_has_the_folders_of_the_architecture():
+    assert {folder_of(name) for name in MODULES} == set(FLOOR)
 
 
 def test_a_module_imports_only_downwards():
     wrong = []
-    for file in FILES:
-        if file == PACKAGE / "__init__.py":
-            continue  # it re-exports everything, when asked
-        mine = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        for module in imported(file):
-            theirs = room(module)
-            if theirs not in FLOOR:
-                continue  # seqloom.__version__ and the like
-            lazily = (mine, theirs) == ("cell", "cells")  # a name is looked up among all cells
-            if not lazily and FLOOR[mine] > FLOOR[theirs]:
-                wrong.append(f"{file.relative_to(PACKAGE)} imports {module}, which stands above it")
+    for name, file in MODULES.items():
+        for module in find_imports(file):
+            if module == "seqloom":
+                assert "from seqloom import __version__" in file.read_text(), (
+                    f"{name}: seqloom re-exports everything"
+                )
+                continue
+            assert module in MODULES, f"{name} imports {module}, which is not there"
+            mine, theirs = folder_of(name), folder_of(module)
+            if mine != theirs and FLOOR[mine] >= FLOOR[theirs]:
+                wrong.append(f"{name} imports {module}, which is not below it")
     assert not wrong
 
 
-def test_cells_do_not_know_kernels_and_kernels_do_not_know_cells():
-    for one, other in (("cells", "kernels"), ("kernels", "cells")):
-        for file in (PACKAGE / one).glob("*.py"):
-            assert not any(room(m) == other for m in imported(file)), file
+def test_private_modules_and_names_are_used_in_their_own_folder():
+    wrong = []
+    for name, file in MODULES.items():
+        here = file.parent
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("seqloom."):
+                continue
+            parts = [*node.module.split("."), *(a.name for a in node.names)]
+            if any(part.startswith("_") and not part.startswith("__") for part in parts):
+                source = MODULES[node.module]
+                if source.parent != here:
+                    wrong.append(f"{name} imports {node.module} {[a.name for a in node.names]}")
+    assert not wrong
+
+
+def test_modules_are_not_imported_by_computed_names():
+    users = {
+        str(file.relative_to(PACKAGE)): file
+        for file in FILES
+        if re.search(r"import_module|find_spec|module_from_spec|__import__", file.read_text())
+    }
+    assert set(users) == set(BY_NAME)
+
+
+def test_settings_do_not_travel_through_the_environment():
+    wrong = [file for file in FILES if re.search(r"os\.environ\[[^]]+\]\s*=[^=]|putenv", file.read_text())]
+    assert not wrong
+
+
+def test_every_folder_says_what_it_is():
+    assert not [
+        file for file in FILES if file.name == "__init__.py" and not ast.get_docstring(ast.parse(file.read_text()))
+    ]
 
 
 def test_files_are_short():
@@ -103,13 +127,6 @@ def test_importing_the_layers_needs_torch_alone():
     use = "import seqloom; seqloom.GRU(2, 4)"
     loaded = python(f"import sys, torch; before = set(sys.modules); {use}; print(*(set(sys.modules) - before))")
     assert not [m for m in loaded if m.split(".")[0] in heavy]
-
-
-def test_a_function_is_not_hidden_by_the_module_of_its_name():
-    names = "scan convert explain trace"
-    code = "import importlib, seqloom; [importlib.import_module('seqloom.' + n) for n in '{0}'.split()];"
-    code += "print(*(callable(getattr(seqloom, n)) for n in '{0}'.split()))"
-    assert python(code.format(names)) == ["True"] * 4
 
 
 def test_every_public_name_is_there_and_is_typed():

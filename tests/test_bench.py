@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom import bench, cli, doctor, testing, timing
-from seqloom.bench import race, rivals
-from seqloom.cell import find
-from seqloom.kernels import lstm_cpu
-from seqloom.settings import Bench
+from seqloom import testing
+from seqloom.cells.lookup import find
+from seqloom.cli import main
+from seqloom.kernels.cpu import lstm as lstm_cpu
+from seqloom.lab import bench
+from seqloom.lab.bench import race, rivals
+from seqloom.lab.settings import Bench
+from seqloom.tools import doctor, timing
 
 TINY = dict(cells="gru", hidden=8, batch=2, length=5, rounds=1)
 WORDS = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
@@ -42,7 +45,7 @@ def here(capsys, monkeypatch):
 
     def run(*words):
         with pytest.raises(SystemExit) as end:
-            cli.main(["bench", *words])
+            main.main(["bench", *words])
         return end.value.code or 0, *capsys.readouterr()
 
     return run
@@ -178,7 +181,7 @@ def test_the_table_says_how_it_was_made(here):
 def test_the_command_in_the_document_makes_the_same_settings():
     settings = Bench(cells="gru,my cells.py:Mine", hidden=(8, 16), threads=[1, 2], ragged=True)
     _, *words = shlex.split(settings.command())
-    assert cli.app.parse_args(words)[1].arguments["settings"] == settings
+    assert main.app.parse_args(words)[1].arguments["settings"] == settings
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom import __version__, cli, doctor
-from seqloom.cell import Cell
-from seqloom.settings import Compare
+from seqloom import __version__
+from seqloom.cli import main
+from seqloom.core.cell import Cell
+from seqloom.lab.settings import Compare
+from seqloom.tools import doctor
 
 ROOT = Path(__file__).parents[1]
 TINY = ["--seeds", "1", "--steps", "9", "--tune", "1", "--parameters", "2000", "--workers", "1"]
@@ -34,7 +36,7 @@ def here(capsys, monkeypatch):
 
     def run(*words):
         with pytest.raises(SystemExit) as end:
-            cli.main(words)
+            main.main(words)
         return end.value.code or 0, *capsys.readouterr()
 
     return run
@@ -46,7 +48,7 @@ def test_help_and_version_do_not_load_torch(words):
 import sys
 from seqloom import cli
 try:
-    cli.main({words!r})
+    main.main({words!r})
 except SystemExit as end:
     assert not end.code
 heavy = [name for name in ("torch", "numpy", "sklearn", "scipy") if name in sys.modules]
@@ -99,7 +101,7 @@ def test_a_mistake_ends_the_process_with_code_2_and_no_traceback():
 def test_the_traceback_can_be_asked_for(here, monkeypatch):
     monkeypatch.setenv("SEQLOOM_TRACEBACK", "1")
     with pytest.raises(ValueError, match="there is no layer"):
-        cli.main(["compare", "--models", "gur"])
+        main.main(["compare", "--models", "gur"])
 
 
 def test_a_gpu_without_memory_is_one_line_and_a_fault_is_not(here, monkeypatch):
@@ -109,10 +111,10 @@ def test_a_gpu_without_memory_is_one_line_and_a_fault_is_not(here, monkeypatch):
         def fail(*_, error=error, **__):
             raise error
 
-        monkeypatch.setattr(cli, "app", fail)
+        monkeypatch.setattr(main, "app", fail)
         if type(error) is RuntimeError:
             with pytest.raises(RuntimeError, match="a fault"):
-                cli.main(["list"])
+                main.main(["list"])
         else:
             code, out, told = here("list")
             assert (code, out, told.count("\n")) == (2, "", 1)
@@ -186,7 +188,7 @@ def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_repor
 def test_the_command_in_the_document_makes_the_same_settings():
     settings = Compare(models="gru,my cells.py:Mine", budget="1h30m", seeds=2)
     words = shlex.split(shlex.join(["compare", *settings.words()]))
-    _, bound, *_ = cli.app.parse_args(words)
+    _, bound, *_ = main.app.parse_args(words)
     assert bound.arguments["settings"] == settings and settings.seconds == 5400
 
 

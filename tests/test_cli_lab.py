@@ -12,11 +12,12 @@ import tomllib
 import pytest
 import torch
 
-from seqloom import cli, sealed
-from seqloom.lab.look import columns
-from seqloom.lab.results import write
-from seqloom.run import Run
-from seqloom.tasks.registry import open_task
+from seqloom.cli import main
+from seqloom.lab.data.look import columns
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.files import sealed
+from seqloom.lab.training.output import write
+from seqloom.lab.training.run import Run
 
 SMALL = ["--hidden", "8", "--embedding", "8", "--epochs", "2", "--batch", "8"]
 GOOD, BAD = ("a fine and lovely film", "what a good story"), ("a dull and boring film", "what a bad story")
@@ -45,7 +46,7 @@ def here(capsys, monkeypatch, folder):
 
     def run(*words):
         with pytest.raises(SystemExit) as end:
-            cli.main(words)
+            main.main(words)
         return end.value.code or 0, *capsys.readouterr()
 
     return run
@@ -321,7 +322,7 @@ def interrupted(self):
     if self.at.step >= 12:
         os.kill(os.getpid(), signal.SIGINT)
 training.Training._validate = interrupted
-cli.main({words!r})
+main.main({words!r})
 """
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from seqloom import cli, study
-from seqloom.study import Study
+from seqloom.cli import main
+from seqloom.lab.studies import study
+from seqloom.lab.studies.study import Study
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def here(capsys, monkeypatch):
 
     def run(*words):
         with pytest.raises(SystemExit) as end:
-            cli.main(words)
+            main.main(words)
         return end.value.code or 0, *capsys.readouterr()
 
     return run
@@ -162,4 +163,4 @@ def test_a_model_that_is_named_twice_is_trained_once():
 
 def test_what_studies_share_is_not_a_study(here):
     assert "ledger" not in study.known()
-    assert here("study", "ledger")[0] == 2 and "seqloom.studies.ledger" in sys.modules
+    assert here("study", "ledger")[0] == 2 and "seqloom.lab.studies.support.ledger" in sys.modules

@@ -3,14 +3,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from seqloom import __version__, doctor, kernel
-from seqloom.kernels import _cpu, any_loop
+from seqloom import __version__
+from seqloom.kernels import dispatch, loop
+from seqloom.kernels.cpu import engine
+from seqloom.kernels.registry import KERNELS
+from seqloom.tools import doctor
 
 
 def stand_in(monkeypatch, **functions):
     """A kernel that is the reference but for these functions."""
-    code = SimpleNamespace(**{"why_not": any_loop.why_not, "run": any_loop.run} | functions)
-    monkeypatch.setattr(kernel, "load", lambda _: code)
+    code = SimpleNamespace(**{"why_not": loop.why_not, "run": loop.run} | functions)
+    monkeypatch.setattr(dispatch, "load", lambda _: code)
     return doctor.verdict("gru_aten", "cpu")
 
 
@@ -39,17 +42,17 @@ def test_the_engine_is_named_or_what_is_missing_and_what_that_costs(monkeypatch,
     assert doctor.engine()["library"].startswith("engine_") and doctor.engine()["problem"] is None
     (tmp_path / "build.json").write_text('{"compiler": null, "failed": {"all": "no C++ compiler was found"}}')
     monkeypatch.setattr(doctor, "LIB", tmp_path)
-    monkeypatch.setattr(_cpu, "LIB", tmp_path)
-    _cpu.library.cache_clear()
+    monkeypatch.setattr(engine, "LIB", tmp_path)
+    engine.library.cache_clear()
     try:
         found = doctor.engine()
     finally:
-        _cpu.library.cache_clear()
+        engine.library.cache_clear()
     assert found["library"] is found["compiler"] is None
     assert found["problem"].startswith("no C++ compiler was found; without it a GRU takes 2 to 10 times as long")
 
 
-@pytest.mark.parametrize("name", kernel.known())
+@pytest.mark.parametrize("name", [k.name for k in KERNELS])
 def test_every_kernel_is_right_here_or_says_why_it_was_not_tested(name):
     verdict = doctor.verdict(name, "cpu")
     assert verdict.self_test == "ok" or (verdict.self_test.startswith("skipped") and verdict.why_not)
@@ -57,7 +60,7 @@ def test_every_kernel_is_right_here_or_says_why_it_was_not_tested(name):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", kernel.known())
+@pytest.mark.parametrize("name", [k.name for k in KERNELS])
 def test_every_kernel_is_right_on_the_gpu_or_says_why_it_was_not_tested(name):
     verdict = doctor.verdict(name, "cuda")
     assert verdict.self_test == "ok" or (verdict.self_test.startswith("skipped") and verdict.why_not)
@@ -77,7 +80,7 @@ def test_the_reference_passes_its_own_test(monkeypatch):
 
 def test_a_kernel_with_wrong_outputs_fails(monkeypatch):
     def run(cell, job):
-        y, state = any_loop.run(cell, job)
+        y, state = loop.run(cell, job)
         return y * (1 + 1e-4), state
 
     assert stand_in(monkeypatch, run=run).self_test.startswith("FAILED: off by ")
@@ -85,7 +88,7 @@ def test_a_kernel_with_wrong_outputs_fails(monkeypatch):
 
 def test_a_kernel_with_wrong_gradients_fails(monkeypatch):
     def run(cell, job):
-        y, state = any_loop.run(cell, job)
+        y, state = loop.run(cell, job)
         return y + 1e-3 * (y - y.detach()), state
 
     assert stand_in(monkeypatch, run=run).failed
@@ -93,7 +96,7 @@ def test_a_kernel_with_wrong_gradients_fails(monkeypatch):
 
 def test_a_kernel_that_gives_nan_fails(monkeypatch):
     def run(cell, job):
-        y, state = any_loop.run(cell, job)
+        y, state = loop.run(cell, job)
         return y * torch.nan, state
 
     assert stand_in(monkeypatch, run=run).failed

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom.compare.folder import started
-from seqloom.compare.leaderboard import leaderboard
-from seqloom.compare.table import table
-from seqloom.engine import Cluster, Here, Job, Processes, run
-from seqloom.engines import memory, processes
-from seqloom.engines.call import kept
-from seqloom.engines.processes import InProcesses
-from seqloom.engines.ranks import together
-from seqloom.engines.storage import Storage
-from seqloom.settings import Compare
-from seqloom.training.small import denormals_flushed
+from seqloom.lab.compare.folder import started
+from seqloom.lab.compare.leaderboard import leaderboard
+from seqloom.lab.compare.table import table
+from seqloom.lab.jobs import memory, processes
+from seqloom.lab.jobs.call import kept
+from seqloom.lab.jobs.processes import InProcesses
+from seqloom.lab.jobs.ranks import together
+from seqloom.lab.jobs.runner import Cluster, Here, Job, Processes, run
+from seqloom.lab.jobs.storage import Storage
+from seqloom.lab.settings import Compare
+from seqloom.lab.training.cpu import denormals_flushed
 
 TIMES = ("training s", "ms for 1", "ms for 64")
 

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_regressors_train, parametrize_with_checks
 
-from seqloom.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
+from seqloom.lab.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
 
 QUICK = {"hidden": 4, "epochs": 1, "random_state": 0}
 LEARNED = {"hidden": 8, "epochs": 15, "lr": 0.02, "random_state": 0}

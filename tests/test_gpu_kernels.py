@@ -9,8 +9,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import seqloom
-from seqloom.kernels import _nvrtc
-from seqloom.testing import check_kernel
+from seqloom.kernels.cuda.runtime import nvrtc
+from seqloom.tools.testing import check_kernel
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -295,13 +295,13 @@ def test_a_damaged_build_is_built_again(tmp_path, monkeypatch):
     x = torch.randn(3, 9, 16, device="cuda", dtype=BF16)
     layer = seqloom.AttnRNN(16, 16, heads=2, batch_first=True, kernel="cuda", device="cuda", dtype=BF16)
     expected = layer(x)[0]
-    built = list(_nvrtc.folder().glob("*.cubin"))
+    built = list(nvrtc.folder().glob("*.cubin"))
     assert built
     for file in built:
         file.write_bytes(file.read_bytes()[:-7])
-    from seqloom.kernels import _attn_rnn_blocks
+    from seqloom.kernels.cuda.attn_rnn import block_code
 
-    _attn_rnn_blocks.setting.cache_clear()  # as in another process
+    block_code.setting.cache_clear()  # as in another process
     with pytest.warns(UserWarning, match="is damaged; building it again"):
         found = layer(x)[0]
     assert torch.equal(found, expected)

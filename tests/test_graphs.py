@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import seqloom
 import seqloom.cells
-from seqloom.cell import Cell
+from seqloom.core.cell import Cell
 from seqloom.layers.registry import LAYERS, make
 
 NO_CODE = "aot_eager_decomp_partition"  # all of torch.compile but the C++ at its end, which takes most of the time

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from seqloom.interval import Interval, interval
+from seqloom.lab.stats.interval import Interval, interval
 
 
 def test_two_values_give_the_t_interval_with_one_degree_of_freedom():

@@ -8,11 +8,11 @@ import torch
 from scipy.stats import binomtest
 from sklearn import metrics as sk
 
-from seqloom.metrics import better, macro_f1, primary, scores
-from seqloom.models.for_task import Predicted
-from seqloom.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
-from seqloom.training.scoring import KINDS, _written, score
-from seqloom.training.spans import span_f1, spans
+from seqloom.lab.data.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
+from seqloom.lab.stats.metrics import better, macro_f1, primary, scores
+from seqloom.lab.stats.spans import span_f1, spans
+from seqloom.lab.training.for_task import Predicted
+from seqloom.lab.training.scoring import KINDS, _written, score
 
 
 class Plain(Task):
@@ -198,9 +198,9 @@ def test_what_is_better():
 
 
 def test_a_split_is_scored_alike_whatever_the_batches(tmp_path):
-    from seqloom.models.build import build
-    from seqloom.tasks.registry import open_task
-    from seqloom.train_settings import Train
+    from seqloom.lab.data.registry import open_task
+    from seqloom.lab.training.model import build
+    from seqloom.lab.training.settings import Train
 
     task = open_task("reverse", steps=5, valid=40)
     model = build(task, Train(hidden=8, embedding=8))

@@ -3,7 +3,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from seqloom import pictures
+from seqloom.lab.report import pictures
 
 
 def test_attention_is_a_grid_with_its_labels(tmp_path):

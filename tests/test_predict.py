@@ -9,23 +9,23 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom import sealed
-from seqloom.lab.data import open_data, reopen
-from seqloom.lab.evaluate import evaluate
-from seqloom.lab.fit import fit, sorted_out
-from seqloom.lab.generate import Words, generate
-from seqloom.lab.results import write
-from seqloom.lab.runs import find_run, latest, new_folder
-from seqloom.lab.translate import translate
-from seqloom.models.sampling import Sampling
-from seqloom.models.search import Beam
-from seqloom.predict import TOKENS, encoded, parts, predict
-from seqloom.run import Run
-from seqloom.task import END, PAD, START, UNKNOWN, Notes
-from seqloom.tasks.memory import MemoryTask
-from seqloom.tasks.new_rows import CHUNK, given_rows
-from seqloom.train import train
-from seqloom.train_settings import Train
+from seqloom.lab.data.memory import MemoryTask
+from seqloom.lab.data.opening import open_data, reopen
+from seqloom.lab.data.pipeline.new_rows import CHUNK, given_rows
+from seqloom.lab.data.task import END, PAD, START, UNKNOWN, Notes
+from seqloom.lab.files import sealed
+from seqloom.lab.training.evaluate import evaluate
+from seqloom.lab.training.fit import fit, sorted_out
+from seqloom.lab.training.folders import find_run, latest, new_folder
+from seqloom.lab.training.generate import Words, generate
+from seqloom.lab.training.output import write
+from seqloom.lab.training.predict import TOKENS, encoded, parts, predict
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.train import train
+from seqloom.lab.training.translate import translate
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.decoding.sampling import Sampling
 
 SMALL = {"hidden": 8, "embedding": 8, "epochs": 2, "batch": 8}
 

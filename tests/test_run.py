@@ -6,13 +6,13 @@ import threading
 import pytest
 import torch
 
-from seqloom import sealed
-from seqloom.run import Run
-from seqloom.sealed import Damaged
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
-from seqloom.training import checkpoint
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.files import sealed
+from seqloom.lab.files.sealed import Damaged
+from seqloom.lab.training import checkpoint
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.train import train
 
 SETTINGS = Train(steps=4, validate_every=2, hidden=8, batch=8, device="cpu")
 

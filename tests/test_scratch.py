@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from seqloom import scratch
-from seqloom.lab.fit import trained
-from seqloom.run import Run
-from seqloom.tasks.registry import open_task
-from seqloom.train_settings import Train
-from seqloom.whole import whole
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.files import scratch
+from seqloom.lab.files.whole import whole
+from seqloom.lab.training.fit import trained
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
 
 
 def dead_process():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from seqloom.stats import holm, paired, summary
+from seqloom.lab.stats.seeds import holm, paired, summary
 
 
 def normal(n, seed):

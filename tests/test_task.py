@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from seqloom.task import Batch, Note, Notes, Split
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Batch, Note, Notes, Split
 
 
 def some_batch():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from seqloom import Cell
-from seqloom.testing import check_cell
+from seqloom.tools.testing import check_cell
 
 
 class Sound(Cell):

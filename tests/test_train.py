@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.models.build import build
-from seqloom.run import Run
-from seqloom.task import END, IGNORE, UNSEEN, Batch
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
-from seqloom.training import guard, loop, step
-from seqloom.training.optimise import Average, optimiser
-from seqloom.training.processes import Processes
-from seqloom.training.schedule import Schedule
-from seqloom.training.step import Stepper
-from seqloom.training.weights_file import load_weights
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import END, IGNORE, UNSEEN, Batch
+from seqloom.lab.training import finite, loop, step
+from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.model import build
+from seqloom.lab.training.optimiser import Average, optimiser
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.schedule import Schedule
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.step import Stepper
+from seqloom.lab.training.train import train
+from seqloom.lab.training.weights_file import load_weights
 
 N = 80
 SMALL = {"hidden": 8, "embedding": 8, "device": "cpu", "batch": 16}
@@ -345,9 +345,9 @@ class Bad(nn.Module):
 def test_the_first_layer_or_gradient_that_is_not_finite_is_named(when, said):
     model = nn.Sequential(nn.Linear(2, 2), Bad(when), nn.Linear(2, 1))
     x = torch.randn(3, 2)
-    assert re.fullmatch(said, guard.find(model, lambda: model(x).sum(), x))
+    assert re.fullmatch(said, finite.find(model, lambda: model(x).sum(), x))
     x[1, 0] = torch.nan
-    assert guard.find(model, lambda: model(x).sum(), x) == "the input, in row 1 of the batch"
+    assert finite.find(model, lambda: model(x).sum(), x) == "the input, in row 1 of the batch"
 
 
 def test_a_step_that_is_not_finite_changes_no_weight():
@@ -482,9 +482,9 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
 
 
 def test_a_line_a_minute_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("seqloom.training.telling.MINUTE", 0.0)
-    monkeypatch.setattr("seqloom.training.telling.BLINK", 0.0)
-    monkeypatch.setattr("seqloom.training.telling.SOON", 0.0)
+    monkeypatch.setattr("seqloom.lab.training.progress.MINUTE", 0.0)
+    monkeypatch.setattr("seqloom.lab.training.progress.BLINK", 0.0)
+    monkeypatch.setattr("seqloom.lab.training.progress.SOON", 0.0)
     train(opened("classify"), Train(steps=6, validate_every=3, **SMALL), tmp_path / "run")
     said = capsys.readouterr()
     assert "steps/s" in said.err and "left" in said.err and "accuracy" in said.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom.run import Run
+from seqloom.lab.training.run import Run
 
 SCRIPT = """
 import os, sys, torch

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import seqloom
-from seqloom.training import many
-from seqloom.training.many import NO_MEMORY, SPANS, Recipe, Trained, Training, train_many
+from seqloom.lab.training import many
+from seqloom.lab.training.many import NO_MEMORY, SPANS, Recipe, Trained, Training, train_many
 
 
 class Adder(nn.Module):

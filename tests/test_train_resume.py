@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.run import Run
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
-from seqloom.training import checkpoint, step
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.training import checkpoint, step
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.train import train
 
 KILLER = Path(__file__).with_name("killed_training.py")
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from seqloom.training.small import denormals_flushed, small_models_on_cpu
+from seqloom.lab.training.cpu import denormals_flushed, small_models_on_cpu
 
 
 def test_the_threads_are_given_back():

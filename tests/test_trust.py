@@ -7,17 +7,18 @@ import shutil
 import pytest
 import torch
 
-from seqloom import cli, sealed
-from seqloom.compare.latency import latency
-from seqloom.compare.trial import trial
-from seqloom.lab.data import open_data
-from seqloom.lab.results import write
-from seqloom.lab.summary import listing
-from seqloom.run import Run
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
-from seqloom.trust import UntrustedError, digest
+from seqloom.cli import main
+from seqloom.lab.compare.latency import latency
+from seqloom.lab.compare.trial import trial
+from seqloom.lab.data.opening import open_data
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.files import sealed
+from seqloom.lab.files.trust import UntrustedError, digest
+from seqloom.lab.training.output import write
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.summary import listing
+from seqloom.lab.training.train import train
 
 CELL = """
 import os
@@ -43,7 +44,7 @@ SETTINGS = {"hidden": 4, "steps": 2, "batch": 4, "device": "cpu", "validate_ever
 
 def command(*words):
     with pytest.raises(SystemExit) as ended:
-        cli.main([*map(str, words)])
+        main.main([*map(str, words)])
     return ended.value.code
 
 

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SPECIAL = ("<padding>", "<start>", "<stop>", "⁇")  # as seqloom.models.marks has them; the last for unknown words
+SPECIAL = (
+    "<padding>",
+    "<start>",
+    "<stop>",
+    "⁇",
+)  # as models/decoding/marks.py; the last: unknown
 
 
 class Vocabulary:

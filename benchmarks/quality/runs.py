@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom import doctor
+from seqloom.tools import doctor
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -13,12 +13,12 @@ import runs
 import torch
 from torch import Tensor, nn
 
+from seqloom.lab.stats import spans
 from seqloom.layers.registry import make
-from seqloom.measure import parameters
 from seqloom.models.characters import Characters
 from seqloom.models.embed import Embed
 from seqloom.models.tag import Tag
-from seqloom.training import spans
+from seqloom.tools.measure import parameters
 
 PADDING, UNKNOWN = 0, 1
 Sentence = list[tuple[str, str, str]]  # words, what else is known of each ("" where nothing is), and tags

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from seqloom.layers.registry import make
-from seqloom.measure import parameters
 from seqloom.models.audio import Mel, log_mel
 from seqloom.models.transcribe import Transcribe
+from seqloom.tools.measure import parameters
 
 MEL = Mel(rate=8000, bands=40)
 Recordings = dict[str, list[tuple[int, Tensor]]]  # speaker: digits and their samples

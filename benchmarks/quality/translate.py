@@ -29,9 +29,9 @@ import translate_results
 from multi30k import Pairs, Vocabulary
 from translate_training import MODELS, QUICK, Settings, TimeLeft, build, train
 
-from seqloom import doctor
-from seqloom.models.search import Beam
+from seqloom.models.decoding.beam import Beam
 from seqloom.models.translate import Translate
+from seqloom.tools import doctor
 
 SHOWN = 4  # sentences whose alignments are drawn
 

@@ -14,13 +14,13 @@ from multi30k import Pairs
 
 import seqloom
 from seqloom.attention.score import AdditiveScore, DotScore
-from seqloom.layers.transformer import Transformer
-from seqloom.layers.transformer_block import Block
-from seqloom.models.decode import RecurrentDecoder
-from seqloom.models.decode_transformer import TransformerDecoder
+from seqloom.layers.transformer.block import Block
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.decoding.likelihood import perplexity
+from seqloom.models.decoding.recurrent import RecurrentDecoder
+from seqloom.models.decoding.transformer import TransformerDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
-from seqloom.models.likelihood import perplexity
 from seqloom.models.translate import Translate
 
 MODELS = ("none", "additive", "dot", "transformer")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from seqloom import measure, testing
     from seqloom.attention import (
         Attention,
         LinearAttention,
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
         Pattern,
         PerformerAttention,
     )
-    from seqloom.cell import Cell
     from seqloom.cells import (
         AttnRNNCell,
         GRUCell,
@@ -37,13 +34,14 @@ if TYPE_CHECKING:
         RNNAttentionCell,
         RNNCell,
     )
-    from seqloom.convert import convert
-    from seqloom.estimators import SequenceClassifier as SequenceClassifier
-    from seqloom.estimators import SequenceRegressor as SequenceRegressor
-    from seqloom.estimators import SequenceTagger as SequenceTagger
-    from seqloom.explain import explain
-    from seqloom.init import Init
-    from seqloom.lab.fit import fit as fit
+    from seqloom.core.cell import Cell
+    from seqloom.core.init import Init
+    from seqloom.kernels.runner import scan
+    from seqloom.lab.estimators import SequenceClassifier as SequenceClassifier
+    from seqloom.lab.estimators import SequenceRegressor as SequenceRegressor
+    from seqloom.lab.estimators import SequenceTagger as SequenceTagger
+    from seqloom.lab.training.fit import fit as fit
+    from seqloom.lab.training.run import Run as Run
     from seqloom.layers.dropouts import Dropouts
     from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
     from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
@@ -62,10 +60,10 @@ if TYPE_CHECKING:
         RNNAttention,
     )
     from seqloom.layers.readout import Readout
-    from seqloom.layers.recurrent import Recurrent
+    from seqloom.layers.recurrent.layer import Recurrent
     from seqloom.layers.tcn import TCN
-    from seqloom.layers.transformer import Transformer
-    from seqloom.layers.transformer_block import Block
+    from seqloom.layers.transformer.block import Block
+    from seqloom.layers.transformer.layer import Transformer
     from seqloom.models.classify import Classify
     from seqloom.models.forecast import Forecast
     from seqloom.models.generate import Generate
@@ -73,9 +71,10 @@ if TYPE_CHECKING:
     from seqloom.models.tag import Tag
     from seqloom.models.transcribe import Transcribe
     from seqloom.models.translate import Translate
-    from seqloom.run import Run as Run
-    from seqloom.scan import scan
-    from seqloom.trace import trace
+    from seqloom.tools import measure, testing
+    from seqloom.tools.convert import convert
+    from seqloom.tools.explain import explain
+    from seqloom.tools.trace import trace
 
 # What needs torch alone; the names of the lab below are left out, so that `from seqloom import *` works without it.
 __all__ = [
@@ -142,8 +141,8 @@ _MODULES = {
     "Attention": "attention",
     "AttnRNN": "layers.named",
     "AttnRNNCell": "cells",
-    "Block": "layers.transformer_block",
-    "Cell": "cell",
+    "Block": "layers.transformer.block",
+    "Cell": "core.cell",
     "Classify": "models.classify",
     "ConvRNN": "layers.hybrid",
     "Dropouts": "layers.dropouts",
@@ -154,7 +153,7 @@ _MODULES = {
     "Hybrid": "layers.hybrid",
     "IndRNN": "layers.named",
     "IndRNNCell": "cells",
-    "Init": "init",
+    "Init": "core.init",
     "LNGRU": "layers.named",
     "LNGRUCell": "cells",
     "LNLSTM": "layers.named",
@@ -182,43 +181,41 @@ _MODULES = {
     "RNNCell": "cells",
     "Readout": "layers.readout",
     "Recurrence": "layers.memory",
-    "Recurrent": "layers.recurrent",
+    "Recurrent": "layers.recurrent.layer",
     "SegmentForecast": "models.segments",
     "TCN": "layers.tcn",
     "Tag": "models.tag",
     "Transcribe": "models.transcribe",
-    "Transformer": "layers.transformer",
+    "Transformer": "layers.transformer.layer",
     "TransformerXL": "layers.memory",
     "Translate": "models.translate",
-    "convert": "convert",
-    "explain": "explain",
-    "measure": "",  # a module itself
-    "scan": "scan",
-    "testing": "",  # a module itself
-    "trace": "trace",
+    "convert": "tools.convert",
+    "explain": "tools.explain",
+    "measure": "tools",
+    "scan": "kernels.runner",
+    "testing": "tools",
+    "trace": "tools.trace",
 }
 _LAB = {
-    "Run": "run",
-    "SequenceClassifier": "estimators",
-    "SequenceRegressor": "estimators",
-    "SequenceTagger": "estimators",
-    "fit": "lab.fit",
+    "Run": "lab.training.run",
+    "SequenceClassifier": "lab.estimators",
+    "SequenceRegressor": "lab.estimators",
+    "SequenceTagger": "lab.estimators",
+    "fit": "lab.training.fit",
 }
 
 
 def __getattr__(name: str) -> Any:
-    value: Any
-    if name in _LAB or name in _MODULES:
-        from seqloom.errors import check_torch, require
-
-        check_torch()
-    if name in _LAB:
-        value = getattr(require(f"seqloom.{_LAB[name]}", f"seqloom.{name}", "lab"), name)
-    elif name in _MODULES:
-        module = importlib.import_module(f"seqloom.{_MODULES[name] or name}")
-        value = getattr(module, name) if _MODULES[name] else module
-    else:
+    if name not in _MODULES and name not in _LAB:
         raise AttributeError(f"module 'seqloom' has no attribute {name!r}")
+    from seqloom.core.errors import check_torch, require
+
+    check_torch()
+    if name in _LAB:
+        module = require(f"seqloom.{_LAB[name]}", f"seqloom.{name}", "lab")
+    else:
+        module = importlib.import_module(f"seqloom.{_MODULES[name]}")
+    value = getattr(module, name)
     globals()[name] = value
     return value
 
@@ -226,17 +223,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES, *_LAB})
 
-
-class _Package(ModuleType):
-    """Importing a submodule sets its name here; where a function has that name, the function is what people mean."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _MODULES.get(name):
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 if "torch" in sys.modules:  # register the layers with torch.load; without torch, wait until a layer is used
     importlib.import_module("seqloom.layers.named")

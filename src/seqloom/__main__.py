@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     try:
-        from seqloom import cli
+        from seqloom.cli import main as cli
     except ModuleNotFoundError as error:
         if error.name not in ("cyclopts", "pydantic", "rich", "sklearn"):
             raise

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from seqloom.advise.facts import Facts
-from seqloom.advise.sample import sample
-from seqloom.tasks.memory import MemoryTask
+from seqloom.lab.advise.facts import Facts
+from seqloom.lab.advise.sample import sample
+from seqloom.lab.data.memory import MemoryTask
 
 
 def task(kind, x, y, options=None):

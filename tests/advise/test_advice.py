@@ -6,13 +6,13 @@ import pytest
 import torch
 from made import task, tokens
 
-from seqloom.advise import advice, telling
-from seqloom.advise.advice import advise
-from seqloom.advise.document import document
-from seqloom.advise.sample import sample
-from seqloom.advise.trial import NOT_TRIED, trial
+from seqloom.lab.advise import advice, telling
+from seqloom.lab.advise.advice import advise
+from seqloom.lab.advise.document import document
+from seqloom.lab.advise.sample import sample
+from seqloom.lab.advise.trial import NOT_TRIED, trial
+from seqloom.lab.training.settings import Train
 from seqloom.layers.registry import find
-from seqloom.train_settings import Train
 
 pytestmark = pytest.mark.xdist_group("advice")  # whose fixture is made once
 

@@ -3,9 +3,9 @@ import polars as pl
 import pytest
 from made import sampled, shifted, tokens
 
-from seqloom.advise.baseline import baseline
-from seqloom.advise.sample import sample
-from seqloom.tasks.registry import open_task
+from seqloom.lab.advise.baseline import baseline
+from seqloom.lab.advise.sample import sample
+from seqloom.lab.data.registry import open_task
 
 
 def test_words_that_give_a_class_away_need_no_order():

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from seqloom import cli
+from seqloom.cli import main
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def here(capsys, monkeypatch, tmp_path):
 
     def run(*words):
         with pytest.raises(SystemExit) as end:
-            cli.main(words)
+            main.main(words)
         return end.value.code or 0, *capsys.readouterr()
 
     return run

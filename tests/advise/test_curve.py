@@ -1,6 +1,6 @@
 import pytest
 
-from seqloom.advise.curve import Curve, spread, stretches
+from seqloom.lab.advise.curve import Curve, spread, stretches
 
 
 def test_the_reach_holds_nine_tenths_on_either_side():

@@ -3,10 +3,10 @@ import polars as pl
 import pytest
 from made import sampled, shifted, tokens
 
-from seqloom.advise.dependence import dependence
-from seqloom.advise.sample import sample
-from seqloom.advise.season import season
-from seqloom.tasks.registry import open_task
+from seqloom.lab.advise.dependence import dependence
+from seqloom.lab.advise.sample import sample
+from seqloom.lab.advise.season import season
+from seqloom.lab.data.registry import open_task
 
 
 def peak(curve):

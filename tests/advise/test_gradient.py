@@ -3,7 +3,7 @@ import pytest
 import torch
 from made import sampled, shifted, tokens
 
-from seqloom.advise.gradient import gradient
+from seqloom.lab.advise.gradient import gradient
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from seqloom.advise.measured import FILE, collect, measured
+from seqloom.lab.advise.measured import FILE, collect, measured
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -3,10 +3,10 @@ import math
 import pytest
 from made import facts
 
-from seqloom.advise.baseline import Baseline
-from seqloom.advise.rank import RACE, given, points, race
-from seqloom.advise.rule import Fired, Rule
-from seqloom.advise.trial import Trial
+from seqloom.lab.advise.baseline import Baseline
+from seqloom.lab.advise.rank import RACE, given, points, race
+from seqloom.lab.advise.rule import Fired, Rule
+from seqloom.lab.advise.trial import Trial
 
 
 def rule(**worth):

@@ -3,11 +3,11 @@ import re
 import pytest
 from made import facts
 
-from seqloom.advise.advice import RULES
-from seqloom.advise.baseline import Baseline
-from seqloom.advise.curve import Curve
-from seqloom.advise.measured import measured
-from seqloom.advise.rule import fired, number
+from seqloom.lab.advise.advice import RULES
+from seqloom.lab.advise.baseline import Baseline
+from seqloom.lab.advise.curve import Curve
+from seqloom.lab.advise.measured import measured
+from seqloom.lab.advise.rule import fired, number
 from seqloom.layers.registry import find
 
 FAR, NEAR = Curve((0, 50, 150), (1.0, 1.0, 1.0)), Curve((0, 1), (1.0, 1.0))

@@ -5,7 +5,7 @@ from torch import nn
 from seqloom.attention import Attention, LinformerAttention, LocalAttention
 from seqloom.attention.convert import from_torch, theirs
 from seqloom.attention.position import POSITIONS
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 B, T, S, D = 3, 7, 5, 16
 EVERY_POSITION = [None, *POSITIONS]

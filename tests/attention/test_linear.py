@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from seqloom.attention import LinearAttention, LinformerAttention, PerformerAttention
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 B, T, D, HEADS = 3, 23, 8, 2
 

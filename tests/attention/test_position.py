@@ -5,7 +5,7 @@ import torch
 
 from seqloom.attention import Attention
 from seqloom.attention.position import ALiBi, Learned, Relative, RelativeXL, Rotary, Sinusoidal, sinusoid
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 DOUBLE = torch.float64
 

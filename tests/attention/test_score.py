@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from seqloom.attention import SCORES, AdditiveScore, ConcatScore, DotScore, GeneralScore, attend
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 B, Q, S, DQ, DK, DV = 3, 2, 5, 4, 6, 7
 

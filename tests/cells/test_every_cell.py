@@ -6,8 +6,8 @@ import torch
 import seqloom
 import seqloom.cells
 from seqloom import measure
-from seqloom.cell import Cell
-from seqloom.testing import check_cell, check_layer
+from seqloom.core.cell import Cell
+from seqloom.tools.testing import check_cell, check_layer
 
 NAMES = sorted(Cell.registry)
 PAIRS = [(1, 4), (3, 8), (8, 8), (5, 12), (16, 16), (7, 20), (24, 32), (64, 64), (64, 128), (100, 36)]

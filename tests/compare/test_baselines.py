@@ -3,10 +3,10 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.compare.baselines.known import baseline, baselines
-from seqloom.compare.rows import load
-from seqloom.metrics import scores
-from seqloom.tasks.registry import open_task
+from seqloom.lab.compare.baselines.known import baseline, baselines
+from seqloom.lab.compare.rows import load
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.stats.metrics import scores
 
 
 @pytest.fixture(autouse=True)

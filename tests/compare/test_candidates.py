@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from seqloom import testing
-from seqloom.compare.candidates import Candidate, candidates
-from seqloom.compare.sizes import measured, size
-from seqloom.lab.cells import cells
-from seqloom.task import KINDS
-from seqloom.tasks.digits_task import digits
-from seqloom.tasks.registry import find
+from seqloom.lab.cell_names import cells
+from seqloom.lab.compare.candidates import Candidate, candidates
+from seqloom.lab.compare.sizes import measured, size
+from seqloom.lab.data.digits_task import digits
+from seqloom.lab.data.registry import find
+from seqloom.lab.data.task import KINDS
 
 MY_CELL = Path(__file__).parents[2] / "examples" / "my_cell.py"
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from seqloom.compare.plan import Asked, Plan, Speed, clock, plan
+from seqloom.lab.compare.plan import Asked, Plan, Speed, clock, plan
 
 MODELS = {f"m{i}": Speed(0.01 * (1 + i % 3), 0.1, 0.2) for i in range(14)}
 

@@ -5,16 +5,17 @@ import json
 import pytest
 import torch
 
-from seqloom import Cell, engine
-from seqloom.commands.compare import compare
-from seqloom.compare import trial
-from seqloom.compare.folder import resumed, started, tidy
-from seqloom.compare.leaderboard import leaderboard
-from seqloom.compare.story import document, page
-from seqloom.compare.table import table
-from seqloom.run import Run
-from seqloom.settings import Compare
-from seqloom.tasks.digits_task import digits
+from seqloom import Cell
+from seqloom.cli.commands.compare import compare
+from seqloom.lab.compare import trial
+from seqloom.lab.compare.folder import resumed, started, tidy
+from seqloom.lab.compare.leaderboard import leaderboard
+from seqloom.lab.compare.story import document, page
+from seqloom.lab.compare.table import table
+from seqloom.lab.data.digits_task import digits
+from seqloom.lab.jobs import runner
+from seqloom.lab.settings import Compare
+from seqloom.lab.training.run import Run
 
 BROKEN = """
 import torch, seqloom
@@ -30,7 +31,7 @@ TIMES = ("training s", "ms for 1", "ms for 64")
 
 
 def worked(found, stop=None):
-    for number, result in enumerate(engine.run(found.jobs(), engine.Here(), found.folder / "jobs"), 1):
+    for number, result in enumerate(runner.run(found.jobs(), runner.Here(), found.folder / "jobs"), 1):
         found.results[result.key] = result
         if number == stop:
             break
@@ -136,7 +137,7 @@ def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
 
 
 def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "Processes", lambda _: engine.Here())
+    monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match=r"--budget \d+m is enough for [\d,]+ steps of 1 model"):
         compare(settings=Compare(models="gru", budget="1s"), out=tmp_path)
@@ -145,8 +146,8 @@ def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path,
 
 @pytest.mark.slow
 def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(engine, "Processes", lambda _: engine.Here())
-    monkeypatch.setattr("seqloom.compare.telling.told", lambda *_: print("a machine died") or "")
+    monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
+    monkeypatch.setattr("seqloom.lab.compare.telling.told", lambda *_: print("a machine died") or "")
     assert compare(settings=Compare(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["finished"] and "a machine died" in said.err

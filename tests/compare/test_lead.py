@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from seqloom.compare.lead import apart, drawn, known
-from seqloom.compare.metric import ACCURACY, MSE, RMSE, rank
-from seqloom.metrics import scores
+from seqloom.lab.compare.lead import apart, drawn, known
+from seqloom.lab.compare.metric import ACCURACY, MSE, RMSE, rank
+from seqloom.lab.stats.metrics import scores
 
 
 def rows(right):

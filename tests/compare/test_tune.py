@@ -1,5 +1,5 @@
-from seqloom.compare.candidates import Candidate
-from seqloom.compare.tune import Choice, listed, proposed
+from seqloom.lab.compare.candidates import Candidate
+from seqloom.lab.compare.tune import Choice, listed, proposed
 
 TRIED = [(Choice(3e-3), 0.5), (Choice(1e-3), 0.2), (Choice(1e-2), None), (Choice(1e-3, 0.4), 0.1)]
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from seqloom.compare.lead import drawn, known
-from seqloom.compare.leaderboard import caption, leaderboard
-from seqloom.compare.metric import ACCURACY
-from seqloom.compare.table import Row, Table
-from seqloom.compare.verdict import verdict
+from seqloom.lab.compare.lead import drawn, known
+from seqloom.lab.compare.leaderboard import caption, leaderboard
+from seqloom.lab.compare.metric import ACCURACY
+from seqloom.lab.compare.table import Row, Table
+from seqloom.lab.compare.verdict import verdict
 
 N = 2000
 

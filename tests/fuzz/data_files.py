@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from fuzz.mutation import mutate
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.registry import open_task
 
 
 @cache

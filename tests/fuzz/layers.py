@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import seqloom
-from seqloom.cell import Cell
+from seqloom.core.cell import Cell
 
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm", "indrnn", "min_gru", "min_lstm")
 

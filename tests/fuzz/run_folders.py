@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.mutation import mutate
-from seqloom.lab.fit import fit
-from seqloom.lab.summary import listing
-from seqloom.run import Run
+from seqloom.lab.training.fit import fit
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.summary import listing
 
 ROWS = ["aei", "bcd", "xyz zyx"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.run_folders import ROWS, sample
-from seqloom import sealed
-from seqloom.lab.summary import listing
-from seqloom.run import Run
-from seqloom.sealed import KEY
+from seqloom.lab.files import sealed
+from seqloom.lab.files.sealed import KEY
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.summary import listing
 
 STRANGE = (None, True, False, 0, -1, 1, 65536, 10**9, 10**30, 1.5, 1e308, "", "x", "evil.py:X", "\u0000", [], {}, [[]])
 

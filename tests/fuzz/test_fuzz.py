@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fuzz import data_files, layers, run_folders
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.registry import open_task
 
 
 @pytest.mark.parametrize("name", sorted(data_files.samples()))

@@ -11,9 +11,9 @@ def emulated(request, monkeypatch):
     """Kernels run on the CPU, on a GPU of so many multiprocessors as the test's file says."""
     import emulator
 
-    from seqloom.kernels import _cuda
+    from seqloom.kernels.cuda.runtime import launch
 
     if emulator.COMPILER is None:
         pytest.skip("no g++ to compile the kernels' text with")
-    monkeypatch.setattr(_cuda.Code, "launch", emulator.launch)
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: getattr(request.module, "MULTIPROCESSORS", 132))
+    monkeypatch.setattr(launch.Code, "launch", emulator.launch)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: getattr(request.module, "MULTIPROCESSORS", 132))

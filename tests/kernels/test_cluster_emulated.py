@@ -8,9 +8,13 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
 
-from seqloom.kernels import _attn_rnn_cluster_back, _attn_rnn_cluster_code, _cuda, attn_rnn_cluster, attn_rnn_grid
-from seqloom.kernels._attn_rnn_blocks import setting
-from seqloom.kernels._attn_rnn_cluster_code import LARGEST, Division, division, divisions
+from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
+from seqloom.kernels.cuda.attn_rnn import cluster_backward
+from seqloom.kernels.cuda.attn_rnn import cluster_code as _attn_rnn_cluster_code
+from seqloom.kernels.cuda.attn_rnn import grid as attn_rnn_grid
+from seqloom.kernels.cuda.attn_rnn.block_code import setting
+from seqloom.kernels.cuda.attn_rnn.cluster_code import LARGEST, Division, division, divisions
+from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
 
@@ -40,7 +44,7 @@ def test_a_large_layer_is_left_to_the_kernel_that_is_faster_there(monkeypatch):
     monkeypatch.setattr(attn_rnn_grid, "why_not", lambda *_: None)
     cells = {H: cell_of(H, 4) for H in (512, 768)}
     told = {
-        (H, B): attn_rnn_cluster.not_unasked(cells[H], job_of(cells[H], B, 1, BF16))
+        (H, B): attn_rnn_cluster.why_not_auto(cells[H], job_of(cells[H], B, 1, BF16))
         for H in cells
         for B in (40, 64, 256)
     }
@@ -48,10 +52,10 @@ def test_a_large_layer_is_left_to_the_kernel_that_is_faster_there(monkeypatch):
     assert all("attn_rnn_grid" in told[key] for key in ((512, 64), (768, 40), (768, 64)))
     assert "attn_rnn_graph" in told[768, 256]
     whole = {H: cell_of(H, 4) for H in (256, 384)}
-    told = {H: attn_rnn_cluster.not_unasked(cell, job_of(cell, 2, 1, FP32)) for H, cell in whole.items()}
+    told = {H: attn_rnn_cluster.why_not_auto(cell, job_of(cell, 2, 1, FP32)) for H, cell in whole.items()}
     assert told[256] is None and "attn_rnn_grid" in told[384]
     monkeypatch.setattr(attn_rnn_cluster, "tf32", lambda: True)
-    assert attn_rnn_cluster.not_unasked(whole[384], job_of(whole[384], 2, 1, FP32)) is None
+    assert attn_rnn_cluster.why_not_auto(whole[384], job_of(whole[384], 2, 1, FP32)) is None
 
 
 SHAPES = [
@@ -77,7 +81,7 @@ def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dt
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32), (128, 1, FP16)])
 def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
     cell = cell_of(H, heads)
     asked = EVERYTHING | {"mask": H != 128}
     assert worst(attn_rnn_cluster, cell, job_of(cell, 18, 3, dtype, **asked), dtype)[0] < 2
@@ -85,13 +89,13 @@ def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
 
 def test_there_are_as_few_chunks_as_memory_allows():
     sizes = (1, 16, 64, 256, 4096)
-    each = [_attn_rnn_cluster_back.steps(torch.empty(B, 512, 256, dtype=BF16, device="meta")) for B in sizes]
+    each = [cluster_backward.steps(torch.empty(B, 512, 256, dtype=BF16, device="meta")) for B in sizes]
     assert [math.ceil(512 / steps) for steps in each] == [1, 1, 4, 8, 8]
 
 
 @pytest.mark.slow
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
+    monkeypatch.setattr(cluster_backward, "ROOM", 1)
     cell = cell_of(32, 4)
     job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2
@@ -159,9 +163,9 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "team" in fault:
-        monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
+        monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
     cell = cell_of(128 if "taken before" in fault else 80, 1)
     try:
         ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 10 if "team" in fault else 2, 3, BF16), BF16)

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 import seqloom
-from seqloom.cell import find
-from seqloom.job import Job
-from seqloom.kernel import load
-from seqloom.kernels import _cpu_scan, any_loop
-from seqloom.kernels._cpu import CELLS, Crew, crew_for
-from seqloom.testing import check_kernel
-from seqloom.testing import kernel as checking
+from seqloom.cells.lookup import find
+from seqloom.core.job import Job
+from seqloom.kernels import loop
+from seqloom.kernels.cpu import scan
+from seqloom.kernels.cpu.engine import CELLS, Crew, crew_for
+from seqloom.kernels.registry import find_kernel
+from seqloom.tools.testing import check_kernel, kernel
 
 ONE = Crew(1, False)
 
 
 def found(monkeypatch, crew, cell, job):
     """Outputs, last states and every gradient."""
-    monkeypatch.setattr(_cpu_scan, "crew_for", lambda *_: crew)
-    return given(load(f"{cell.name}_cpu").run, cell, job)
+    monkeypatch.setattr(scan, "crew_for", lambda *_: crew)
+    return given(find_kernel(f"{cell.name}_cpu").code.run, cell, job)
 
 
 def given(run, cell, job):
@@ -44,7 +44,7 @@ def asking(name, batch, hidden, dtype=torch.float32):
 @pytest.mark.parametrize("name", CELLS)
 def test_threads_that_divide_columns_give_bit_for_bit_what_one_gives(monkeypatch, name, kept):
     if not kept:
-        monkeypatch.setattr(_cpu_scan, "SAVED_BYTES", 0)
+        monkeypatch.setattr(scan, "SAVED_BYTES", 0)
     for batch, hidden in ((1, 128), (6, 100)):  # whole panels, and not
         cell, whole = asking(name, batch, hidden)
         for job in (whole, Job(whole.x, whole.state)):
@@ -59,14 +59,14 @@ def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
     cell = find(name)(5, 512).double()
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
     job = Job(x, tuple(s.requires_grad_() for s in cell.start(x)))
-    expected = given(any_loop.run, cell, job)
+    expected = given(loop.run, cell, job)
     for crew in (ONE, Crew(2, True)):
         torch.testing.assert_close(found(monkeypatch, crew, cell, job), expected)
 
 
 @pytest.mark.slow
 def test_one_row_of_a_large_layer_is_as_near_as_the_loop(monkeypatch):
-    monkeypatch.setattr(checking, "SHAPES", ((1, 3, 5, 512), (1, 1, 3, 4), (1, 2, 3, 4), (2, 3, 4, 8)))
+    monkeypatch.setattr(kernel, "SHAPES", ((1, 3, 5, 512), (1, 1, 3, 4), (1, 2, 3, 4), (2, 3, 4, 8)))
     check_kernel("attn_rnn_cpu", "attn_rnn")
 
 
@@ -94,7 +94,7 @@ def test_every_thread_flushes_denormals_where_the_caller_does(monkeypatch, colum
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.eye(64))
     x, h = torch.zeros(8, 3, 4, dtype=torch.float64), torch.full((1, 8, 64), 1e-310, dtype=torch.float64)
-    monkeypatch.setattr(_cpu_scan, "crew_for", lambda *_: Crew(2, columns))
+    monkeypatch.setattr(scan, "crew_for", lambda *_: Crew(2, columns))
     try:
         for flushed in (False, True, False, True):  # the threads are there from the first on
             if not torch.set_flush_denormal(flushed):

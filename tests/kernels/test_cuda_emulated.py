@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from seqloom.cells import AttnRNNCell
-from seqloom.job import Job
-from seqloom.kernels import _cuda, any_loop, attn_rnn_cuda, attn_rnn_graph
+from seqloom.core.job import Job
+from seqloom.kernels import loop as any_loop
+from seqloom.kernels.cuda.attn_rnn import block
+from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
+from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -88,7 +91,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), BLOCKS)
 def test_the_block_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
-    assert worst(attn_rnn_cuda, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(block, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 ROWS = [
@@ -109,13 +112,13 @@ def test_the_row_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(
 
 @pytest.mark.slow
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
-    monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 32)
+    monkeypatch.setattr(block, "LARGE", 20 * 32)
     cell = cell_of(32, 4)
-    assert worst(attn_rnn_cuda, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
+    assert worst(block, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [attn_rnn_cuda, attn_rnn_graph])
+@pytest.mark.parametrize("kernel", [block, attn_rnn_graph])
 def test_what_lies_past_a_length_does_not_matter(kernel):
     cell = cell_of(16, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
@@ -167,11 +170,11 @@ FAULTS = {
 @pytest.mark.xdist_group("faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     cell = cell_of(64, 2)
     asked = {"keep": True} if "sign" in fault else {}
     try:
-        ratio, _ = worst(attn_rnn_cuda, cell, job_of(cell, 8, 5, BF16, **asked), BF16)
+        ratio, _ = worst(block, cell, job_of(cell, 8, 5, BF16, **asked), BF16)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

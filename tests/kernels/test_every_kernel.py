@@ -12,21 +12,23 @@ import torch
 
 import seqloom
 import seqloom.cells
-from seqloom import kernel
-from seqloom.cell import Cell
-from seqloom.job import Job
-from seqloom.kernels import _cpu, any_loop, any_scan
-from seqloom.testing import check_kernel
-from seqloom.testing import kernel as checking
-from seqloom.weights import bound
+from seqloom.core.cell import Cell
+from seqloom.core.job import Job
+from seqloom.core.weights import bound
+from seqloom.kernels import loop as any_loop
+from seqloom.kernels import scan as any_scan
+from seqloom.kernels.cpu import engine
+from seqloom.kernels.registry import KERNELS, find_kernel
+from seqloom.tools.testing import check_kernel
+from seqloom.tools.testing import kernel as checking
 
 NAMED = [
     name
-    for name in kernel.known()
+    for name in [k.name for k in KERNELS]
     if not name.startswith("any_") and not name.endswith(("_cuda", "_row", "_slots", "_cluster", "_grid", "_graph"))
 ]
 ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
-OLDER_BUILDS = [file.stem.removeprefix("engine_") for file in _cpu.candidates()[1:]]  # none where there is but one
+OLDER_BUILDS = [file.stem.removeprefix("engine_") for file in engine.candidates()[1:]]  # none where there is but one
 WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time
 
 SHORT = (
@@ -34,7 +36,7 @@ SHORT = (
     (2, 1, 5, 12),
     (9, 6, 16, 36),
     (3, 5, 7, 20),
-)  # of kernel.SHAPES, which the first check takes whole: the loop is slow
+)  # of dispatch.SHAPES, which the first check takes whole: the loop is slow
 
 
 def of_cell(names):
@@ -131,7 +133,7 @@ def test_the_engine_has_relu_and_no_bias(monkeypatch):
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_kernel_takes_resets_and_dropouts_and_gives_the_loops_second_derivatives(name):
     cell, job = asking(name.rpartition("_")[0])
-    code, found = kernel.load(name), []
+    code, found = find_kernel(name).code, []
     assert code.why_not(cell, job) is None
     for run in (any_loop.run, code.run):
         y, last = run(cell, job)
@@ -160,12 +162,12 @@ def test_a_layer_with_dropouts_and_resets_stays_on_the_engine(name):
 
 @pytest.mark.parametrize("name", ENGINE)
 def test_what_is_not_kept_for_the_backward_is_computed_again(name, monkeypatch):
-    from seqloom.kernels import _cpu_scan
+    from seqloom.kernels.cpu import scan
 
     cell, job = asking(name)
-    code, found = kernel.load(f"{name}_cpu"), []
-    for limit in (_cpu_scan.SAVED_BYTES, 0):
-        monkeypatch.setattr(_cpu_scan, "SAVED_BYTES", limit)
+    code, found = find_kernel(f"{name}_cpu").code, []
+    for limit in (scan.SAVED_BYTES, 0):
+        monkeypatch.setattr(scan, "SAVED_BYTES", limit)
         y, last = code.run(cell, job)
         loss = y.square().sum() + sum(s.sum() for s in last)
         found.append([y, *last, *torch.autograd.grad(loss, [job.x, *job.state, *cell.parameters()])])
@@ -236,9 +238,9 @@ def test_the_loop_itself_passes():
 def test_the_engine_is_right_for_older_processors(capability):
     code = f"""
 from seqloom.testing import check_kernel, kernel
-kernel.SHAPES = {(*SHORT, (7, 5, 32, 64))}
+dispatch.SHAPES = {(*SHORT, (7, 5, 32, 64))}
 [check_kernel(name + "_cpu", name) for name in {ENGINE}]
-kernel.SHAPES = {SHORT}
+dispatch.SHAPES = {SHORT}
 check_kernel("attn_rnn_cpu", "attn_rnn", slots=3)
 """
     one = {"ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1"}  # threads that wait for a busy core take minutes
@@ -286,7 +288,7 @@ def test_the_engine_reads_nothing_that_does_not_fit():
     """It works by address: a wrong size must never reach it."""
     cell = seqloom.AttnRNNCell(8, 8)
     x, h = torch.randn(2, 5, 8), torch.zeros(2, 8)
-    code = kernel.load("attn_rnn_cpu")
+    code = find_kernel("attn_rnn_cpu").code
     assert code.why_not(cell, Job(x, (h,))) is None
     for job in (
         Job(x[..., :6], (h,)),
@@ -319,10 +321,10 @@ def test_weights_may_lie_in_memory_as_they_like(name):
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
     """An empty folder in place of the engine's libraries."""
-    monkeypatch.setattr(_cpu, "LIB", tmp_path)
-    _cpu.library.cache_clear()
+    monkeypatch.setattr(engine, "LIB", tmp_path)
+    engine.library.cache_clear()
     yield tmp_path
-    _cpu.library.cache_clear()
+    engine.library.cache_clear()
 
 
 def test_without_its_library_the_engine_says_why(installed):
@@ -337,13 +339,13 @@ def test_without_its_library_the_engine_says_why(installed):
 def test_an_engine_that_could_not_be_built_gives_the_compilers_reason(installed):
     report = {"compiler": None, "built": [], "failed": {"all": "no C++ compiler was found; install g++ or clang++"}}
     (installed / "build.json").write_text(json.dumps(report))
-    assert _cpu.library() == "no C++ compiler was found; install g++ or clang++"
+    assert engine.library() == "no C++ compiler was found; install g++ or clang++"
 
 
 def test_a_library_of_another_machine_is_named_with_the_cure(installed):
     (installed / "engine_default.so").write_bytes(b"\x7fELF" + bytes(60))
     assert re.fullmatch(
-        r"engine_default.so cannot be loaded \(.*\); install seqloom again on this machine", _cpu.library()
+        r"engine_default.so cannot be loaded \(.*\); install seqloom again on this machine", engine.library()
     )
     y, _ = seqloom.GRU(5, 8)(torch.randn(3, 2, 5))  # torch's own kernel runs instead
     assert y.shape == (3, 2, 8)
@@ -384,6 +386,6 @@ def test_a_subclass_of_a_cell_does_not_run_on_its_parents_kernel():
 
 
 def test_every_kernel_belongs_to_a_registered_cell_and_a_known_backend():
-    for name in kernel.known():
+    for name in [k.name for k in KERNELS]:
         cell, _, backend = name.rpartition("_")
-        assert cell in {*Cell.registry, "any"} and backend in kernel.BACKENDS
+        assert cell in {*Cell.registry, "any"} and backend in {k.backend for k in KERNELS}

@@ -9,15 +9,19 @@ import emulator
 import pytest
 import torch
 
-from seqloom import kernel
-from seqloom.cell import find
-from seqloom.job import Job
-from seqloom.kernels import _cuda, _gated_back, _gated_code, _nvrtc, any_loop
-from seqloom.kernels._gated_code import LARGEST, SHARED, Division, division, divisions
+from seqloom.cells.lookup import find
+from seqloom.core.job import Job
+from seqloom.kernels import loop as any_loop
+from seqloom.kernels.cuda.gated import backward
+from seqloom.kernels.cuda.gated import code as _gated_code
+from seqloom.kernels.cuda.gated.code import LARGEST, SHARED, Division, division, divisions
+from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime import nvrtc as _nvrtc
+from seqloom.kernels.registry import find_kernel
 
 pytestmark = pytest.mark.usefixtures("emulated")
 BF16, FP16 = torch.bfloat16, torch.float16
-KINDS = [kernel.load(f"{cell}_cuda").KIND for cell in ("gru", "ln_gru", "lstm", "ln_lstm")]
+KINDS = [find_kernel(f"{cell}_cuda").code.KIND for cell in ("gru", "ln_gru", "lstm", "ln_lstm")]
 
 
 def cell_of(name, D, H, **settings):
@@ -62,7 +66,7 @@ def everything(run, cell, job):
 def worst(name, cell, job, dtype, backend="cuda"):
     """How many times as far from float64 as the loop in the same type, and of what."""
     low = copy.deepcopy(cell).to(dtype)
-    found, loop = (everything(run, low, job) for run in (kernel.load(f"{name}_{backend}").run, any_loop.run))
+    found, loop = (everything(run, low, job) for run in (find_kernel(f"{name}_{backend}").code.run, any_loop.run))
     true = everything(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64))
     ratios = {}
     for part, exact in true.items():
@@ -114,8 +118,8 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtyp
 
 @pytest.mark.slow
 def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(_gated_back, "CHUNK", 18 * 48 * 2)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
+    monkeypatch.setattr(backward, "CHUNK", 18 * 48 * 2)
     cell = cell_of("gru", 24, 48, bias=False)
     assert worst("gru", cell, job_of(cell, 18, 5, BF16, ALL), BF16)[0] < 2
 
@@ -134,7 +138,7 @@ def test_what_lies_past_a_length_does_not_matter(name):
     cell = cell_of(name, 24, 32).to(BF16)
     job = job_of(cell, 3, 4, BF16, "lengths")
     other = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), torch.nan))
-    found, again = (everything(kernel.load(f"{name}_cuda").run, cell, j) for j in (job, other))
+    found, again = (everything(find_kernel(f"{name}_cuda").code.run, cell, j) for j in (job, other))
     for part in found:
         if part not in ("weight_ih", "bias_ih", "scale_ih"):  # 0 times NaN, outside of the kernel
             assert torch.equal(found[part], again[part]), part
@@ -145,7 +149,7 @@ def test_a_second_derivative_is_the_loops(name):
     cell = cell_of(name, 24, 16).to(BF16)
     job = job_of(cell, 2, 3, BF16, ALL)
     found = []
-    for run in (kernel.load(f"{name}_cuda").run, any_loop.run):
+    for run in (find_kernel(f"{name}_cuda").code.run, any_loop.run):
         leaves = [t.detach().requires_grad_() for t in (job.x, *job.state)]
         y, last = run(cell, replace(job, x=leaves[0], state=tuple(leaves[1:])))
         loss = sum((t.double() * torch.linspace(-1, 1, t.numel()).view(t.shape)).sum() for t in (y, *last))
@@ -172,7 +176,7 @@ FAULTS = {
 @pytest.mark.xdist_group("gated faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     monkeypatch.setattr(_gated_code, "division", lambda *_: Division(8, 2, 1, 8, 1))
     assert any(FAULTS[fault][0] in file.read_text() for file in _nvrtc.TEXT.glob("gated*")), "there is no such text"
     cell = cell_of("ln_gru", 24, 32)

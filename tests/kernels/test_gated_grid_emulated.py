@@ -5,8 +5,10 @@ import pytest
 import torch
 from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
 
-from seqloom.kernels import _cuda, _gated_back, _gated_grid
-from seqloom.kernels._gated_code import SHARED, Setting
+from seqloom.kernels.cuda.gated import backward
+from seqloom.kernels.cuda.gated import grid as _gated_grid
+from seqloom.kernels.cuda.gated.code import SHARED, Setting
+from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
@@ -14,7 +16,7 @@ MULTIPROCESSORS = 8  # few, or a group would have one row
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_block_has_room_for_its_weights(monkeypatch, kind):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     how = Setting(kind, 1024, BF16, False, False, False, grid=True)
     for name in ("forward", "reverse"):
         found = [_gated_grid.code_for(how, name, B, torch.device("cpu")) for B in (32, 33)]
@@ -43,8 +45,8 @@ def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype,
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
 def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)
-    monkeypatch.setattr(_gated_back, "CHUNK", B * 48 * 2)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
+    monkeypatch.setattr(backward, "CHUNK", B * 48 * 2)
     cell = cell_of(name, 24, 48)
     assert worst(name, cell, job_of(cell, B, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
 
@@ -61,7 +63,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     name = "ln_gru" if "sums of one" in fault else "gru"
     cell = cell_of(name, 24, 160)
     try:

@@ -5,32 +5,33 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
-from seqloom.kernels import _cuda, attn_rnn_grid
-from seqloom.kernels._attn_rnn_blocks import setting
-from seqloom.kernels._attn_rnn_cluster_code import SHARED
+from seqloom.kernels.cuda.attn_rnn import grid
+from seqloom.kernels.cuda.attn_rnn.block_code import setting
+from seqloom.kernels.cuda.attn_rnn.cluster_code import SHARED
+from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
 
 
 def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monkeypatch):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     how = setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
-    found = [attn_rnn_grid.code_for(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
+    found = [grid.code_for(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
     assert [(code.rows, code.cluster, code.threads) for code in found] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
     whole = setting(1024, 4, FP32, ("h", "x"), True, False, False, False)
-    found += [attn_rnn_grid.code_for(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
+    found += [grid.code_for(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
     assert [(code.rows, code.cluster) for code in found[4:]] == [(8, 64), (16, 64)]
     assert all(SHARED / 2 < code.shared <= SHARED for code in found)  # one block to a multiprocessor
 
 
 def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_of_them(monkeypatch):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     seen = []
-    monkeypatch.setattr(_cuda.Code, "launch", lambda _, told, blocks, __: seen.append((blocks, told.each)))
+    monkeypatch.setattr(launch.Code, "launch", lambda _, told, blocks, __: seen.append((blocks, told.each)))
     for hidden, name in ((1024, "forward"), (1024, "reverse"), (512, "forward")):
         how = setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
-        attn_rnn_grid.code(how, name, 8).start(_cuda.record("Nothing", [])(), 16, torch.device("cpu"))
+        grid.code(how, name, 8).start(launch.record("Nothing", [])(), 16, torch.device("cpu"))
     assert seen == [(2 * 32, 8), (4 * 32, 4), (8 * 16, 2)]
 
 
@@ -48,7 +49,7 @@ SHAPES = [
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
-    assert worst(attn_rnn_grid, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(grid, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 MANY = [
@@ -61,35 +62,35 @@ MANY = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "dtype", "B", "asked"), MANY)
 def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, dtype, B, asked):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: H // 16)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: H // 16)
     cell = cell_of(H, 2)
-    assert worst(attn_rnn_grid, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
+    assert worst(grid, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
 
 
 @pytest.fixture
 def two_rounds(monkeypatch):
     """As with more blocks than 32, which would take long here."""
-    monkeypatch.setattr(attn_rnn_grid, "ONE_ROUND", 0)
-    attn_rnn_grid.code.cache_clear()
+    monkeypatch.setattr(grid, "ONE_ROUND", 0)
+    grid.code.cache_clear()
     yield
-    attn_rnn_grid.code.cache_clear()
+    grid.code.cache_clear()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (144, 2, 10, {"reset": True})])
 def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
-    monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 10)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 10)
     cell = cell_of(H, heads)
-    assert worst(attn_rnn_grid, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2
+    assert worst(grid, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2
 
 
 @pytest.mark.slow
 def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
     cell = cell_of(64, 2)
     job = job_of(cell, 2, 2, FP32)
-    monkeypatch.setattr(attn_rnn_grid, "tf32", lambda: True)
-    assert 2 < worst(attn_rnn_grid, cell, job, FP32)[0] < 2**13
+    monkeypatch.setattr(grid, "tf32", lambda: True)
+    assert 2 < worst(grid, cell, job, FP32)[0] < 2**13
 
 
 FAULTS = {
@@ -115,13 +116,13 @@ SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):
     if fault in WHOLE:
         request.getfixturevalue("two_rounds")
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "ahead" in fault:  # of two teams
-        monkeypatch.setattr(_cuda, "multiprocessors", lambda _: 2)
+        monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
     cell = cell_of(SIZES.get(fault, 64), 2)
     dtype = FP32 if fault in WHOLE else BF16
     try:
-        ratio, _ = worst(attn_rnn_grid, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, dtype), dtype)
+        ratio, _ = worst(grid, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, dtype), dtype)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from seqloom.cells import LSTMCell
-from seqloom.kernels import lstm_aten
-from seqloom.kernels._cudnn import names
+from seqloom.kernels.aten import lstm
+from seqloom.kernels.aten.cudnn import names
 
 
 @pytest.mark.parametrize("settings", [{}, {"bias": False}, {"proj_size": 3}, {"bias": False, "proj_size": 3}])
@@ -17,7 +17,7 @@ def test_holding_the_memory_past_a_rows_end_is_the_same_as_cutting_the_row_out(s
     state = tuple(torch.randn_like(s).requires_grad_() for s in cell.initial_state(x))
     lengths = torch.tensor([9, 1, 4, 0, 9, 3])
     found = []
-    for y, (h, c) in (lstm_aten._held(cell, x, state, own, lengths), lstm_aten._cut(x, state, own, lengths)):
+    for y, (h, c) in (lstm._held(cell, x, state, own, lengths), lstm._cut(x, state, own, lengths)):
         loss = (y * torch.linspace(1, 2, 9, dtype=y.dtype)[:, None]).sum() + h.square().sum() + c.pow(3).sum()
         found.append([y, h, c, *torch.autograd.grad(loss, [x, *state, *own])])
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqloom.kernels import _nvrtc
+from seqloom.kernels.cuda.runtime import nvrtc
 
 
 @pytest.fixture
@@ -15,13 +15,13 @@ def builds(monkeypatch, tmp_path):
         return f"machine code of {text}".encode()
 
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(_nvrtc, "compiled", compiled)
-    monkeypatch.setattr(_nvrtc, "version", lambda: (13, 0))
+    monkeypatch.setattr(nvrtc, "compiled", compiled)
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
     return done
 
 
 def build(text="kernel", **settings):
-    return _nvrtc.built(text, settings or {"H": 64}, "sm_90")
+    return nvrtc.built(text, settings or {"H": 64}, "sm_90")
 
 
 def test_the_second_time_nothing_is_compiled(builds):
@@ -33,15 +33,15 @@ def test_another_text_setting_or_gpu_is_another_build(builds):
     build()
     build("other")
     build(H=128)
-    _nvrtc.built("kernel", {"H": 64}, "sm_80")
+    nvrtc.built("kernel", {"H": 64}, "sm_80")
     assert len(builds) == 4
-    assert len(list(_nvrtc.folder().glob("*.cubin"))) == 4
+    assert len(list(nvrtc.folder().glob("*.cubin"))) == 4
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "changed"])
 def test_a_damaged_build_is_made_again_with_a_warning(builds, damage):
     build()
-    (file,) = _nvrtc.folder().glob("*.cubin")
+    (file,) = nvrtc.folder().glob("*.cubin")
     whole = file.read_bytes()
     file.write_bytes({"cut": whole[:-3], "empty": b"", "changed": whole[:40] + b"?" + whole[41:]}[damage])
     with pytest.warns(UserWarning, match=r"\.cubin is damaged; building it again"):
@@ -61,5 +61,5 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(builds, tmp_path):
 
 def test_no_kernel_has_a_lambda_of_any_type():
     """NVRTC takes them for functions of the host, which it refuses; a compiler for the CPU would not tell."""
-    texts = {path.name: path.read_text() for path in _nvrtc.TEXT.iterdir()}
+    texts = {path.name: path.read_text() for path in nvrtc.TEXT.iterdir()}
     assert texts and [name for name, text in texts.items() if "(auto" in text or ", auto" in text] == []

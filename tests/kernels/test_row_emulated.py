@@ -10,12 +10,16 @@ import pytest
 import torch
 from test_cuda_emulated import EVERYTHING, FP32, cell_of, in_type, job_of, worst
 
-from seqloom import kernel
 from seqloom.cells import AttnRNNCell
-from seqloom.kernels import _attn_rnn_cluster_back, _cuda, any_loop, attn_rnn_cluster, attn_rnn_row
-from seqloom.kernels._attn_rnn_blocks import setting
-from seqloom.kernels._attn_rnn_cluster_code import SHARED
-from seqloom.testing import kernel as checks
+from seqloom.kernels import dispatch
+from seqloom.kernels import loop as any_loop
+from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
+from seqloom.kernels.cuda.attn_rnn import cluster_backward
+from seqloom.kernels.cuda.attn_rnn import row as attn_rnn_row
+from seqloom.kernels.cuda.attn_rnn.block_code import setting
+from seqloom.kernels.cuda.attn_rnn.cluster_code import SHARED
+from seqloom.kernels.cuda.runtime import launch
+from seqloom.tools.testing import kernel
 
 pytestmark = pytest.mark.usefixtures("emulated")
 
@@ -44,11 +48,11 @@ def test_it_is_taken_unasked_for_few_rows(monkeypatch):
         monkeypatch.setattr(one, "why_not", lambda *_: None)
     for H, B, taken in ((64, 1_024, "row"), (64, 1_025, "cluster"), (80, 512, "row"), (80, 513, "cluster")):
         cell = cell_of(H, 4)
-        choice = kernel.choose(cell, job_of(cell, B, 1, FP32))
+        choice = dispatch.choose(cell, job_of(cell, B, 1, FP32))
         assert choice.name == f"attn_rnn_{taken}"
         if taken == "cluster":
             assert "kernel='row'" in dict(choice.passed_over)["attn_rnn_row"]
-            assert kernel.choose(cell, job_of(cell, B, 1, FP32), "row").name == "attn_rnn_row"
+            assert dispatch.choose(cell, job_of(cell, B, 1, FP32), "row").name == "attn_rnn_row"
 
 
 SHAPES = [
@@ -67,7 +71,7 @@ def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, 
 
 @pytest.mark.slow
 def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_back, "ROOM", 1)
+    monkeypatch.setattr(cluster_backward, "ROOM", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), 1e6))
@@ -92,12 +96,12 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
 @pytest.mark.slow
 def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
     change = "size(v) * exp2_(", "1.0000002f * size(v) * exp2_("  # as far as ex2.approx may be
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=change))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=change))
     torch.manual_seed(1)
     cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
     job = job_of(cell, 9, 33, FP32)  # steps enough for a sum, and a loss that changes slowly over them
-    found, loop = (checks.everything(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
-    true = checks.everything(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)["dbias_g"]
+    found, loop = (kernel.everything(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
+    true = kernel.everything(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)["dbias_g"]
     assert (found - true).norm() < (loop - true).norm()
 
 
@@ -114,7 +118,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     cell = cell_of(48, 3)
     job = job_of(cell, 1, 6, FP32)
     try:

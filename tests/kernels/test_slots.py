@@ -10,16 +10,17 @@ import torch
 
 import seqloom
 from seqloom.cells import AttnRNNCell
-from seqloom.job import Job
-from seqloom.kernel import load
-from seqloom.kernels import _attn_rnn_plain as plain
-from seqloom.kernels import _cpu_scan, any_loop, attn_rnn_graph
-from seqloom.kernels._attn_rnn_blocks import setting
-from seqloom.kernels._attn_rnn_slots_chunk import SlotsBack, SlotsOnward
-from seqloom.kernels._cpu import Crew, crew_for
-from seqloom.layers.streaming import why_not_stream
-from seqloom.testing import check_kernel
-from seqloom.testing import kernel as checking
+from seqloom.core.job import Job
+from seqloom.kernels import attn_rnn_plain
+from seqloom.kernels import loop as any_loop
+from seqloom.kernels.cpu import scan
+from seqloom.kernels.cpu.engine import Crew, crew_for
+from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
+from seqloom.kernels.cuda.attn_rnn.block_code import setting
+from seqloom.kernels.cuda.attn_rnn.slots_chunk import SlotsBack, SlotsOnward
+from seqloom.kernels.registry import find_kernel
+from seqloom.layers.recurrent.streaming import why_not_stream
+from seqloom.tools.testing import check_kernel, kernel
 
 KERNELS = ("attn_rnn_cpu", "attn_rnn_manual")
 SETTINGS = [
@@ -57,14 +58,16 @@ def found(run, cell, job, twice=False):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("slots", "hidden", "settings"), SETTINGS)
 def test_a_kernel_gives_what_the_loop_gives_with_slots(monkeypatch, name, slots, hidden, settings):
-    monkeypatch.setattr(plain, "MANY", 200)  # of the shapes below some have more, some have not
+    monkeypatch.setattr(attn_rnn_plain, "MANY", 200)  # of the shapes below some have more, some have not
     for size, (B, T), everything in itertools.product((5, hidden), ((1, 1), (1, 6), (3, 5)), (False, True)):
         cell = AttnRNNCell(size, hidden, slots=slots, **settings).double()
         if everything:
             cell.learn_initial_state()
         job = job_of(cell, B, T, everything)
-        assert load(name).why_not(cell, job) is None
-        for ours, loop in zip(found(load(name).run, cell, job), found(any_loop.run, cell, job), strict=True):
+        assert find_kernel(name).code.why_not(cell, job) is None
+        for ours, loop in zip(
+            found(find_kernel(name).code.run, cell, job), found(any_loop.run, cell, job), strict=True
+        ):
             torch.testing.assert_close(ours, loop, rtol=1e-9, atol=1e-11)
 
 
@@ -73,19 +76,19 @@ def test_second_derivatives_with_slots_are_the_loops(name):
     cell = AttnRNNCell(5, 8, slots=2).double()
     cell.learn_initial_state()
     job = job_of(cell, 3, 4, everything=True)
-    torch.testing.assert_close(found(load(name).run, cell, job, True), found(any_loop.run, cell, job, True))
+    torch.testing.assert_close(found(find_kernel(name).code.run, cell, job, True), found(any_loop.run, cell, job, True))
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
-    monkeypatch.setattr(_cpu_scan, "SAVED_BYTES", 2**29 if kept else 0)
+    monkeypatch.setattr(scan, "SAVED_BYTES", 2**29 if kept else 0)
     cell = AttnRNNCell(5, 100, slots=3).double()
     cell.learn_initial_state()
     for job in (job_of(cell, 5, 4, True), job_of(cell, 5, 4, False)):
         results = []
         for crew in (Crew(1, False), Crew(2, True), Crew(7, True), Crew(2, False), Crew(4, False)):
-            monkeypatch.setattr(_cpu_scan, "crew_for", lambda *_, crew=crew: crew)
-            results.append(found(load("attn_rnn_cpu").run, cell, job))
+            monkeypatch.setattr(scan, "crew_for", lambda *_, crew=crew: crew)
+            results.append(found(find_kernel("attn_rnn_cpu").code.run, cell, job))
         for columns in results[1:3]:
             assert all(map(torch.equal, columns, results[0]))
         for rows in results[3:]:  # the weights' gradients are added up in another order
@@ -130,7 +133,7 @@ def test_the_step_leaves_large_layers_with_slots_to_forward():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_chunks_of_a_graph_are_as_near_as_the_loop(monkeypatch, dtype):
     monkeypatch.setattr(attn_rnn_graph, "STEPS", 4)  # several chunks, the last one not full
-    monkeypatch.setattr(checking, "SHAPES", ((2, 1, 3, 4), (2, 4, 5, 12), (2, 9, 8, 8), (3, 6, 7, 20)))
+    monkeypatch.setattr(kernel, "SHAPES", ((2, 1, 3, 4), (2, 4, 5, 12), (2, 9, 8, 8), (3, 6, 7, 20)))
     graph = SimpleNamespace(why_not=lambda *_: None, run=attn_rnn_graph.run)  # what a GPU records, run as it is
     check_kernel(graph, "attn_rnn", dtype, slots=2)
 
@@ -158,8 +161,8 @@ def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
 def test_a_chunk_asks_the_device_for_no_number(monkeypatch, kind):
     """A graph records launches alone; tensors without values would fail wherever one is read, or is made elsewhere."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    for many, slots, wished in itertools.product((0, plain.MANY), (2, 6), (True, False)):
-        monkeypatch.setattr(plain, "MANY", many)
+    for many, slots, wished in itertools.product((0, attn_rnn_plain.MANY), (2, 6), (True, False)):
+        monkeypatch.setattr(attn_rnn_plain, "MANY", many)
         how = setting(16, 4, torch.float32, ("h", "x", "h*x"), wished, wished, wished, wished)
         with torch.no_grad():
             kind(how, 3, 4, torch.device("meta"), slots).launch()

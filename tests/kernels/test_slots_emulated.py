@@ -8,8 +8,11 @@ import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, job_of, worst
 from test_cuda_emulated import everything as found_by
 
-from seqloom import kernel
-from seqloom.kernels import _attn_rnn_parts, _cuda, attn_rnn_cuda, attn_rnn_slots
+from seqloom.kernels import dispatch
+from seqloom.kernels.cuda.attn_rnn import block as attn_rnn_cuda
+from seqloom.kernels.cuda.attn_rnn import parts
+from seqloom.kernels.cuda.attn_rnn import slots as attn_rnn_slots
+from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = [
     pytest.mark.usefixtures("emulated"),
@@ -67,7 +70,7 @@ def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
 def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
     told = []
     monkeypatch.setattr(
-        _cuda.Code, "launch", lambda *given: (told.append(bool(given[1].kept)), emulator.launch(*given))
+        launch.Code, "launch", lambda *given: (told.append(bool(given[1].kept)), emulator.launch(*given))
     )
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[0]
     cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
@@ -79,7 +82,7 @@ def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
 
 
 def test_it_says_what_it_does_not_take(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_parts, "why_not", lambda *_, **__: None)
+    monkeypatch.setattr(parts, "why_not", lambda *_, **__: None)
     sizes = {(64, 1): "2 to 8 slots, not 1", (64, 9): "2 to 8 slots, not 9", (144, 2): "not 144", (24, 2): "not 24"}
     for (H, slots), reason in sizes.items():
         cell = cell_of(H, 4, slots=slots)
@@ -91,7 +94,7 @@ def test_it_says_what_it_does_not_take(monkeypatch):
 def test_it_is_taken_unasked(monkeypatch):
     monkeypatch.setattr(attn_rnn_slots, "why_not", lambda *_: None)
     cell = cell_of(64, 4, slots=2)
-    assert kernel.choose(cell, slots_job(cell, 1, 1, BF16)).name == "attn_rnn_slots"
+    assert dispatch.choose(cell, slots_job(cell, 1, 1, BF16)).name == "attn_rnn_slots"
 
 
 FAULTS = {
@@ -105,7 +108,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(_cuda.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[2]
     cell = cell_of(H, heads, slots=slots, **settings)
     try:

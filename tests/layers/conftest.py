@@ -1,6 +1,6 @@
 import pytest
 
-from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.recurrent.layer import Recurrent
 
 
 @pytest.fixture

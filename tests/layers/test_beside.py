@@ -6,14 +6,15 @@ import pytest
 import torch
 
 import seqloom.cells  # noqa: F401  (fills the registry)
-from seqloom.cell import Cell, find
-from seqloom.job import Job
-from seqloom.kernels import any_loop
-from seqloom.layers import beside, wavefront
-from seqloom.layers.beside import Place, Work, lend
+from seqloom.cells.lookup import find
+from seqloom.core.cell import Cell
+from seqloom.core.job import Job
+from seqloom.kernels import loop
+from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
-from seqloom.layers.recurrent import Recurrent
-from seqloom.scan import run_job
+from seqloom.layers.recurrent.gpu import streams, wavefront
+from seqloom.layers.recurrent.gpu.streams import Place, Work, lend
+from seqloom.layers.recurrent.layer import Recurrent
 
 
 def work(name, B=3, T=5):
@@ -74,7 +75,7 @@ def test_without_gradients_nothing_is_viewed():
 
 def test_a_view_has_the_handle_of_its_cell_so_that_what_was_compiled_for_it_serves(monkeypatch):
     one, seen = work("gru"), []
-    monkeypatch.setattr(any_loop, "run", lambda cell, job: (seen.append(cell), (job.x, job.state))[1])
+    monkeypatch.setattr(loop, "run", lambda cell, job: (seen.append(cell), (job.x, job.state))[1])
     run(lend(one, None), "loop")
     assert seen[0] is not one.cell and seen[0].handle == one.cell.handle
 
@@ -89,7 +90,7 @@ def test_a_layer_whose_second_direction_is_lent_is_the_layer(noise, monkeypatch)
         torch.manual_seed(7)
         y, h = layer(x, lengths=[9, 4, 0])
         found.append([y, h, *torch.autograd.grad(y.square().sum() + h.sum(), [x, *layer.parameters()])])
-        monkeypatch.setattr("seqloom.layers.recurrent.beside", _lending)
+        monkeypatch.setattr("seqloom.layers.recurrent.layer.beside", _lending)
     for plain, lent in zip(*found, strict=True):
         assert torch.equal(plain, lent)
 
@@ -114,8 +115,8 @@ def log(monkeypatch):
         found.append(f"{stream.name} works")
         yield
 
-    monkeypatch.setattr(beside, "may_part", lambda *_: True)
-    monkeypatch.setattr(beside, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
+    monkeypatch.setattr(streams, "may_part", lambda *_: True)
+    monkeypatch.setattr(streams, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", found))
     monkeypatch.setattr(torch.cuda, "stream", working)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: found.append(f"{stream.name} reads"))
@@ -130,7 +131,7 @@ def test_the_second_direction_waits_for_what_was_before_and_what_is_after_waits_
 
 def test_what_comes_after_an_error_waits_too(log):
     one = work("gru")
-    with pytest.raises(ZeroDivisionError), beside.beside([one, one]) as placed, placed[1][0]:
+    with pytest.raises(ZeroDivisionError), streams.beside([one, one]) as placed, placed[1][0]:
         raise ZeroDivisionError
     assert log[-1] == "main waits for stream 1"
 
@@ -140,7 +141,7 @@ def test_a_layer_of_a_wave_waits_for_the_one_below_and_for_no_other(log, monkeyp
         monkeypatch.setattr(wavefront, name, value)
     layer = Recurrent("gru", 6, 16, 3)
     with monkeypatch.context() as patch:
-        patch.setattr("seqloom.layers.recurrent.worth", lambda *_: True)
+        patch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
         layer(torch.randn(6, 3, 6))
     second = ["stream 1 works", "stream 1 waits for main", "stream 1 reads"]
     third = ["stream 2 works", "stream 2 waits for stream 1", "stream 2 reads"]

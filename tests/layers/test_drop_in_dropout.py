@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seqloom
-from seqloom.scan import run_job as scan
+from seqloom.kernels.runner import run_job as scan
 
 X = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(3))
 each_kind = pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import seqloom
 import seqloom.cells  # the registry, for the parametrisation
-from seqloom import precision
+from seqloom.core import precision
 from seqloom.layers import named
 
 KINDS = ["RNN", "LSTM", "GRU"]

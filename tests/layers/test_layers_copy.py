@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from seqloom.layers.hybrid import Hybrid
-from seqloom.layers.transformer import Transformer
+from seqloom.layers.transformer.layer import Transformer
 
 SYMBOLS, WORDS, DELAY = 8, 10, 30
 BLANK, RECALL = SYMBOLS, SYMBOLS + 1

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
-from seqloom.layers.recurrent import Recurrent
-from seqloom.layers.transformer import Transformer
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.transformer.layer import Transformer
 
 B, T, D = 3, 11, 16
 

@@ -5,7 +5,7 @@ import torch
 
 import seqloom
 from seqloom.layers.formats import read
-from seqloom.layers.order import longest_first, moved, pays
+from seqloom.layers.recurrent.gpu.row_order import longest_first, moved, pays
 
 LENGTHS = [3, 9, 0, 9, 5, 1]
 
@@ -20,7 +20,7 @@ def test_the_order_of_rows_inside_a_layer_changes_nothing_outside(batch_first, b
     reset = torch.rand(x.shape[:2]) < 0.2
     found, moves = [], []
     for sort in (False, True):
-        monkeypatch.setattr("seqloom.layers.recurrent.pays", lambda *_, sort=sort: (moves.append(sort), sort)[1])
+        monkeypatch.setattr("seqloom.layers.recurrent.layer.pays", lambda *_, sort=sort: (moves.append(sort), sort)[1])
         y, end = layer(x, hx, LENGTHS, reset=reset)
         loss = sum((t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in (y, *end))
         found.append([y, *end, *torch.autograd.grad(loss, [x, *hx, *layer.parameters()])])

@@ -4,9 +4,9 @@ import pickle
 import pytest
 import torch
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 from seqloom.layers.registry import LAYERS, find, known, make
-from seqloom.testing import check_layer
+from seqloom.tools.testing import check_layer
 
 
 @pytest.mark.parametrize("name", known())

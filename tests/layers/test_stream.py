@@ -12,9 +12,9 @@ import torch
 from streams import close, make, whole
 from torch.nn.utils import parametrize
 
-from seqloom.kernels._cpu import candidates
-from seqloom.kernels._step import CELLS, ROWS, function
-from seqloom.layers.recurrent import Recurrent
+from seqloom.kernels.cpu.engine import candidates
+from seqloom.kernels.cpu.step import CELLS, ROWS, function
+from seqloom.layers.recurrent.layer import Recurrent
 
 pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
 each_cell = pytest.mark.parametrize("cell", sorted(CELLS))

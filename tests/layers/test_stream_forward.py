@@ -6,8 +6,8 @@ from streams import close, make, whole
 from torch.utils.flop_counter import FlopCounterMode
 
 import seqloom
-from seqloom.kernels._step import ROWS, function
-from seqloom.layers.streaming import why_not_stream
+from seqloom.kernels.cpu.step import ROWS, function
+from seqloom.layers.recurrent.streaming import why_not_stream
 
 pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
 

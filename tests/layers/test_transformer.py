@@ -6,10 +6,10 @@ from torch import nn
 
 from seqloom.attention import ATTENTIONS, Attention, LocalAttention, Pattern, PerformerAttention
 from seqloom.attention.position import ADDED, POSITIONS, Learned, Rotary
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 from seqloom.layers.memory import Recurrence
-from seqloom.layers.transformer import Transformer
-from seqloom.layers.transformer_block import Block, FeedForward
+from seqloom.layers.transformer.block import Block, FeedForward
+from seqloom.layers.transformer.layer import Transformer
 
 B, T, S, D = 3, 11, 5, 16
 CAUSAL = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.layers.transformer_convert import from_torch
+from seqloom.layers.transformer.convert import from_torch
 
 B, T, S, D = 3, 7, 5, 16
 SETTINGS = [

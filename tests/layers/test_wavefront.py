@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import seqloom
-from seqloom.layers import wavefront
-from seqloom.layers.beside import Place, lend
+from seqloom.layers.recurrent.gpu import wavefront
+from seqloom.layers.recurrent.gpu.streams import Place, lend
 
 B, T, D, H = 4, 21, 5, 8
 
@@ -35,7 +35,7 @@ def both(layer, x, hx, monkeypatch, pieces, **aside):
     monkeypatch.setattr(wavefront, "beside", _lending)
     monkeypatch.setattr(wavefront, "PIECE", -(-T // pieces))
     monkeypatch.setattr(wavefront, "OURS", ("",))
-    monkeypatch.setattr("seqloom.layers.recurrent.worth", lambda *_: True)
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
     for a, b in zip(found(layer, x, hx, **aside), plain, strict=True):
         assert (a is None) == (b is None)
         assert a is None or torch.allclose(a, b, rtol=1e-9, atol=1e-11)
@@ -74,7 +74,7 @@ def test_dropout_between_the_layers_of_a_wave_drops(layer, monkeypatch):
     x = torch.randn(T, B, D, dtype=torch.float64)
     for name, value in (("PIECE", 6), ("OURS", ("",)), ("beside", _lending)):
         monkeypatch.setattr(wavefront, name, value)
-    monkeypatch.setattr("seqloom.layers.recurrent.worth", lambda *_: True)
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
     one = layer("gru", dropout=1.0)
     dropped = one(x)[0]
     assert torch.equal(dropped, one(torch.randn_like(x))[0])
@@ -86,7 +86,7 @@ def test_a_kernel_that_is_not_ours_takes_a_sequence_in_one_piece(layer, monkeypa
     scans, run = [], wavefront.run_job
     monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given[1].x.shape[1]), run(*given))[1])
     monkeypatch.setattr(wavefront, "PIECE", 6)
-    monkeypatch.setattr("seqloom.layers.recurrent.worth", lambda *_: True)
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
     layer("gru")(x)
     assert scans == [T] * 3
 

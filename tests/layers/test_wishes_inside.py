@@ -6,7 +6,7 @@ import torch
 import seqloom
 import seqloom.cells  # the registry, for the parametrisation
 from seqloom import Dropouts
-from seqloom.kernel import for_cell, load
+from seqloom.kernels.registry import find_kernel, list_kernels
 
 X = torch.randn(3, 6, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 LENGTHS = [6, 0, 4]
@@ -106,7 +106,7 @@ def test_an_explanation_goes_through_the_kernels_until_one_fits(cell):
     assert [where for where, _ in told.choices] == ["l0", "l0_reverse", "l1", "l1_reverse"]
     for where, choice in told.choices:
         passed = [name for name, _ in choice.passed_over]
-        assert [*passed, choice.name] == for_cell(layer.cells[0])[: len(passed) + 1]
+        assert [*passed, choice.name] == [k.name for k in list_kernels(layer.cells[0].name)][: len(passed) + 1]
         assert f"{where}: {choice.name}" in str(told)
         for name, reason in choice.passed_over:
             assert len(reason) > 10
@@ -140,8 +140,8 @@ def test_the_kernel_named_is_the_one_that_runs(cell, monkeypatch):
     layer = make(cell)
     (name,) = seqloom.explain(layer, X).kernels
     ran = []
-    run = load(name).run
-    monkeypatch.setattr(load(name), "run", lambda *args: ran.append(name) or run(*args))
+    run = find_kernel(name).code.run
+    monkeypatch.setattr(find_kernel(name).code, "run", lambda *args: ran.append(name) or run(*args))
     layer(X)
     assert ran == [name]
 

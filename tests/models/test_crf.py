@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from seqloom.models.crf import CRF
+from seqloom.models.decoding.crf import CRF
 
 K, T = 3, 5
 LENGTHS = torch.tensor([5, 3, 1, 0])

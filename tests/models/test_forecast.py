@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
+from seqloom.lab.data.task import Batch
+from seqloom.lab.training.for_task import ForForecast
 from seqloom.layers.registry import make
-from seqloom.models.for_task import ForForecast
 from seqloom.models.forecast import Forecast
 from seqloom.models.scale import SCALES, Scale, error
 from seqloom.models.segments import SegmentForecast
-from seqloom.task import Batch
 
 DOUBLE = torch.float64
 

@@ -5,15 +5,15 @@ import torch
 
 import seqloom
 import seqloom.cells
-from seqloom.cell import Cell
+from seqloom.core.cell import Cell
 from seqloom.layers.select import select
 from seqloom.layers.tcn import TCN
-from seqloom.layers.transformer import Transformer
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.decoding.likelihood import bits, perplexity
+from seqloom.models.decoding.sampling import Sampling
 from seqloom.models.embed import Embed
 from seqloom.models.generate import Generate
-from seqloom.models.likelihood import bits, perplexity
-from seqloom.models.sampling import Sampling
-from seqloom.models.search import Beam
 
 V, E, H = 9, 6, 8
 STOP = 2

@@ -6,7 +6,7 @@ from torch.export import Dim, export
 
 from seqloom.layers import registry
 from seqloom.models.classify import Classify
-from seqloom.models.decode import RecurrentDecoder
+from seqloom.models.decoding.recurrent import RecurrentDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
 from seqloom.models.forecast import Forecast

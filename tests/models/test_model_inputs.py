@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 from seqloom.layers import registry
-from seqloom.models import ctc
 from seqloom.models.characters import Characters
 from seqloom.models.classify import Classify
+from seqloom.models.decoding import ctc
 from seqloom.models.embed import Embed
 from seqloom.models.forecast import Forecast
 from seqloom.models.generate import Generate

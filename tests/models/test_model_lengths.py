@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from seqloom import GRU
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 from seqloom.models.classify import Classify
-from seqloom.models.crf import CRF
-from seqloom.models.decode import RecurrentDecoder
+from seqloom.models.decoding.crf import CRF
+from seqloom.models.decoding.recurrent import RecurrentDecoder
+from seqloom.models.decoding.sampling import Sampling
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
 from seqloom.models.forecast import Forecast
 from seqloom.models.generate import Generate
-from seqloom.models.sampling import Sampling
 from seqloom.models.segments import SegmentForecast
 from seqloom.models.tag import Tag
 from seqloom.models.transcribe import Transcribe

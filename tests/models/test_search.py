@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from seqloom.models.search import Beam, Found, beam_search, follow
+from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
 
 STOP = 0
 

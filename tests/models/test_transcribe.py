@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seqloom.layers.registry import make
-from seqloom.models.ctc import greedy, prefix_beam
+from seqloom.models.decoding.ctc import greedy, prefix_beam
 from seqloom.models.transcribe import Transcribe
 
 SYMBOLS = 3

@@ -4,15 +4,15 @@ import torch
 import seqloom
 import seqloom.cells
 from seqloom.attention.score import SCORES, AdditiveScore
-from seqloom.cell import Cell
+from seqloom.core.cell import Cell
 from seqloom.layers.tcn import TCN
-from seqloom.layers.transformer import Transformer
-from seqloom.models.decode import RecurrentDecoder
-from seqloom.models.decode_transformer import TransformerDecoder
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.decoding.marks import Marks
+from seqloom.models.decoding.recurrent import RecurrentDecoder
+from seqloom.models.decoding.transformer import TransformerDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
-from seqloom.models.marks import Marks
-from seqloom.models.search import Beam
 from seqloom.models.translate import Translate
 
 V, W, E, H = 8, 9, 6, 8  # source words, target words, widths

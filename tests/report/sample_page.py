@@ -3,7 +3,7 @@
 import math
 import random
 
-from seqloom.page import Chart, Curve, Dots, Grid, Page, Table, Words
+from seqloom.lab.report.page import Chart, Curve, Dots, Grid, Page, Table, Words
 
 MODELS = {"attn_rnn": 0.874, "gru": 0.861, "lstm": 0.855, "transformer": 0.842, "tcn": 0.838, "rnn": 0.712}
 

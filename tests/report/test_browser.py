@@ -5,8 +5,8 @@ import shutil
 import pytest
 import sample_page
 
-from seqloom import report
-from seqloom.page import Page, Table
+from seqloom.lab import report
+from seqloom.lab.report.page import Page, Table
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import sample_page
 
-from seqloom import cli, report
-from seqloom.page import Page, Table
-from seqloom.report.results import results
+from seqloom.cli import main
+from seqloom.lab import report
+from seqloom.lab.report.page import Page, Table
+from seqloom.lab.report.results import results
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES, PAGE = ROOT / "benchmarks" / "results" / "studies", ROOT / "docs" / "results.md"
@@ -44,7 +45,7 @@ def test_the_results_hold_verdicts_tables_commands_and_hardware_in_the_order_of_
 def test_the_command_prints_the_results_or_writes_them(studies, capsys):
     for words in (["results", str(studies)], ["results", str(studies), "--out", str(studies / "docs" / "results.md")]):
         with pytest.raises(SystemExit) as end:
-            cli.main(words)
+            main.main(words)
         assert not end.value.code
     printed = capsys.readouterr()
     assert printed.out == results(studies) == (studies / "docs" / "results.md").read_text(encoding="utf-8")
@@ -65,7 +66,7 @@ def test_a_folder_that_cannot_be_read_is_named(document, says, tmp_path, capsys)
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / "study.json").write_text(document)
     with pytest.raises(SystemExit) as end:
-        cli.main(["results", str(tmp_path)])
+        main.main(["results", str(tmp_path)])
     told = capsys.readouterr().err
     assert end.value.code == 2 and says in told and str(tmp_path) in told
 
@@ -78,7 +79,7 @@ def test_a_pipe_and_a_link_are_written_through_and_a_folder_is_refused(studies, 
     reader.start()
     for out, code in ((pipe, 0), (link, 0), (studies, 2)):
         with pytest.raises(SystemExit) as left:
-            cli.main(["results", str(studies), "--out", str(out)])
+            main.main(["results", str(studies), "--out", str(out)])
         assert (left.value.code or 0) == code
     reader.join(10)
     assert read == [results(studies)] == [file.read_text(encoding="utf-8")]

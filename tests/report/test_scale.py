@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from seqloom.report.scale import scale
+from seqloom.lab.report.scale import scale
 
 
 @pytest.mark.parametrize("log", [False, True])

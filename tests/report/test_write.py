@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import sample_page
 
-from seqloom import report
-from seqloom.page import Chart, Curve, Dots, Grid, Page, Table, Words
-from seqloom.report.frame import LETTER, LINE, NARROW, fit, names_axis
-from seqloom.report.scale import scale
+from seqloom.lab import report
+from seqloom.lab.report.frame import LETTER, LINE, NARROW, fit, names_axis
+from seqloom.lab.report.page import Chart, Curve, Dots, Grid, Page, Table, Words
+from seqloom.lab.report.scale import scale
 
 EVIL = '<script>alert(1)</script> & "x" \' | $title'
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from seqloom.studies.ablation import BESIDE, STEP_BY_STEP, VARIANTS, Ablation, adds, copies
-from seqloom.studies.contenders import hidden_size, trained
-from seqloom.studies.outcome import Trial
+from seqloom.lab.studies.ablation import BESIDE, STEP_BY_STEP, VARIANTS, Ablation, adds, copies
+from seqloom.lab.studies.support.contenders import hidden_size, trained
+from seqloom.lab.studies.support.outcome import Trial
 
 CPU = torch.device("cpu")
 

@@ -6,9 +6,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from seqloom.layers.recurrent import Recurrent
-from seqloom.studies.complexity import Complexity, Exponent, Growth, Settings
-from seqloom.studies.forms import FORMS, blocks
+from seqloom.lab.studies.complexity import Complexity, Exponent, Growth, Settings
+from seqloom.lab.studies.support.forms import FORMS, blocks
+from seqloom.layers.recurrent.layer import Recurrent
 
 TINY = Settings(width=16, lengths=3, fitted=3, ratio=2, shorten=8, rounds=1, reach=129)
 FORM = {form.name: form for form in FORMS}

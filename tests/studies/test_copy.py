@@ -2,9 +2,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seqloom.studies.conditions import Condition
-from seqloom.studies.copy import KINDS, PRINTED, Copy, at, span
-from seqloom.studies.outcome import Trial
+from seqloom.lab.studies.copy import KINDS, PRINTED, Copy, at, span
+from seqloom.lab.studies.support.conditions import Condition
+from seqloom.lab.studies.support.outcome import Trial
 
 CPU = torch.device("cpu")
 

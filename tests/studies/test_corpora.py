@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from seqloom.lab.report.page import Words
+from seqloom.lab.studies.applications import HOURS, MOTIONS, SENTENCES, Applications
+from seqloom.lab.studies.data import series
+from seqloom.lab.studies.data.framed import framed
+from seqloom.lab.studies.data.multi30k import joined
+from seqloom.lab.studies.speed import Settings as Shapes
+from seqloom.lab.studies.speed import Speed
+from seqloom.lab.studies.support.conditions import Settings
+from seqloom.lab.studies.support.corpora import Corpus
+from seqloom.lab.studies.topologies import FORMS, INTENT, Topologies
+from seqloom.lab.studies.translation import Translation
 from seqloom.models.generate import Generate
 from seqloom.models.translate import Translate
-from seqloom.page import Words
-from seqloom.studies.applications import HOURS, MOTIONS, SENTENCES, Applications
-from seqloom.studies.conditions import Settings
-from seqloom.studies.corpora import Corpus
-from seqloom.studies.data import series
-from seqloom.studies.data.framed import framed
-from seqloom.studies.data.multi30k import joined
-from seqloom.studies.speed import Settings as Shapes
-from seqloom.studies.speed import Speed
-from seqloom.studies.topologies import FORMS, INTENT, Topologies
-from seqloom.studies.translation import Translation
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 TINY = {"seeds": 1, "lrs": (1e-2,), "starts": ("default",), "batch": 4, "valid": 20, "test": 20}

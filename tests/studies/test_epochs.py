@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.measure import parameters
-from seqloom.studies.conditions import Settings
-from seqloom.studies.contenders import trained
-from seqloom.studies.data.examples import Examples
-from seqloom.studies.data.mnist import idx
-from seqloom.studies.data.place import find
-from seqloom.studies.data.text import encoded, imdb, split_words, vocabulary
-from seqloom.studies.epochs import Kept
-from seqloom.studies.family import Family
-from seqloom.studies.family import at as of_layers
-from seqloom.studies.imdb import MEAN, PADDED, READING, Imdb, Unaware
-from seqloom.studies.imdb import at as reading
-from seqloom.studies.long import Long, recall
-from seqloom.training.many import Recipe, Training, train_many
+from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.mnist import idx
+from seqloom.lab.studies.data.place import find
+from seqloom.lab.studies.data.text import encoded, imdb, split_words, vocabulary
+from seqloom.lab.studies.family import Family
+from seqloom.lab.studies.family import at as of_layers
+from seqloom.lab.studies.imdb import MEAN, PADDED, READING, Imdb, Unaware
+from seqloom.lab.studies.imdb import at as reading
+from seqloom.lab.studies.long import Long, recall
+from seqloom.lab.studies.support.conditions import Settings
+from seqloom.lab.studies.support.contenders import trained
+from seqloom.lab.studies.support.epochs import Kept
+from seqloom.lab.training.many import Recipe, Training, train_many
+from seqloom.tools.measure import parameters
 
 TASK = {"vocabulary": 30, "width": 4, "rounds": 2, "train": 24, "words": 8}
 CONDITIONS = tuple(replace(reading(read, 2, 8, task=TASK, models=()), steps=3) for read in (MEAN, PADDED))

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from seqloom import measure
-from seqloom.studies import gradients
-from seqloom.studies.contenders import layer
-from seqloom.studies.falling import agrees, centre
-from seqloom.studies.gradients import PRINTED, Gradients, Settings
-from seqloom.studies.ledger import FILE
-from seqloom.studies.reach import gradient, line, product
+from seqloom.lab.studies import gradients
+from seqloom.lab.studies.gradients import PRINTED, Gradients, Settings
+from seqloom.lab.studies.support.contenders import layer
+from seqloom.lab.studies.support.falling import agrees, centre
+from seqloom.lab.studies.support.ledger import FILE
+from seqloom.lab.studies.support.reach import gradient, line, product
 
 TINY = Settings(("gru", "lstm", "rnn"), 2, ("default", "keep 3"), lengths=(4, 8, 16), size=8, products=1, steps=0)
 

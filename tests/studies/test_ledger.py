@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from seqloom.studies.ledger import FILE, Ledger
+from seqloom.lab.studies.support.ledger import FILE, Ledger
 
 
 def test_what_is_added_is_there_in_the_next_process_whatever_the_order_of_the_key(tmp_path):

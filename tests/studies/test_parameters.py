@@ -1,6 +1,6 @@
 import pytest
 
-from seqloom.studies.parameters import CLAIMS, Parameters
+from seqloom.lab.studies.parameters import CLAIMS, Parameters
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from seqloom.studies import trials
-from seqloom.studies.adding import Adding, at
-from seqloom.studies.conditions import Settings
-from seqloom.studies.contenders import OF_CUDNN, Reader, hidden_size, layer, multiple, natural, rates, starts, trained
-from seqloom.studies.ledger import FILE
-from seqloom.studies.outcome import Metric, Trial, contests, said
+from seqloom.lab.studies.adding import Adding, at
+from seqloom.lab.studies.support import trials
+from seqloom.lab.studies.support.conditions import Settings
+from seqloom.lab.studies.support.contenders import (
+    OF_CUDNN,
+    Reader,
+    hidden_size,
+    layer,
+    multiple,
+    natural,
+    rates,
+    starts,
+    trained,
+)
+from seqloom.lab.studies.support.ledger import FILE
+from seqloom.lab.studies.support.outcome import Metric, Trial, contests, said
 
 ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
 TINY = Settings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)

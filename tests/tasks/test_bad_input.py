@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from seqloom.tasks.readers import packed
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.readers import packed
+from seqloom.lab.data.registry import open_task
 
 WORDS = ["sun", "moon", "star", "sea", "hill", "road", "tree", "house"]
 TEXTS = [" ".join(WORDS[(i * k + k) % 8] for k in range(1, 8)) + f" {i}" for i in range(40)]
@@ -212,7 +212,7 @@ def test_a_sequence_of_a_million_steps(tmp_path):
 
 
 def test_a_cut_target_still_ends_and_tags_are_cut_alike():
-    from seqloom.task import END
+    from seqloom.lab.data.task import END
 
     data = pl.DataFrame({"source": TEXTS, "target": ["sea " * 30] * 40})
     task = open_task(data, input="source", target="target", kind="translate", limit=10)

@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.task import END, IGNORE, PAD, START
-from seqloom.tasks.order import order
-from seqloom.tasks.ragged import Ragged, Writer
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.pipeline.batch_order import order
+from seqloom.lab.data.pipeline.ragged import Ragged, Writer
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import END, IGNORE, PAD, START
 
 WORDS = [f"w{i}" for i in range(50)]
 

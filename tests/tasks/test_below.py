@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from seqloom import Run
-from seqloom.lab.fit import fit
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.training.fit import fit
 
 SMALL = {"lookback": 8, "horizon": 2}
 DAYS = [f"2026-01-{d:02d}" for d in range(1, 32)]

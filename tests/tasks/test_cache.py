@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from seqloom.task import Notes
-from seqloom.tasks import cache
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.pipeline import cache
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Notes
 
 LINES = "".join(json.dumps({"text": f"a text of number {i} {i * 7 % 5}", "label": i % 2}) + "\n" for i in range(40))
 
@@ -23,8 +23,8 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("read again")
 
-    monkeypatch.setattr("seqloom.tasks.build._build", never)
-    monkeypatch.setattr("seqloom.tasks.readers.scanned._scan", never)
+    monkeypatch.setattr("seqloom.lab.data.pipeline.build._build", never)
+    monkeypatch.setattr("seqloom.lab.data.readers.scanned._scan", never)
     again = open_task(tmp_path / "a.jsonl")
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
 
@@ -37,9 +37,9 @@ def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("read here")
 
-    monkeypatch.setattr("seqloom.tasks.apart.LARGE", 0)
-    monkeypatch.setattr("seqloom.tasks.build._build", never)
-    monkeypatch.setattr("seqloom.tasks.readers.scanned._scan", never)
+    monkeypatch.setattr("seqloom.lab.data.pipeline.subprocess_reader.LARGE", 0)
+    monkeypatch.setattr("seqloom.lab.data.pipeline.build._build", never)
+    monkeypatch.setattr("seqloom.lab.data.readers.scanned._scan", never)
     task = open_task(tmp_path / "a.jsonl", valid=0.2)
     assert task.splits["valid"].size == 8 and len(rows(task)) > 1
     with pytest.raises(ValueError, match=r"empty\.jsonl"):

@@ -5,15 +5,15 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.task import END, PAD, SPECIALS, UNKNOWN, UNSEEN
-from seqloom.tasks.coders.audio import AudioCoder
-from seqloom.tasks.coders.labels import LabelCoder
-from seqloom.tasks.coders.scale import Scale
-from seqloom.tasks.coders.series import SeriesCoder, ValuesCoder
-from seqloom.tasks.coders.states import restore
-from seqloom.tasks.coders.subwords import SubwordCoder
-from seqloom.tasks.coders.text import TextCoder, likely_unit
-from seqloom.tasks.coders.times import TimesCoder, seconds
+from seqloom.lab.data.coders.audio import AudioCoder
+from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.coders.scale import Scale
+from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
+from seqloom.lab.data.coders.states import restore
+from seqloom.lab.data.coders.subwords import SubwordCoder
+from seqloom.lab.data.coders.text import TextCoder, likely_unit
+from seqloom.lab.data.coders.times import TimesCoder, seconds
+from seqloom.lab.data.task import END, PAD, SPECIALS, UNKNOWN, UNSEEN
 
 
 def frame(values, name="c"):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from seqloom.tasks import digits
+from seqloom.lab.data import digits
 
 
 def test_the_parts_hold_all_images_and_each_digit_in_the_same_share():

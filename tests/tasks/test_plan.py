@@ -3,11 +3,11 @@
 import polars as pl
 import pytest
 
-from seqloom.task import Notes
-from seqloom.tasks.columns import describe
-from seqloom.tasks.reading import reading
-from seqloom.tasks.registry import open_task
-from seqloom.tasks.source import source
+from seqloom.lab.data.pipeline.columns import describe
+from seqloom.lab.data.pipeline.reading import reading
+from seqloom.lab.data.pipeline.source import source
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Notes
 
 N = 60
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "others", "watch"]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from seqloom.tasks import ragged
-from seqloom.tasks.ragged import Ragged, Writer
+from seqloom.lab.data.pipeline import ragged
+from seqloom.lab.data.pipeline.ragged import Ragged, Writer
 
 
 def test_pages_of_a_large_file_are_handed_back_and_read_again(tmp_path, monkeypatch):

@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 from scipy.io import wavfile
 
-from seqloom.task import Notes
-from seqloom.tasks.reading import reading
-from seqloom.tasks.registry import open_task
-from seqloom.tasks.source import source
+from seqloom.lab.data.pipeline.reading import reading
+from seqloom.lab.data.pipeline.source import source
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Notes
 
 ROWS = [{"text": f'word{i} and more, of "them"', "label": "ab"[i % 2], "score": i / 2} for i in range(12)]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.registry import open_task
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the data sets")

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.task import UNSEEN
-from seqloom.tasks.registry import load_task, open_task
+from seqloom.lab.data.registry import load_task, open_task
+from seqloom.lab.data.task import UNSEEN
 
 N = 80
 

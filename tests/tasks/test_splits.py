@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from seqloom.tasks import splits
-from seqloom.tasks.duplicates import clusters
-from seqloom.tasks.registry import open_task
+from seqloom.lab.data.pipeline import splits
+from seqloom.lab.data.pipeline.duplicates import clusters
+from seqloom.lab.data.registry import open_task
 
 WORDS = [f"w{i}" for i in range(400)]
 

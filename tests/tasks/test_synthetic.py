@@ -5,9 +5,9 @@ from itertools import islice
 import pytest
 import torch
 
-from seqloom.task import END, IGNORE, PAD, Tokens
-from seqloom.tasks import listops
-from seqloom.tasks.registry import TASKS, find, load_task, open_task
+from seqloom.lab.data.registry import TASKS, find, load_task, open_task
+from seqloom.lab.data.synthetic import listops
+from seqloom.lab.data.task import END, IGNORE, PAD, Tokens
 
 FIRST = 4
 FORMS = [

@@ -1,10 +1,10 @@
 """Every attention, one a file."""
 
-from seqloom.attention._parts import Heads
 from seqloom.attention.dense import Attention
 from seqloom.attention.linear import LinearAttention
 from seqloom.attention.linformer import LinformerAttention
 from seqloom.attention.local import LocalAttention
+from seqloom.attention.parts import Heads
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.performer import PerformerAttention
 from seqloom.attention.score import SCORES, AdditiveScore, ConcatScore, DotScore, GeneralScore, attend

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, check_input, real_steps, softmax, weigh
+from seqloom.attention.parts import Heads, Lengths, State, blank, check_input, real_steps, softmax, weigh
 from seqloom.attention.position import Position, make_position
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 
 class Attention(Heads):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, filled, first, in_parts
 from seqloom.attention.features import Elu
-from seqloom.job import copied
+from seqloom.attention.parts import Heads, Lengths, State, blank, filled, first, in_parts
+from seqloom.core.job import copied
 
 
 class LinearAttention(Heads):

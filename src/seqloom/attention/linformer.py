@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, first, weigh
-from seqloom.errors import InputError
+from seqloom.attention.parts import Heads, Lengths, State, blank, first, weigh
+from seqloom.core.errors import InputError
 
 
 class LinformerAttention(Heads):

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.attention._parts import Heads, Lengths, State, blank, filled, first, in_parts, weigh
 from seqloom.attention.dense import Attention
+from seqloom.attention.parts import Heads, Lengths, State, blank, filled, first, in_parts, weigh
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
 

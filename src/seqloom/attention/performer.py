@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seqloom.attention._parts import Lengths, State
 from seqloom.attention.features import Positive, Random, Trigonometric
 from seqloom.attention.linear import LinearAttention
-from seqloom.errors import InputError
+from seqloom.attention.parts import Lengths, State
+from seqloom.core.errors import InputError
 
 KINDS: dict[str, type[Random]] = {"positive": Positive, "trigonometric": Trigonometric}
 

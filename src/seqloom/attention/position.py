@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 
 def sinusoid(at: Tensor, dim: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Lengths, blank, real_steps, softmax
-from seqloom.errors import InputError
+from seqloom.attention.parts import Lengths, blank, real_steps, softmax
+from seqloom.core.errors import InputError
 
 
 class Score(nn.Module):

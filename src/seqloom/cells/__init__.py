@@ -1,5 +1,8 @@
 """Every cell, one a file. Importing this module fills `Cell.registry`."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from seqloom.cells.attn_rnn import AttnRNNCell
 from seqloom.cells.gru import GRUCell
 from seqloom.cells.indrnn import IndRNNCell
@@ -27,3 +30,6 @@ __all__ = [
     "RNNAttentionCell",
     "RNNCell",
 ]
+
+for _module in iter_modules(__path__):  # a new file is a new cell: nothing else needs to name it
+    import_module(f"{__name__}.{_module.name}")

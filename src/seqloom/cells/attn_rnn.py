@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cell import Cell, State
 from seqloom.cells._parts import empty, linear_, masked
+from seqloom.core.cell import Cell, State
 
 CONTEXT = ("h", "x", "h+x", "h*x")
 

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cell import State
 from seqloom.cells._parts import empty, masked
 from seqloom.cells.gru import GRUCell
+from seqloom.core.cell import State
 
 
 class LNGRUCell(GRUCell, name="ln_gru"):

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cell import State
 from seqloom.cells._parts import empty, masked
 from seqloom.cells.ln_gru import normalise
 from seqloom.cells.lstm import LSTMCell
+from seqloom.core.cell import State
 
 
 class LNLSTMCell(LSTMCell, name="ln_lstm"):

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cell import Cell, State
 from seqloom.cells._parts import empty, linear_
+from seqloom.core.cell import Cell, State
 
 
 class MinGRUCell(Cell, name="min_gru"):

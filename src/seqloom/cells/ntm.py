@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cell import Cell, State
 from seqloom.cells._parts import empty, linear_, masked
+from seqloom.core.cell import Cell, State
 
 SHIFTS = 3  # one back, stay, one on
 WEIGHTS = (3, 4)  # the parts of the state that are weights over rows

@@ -1,0 +1,1 @@
+"""Layers by name and by class: recurrent, Transformer, memory, TCN and hybrids."""

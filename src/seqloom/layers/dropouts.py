@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cell import Cell, State
-from seqloom.weights import weights
+from seqloom.core.cell import Cell, State
+from seqloom.core.weights import weights
 
 
 @dataclass(frozen=True)

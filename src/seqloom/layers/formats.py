@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
-from seqloom.job import without_padding
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
+from seqloom.core.job import without_padding
 
 
 @dataclass(frozen=True, eq=False)

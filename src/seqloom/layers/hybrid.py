@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.attention._parts import check_state
 from seqloom.attention.dense import Attention
-from seqloom.cell import State
-from seqloom.job import without_padding
+from seqloom.attention.parts import check_state
+from seqloom.core.cell import State
+from seqloom.core.job import without_padding
 from seqloom.layers.layer import Layer
-from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import CausalConv
 
 ATTENTION = 3  # tensors of a causal Attention's state

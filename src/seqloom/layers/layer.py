@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from seqloom.cell import State
-from seqloom.checks import fits
-from seqloom.errors import InputError
-from seqloom.job import without_padding
+from seqloom.core.cell import State
+from seqloom.core.checks import fits
+from seqloom.core.errors import InputError
+from seqloom.core.job import without_padding
 from seqloom.layers.formats import read
 
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention._parts import Lengths, State, check_input, check_state
-from seqloom.cell import find
-from seqloom.checks import read_lengths
-from seqloom.layers.recurrent import Recurrent
-from seqloom.layers.transformer import Transformer
-from seqloom.layers.transformer_block import Block
+from seqloom.attention.parts import Lengths, State, check_input, check_state
+from seqloom.cells.lookup import find
+from seqloom.core.checks import read_lengths
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.transformer.block import Block
+from seqloom.layers.transformer.layer import Transformer
 
 
 class Recurrence(nn.Module):

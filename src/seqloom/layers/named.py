@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import seqloom.cells
-from seqloom.init import Init
+from seqloom.core.init import Init
 from seqloom.layers.dropouts import Dropouts
-from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.recurrent.layer import Recurrent
 
 
 class _Named(Recurrent):

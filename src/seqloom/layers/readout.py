@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.job import without_padding
+from seqloom.core.checks import read_lengths
+from seqloom.core.job import without_padding
 
 READOUTS = ("last", "mean", "max", "max_mean", "attention")
 

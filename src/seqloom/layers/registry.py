@@ -6,21 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from torch import nn
 
+import seqloom.cells  # noqa: F401  (fills the registry)
+from seqloom.core.cell import Cell
+from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+from seqloom.layers.memory import MemoryTransformer, TransformerXL
+from seqloom.layers.projected import around
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.tcn import TCN
+from seqloom.layers.transformer.layer import Transformer
+
 BOTH = "bi_"  # before a name: a form that also looks ahead
 AHEAD = {"causal": False}
-TRANSFORMER = "transformer:Transformer"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a layer is, the settings that make it this one, and those of its form that also looks ahead."""
+    """A layer's class, the settings that make it this one, and those of its form that also looks ahead."""
 
-    place: str
+    kind: Callable[..., nn.Module]
     settings: dict[str, Any] = field(default_factory=dict)
     ahead: dict[str, Any] | None = None
     width: bool = False  # it has one width, and needs its input brought to it
@@ -29,11 +36,11 @@ class Entry:
 
 def _transformer(attention: str, position: str, about: str, causal: bool = True) -> Entry:
     settings = {"attention": attention, "position": position, "causal": causal}
-    return Entry(TRANSFORMER, settings, AHEAD if causal else None, width=True, about=f"A Transformer with {about}.")
+    return Entry(Transformer, settings, AHEAD if causal else None, width=True, about=f"A Transformer with {about}.")
 
 
 LAYERS = {
-    "tcn": Entry("tcn:TCN"),
+    "tcn": Entry(TCN),
     "transformer": _transformer("dense", "rotary", "attention to every step before"),
     "local_transformer": _transformer("local", "rotary", "attention to the steps near by"),
     "linear_transformer": _transformer("linear", "sinusoidal", "linear attention: a state of fixed size"),
@@ -41,11 +48,11 @@ LAYERS = {
     "linformer": _transformer(
         "linformer", "sinusoidal", "keys and values of fixed number, of the whole sequence", causal=False
     ),
-    "transformer_xl": Entry("memory:TransformerXL", width=True),
-    "memory_transformer": Entry("memory:MemoryTransformer", width=True),
-    "hybrid": Entry("hybrid:Hybrid", ahead=AHEAD),
-    "conv_rnn": Entry("hybrid:ConvRNN", ahead={"bidirectional": True}),
-    "rnn_attend": Entry("hybrid:RNNAttend", ahead=AHEAD),
+    "transformer_xl": Entry(TransformerXL, width=True),
+    "memory_transformer": Entry(MemoryTransformer, width=True),
+    "hybrid": Entry(Hybrid, ahead=AHEAD),
+    "conv_rnn": Entry(ConvRNN, ahead={"bidirectional": True}),
+    "rnn_attend": Entry(RNNAttend, ahead=AHEAD),
 }
 
 
@@ -66,12 +73,7 @@ def find(name: str) -> Callable[..., nn.Module]:
     if name in known():
         entry = LAYERS[base]
         settings = entry.settings | (entry.ahead or {} if both else {})
-        if entry.width:
-            from seqloom.layers.projected import around
-
-            return partial(around, entry.place, **settings)
-        module, _, kind = entry.place.partition(":")
-        return partial(getattr(import_module(f"seqloom.layers.{module}"), kind), **settings)
+        return partial(around, entry.kind, **settings) if entry.width else partial(entry.kind, **settings)
     near = get_close_matches(name.lower().replace("-", "_"), known(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known())}"
     raise ValueError(f"there is no layer {name!r}; {hint}")
@@ -80,13 +82,9 @@ def find(name: str) -> Callable[..., nn.Module]:
 def about(name: str) -> str:
     """What it is, in one line."""
     if name in _cells():
-        from seqloom.cell import Cell
-
         text = Cell.registry[name].__doc__ or ""
     else:
-        entry = LAYERS[name]
-        module, _, kind = entry.place.partition(":")
-        text = entry.about or getattr(import_module(f"seqloom.layers.{module}"), kind).__doc__ or ""
+        text = LAYERS[name].about or LAYERS[name].kind.__doc__ or ""
     return text.strip().partition("\n")[0]
 
 
@@ -98,13 +96,8 @@ def make(name: str, input_size: int, hidden_size: int, **settings: Any) -> nn.Mo
 def _recurrent(
     cell: str, input_size: int, hidden_size: int, *, layers: int = 1, bidirectional: bool = False, **settings: Any
 ) -> nn.Module:
-    from seqloom.layers.recurrent import Recurrent
-
     return Recurrent(cell, input_size, hidden_size, layers, batch_first=True, bidirectional=bidirectional, **settings)
 
 
 def _cells() -> list[str]:
-    import seqloom.cells  # noqa: F401  (fills the registry)
-    from seqloom.cell import Cell
-
     return [name for name, kind in Cell.registry.items() if kind.__module__.startswith("seqloom.cells.")]

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cell import State
-from seqloom.errors import InputError
-from seqloom.job import copied
+from seqloom.core.cell import State
+from seqloom.core.errors import InputError
+from seqloom.core.job import copied
+from seqloom.core.precision import autocast_dtype
 from seqloom.layers.layer import Layer
-from seqloom.precision import autocast_dtype
 
 
 class TCN(Layer):

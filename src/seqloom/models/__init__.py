@@ -1,0 +1,1 @@
+"""One topology per file: embedding, layer and head."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 FLOOR = 1e-6  # of the energy: silence has no logarithm
 

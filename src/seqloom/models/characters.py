@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 from seqloom.layers.readout import Readout
-from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.embed import Embed
 
 KINDS = ("lstm", "cnn")

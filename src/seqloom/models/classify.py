@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
 from seqloom.layers.readout import Readout
 from seqloom.models.embed import check_fits, check_ids
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 
 class Embed(nn.Module):

@@ -9,10 +9,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
 from seqloom.layers.readout import Readout
-from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.embed import Embed, looked_at
 
 

@@ -9,15 +9,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
 from seqloom.layers.select import select
-from seqloom.models import likelihood
 from seqloom.models.causal import check_causal, check_width
+from seqloom.models.decoding import likelihood
+from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
+from seqloom.models.decoding.sampling import Sampling
 from seqloom.models.embed import Embed
 from seqloom.models.head import Head
-from seqloom.models.sampling import Sampling
-from seqloom.models.search import Beam, Found, beam_search, follow
 
 Lengths = Tensor | Sequence[int] | None
 

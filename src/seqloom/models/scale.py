@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.errors import InputError
+from seqloom.core.errors import InputError
 
 SCALES = ("none", "last", "mean")
 SMALL = 1e-5  # added to a variance, so that a flat series stays finite

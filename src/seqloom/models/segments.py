@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
 from seqloom.layers.select import select
 from seqloom.models.causal import check_causal
 from seqloom.models.embed import check_fits, looked_at

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
 from seqloom.models.characters import Characters
-from seqloom.models.crf import CRF
+from seqloom.models.decoding.crf import CRF
 from seqloom.models.embed import check_fits, check_ids, looked_at
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seqloom.layers.recurrent import Recurrent
+from seqloom.layers.recurrent.layer import Recurrent
 
 
 class Timed(nn.Module):

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.checks import read_lengths
-from seqloom.errors import InputError
-from seqloom.models.ctc import BLANK, greedy, prefix_beam
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
+from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
 from seqloom.models.embed import check_fits, check_ids, looked_at
 
 

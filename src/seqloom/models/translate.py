@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.errors import InputError
-from seqloom.models import likelihood
+from seqloom.core.errors import InputError
+from seqloom.models.decoding import likelihood
+from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
+from seqloom.models.decoding.marks import Marks
 from seqloom.models.encode import Encoder
-from seqloom.models.marks import Marks
-from seqloom.models.search import Beam, Found, beam_search, follow
 
 Lengths = Tensor | Sequence[int] | None
 

@@ -11,7 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from seqloom.kernels import _cuda, _nvrtc
+from seqloom.kernels.cuda.runtime import launch as _cuda
+from seqloom.kernels.cuda.runtime import nvrtc as _nvrtc
 
 HERE = Path(__file__).parent
 EXPORT = 'extern "C" __attribute__((visibility("default")))'

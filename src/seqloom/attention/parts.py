@@ -1,0 +1,174 @@
+"""What every attention shares: real steps, heads, and the contract of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from seqloom.core.checks import fits, read_lengths
+from seqloom.core.errors import InputError
+
+State = tuple[Tensor, ...]
+Lengths = Tensor | Sequence[int] | None
+
+
+class Heads(nn.Module):
+    """Queries, keys, values and an output product, in heads. Subclasses write `forward`.
+
+    `forward(x, state=None, lengths=None) -> (y, state)` on (B, T, D); a causal one returns a state
+    of `state_size` tensors, batch first, from which the next steps go on. Others return None.
+    """
+
+    state_size = 0
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        causal: bool,
+        bias: bool,
+        kv_heads: int | None = None,
+        memory_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
+        kv_heads = heads if kv_heads is None else kv_heads
+        if kv_heads < 1 or heads % kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
+        self.input_size = self.output_size = dim
+        self.heads, self.kv_heads, self.head_size, self.causal = heads, kv_heads, dim // heads, causal
+        self.memory_size = dim if memory_size is None else memory_size
+        self.q = nn.Linear(dim, dim, bias)
+        self.k = nn.Linear(self.memory_size, kv_heads * self.head_size, bias)
+        self.v = nn.Linear(self.memory_size, kv_heads * self.head_size, bias)
+        self.out = nn.Linear(dim, dim, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for product in (self.q, self.k, self.v, self.out):
+            nn.init.xavier_uniform_(product.weight)
+            if product.bias is not None:
+                nn.init.zeros_(product.bias)
+
+    def read(self, x: Tensor, lengths: Lengths, state: State | None = None) -> tuple[Tensor, Tensor | None]:
+        """The input with zeros past each row's length, and which steps are real, None where all are."""
+        check_input(x, self.input_size, self)
+        if state is not None and not self.causal:
+            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
+        check_state(state, self.state_size, x)
+        real = real_steps(lengths, x)
+        return blank(x, real), real
+
+    def split(self, t: Tensor) -> Tensor:
+        """(B, T, heads d) -> (B, heads, T, d)."""
+        return t.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+    def join(self, t: Tensor) -> Tensor:
+        """(B, heads, T, d) -> the output (B, T, D)."""
+        return self.out(t.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State | None]:
+        """One time step for streaming: (B, D) -> (B, D), state; equals the whole at once."""
+        if not self.causal:
+            raise InputError(f"step: {type(self).__name__} with causal=False needs the whole sequence")
+        y, state = self(x.unsqueeze(1), state, **aside)
+        return y.squeeze(1), state
+
+    def select(self, state: State, rows: Tensor) -> State:
+        """The state of these batch rows, in their order; a row may come twice."""
+        return tuple(s.index_select(0, rows) for s in state)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, heads={self.heads}" + (", causal=True" if self.causal else "")
+
+
+def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") -> None:
+    """(B, T, size), where the weights of its reader are and of their type."""
+    if not isinstance(x, Tensor) or x.is_nested:
+        kind = "nested Tensor" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"{name} must be a Tensor (B, T, {size}), with lengths= where rows differ, got a {kind}")
+    if x.dim() != 3 or x.shape[-1] != size:
+        raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
+    weight = next(reader.parameters(), None)
+    if weight is not None:  # quantized products have none
+        fits(x, weight, name)
+
+
+def check_state(state: State | None, size: int, x: Tensor) -> None:
+    """None, or `size` tensors with a row for each row of x."""
+    if isinstance(state, Tensor):
+        raise TypeError(f"state must be the tuple of {size} tensors that the layer gave back, got a Tensor")
+    if state is not None and len(state) != size:
+        raise InputError(f"state must have {size} tensors, got {len(state)}")
+    for s in state or ():
+        if s.shape[:1] != x.shape[:1]:
+            rows = f"state has tensors of shape {tuple(s.shape)}, the input has {x.shape[0]} rows"
+            raise InputError(f"{rows}; take the state of these rows with select(state, rows)")
+
+
+def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | None:
+    """(B, T): True at the steps inside each row's length, or None where all are."""
+    if lengths is None:
+        return None
+    lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device, name)
+    return torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+
+
+def first(t: Tensor, n: int, dim: int) -> Tensor:
+    """The first n along a dimension. An exported graph takes any n, all of them too, where a slice would differ."""
+    if torch.compiler.is_exporting():
+        return t.index_select(dim, torch.arange(n, device=t.device))
+    return t.narrow(dim, 0, n)
+
+
+def in_parts(t: Tensor, size: int, dim: int) -> Tensor:
+    """(..., n size, ...) -> (..., n, size, ...). An exported graph takes any n; the rest has a view's free backward."""
+    if torch.compiler.is_exporting():
+        return t.unfold(dim, size, size).movedim(-1, dim + 1)
+    return t.unflatten(dim, (-1, size))
+
+
+def filled(t: Tensor, n: int, dim: int) -> Tensor:
+    """With n zeros more at the end of a dimension, counted from the last, below 0."""
+    if torch.compiler.is_compiling():
+        t = t.contiguous()  # n may be 0: torch would keep strides that its graph does not count with
+    return F.pad(t, (0, 0) * (-dim - 1) + (0, n))
+
+
+def blank(x: Tensor, real: Tensor | None) -> Tensor:
+    """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
+    if real is None:
+        return x
+    return torch.where(real.reshape(*real.shape, *[1] * (x.dim() - 2)), x, torch.zeros_like(x))
+
+
+def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
+    """Over the last dimension, where allowed; a row that may look nowhere is zeros, and so is its gradient."""
+    if allowed is None:
+        return torch.softmax(s, -1)
+    a = torch.softmax(s.masked_fill(~allowed, torch.finfo(s.dtype).min), -1)
+    return a.masked_fill(~allowed, 0.0)
+
+
+def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
+    """torch's scaled_dot_product_attention, by plain products where no fused one has the derivative.
+
+    That is forward mode, and numbers to add under vmap, where torch does not see that they are learned.
+    """
+    plain = not torch.compiler.is_compiling() and (forward_ad._current_level >= 0 or _hidden(settings.get("attn_mask")))
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, **settings)
+
+
+def _hidden(mask: Tensor | None) -> bool:
+    return mask is not None and mask.is_floating_point() and torch._C._are_functorch_transforms_active()

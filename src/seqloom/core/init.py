@@ -1,0 +1,90 @@
+"""How the weights of a cell start."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.cell import Cell
+from seqloom.core.weights import weights
+
+SCHEMES = ("default", "linear", "orthogonal", "xavier", "he")
+
+
+@dataclass(frozen=True)
+class Init:
+    """A start for every layer and direction.
+
+    weights: "default" is the cell's own (torch's, where torch has the cell); "linear" is that of
+    the documents that write cells with torch.nn.Linear: uniform in +-1/sqrt(fan in), one bias a
+    gate; "orthogonal" makes each gate's recurrent block orthogonal and the rest Xavier; "xavier"
+    and "he" are for every block; these three start biases at 0.
+    chrono: the longest dependence expected, in steps; gate biases are then drawn so that the
+    cell's memories last between 1 and `chrono` steps (Tallec & Ollivier 2018, arXiv 1804.11188).
+    """
+
+    weights: Literal["default", "linear", "orthogonal", "xavier", "he"] = "default"
+    chrono: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights not in SCHEMES:
+            raise ValueError(f"Init.weights must be one of {', '.join(SCHEMES)}, got {self.weights!r}")
+        if self.chrono is not None and self.chrono < 3:
+            raise ValueError(f"Init.chrono must be at least 3 steps, got {self.chrono}")
+
+    @torch.no_grad()
+    def apply(self, cell: Cell) -> None:
+        """Fill a cell's parameters; gate biases given to the cell itself stay."""
+        if self.weights != "default":
+            for name, p in {**cell.own(), **dict(cell.named_parameters())}.items():
+                _fill(self.weights, name, p, cell)
+            asked = _asked_bias(cell)
+            if asked is not None:
+                cell.remember(torch.full((cell.hidden_size,), asked))
+        if self.chrono is not None:
+            span = torch.empty(cell.hidden_size).uniform_(1, self.chrono - 1)
+            cell.remember(torch.log(span), coupled=True)
+
+
+def _fill(scheme: str, name: str, p: nn.Parameter, cell: Cell) -> None:
+    leaf = name.rpartition(".")[2]
+    if p.dim() < 2:
+        if leaf.startswith("bias"):
+            bound = 1 / math.sqrt(_fan_in(name, cell)) if scheme == "linear" and leaf != "bias_hh" else 0.0
+            nn.init.uniform_(p, -bound, bound)
+        return
+    if not leaf.startswith("weight"):
+        return
+    for block in _blocks(p, cell.hidden_size):
+        if scheme == "linear":
+            nn.init.kaiming_uniform_(block, a=math.sqrt(5))
+        elif scheme == "he":
+            nn.init.kaiming_normal_(block, nonlinearity="relu")
+        elif scheme == "orthogonal" and block.shape[0] == block.shape[1] and leaf != "weight_ih":
+            nn.init.orthogonal_(block)
+        else:
+            nn.init.xavier_uniform_(block)
+
+
+def _fan_in(bias: str, cell: Cell) -> int:
+    """Of the matrix that this bias belongs to."""
+    weight = weights(cell).get(bias.replace("bias", "weight"))
+    return cell.hidden_size if weight is None or weight.dim() < 2 else weight.shape[1]
+
+
+def _blocks(weight: Tensor, hidden: int) -> list[Tensor]:
+    """The rows of each gate; a matrix that is not made of gates is one block."""
+    return list(weight.split(hidden)) if weight.shape[0] % hidden == 0 else [weight]
+
+
+def _asked_bias(cell: Cell) -> float | None:
+    """The keeping bias that the cell was constructed with."""
+    for name, sign in (("forget_bias", 1), ("update_bias", 1), ("gate_bias", -1)):
+        value = getattr(cell, name, None)
+        if value is not None:
+            return float(sign * value)
+    return None

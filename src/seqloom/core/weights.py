@@ -1,0 +1,71 @@
+"""A cell's weights as a plain mapping, and a cell that runs on other ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from seqloom.core.cell import Cell
+from seqloom.core.checks import resolve
+from seqloom.core.errors import InputError
+
+_NOTHING: dict[str, Any] = {}
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def weights(cell: Cell) -> dict[str, Tensor]:
+    """Every tensor that a step of this cell may read, by the name the cell has for it."""
+    own = [*cell.__dict__.get("_names", ()), *dict(cell.named_parameters()), *dict(cell.named_buffers())]
+    return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
+
+
+def resolve_weights(cell: Cell) -> Cell:
+    """Return a cell whose weights kernels can read by address: with their own shapes and in plain memory.
+
+    Raises:
+        InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.
+    """
+    own, resolved = cell.__dict__, {}
+    known = own.get("_known", _NOTHING)
+    for name, shape in own.get("_shapes", _NOTHING).items():
+        w = own.get(name)
+        if w is None:
+            w = getattr(cell, name)
+        place = (id(w), w.data_ptr()) if type(w) is Parameter else None
+        if place and known.get(name) == place and w.shape == shape and not w.is_neg():
+            continue  # as it was in an earlier call; storage that is resized moves
+        called = own.get("_names", _NOTHING).get(name, name)
+        if w.shape != shape:
+            raise InputError(f"{called} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
+        plain = resolve(w, called)
+        if plain is not w:
+            resolved[name] = plain
+        elif place:
+            known[name] = place
+    if not resolved:
+        return cell
+    view = bound(cell, resolved)
+    view.handle = cell.handle
+    return view
+
+
+def bound(module: Module, values: Mapping[str, Tensor]) -> Module:
+    """A view of a module in which the named tensors stand in place of its own.
+
+    The module itself is not touched, so that threads and nested calls cannot meet.
+    """
+    view = copy.copy(module)
+    own = {name: t for name, t in values.items() if "." not in name}
+    view.__dict__.update(own)  # an attribute is found before a parameter
+    below = {name.split(".", 1)[0] for name in values if "." in name}
+    if below:
+        view.__dict__["_modules"] = dict(module._modules)
+        for child in below:
+            part = {n[len(child) + 1 :]: t for n, t in values.items() if n.startswith(child + ".")}
+            view._modules[child] = bound(module._modules[child], part)  # type: ignore[type-var]
+    return view

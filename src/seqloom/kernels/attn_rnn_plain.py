@@ -1,0 +1,158 @@
+"""AttnRNN's equations in plain torch, forward and back, for any number of slots.
+
+Letters are the cell's; d before one is the gradient of the loss by it; s is what enters gelu, v is daC. States and all
+that a slot has are rows, (..., m, H), and m is 1 where there are no slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.kernels.sums import product, total
+
+MANY = 2**22  # numbers; the products of all rows with each other are written down up to here
+NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What happens inside a step, or inside all of them at once."""
+
+    h: Tensor
+    u: Tensor  # (..., 1, H)
+    q: Tensor
+    C: Tensor  # (..., rows, H)
+    p: Tensor  # (..., m, rows, heads): attention
+    aC: Tensor
+    s: Tensor
+    o: Tensor
+    g: Tensor
+
+    def steps(self) -> list[Inside]:
+        """One for each step, of (B, T, ...)."""
+        return [Inside(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
+
+
+def inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
+    """u is (..., H); `seen` is h as the products see it."""
+    Wq, bq, Wo, bo, Wg, bg, _, _ = own
+    u = u.unsqueeze(-2)
+    rows = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
+    C = torch.cat([rows[part]() for part in cell.context], -2)
+    q = F.linear(seen, Wq, bq)
+    q_, C_ = apart(cell, q), apart(cell, C)
+    p = torch.softmax(dots(q_, C_) / math.sqrt(cell.hidden_size // cell.heads), -2)
+    aC = mix(p, C_).flatten(-2)
+    s = F.linear(aC, Wo, bo)
+    o = F.gelu(s)
+    g = torch.sigmoid(F.linear(torch.cat([seen, o], -1), Wg, bg))
+    return Inside(h, u, q, C, p, aC, s, o, g)
+
+
+def onward(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
+    """The state after a step."""
+    at = inside(cell, h, seen, u, own)
+    n = F.layer_norm(at.o + h, h.shape[-1:], own[6], own[7]) if cell.norm else at.o
+    return at.g * n + (1 - at.g) * h
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """What the backward needs beside what happens inside."""
+
+    gelu: Tensor
+    turn: Tensor  # (n - h) g (1 - g): what a change of the gate before its sigmoid does to h'
+    xhat: Tensor
+    r: Tensor
+
+    def steps(self) -> list[Slopes]:
+        return [Slopes(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
+
+
+def slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
+    scale, bias = own[6:]
+    cdf = 0.5 * (1 + torch.erf(at.s * math.sqrt(0.5)))
+    gelu = cdf + at.s * torch.exp(-0.5 * at.s * at.s) / math.sqrt(2 * math.pi)
+    z = at.o + at.h
+    r = torch.rsqrt(z.var(-1, correction=0, keepdim=True) + 1e-5)
+    xhat = (z - z.mean(-1, keepdim=True)) * r
+    n = xhat * scale + bias if scale is not None else at.o
+    return Slopes(gelu, (n - at.h) * at.g * (1 - at.g), xhat, r)
+
+
+def back(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One step: the gradient of h' -> those of h, what is seen of h, q, s, the gate before its sigmoid, n, u."""
+    Wq, _, Wo, _, Wg, _, scale, _ = own
+    dn = dh * at.g
+    dg = dh * slopes.turn
+    do, past = dn, dh - dn
+    if scale is not None:
+        dx = dn * scale
+        do = slopes.r * (dx - dx.mean(-1, keepdim=True) - slopes.xhat * (dx * slopes.xhat).mean(-1, keepdim=True))
+        past = past + do
+    dgh, dgo = (dg @ Wg).chunk(2, -1)
+    ds = (do + dgo) * slopes.gelu
+    v, q, C = (apart(cell, t) for t in (ds @ Wo, at.q, at.C))
+    dp = dots(v, C)
+    dscore = at.p * (dp - (at.p * dp).sum(-2, keepdim=True)) / math.sqrt(cell.hidden_size // cell.heads)
+    dq = mix(dscore, C).flatten(-2)
+    dC = (mix(at.p.transpose(-2, -3), v) + mix(dscore.transpose(-2, -3), q)).flatten(-2)
+    dch, du = _parts(cell, at, dC)
+    return past + dch, dgh + dq @ Wq, dq, ds, dg, dn, du
+
+
+def _parts(cell: Any, at: Inside, dC: Tensor) -> tuple[Tensor, Tensor]:
+    """What the context's gradient is to h and to u."""
+    m = at.h.shape[-2]
+    rows = dict(zip(cell.context, dC.split([1 if part == "x" else m for part in cell.context], -2), strict=True))
+    dh = [d for part, d in rows.items() if part in ("h", "h+x")]
+    du = [d for part, d in rows.items() if part in ("x", "h+x")]
+    if "h*x" in rows:
+        dh.append(rows["h*x"] * at.u)
+        du.append(rows["h*x"] * at.h)
+    return _sum(dh, at.h), _sum([d if d.shape[-2] == 1 else d.sum(-2, keepdim=True) for d in du], at.u)
+
+
+def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
+    return reduce(torch.add, parts) if parts else torch.zeros_like(like)
+
+
+def weights(
+    at: Inside, seen: Tensor, slopes: Slopes, found: Sequence[Tensor], own: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the weights, in their order, from those of q, s, the gate and n in all steps, (B, T, m, H)."""
+    dq, ds, dg, dn = (d.flatten(1, 2) for d in found)
+    seen, aC, o, xhat = (t.flatten(1, 2) for t in (seen, at.aC, at.o, slopes.xhat))
+    dWq, dWo = product(dq.flatten(0, 1), seen.flatten(0, 1)), product(ds.flatten(0, 1), aC.flatten(0, 1))
+    dWg = product(dg.flatten(0, 1), torch.cat([seen, o], -1).flatten(0, 1))
+    norm = (total(dn * xhat), total(dn)) if own[6] is not None else (None, None)
+    return dWq, total(dq), dWo, total(ds), dWg, total(dg), *norm
+
+
+def apart(cell: Any, t: Tensor) -> Tensor:
+    """(..., H) -> (..., heads, d)."""
+    return t.unflatten(-1, (cell.heads, -1))
+
+
+def dots(v: Tensor, C: Tensor) -> Tensor:
+    """v_i . C_j for each head: (..., i, heads, d), (..., j, heads, d) -> (..., i, j, heads)."""
+    if v.numel() * C.shape[-3] > MANY:
+        return torch.einsum("...iad,...jad->...ija", v, C)
+    return (v.unsqueeze(-3) * C.unsqueeze(-4)).sum(-1)
+
+
+def mix(w: Tensor, C: Tensor) -> Tensor:
+    """The sum of w_ij C_j: (..., i, j, heads), (..., j, heads, d) -> (..., i, heads, d)."""
+    if C.shape[-3] == 1:
+        return w.squeeze(-2).unsqueeze(-1) * C
+    if C.numel() * w.shape[-3] > MANY:
+        return torch.einsum("...ija,...jad->...iad", w, C)
+    return (w.unsqueeze(-1) * C.unsqueeze(-4)).sum(-3)

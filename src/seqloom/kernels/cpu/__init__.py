@@ -1,0 +1,1 @@
+"""Kernels that run on the C++ engine in csrc/."""

@@ -1,0 +1,166 @@
+"""The CPU engine: csrc/ compiled with the package, called by address through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell
+from seqloom.core.job import Job
+
+LIB = Path(__file__).parents[2] / "lib"
+CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
+ISAS = ("avx512", "avx2", "default")  # the builds of setup.py, fastest first
+TYPES = {torch.float32: 0, torch.float64: 1}
+ROWS_A_THREAD, COLUMNS_A_THREAD = 4, 128  # fewer are not worth a thread
+LARGE = 384  # from this hidden size on weights outgrow the cache of a core: 4 H^2 numbers, 2 MB
+MANY_ROWS = 16  # for so many rows a thread may as well read all of them
+
+_one, _two, _eight = ctypes.c_void_p, ctypes.c_void_p * 2, ctypes.c_void_p * 8
+
+
+class Args(ctypes.Structure):
+    """csrc/args.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("B", "T", "H", "columns", "heads", "parts", "kind", "slots")),
+        *(("lengths", _one), ("reset", _one), ("x", _one), ("s0", _two)),
+        *(("start", _two), ("mask", _one), ("keep", _two), ("w", _eight)),
+        *(("y", _one), ("c", _one), ("s1", _two), ("saved", _one)),
+        *(("dy", _one), ("ds1", _two)),
+        *(("dx", _one), ("ds0", _two), ("dstart", _two), ("dw", _eight)),
+    ]
+
+
+@cache
+def library() -> ctypes.CDLL | str:
+    """Load the engine for this machine's instruction set, or return the reason why it cannot be used."""
+    problem = ""
+    for file in candidates():
+        try:
+            engine = ctypes.CDLL(str(file))
+        except OSError as error:
+            problem = problem or f"{file.name} cannot be loaded ({error}); install seqloom again on this machine"
+            continue
+        for function in (engine.seqloom_args_size, engine.seqloom_record):
+            function.restype = ctypes.c_int64
+        if engine.seqloom_args_size() != ctypes.sizeof(Args):
+            return f"{file.name} belongs to another version of seqloom; install it again"
+        return engine
+    return problem or _why_not_built()
+
+
+def candidates() -> list[Path]:
+    """List the engine's libraries that this processor can run, the fastest first."""
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    first = ISAS.index(best) if best in ISAS else ISAS.index("default")
+    files = [LIB / f"engine_{isa}{suffix}" for isa in ISAS[first:] for suffix in (".so", ".dll")]
+    return [file for file in files if file.exists()]
+
+
+def _why_not_built() -> str:
+    """Read from build.json, which setup.py writes, why there is no library."""
+    report = LIB / "build.json"
+    if not report.exists():
+        return "seqloom was installed without its CPU engine"
+    failed = json.loads(report.read_text())["failed"]
+    return next(iter(failed.values()), "the CPU engine was built for another kind of machine")
+
+
+def why_not_cpu(cell: Cell, job: Job) -> str | None:
+    """What the engine does not do, for any cell. It reads by address, so every size must be what it expects."""
+    if job.x.device.type != "cpu":
+        return f"the CPU engine does not run on {job.x.device.type}"
+    if job.x.dtype not in TYPES:
+        return f"the CPU engine knows float32 and float64, not {job.x.dtype}"
+    if torch.is_autocast_enabled("cpu"):
+        return "the CPU engine does not run under autocast"
+    if job.dt is not None:
+        return "the CPU engine knows no timespans"
+    tensors = (*job.state, *cell.own().values())
+    if any(t.dtype != job.x.dtype or t.device != job.x.device for t in tensors):
+        return "input, state and weights differ in type or device"
+    if not _fits(cell, job):
+        return "input, state and what goes with them do not fit the cell"
+    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
+        return "the CPU engine gives dropout masks no gradient"
+    engine = library()
+    return engine if isinstance(engine, str) else None
+
+
+def _fits(cell: Cell, job: Job) -> bool:
+    B, T, D = job.x.shape
+    shapes = [s.shape for s in cell.initial_state(job.x)]
+    expected: list[tuple[Tensor | None, Sequence[int]]] = [
+        (job.lengths, (B,)),
+        (job.reset, (B, T)),
+        (job.mask, (B, cell.output_size)),
+        *((k, (B, T, *shape[1:])) for k, shape in zip(job.keep, shapes, strict=False)),
+    ]
+    return (
+        [s.shape for s in job.state] == shapes
+        and cell.input_size == D
+        and len(job.keep) in (0, len(shapes))
+        and all(t is None or (t.shape == torch.Size(shape) and t.device.type == "cpu") for t, shape in expected)
+    )
+
+
+class Crew(NamedTuple):
+    """How many threads share a call, and what they divide: the columns of every product, or the rows of the batch."""
+
+    threads: int
+    columns: bool
+
+
+def crew_for(batch: int, hidden: int, slots: int = 1) -> Crew:
+    """Columns where rows are too few, or where each thread would read large weights for a few rows.
+
+    So many rows of the batch as there are slots stay together.
+    """
+    most = torch.get_num_threads()
+    rows, columns = min(most, batch // max(ROWS_A_THREAD, slots)), min(most, hidden // COLUMNS_A_THREAD)
+    slow = hidden >= LARGE and batch <= MANY_ROWS * columns
+    if columns > 1 and (rows < 2 or (slow and rows <= columns)):
+        return Crew(columns, True)
+    return Crew(max(1, rows), False)
+
+
+def call(cell: str, backward: bool, dtype: torch.dtype, threads: int, args: Args) -> None:
+    """One cell of the engine, forwards or backwards; what args point to must stay alive until it returns."""
+    engine = library()
+    assert isinstance(engine, ctypes.CDLL)
+    if engine.seqloom_run(CELLS.index(cell), int(backward), TYPES[dtype], threads, ctypes.byref(args)):
+        raise MemoryError(f"the CPU engine had no memory for {cell} with batch {args.B} and hidden size {args.H}")
+
+
+def record(cell: str, dtype: torch.dtype, args: Args) -> int:
+    """How many numbers the engine keeps of one step of one row."""
+    engine = library()
+    assert isinstance(engine, ctypes.CDLL)
+    return int(engine.seqloom_record(CELLS.index(cell), TYPES[dtype], ctypes.byref(args)))
+
+
+def fill(args: Args, **tensors: Any) -> Args:
+    """Addresses of contiguous tensors, alone or in a sequence; None is no address."""
+    for name, value in tensors.items():
+        if isinstance(value, Tensor):
+            setattr(args, name, _address(value))
+        elif value is not None:
+            places = getattr(args, name)
+            for i, t in enumerate(value):
+                if t is not None:
+                    places[i] = _address(t)
+    return args
+
+
+def _address(t: Tensor) -> int:
+    if not t.is_contiguous():
+        raise ValueError(f"the CPU engine was given a strided tensor of shape {tuple(t.shape)}")
+    return t.data_ptr()

@@ -1,0 +1,217 @@
+"""One time step of stacked cells on the CPU engine, in one call and without a copy of the weights."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.cell import Cell
+from seqloom.core.checks import has_memory
+from seqloom.kernels.cpu.attn_rnn import ROWS as PARTS
+from seqloom.kernels.cpu.engine import TYPES, library
+
+Run = Callable[[Tensor, Any], Any]
+ROWS = 4  # of a batch; the engine reads the weights again for each
+SIZE = 1024  # units; the weights of more come from memory, where one core is slow
+
+_gates = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "scale_c"), ("bias_ih", "bias_hh", "", "", "bias_c")
+_attention = (
+    ("weight_u", "weight_q", "weight_o", "weight_g", "scale_n"),
+    ("bias_u", "bias_q", "bias_o", "bias_g", "bias_n"),
+)
+# Of each cell: its number in csrc/step_cells.hpp, how many gates, and the settings that the engine must know.
+CELLS: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    "rnn": (0, 1, ("nonlinearity",)),
+    "gru": (1, 3, ("reset_after",)),
+    "ln_gru": (1, 3, ("reset_after",)),
+    "lstm": (2, 4, ("proj_size",)),
+    "ln_lstm": (2, 4, ("proj_size",)),
+    "attn_rnn": (3, 1, ("heads", "context", "norm", "slots")),
+}
+NO_MEMORY = "the CPU engine had no memory for a step"
+LIMITS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,)}
+
+
+class Record(ctypes.Structure):
+    """Step of csrc/step.hpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("cell", "wide", "D", "H", "heads", "parts", "norm", "slots")),
+        ("w", ctypes.c_void_p * 5),
+        ("b", ctypes.c_void_p * 5),
+    ]
+
+
+Whole = ctypes.c_int64 * 3  # Stack of csrc/step.hpp
+_call = struct.Struct("7Q")  # and Call: bytes of its own for each call, so that threads cannot meet
+
+
+def function() -> Any:
+    """seqloom_step, or why there is none."""
+    engine = library()
+    if isinstance(engine, str):
+        return engine
+    size = getattr(engine, "seqloom_step_size", lambda: 0)()
+    if size != ctypes.sizeof(Record) + ctypes.sizeof(Whole) + _call.size:
+        return "the CPU engine belongs to another version of seqloom; install it again"
+    step = engine.seqloom_step
+    step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int
+    return step
+
+
+def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
+    """What the engine's step does not do; `home` has the weights under the names that the layer has for them."""
+    if cell.name not in CELLS:
+        return f"the engine's step does not know cell {cell.name or type(cell).__name__!r}"
+    for setting, known in LIMITS.items():
+        if setting in CELLS[cell.name][2] and getattr(cell, setting) not in known:
+            return f"the engine's step has no {setting}={getattr(cell, setting)!r}"
+    slots = getattr(cell, "slots", 1)
+    if cell.hidden_size > (most := int(SIZE / math.sqrt(slots))):
+        return f"the engine's step runs on one core, too slow above {most} units" + (slots > 1) * f" of {slots} slots"
+    own = _own(cell, home)
+    for name, w in own.items():
+        if type(w) not in (Tensor, nn.Parameter):
+            return f"{name} is computed, or is no plain tensor"
+        if w.device.type != "cpu" or w.dtype not in TYPES or w.dtype != next(iter(own.values())).dtype:
+            return f"the engine's step reads float32 or float64 on the CPU, {name} is {w.dtype} on {w.device}"
+        if not w.is_contiguous() or tuple(w.shape) != _shape(cell, name):
+            return f"{name} is strided, or not of the cell's own shape"
+        if w.is_neg() or not has_memory(w):
+            return f"{name} cannot be read by address"
+    engine = function()
+    return engine if isinstance(engine, str) else None
+
+
+def _own(cell: Cell, home: Mapping[str, Tensor]) -> dict[str, Any]:
+    names = cell.__dict__["_names"].items()
+    return {mine: home.get(theirs) for mine, theirs in names if not mine.startswith("initial_")}
+
+
+def _shape(cell: Cell, name: str) -> tuple[int, ...]:
+    H = cell.hidden_size
+    rows = H if name.endswith("_c") else CELLS[cell.name][1] * H
+    if not name.startswith("weight"):
+        return (rows,)
+    return rows, {"ih": cell.input_size, "u": cell.input_size, "g": 2 * H}.get(name.rpartition("_")[2], H)
+
+
+class Stack:
+    """Cells, one on the other, with the addresses of their weights; or the reason why the engine does not take them.
+
+    Threads may share it: nothing in it changes, but that functions are added.
+    """
+
+    def __init__(self, asked: Any, cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None) -> None:
+        self.asked, self.cells, self.reason = asked, cells, reason
+        self.addresses = [w.data_ptr() for w in home.values()]
+        if reason is not None:
+            return
+        own = [_own(cell, home) for cell in cells]
+        self.dtype = next(iter(own[0].values())).dtype
+        self.records = (Record * len(cells))(*map(_record, cells, own))
+        self.strides = [w.stride() for w in home.values()]
+        self.settings = [(cell, name, getattr(cell, name)) for cell in cells for name in CELLS[cell.name][2]]
+        self.by_shape: dict[torch.Size, Run] = {}
+        self.alive: list[Any] = []
+
+    def changed(self, home: Mapping[str, Tensor]) -> bool:
+        """Whether a cell is another one than it was, or a weight has been turned around where it lies."""
+        if self.reason is not None:
+            return False
+        turned = [w.stride() for w in home.values()] != self.strides
+        return turned or any(getattr(cell, name) != known for cell, name, known in self.settings)
+
+    def start(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The state a stream begins with, in torch's form."""
+        row = x if x.dim() == 2 else x.unsqueeze(0)
+        starts = [cell.start(row) for cell in self.cells]
+        whole = tuple(torch.stack(parts) for parts in zip(*starts, strict=True))
+        whole = whole if x.dim() == 2 else tuple(s.squeeze(1) for s in whole)
+        return whole[0] if len(whole) == 1 else whole
+
+    def add(self, shape: torch.Size) -> Run:
+        """A function of x (B, D) or (D,) and hx in torch's form, for inputs of one shape: y and state.
+
+        It gives None for what `forward` should look at. What it needs are local variables, the fastest to read.
+        """
+        rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, function()
+        if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not 1 <= rows.numel() <= ROWS:
+            return _pass
+        m: int = getattr(self.cells[0], "slots", 1)
+        slots = () if m == 1 else (m,)
+        y_like = torch.empty(*rows, H, dtype=dtype, device="cpu")
+        h_like = torch.empty(len(self.cells), *rows, *slots, H, dtype=dtype, device="cpu")
+        whole = Whole(ctypes.addressof(self.records), len(self.cells), rows.numel())
+        self.alive.append(whole)
+        stack, h_shape = ctypes.addressof(whole), h_like.shape
+
+        def ready(s: Any) -> Tensor | None:
+            if type(s) is not Tensor or s.shape != h_shape or s.dtype is not dtype or not s.is_cpu:
+                return None
+            return s if s.is_contiguous() else s.contiguous()
+
+        def one(x: Tensor, h: Any) -> Any:
+            if type(h) is not Tensor or h.shape != h_shape or h.dtype is not dtype or x.dtype is not dtype:
+                return None
+            if not (x.is_cpu and h.is_cpu):
+                return None
+            h = h if h.is_contiguous() else h.contiguous()
+            x = x if x.is_contiguous() else x.contiguous()
+            at_x, at_h = _address(x), _address(h)
+            if not (at_x and at_h) or x.is_neg() or h.is_neg():  # no plain memory
+                return None
+            y, h1 = _empty_like(y_like), _empty_like(h_like)
+            if call(_pack(stack, at_x, at_h, 0, _address(y), _address(h1), 0)):
+                raise MemoryError(NO_MEMORY)
+            return y, h1
+
+        def two(x: Tensor, hc: Any) -> Any:
+            if type(hc) is not tuple or len(hc) != 2:
+                return None
+            h, c = ready(hc[0]), ready(hc[1])
+            if h is None or c is None or x.dtype is not dtype or not x.is_cpu:
+                return None
+            x = x if x.is_contiguous() else x.contiguous()
+            at_x, at_h, at_c = _address(x), _address(h), _address(c)
+            if not (at_x and at_h and at_c) or x.is_neg() or h.is_neg() or c.is_neg():
+                return None
+            y, h1, c1 = _empty_like(y_like), _empty_like(h_like), _empty_like(h_like)
+            if call(_pack(stack, at_x, at_h, at_c, _address(y), _address(h1), _address(c1))):
+                raise MemoryError(NO_MEMORY)
+            return y, (h1, c1)
+
+        self.by_shape[shape] = run = two if CELLS[self.cells[0].name][0] == 2 else one
+        return run
+
+
+_address, _empty_like, _pack = Tensor.data_ptr, torch.empty_like, _call.pack
+
+
+def _pass(x: Tensor, hx: Any) -> None:
+    """For shapes that `forward` should look at."""
+
+
+def _record(cell: Cell, own: dict[str, Tensor]) -> Record:
+    kind = CELLS[cell.name][0]
+    record = Record(kind, next(iter(own.values())).dtype == torch.float64, cell.input_size, cell.hidden_size)
+    record.slots = 1
+    if cell.name == "attn_rnn":
+        record.slots, record.heads, record.parts, record.norm = (
+            cell.slots,
+            cell.heads,
+            sum(PARTS[part] for part in cell.context),
+            cell.norm,
+        )
+    else:
+        record.norm = cell.nonlinearity == "relu" if cell.name == "rnn" else cell.name.startswith("ln_")
+    for places, names in zip((record.w, record.b), _attention if kind == 3 else _gates, strict=True):
+        for i, name in enumerate(names):
+            places[i] = own[name].data_ptr() if name in own else None
+    return record

@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA GPUs, compiled when they are first used."""

@@ -1,0 +1,1 @@
+"""AttnRNN: Python that prepares and launches, and the CUDA text beside it."""

@@ -1,0 +1,1 @@
+"""GRU and LSTM, with and without layer normalisation: launch code, and the CUDA text beside it."""

@@ -1,0 +1,1 @@
+"""Compile with NVRTC, launch kernels, record graphs; CUDA text that several kernels share."""

@@ -1,0 +1,60 @@
+"""Choose the kernel that runs a cell, and say why not a faster one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seqloom.core.cell import Cell
+from seqloom.core.job import Job
+from seqloom.kernels.registry import Kernel, list_kernels
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel, and the reasons against those before it."""
+
+    kernel: Kernel
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's full name."""
+        return self.kernel.name
+
+    def __str__(self) -> str:
+        return "".join([self.name, *(f"\n  not {name}: {reason}" for name, reason in self.passed_over)])
+
+
+def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
+    """Return the fastest kernel that fits, or the one asked for by name.
+
+    Args:
+        cell: The cell to run.
+        job: What to run it over.
+        kernel: "auto", a full name ("gru_cpu") or a backend ("cpu").
+
+    Raises:
+        ValueError: If there is no such kernel for this cell, or it cannot run this job; with the reason.
+    """
+    if kernel == "auto":
+        return _choose_fastest(cell, job)
+    matching = [k for k in list_kernels(cell.name) if kernel in (k.name, k.backend)]
+    if not matching:
+        names = ", ".join(k.name for k in list_kernels(cell.name))
+        raise ValueError(f"no kernel {kernel!r} for cell {cell.name!r}; it has: {names} (or 'auto')")
+    reason = matching[0].code.why_not(cell, job)
+    if reason is not None:
+        nearest = _choose_fastest(cell, job).name
+        raise ValueError(f"kernel {matching[0].name!r} cannot run this: {reason}; the nearest that can is {nearest!r}")
+    return Choice(matching[0])
+
+
+def _choose_fastest(cell: Cell, job: Job) -> Choice:
+    """Return the first kernel without a reason against it; the loop has none."""
+    passed_over: list[tuple[str, str]] = []
+    for kernel in list_kernels(cell.name):
+        reason = kernel.why_not_auto(cell, job)
+        if reason is None:
+            return Choice(kernel, tuple(passed_over))
+        passed_over.append((kernel.name, reason))
+    raise AssertionError("the loop runs everything")

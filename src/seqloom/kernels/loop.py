@@ -1,0 +1,23 @@
+"""The reference: a cell's step, once for every time step. This is the definition of a scan."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import Job, advance
+
+
+def why_not(cell: Cell, job: Job) -> str | None:
+    return None
+
+
+def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+    x, state, now = cell.project(job.x), job.state, job.per_step()
+    start = cell.start(job.x) if job.reset is not None else ()
+    ys = []
+    for t in range(x.shape[1]):
+        y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
+        ys.append(y)
+    return torch.stack(ys, 1), state

@@ -1,0 +1,140 @@
+"""A scan as one operator, so that torch.compile sees no loop and breaks no graph.
+
+The weights are arguments; the equations are named by the cell's handle. The backward runs the
+scan again with gradients, so a graph keeps nothing but the scan's inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State, by_handle
+from seqloom.core.checks import read_saved
+from seqloom.core.job import Job
+from seqloom.core.precision import autocast_dtype, useful_autocast
+from seqloom.core.weights import bound, weights
+from seqloom.kernels.dispatch import choose
+
+Maybe = Tensor | None
+
+
+def scan_in_graph(cell: Cell, job: Job, kernel: str, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+    """Called while torch.compile traces."""
+    amp = autocast_dtype(job.x.device.type)
+    own = list((weights(cell) | dict(values)).values())
+    more = [job.lengths, job.reset, job.dt, job.mask]
+    y, *state = scan_op(cell.handle, kernel, amp, job.x, list(job.state), own, *more, list(job.keep))
+    return y, tuple(state)
+
+
+@torch.library.custom_op("seqloom::scan", mutates_args=())
+def scan_op(
+    cell: int,
+    kernel: str,
+    amp: torch.dtype | None,
+    x: Tensor,
+    state: list[Tensor],
+    own: list[Tensor],
+    lengths: Maybe,
+    reset: Maybe,
+    dt: Maybe,
+    mask: Maybe,
+    keep: list[Tensor],
+) -> list[Tensor]:
+    job = Job(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
+    with torch.no_grad():
+        return [_fresh(t) for t in _run(cell, kernel, amp, job, own)]
+
+
+@torch.library.custom_op("seqloom::scan_backward", mutates_args=())
+def scan_backward(
+    grads: list[Tensor],
+    cell: int,
+    kernel: str,
+    amp: torch.dtype | None,
+    x: Tensor,
+    state: list[Tensor],
+    own: list[Tensor],
+    lengths: Maybe,
+    reset: Maybe,
+    dt: Maybe,
+    mask: Maybe,
+    keep: list[Tensor],
+) -> list[Tensor]:
+    """Gradients of x, the states and the weights, zeros where there are none."""
+    with torch.enable_grad(), _autograd_inside():
+        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (x, *state, *own)]
+        x, state, own = leaves[0], leaves[1 : 1 + len(state)], leaves[1 + len(state) :]
+        job = Job(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
+        outputs = _run(cell, kernel, amp, job, own)
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+        wanted = [t for t in leaves if t.requires_grad]
+        found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
+        got = [next(found) if t.requires_grad else None for t in leaves]
+    return [_fresh(torch.zeros_like(t) if g is None else g) for t, g in zip(leaves, got, strict=True)]
+
+
+def _fresh(t: Tensor) -> Tensor:
+    """An output of an operator: no view of anything, and laid out as the fake ones are."""
+    return t.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _autograd_inside() -> AbstractContextManager[None]:
+    """torch switches autograd off inside an operator; the backward needs it there."""
+    return torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+
+
+def _run(cell: int, kernel: str, amp: torch.dtype | None, job: Job, own: list[Tensor]) -> list[Tensor]:
+    from seqloom.kernels.scan import compiling
+
+    home = by_handle[cell]
+    view = bound(home, dict(zip(weights(home), own, strict=True)))
+    view.handle = home.handle
+    before, compiling.active = compiling.active, True
+    try:
+        device = job.x.device.type
+        with torch.autocast(device, dtype=amp) if amp else nullcontext(), useful_autocast(device):
+            y, state = choose(view, job, kernel).kernel.code.run(view, job)
+    finally:
+        compiling.active = before
+    return [y.to(amp or job.x.dtype), *state]
+
+
+@scan_op.register_fake
+def _(cell: int, kernel: str, amp: Any, x: Tensor, state: list[Tensor], own: list[Tensor], *rest: Any) -> list[Tensor]:
+    y = x.new_empty(x.shape[0], x.shape[1], by_handle[cell].output_size, dtype=amp or x.dtype)
+    return [y, *(torch.empty_like(s, memory_format=torch.contiguous_format) for s in state)]
+
+
+@scan_backward.register_fake
+def _(
+    grads: list[Tensor], cell: int, kernel: str, amp: Any, x: Tensor, state: list[Tensor], own: list[Tensor], *rest: Any
+) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, *state, *own)]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    cell, kernel, amp, x, state, own, *more, keep = inputs
+    ctx.names = cell, kernel, amp
+    ctx.counts = len(state), len(own)
+    ctx.given = [t is not None for t in more]
+    ctx.save_for_backward(x, *state, *own, *(t for t in more if t is not None), *keep)
+
+
+def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    x, *rest = read_saved(ctx)
+    k, n = ctx.counts
+    state, own, others = rest[:k], rest[k : k + n], iter(rest[k + n :])
+    more = [next(others) if given else None for given in ctx.given]
+    keep = list(others)
+    dx, *found = scan_backward(grads, *ctx.names, x, state, own, *more, keep)
+    down = [g if t.is_floating_point() else None for g, t in zip(found[k:], own, strict=True)]
+    return None, None, None, dx, found[:k], down, None, None, None, None, [None] * len(keep)
+
+
+scan_op.register_autograd(_backward, setup_context=_setup)

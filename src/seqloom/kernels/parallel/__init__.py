@@ -1,0 +1,1 @@
+"""Parallel scans for cells whose recurrence is linear."""

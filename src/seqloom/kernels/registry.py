@@ -1,0 +1,135 @@
+"""Every kernel with what the rest of the package must know about it.
+
+A kernel runs a cell over a sequence with the results of the reference loop (`loop.py`). Its entry says which cell it
+runs, on which backend, and the traits that layers and tools ask for. Entries stand in the order in which
+`kernel="auto"` tries them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import Job
+from seqloom.kernels import loop, scan
+from seqloom.kernels.aten import gru, lstm, rnn
+from seqloom.kernels.cpu import attn_rnn as attn_rnn_on_cpu
+from seqloom.kernels.cpu.gated import WEIGHTS, GatedOnCpu
+from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots
+from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
+from seqloom.kernels.parallel import linear
+
+ANY = "any"  # the cell of a kernel that runs every cell
+
+
+class Code(Protocol):
+    """What runs: a module or an object. May define `why_not_auto(cell, job)`, why auto should prefer another kernel."""
+
+    def why_not(self, cell: Cell, job: Job) -> str | None: ...
+    def run(self, cell: Cell, job: Job) -> tuple[Tensor, State]: ...
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel.
+
+    Attributes:
+        cell: The name of the cell that it runs, or "any".
+        backend: The short name that `kernel=` takes.
+        description: One line for `seqloom list kernels`.
+        code: The functions that run it.
+        hidden_multiple: The hidden size must be a multiple of this.
+        skips_ended_rows: Whether a row that has ended takes no time.
+        leaves_room: Whether it leaves a part of the GPU free, and takes states of any type.
+        uses_torch: Whether the work is done by torch's own operators.
+    """
+
+    cell: str
+    backend: str
+    description: str
+    code: Code
+    hidden_multiple: int = 1
+    skips_ended_rows: bool = False
+    leaves_room: bool = False
+    uses_torch: bool = False
+
+    @property
+    def name(self) -> str:
+        """The full name, as `explain` shows it: `gru_cpu`."""
+        return f"{self.cell}_{self.backend}"
+
+    def runs(self, cell: str) -> bool:
+        """Return whether it runs the cell of this name."""
+        return self.cell in (cell, ANY)
+
+    def why_not_auto(self, cell: Cell, job: Job) -> str | None:
+        """Return why auto should not take it: it cannot run, or another one is faster."""
+        reason = self.code.why_not(cell, job)
+        prefers = getattr(self.code, "why_not_auto", None)
+        return reason or (prefers(cell, job) if prefers else None)
+
+
+_ON_GPU: Any = {"hidden_multiple": 16, "skips_ended_rows": True}
+_ON_A_PART: Any = _ON_GPU | {"leaves_room": True}
+KERNELS = (
+    Kernel("min_gru", "parallel", "parallel scan over time", linear),
+    Kernel("min_lstm", "parallel", "parallel scan over time", linear),
+    Kernel("attn_rnn", "cuda", "NVIDIA GPU, bf16 and fp16: a block takes 8 rows", block, **_ON_A_PART),
+    *(
+        Kernel(
+            cell,
+            "cuda",
+            "NVIDIA GPU, bf16 and fp16: a cluster of blocks takes some rows",
+            Gated(kind),
+            **_ON_A_PART,
+        )
+        for cell, kind in KINDS.items()
+    ),
+    Kernel("attn_rnn", "row", "NVIDIA GPU, float32, up to 128 units: a block takes one row", row, **_ON_A_PART),
+    Kernel("attn_rnn", "slots", "NVIDIA GPU, bf16 and fp16, 2 to 8 slots, up to 128 units", slots, hidden_multiple=16),
+    Kernel(
+        "attn_rnn", "cluster", "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows", cluster, **_ON_A_PART
+    ),
+    Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid, **_ON_GPU),
+    *(
+        Kernel(
+            cell,
+            "grid",
+            "large NVIDIA GPU, bf16 and fp16: groups of blocks",
+            Gated(kind, grid=True),
+            **_ON_GPU,
+        )
+        for cell, kind in KINDS.items()
+    ),
+    Kernel("attn_rnn", "cpu", "C++ engine", attn_rnn_on_cpu),
+    *(Kernel(cell, "cpu", "C++ engine", GatedOnCpu(cell)) for cell in WEIGHTS),
+    Kernel("gru", "aten", "torch's fused GRU (cuDNN on a GPU)", gru, uses_torch=True),
+    Kernel("lstm", "aten", "torch's fused LSTM (oneDNN on a CPU, cuDNN on a GPU)", lstm, uses_torch=True),
+    Kernel("rnn", "aten", "torch's fused RNN (cuDNN on a GPU)", rnn, uses_torch=True),
+    Kernel("attn_rnn", "graph", "NVIDIA GPU, any size and type: products by torch in a CUDA graph", graph),
+    Kernel("attn_rnn", "manual", "plain torch, backward written by hand; every device and type", manual),
+    Kernel(ANY, "scan", "any cell through torch's scan operator, compiled once", scan),
+    Kernel(ANY, "loop", "any cell, step by step: the reference", loop),
+)
+
+
+@cache
+def list_kernels(cell: str) -> tuple[Kernel, ...]:
+    """Return the kernels that run the cell of this name, the fastest first."""
+    return tuple(kernel for kernel in KERNELS if kernel.runs(cell))
+
+
+def find_kernel(name: str) -> Kernel:
+    """Return the kernel with this full name.
+
+    Raises:
+        KeyError: If there is none.
+    """
+    for kernel in KERNELS:
+        if kernel.name == name:
+            return kernel
+    raise KeyError(name)

@@ -1,0 +1,200 @@
+"""Any cell through torch's scan operator: compiled once, for every length.
+
+torch keeps the operator in a private module, so this is the one file that names it. Its own
+backward is not used: with two scans in one compiled graph it gives wrong weight gradients
+(torch 2.13, inductor), and it adds up a weight gradient at every step. Instead the forward
+keeps the states alone; the backward is one reverse scan for the gradient of the states, then
+one batched step over all B * T rows for those of the input and the weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import weakref
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from seqloom.core.cell import Cell, State, by_handle
+from seqloom.core.checks import read_saved
+from seqloom.core.job import Job, advance
+from seqloom.core.weights import bound, weights
+
+Parts = dict[str, Tensor]
+
+
+def why_not(cell: Cell, job: Job) -> str | None:
+    if importlib.util.find_spec("torch._higher_order_ops.scan") is None:
+        return "this torch has no scan operator"
+    if torch.compiler.is_exporting():
+        return None
+    if torch._C._are_functorch_transforms_active():
+        return "the compiled scan knows no vmap and no forward-mode derivative"
+    if job.x.shape[0] == 0:
+        return "the batch is empty"
+    return None
+
+
+def why_not_auto(cell: Cell, job: Job) -> str | None:
+    """Compiling takes longer than most sequences: auto takes this kernel only where it is paid for."""
+    if torch.compiler.is_exporting() or compiling.active:
+        return None
+    return "compiles for tens of seconds at the first call: ask for it with kernel='scan', or use torch.compile"
+
+
+class _Flag(threading.local):
+    active = False
+
+
+compiling = _Flag()  # set while a graph of torch.compile runs its scan
+
+
+def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+    x = cell.project(job.x).transpose(0, 1)  # (T, B, P)
+    start = cell.start(job.x) if job.reset is not None else ()
+    if torch.compiler.is_exporting():
+        with torch.no_grad():  # an exported layer is for use; the operator's own backward would fix the batch size
+            state, start = (tuple(t.detach() for t in part) for part in (job.state, start))
+            y, states = _forward(cell, x.detach(), job.per_step(), state, start, job.mask)
+    else:
+        own = weights(cell)
+        y, *states = _Scan.apply(_compiled(cell), job, list(own), x, *job.state, *start, *own.values())
+    return y.transpose(0, 1), tuple(s[-1] for s in states)
+
+
+def _forward(
+    cell: Cell, x: Tensor, now: Parts, state: State, start: State, mask: Tensor | None
+) -> tuple[Tensor, State]:
+    """Outputs (T, B, H) and the states after every step (T, B, ...)."""
+    from torch._higher_order_ops import scan
+
+    names = list(now)
+
+    def step(state: list[Tensor], parts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        x, *rest = parts
+        y, after = advance(cell, x, tuple(state), dict(zip(names, rest, strict=True)), start, mask)
+        return [s.clone() for s in after], [y.clone(), *(s.clone() for s in after)]  # no two may be one tensor
+
+    _, (y, *states) = scan(step, [s.clone() for s in state], [x, *now.values()])
+    return y, tuple(states)
+
+
+def _reverse(
+    cell: Cell, x: Tensor, now: Parts, before: State, start: State, mask: Tensor | None, dy: Tensor, dstates: State
+) -> tuple[State, State]:
+    """The gradient of the first state, and of the state after every step, all paths counted."""
+    from torch._higher_order_ops import scan
+
+    names, k = list(now), len(before)
+
+    def step(carry: list[Tensor], parts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        x, dy, rest = parts[0], parts[1], parts[2:]
+        own, before = rest[:k], tuple(rest[k : 2 * k])
+        now = dict(zip(names, rest[2 * k :], strict=True))
+        total = tuple(c + d for c, d in zip(carry, own, strict=True))
+        pull = torch.func.vjp(lambda *s: advance(cell, x, s, now, start, mask), *before)[1]
+        return [d.clone() for d in pull((dy, total))], [d.clone() for d in total]
+
+    parts = [t.flip(0) for t in (x, dy, *dstates, *before, *now.values())]
+    first, totals = scan(step, [torch.zeros_like(s[0]) for s in before], parts)
+    return tuple(first), tuple(t.flip(0) for t in totals)
+
+
+class _Compiled:
+    """The two compiled scans of one cell, over a view of it whose weights are set at each call."""
+
+    def __init__(self, cell: Cell) -> None:
+        view = self.view = bound(cell, weights(cell))
+        view.__dict__["_home"] = None  # or this would keep the layer alive
+        self.lock = threading.RLock()
+        self.forward: Callable[..., Any] = torch.compile(lambda *a: _forward(view, *a), fullgraph=True)
+        self.reverse: Callable[..., Any] = torch.compile(lambda *a: _reverse(view, *a), fullgraph=True)
+
+    def set(self, own: Parts) -> None:
+        for name, value in own.items():
+            *path, leaf = name.split(".")
+            reduce(getattr, path, self.view).__dict__[leaf] = value.detach()
+
+
+def any_size(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
+    """The same arguments, marked: one program for every length and batch, of these features."""
+    states, start, mask, *grads = rest
+    over_time = [x, *now.values(), *(g for part in grads for g in (part if isinstance(part, tuple) else (part,)))]
+    over_time += states if grads else ()
+    over_rows = [*start, *(() if mask is None else (mask,)), *(() if grads else states)]
+    for tensors, dims in ((over_time, 2), (over_rows, 1)):
+        for t in tensors:
+            for dim in range(dims):
+                torch._dynamo.maybe_mark_dynamic(t, dim)
+    return x, now, *rest
+
+
+_cache: weakref.WeakKeyDictionary[Cell, _Compiled] = weakref.WeakKeyDictionary()
+
+
+def _compiled(cell: Cell) -> _Compiled:
+    cell = by_handle.get(cell.handle, cell)  # the cell itself, of which this may be a view
+    if cell not in _cache:
+        _cache[cell] = _Compiled(cell)
+    return _cache[cell]
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, code: _Compiled, job: Job, names: list[str], x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        k = len(job.state)
+        j = len(rest) - len(names)  # states, then starts
+        state, start, own = rest[:k], rest[k:j], dict(zip(names, rest[j:], strict=True))
+        state, start = (tuple(t.detach() for t in part) for part in (state, start))
+        with code.lock, torch.no_grad():
+            code.set(own)
+            y, states = code.forward(*any_size(x.detach(), job.per_step(), state, start, job.mask))
+        ctx.code, ctx.job, ctx.names = code, job, names
+        ctx.save_for_backward(x, *rest, *states)
+        return y, *states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, *dstates: Tensor) -> tuple[Tensor | None, ...]:
+        code, job, names = ctx.code, ctx.job, ctx.names
+        x, *rest = (t.detach() for t in read_saved(ctx))
+        k = len(job.state)
+        j = len(rest) - k - len(names)
+        state, start, states = rest[:k], tuple(rest[k:j]), rest[-k:]
+        own = dict(zip(names, rest[j:-k], strict=True))
+        before = tuple(torch.cat([s0.unsqueeze(0), s[:-1]]) for s0, s in zip(state, states, strict=True))
+        now = job.per_step()
+        with code.lock, torch.no_grad():
+            code.set(own)
+            first, totals = code.reverse(*any_size(x, now, before, start, job.mask, dy, dstates))
+        dx, dstart, down = _batched(code.view, x, now, before, start, job.mask, own, (dy, *totals))
+        return None, None, None, dx, *first, *dstart, *down
+
+
+def _batched(
+    cell: Cell, x: Tensor, now: Parts, before: State, start: State, mask: Tensor | None, own: Parts, grads: State
+) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
+    """Gradients of the input, the starts and the weights: one step over all T * B rows."""
+    T = x.shape[0]
+    flat = [t.flatten(0, 1) for t in (x, *before, *now.values())]
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (flat[0], *start, *own.values())]
+        x, starts, values = leaves[0], leaves[1 : 1 + len(start)], leaves[1 + len(start) :]
+        many = tuple(s.unsqueeze(0).expand(T, *s.shape).flatten(0, 1) for s in starts)
+        masks = None if mask is None else mask.unsqueeze(0).expand(T, *mask.shape).flatten(0, 1)
+        k = len(before)
+        view = bound(cell, dict(zip(own, values, strict=True)))
+        y, after = advance(view, x, tuple(flat[1 : 1 + k]), dict(zip(now, flat[1 + k :], strict=True)), many, masks)
+        outputs = [(o, g.flatten(0, 1)) for o, g in zip((y, *after), grads, strict=True) if o.requires_grad]
+        wanted = [t for t in leaves if t.requires_grad]
+        ends, pulls = [o for o, _ in outputs], [g for _, g in outputs]
+        got = iter(torch.autograd.grad(ends, wanted, pulls, allow_unused=True))
+    found = [next(got) if t.requires_grad else None for t in leaves]
+    dx = found[0]
+    assert dx is not None
+    return dx.unflatten(0, (T, -1)), found[1 : 1 + len(start)], found[1 + len(start) :]

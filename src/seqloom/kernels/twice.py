@@ -1,0 +1,80 @@
+"""Second derivatives for kernels that have only a first: through the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.checks import read_saved
+from seqloom.core.job import Job
+from seqloom.core.weights import bound
+from seqloom.kernels import loop
+
+Fused = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
+Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+def detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.detach() for t in tensors]
+
+
+def run_twice(
+    cell: Cell, job: Job, own: Mapping[str, Tensor], fused: Fused, leaves: Leaves = detached
+) -> tuple[Tensor, State]:
+    """Run `fused` on the input, the state and the cell's own weights.
+
+    `leaves` gives the same values, cut off from their history, as the kernel wants them.
+    """
+    names, k = list(own), len(job.state)
+
+    def fast(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        y, state = fused(x, rest[:k], dict(zip(names, rest[k:], strict=True)))
+        return y, *state
+
+    def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        view = bound(cell, dict(zip(names, rest[k:], strict=True)))
+        y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k])))
+        return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # a kernel may carry more than x has
+
+    inputs = [job.x, *job.state, *own.values()]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        y, *state = _Twice.apply(leaves, fast, slow, *inputs)
+    else:
+        y, *state = fast(*leaves(inputs))
+    return y, tuple(state)
+
+
+class _Twice(torch.autograd.Function):
+    """First derivative by the fused kernel's backward; further ones through the reference."""
+
+    @staticmethod
+    def forward(ctx: Any, leaves: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        inputs = leaves(tensors)
+        with torch.enable_grad():
+            for leaf, t in zip(inputs, tensors, strict=True):
+                leaf.requires_grad_(t.requires_grad)
+            outputs = fast(*inputs)
+        ctx.slow, ctx.inner = slow, (inputs, outputs)
+        ctx.save_for_backward(*tensors)
+        return tuple(o.detach() for o in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        again, keep = torch.is_grad_enabled(), torch._C._autograd._get_current_graph_task_keep_graph()
+        if again or ctx.inner is None:  # freed: saved_tensors says so
+            inputs = read_saved(ctx)
+            outputs = ctx.slow(*inputs)
+        else:
+            inputs, outputs = ctx.inner
+        if not keep:
+            ctx.inner = None  # or whoever keeps the loss would keep all that the kernel saved
+        wanted = [t for t in inputs if t.requires_grad]
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+        ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
+        found = iter(torch.autograd.grad(ends, wanted, pulls, keep, again, allow_unused=True))
+        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)

@@ -1,0 +1,103 @@
+"""Advice on one task: facts, the rules that hold, trials, and models in order. Within a given time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from seqloom.lab.advise import findings, guides
+from seqloom.lab.advise.facts import Facts, facts
+from seqloom.lab.advise.gradient import gradient
+from seqloom.lab.advise.measured import measured
+from seqloom.lab.advise.rank import given, points, race
+from seqloom.lab.advise.rule import Fired, fired
+from seqloom.lab.advise.sample import Sample, sample
+from seqloom.lab.advise.settings import LINEAR, settings, total_steps
+from seqloom.lab.advise.trial import NOT_TRIED, Trial, trial
+from seqloom.lab.compare.candidates import candidates
+from seqloom.lab.data.task import Task
+from seqloom.lab.training.settings import Train
+
+RULES = (*findings.FOUND, *guides.FIRST, *guides.SECOND)
+SECONDS = 22.0  # that all of it may take, reading the data included
+SHORTEST = 4.0  # seconds that are taken in any case, however long reading took
+GRADIENT, LONGEST = 0.12, 3.0  # share of the time that a gradient is followed for, and seconds at most
+RACERS, TIMED = 8, 0.3  # models that race; the share of a racer's time that any other is timed for
+SURE, LEAST = 3, 0.1  # models that are tried in any case; seconds below which no other one is
+VALIDATION = 1.1  # a training also validates
+
+
+@dataclass(frozen=True)
+class Advised:
+    """One model: what speaks for it, and what it would cost here."""
+
+    name: str  # as `seqloom compare --models` takes it, or "linear"
+    points: float
+    reasons: tuple[str, ...] = ()
+    settings: Train | None = None
+    trial: Trial = NOT_TRIED
+    seconds: float | None = None  # of the whole training
+    race: float = 0.0  # part of the points
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Models, the likeliest first."""
+
+    facts: Facts
+    rules: list[Fired]
+    models: list[Advised]
+    gradient_steps: int
+    seconds: float
+
+
+def advise(task: Task, seconds: float = SECONDS) -> Advice:
+    """Look at a task for so many seconds, and say which models to try first."""
+    begun = time.perf_counter()
+    seconds = max(SHORTEST, seconds)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    some = sample(task)
+    known = replace(facts(some), device=device.type)
+    curve, steps = gradient(some, min(LONGEST, GRADIENT * seconds), device)
+    known = replace(known, gradient=curve)
+    rules = fired(RULES, known, measured())
+    found = candidates(known.kind, (), max(2, round(known.median)))
+    found.sort(key=lambda c: -points(c.name, rules))
+    chosen = {c.name: settings(task, known, c) for c in found}
+    trials = _trials(some, chosen, device, begun + seconds)
+    return Advice(known, rules, _ranked(some, known, rules, chosen, trials), steps, time.perf_counter() - begun)
+
+
+def _trials(some: Sample, chosen: Mapping[str, Train], device: torch.device, end: float) -> dict[str, Trial]:
+    """The likeliest first, each with its share of the time that is left."""
+    shares = [1.0 if number < RACERS else TIMED for number in range(len(chosen))]
+    trials = {}
+    for number, (name, its) in enumerate(chosen.items()):
+        left = (end - time.perf_counter()) * shares[number] / sum(shares[number:])
+        if number < SURE or left > LEAST:
+            trials[name] = trial(some, its, device, max(left, LEAST))
+    return trials
+
+
+def _ranked(
+    some: Sample, known: Facts, rules: list[Fired], chosen: Mapping[str, Train], trials: Mapping[str, Trial]
+) -> list[Advised]:
+    places = race(trials, known, len(some) - some.fit)
+    models = [Advised(LINEAR, points(LINEAR, rules), reasons(LINEAR, rules))] if known.baseline else []
+    for name, its in chosen.items():
+        tried, place = trials.get(name, NOT_TRIED), places.get(name, 0.0)
+        cost = VALIDATION * tried.step_seconds * total_steps(some.task, known, its)
+        worth = -math.inf if tried.failed else points(name, rules) + place
+        took = cost if math.isfinite(cost) else None
+        models.append(Advised(name, worth, reasons(name, rules), its, tried, took, place))
+    return sorted(models, key=lambda m: (-m.points, m.seconds or math.inf))
+
+
+def reasons(name: str, rules: list[Fired]) -> tuple[str, ...]:
+    """The rules that speak for a model (+) or against it (-)."""
+    told = [(f.rule, given(name, f)) for f in rules]
+    return tuple(f"{'+' if worth > 0 else '-'} {rule.name} ({rule.seed})" for rule, worth in told if worth)

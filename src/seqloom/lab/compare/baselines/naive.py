@@ -1,0 +1,114 @@
+"""Forecasts that people make without a model: the last value, the mean, the same hour of yesterday."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqloom.lab.compare.baselines.said import Plain
+from seqloom.lab.compare.data import some
+from seqloom.lab.data.task import Features, Task, Values
+from seqloom.lab.training.for_task import ForForecast, ForTask
+
+PERIODS = (4, 7, 12, 24, 48, 52, 96, 144, 168, 288, 336)  # quarters, weeks, months, hours, quarter hours
+RIDGES = (1e-3, 1e-1, 10.0, 1e3)
+ROWS = 20_000  # series that the ridge is fitted to, at most
+
+
+class Naive(Plain):
+    """The past (B, T, D) -> the future (B, S, K) of the first K features."""
+
+    def __init__(self, how: str, horizon: int, targets: int, period: int = 1) -> None:
+        super().__init__(int(how == "season"))
+        self.how, self.horizon, self.targets, self.period = how, horizon, targets, period
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        B, S, K = len(x), self.horizon, self.targets
+        x = x[..., :K]
+        if self.how == "mean":
+            real = (torch.arange(x.shape[1]) < lengths.unsqueeze(1)).unsqueeze(-1)
+            return ((x * real).sum(1) / real.sum(1)).unsqueeze(1).expand(B, S, K)
+        at = lengths.unsqueeze(1) - self.period + torch.arange(S) % self.period  # (B, S)
+        return x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(B, S, K))
+
+
+class Ridge(Plain):
+    """y - l = W (x - l), l being the last value; one W (S, T) for all series."""
+
+    W: Tensor
+
+    def __init__(self, W: Tensor, targets: int) -> None:
+        super().__init__(W.numel())
+        self.register_buffer("W", W)
+        self.targets = targets
+
+    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        x = x[..., : self.targets]
+        last = x[:, -1:]
+        return torch.einsum("st,btk->bsk", self.W, x - last) + last
+
+
+def repeat(task: Task) -> ForTask:
+    return _forecast(task, Naive("season", *_sizes(task)))
+
+
+def mean_of_past(task: Task) -> ForTask:
+    return _forecast(task, Naive("mean", *_sizes(task)))
+
+
+def seasonal(task: Task) -> ForTask:
+    """The period that did best on the validation windows."""
+    lookback = next(iter(some(task, "valid"))).x.shape[1]
+    made = [_forecast(task, Naive("season", *_sizes(task), period)) for period in PERIODS if period <= lookback]
+    return min(made or [repeat(task)], key=lambda model: _error(model, task))
+
+
+def ridge(task: Task) -> ForTask:
+    xs, ys = [], []
+    rows = 0
+    order = _order(task)
+    K = task.target.size
+    for batch in some(task, "train"):
+        assert batch.y is not None
+        x, y = batch.x[..., order][..., :K], batch.y
+        last = x[:, -1:]
+        xs.append((x - last).transpose(1, 2).flatten(0, 1).double())
+        ys.append((y - last).transpose(1, 2).flatten(0, 1).double())
+        rows += len(xs[-1])
+        if rows > ROWS:
+            break
+    x, y = torch.cat(xs), torch.cat(ys)
+    known = ~(x.isnan().any(1) | y.isnan().any(1))
+    x, y = x[known], y[known]
+    gram, both = x.T @ x, x.T @ y
+    every = torch.eye(len(gram), dtype=torch.float64) * (gram.diagonal().mean() + 1e-12)
+    made = [_forecast(task, Ridge(torch.linalg.solve(gram + a * every, both).T.float(), K)) for a in RIDGES]
+    return min(made, key=lambda model: _error(model, task))
+
+
+def _forecast(task: Task, model: Plain) -> ForTask:
+    return ForForecast(model, _order(task))
+
+
+def _order(task: Task) -> list[int]:
+    """The targets first."""
+    assert isinstance(task.input, Features) and isinstance(task.target, Values)
+    inputs, targets = task.input.names, task.target.names
+    return [inputs.index(name) for name in targets] + [i for i, n in enumerate(inputs) if n not in targets]
+
+
+def _sizes(task: Task) -> tuple[int, int]:
+    assert isinstance(task.target, Values)
+    return task.target.steps, task.target.size
+
+
+@torch.no_grad()
+def _error(model: ForTask, task: Task) -> float:
+    total = count = 0.0
+    for batch in some(task, "valid"):
+        total += float(model(batch)[0])
+        count += float(model.counts(batch).sum())
+    return total / max(1.0, count) if np.isfinite(total) else float("inf")

@@ -1,0 +1,48 @@
+"""What every row of a split adds to the metrics, kept on disk so that models can be compared row by row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from seqloom.lab.data.task import Task
+from seqloom.lab.stats.metrics import Array
+from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.scoring import KINDS
+
+FILE = "test.npz"
+Columns = dict[str, Array]
+
+
+@torch.no_grad()
+def columns(model: ForTask, task: Task, split: str, batch: int) -> Columns:
+    """One entry a row, in the one order in which every model reads the split."""
+    found: dict[str, list[Array]] = defaultdict(list)
+    state: Any = None
+    model.eval()
+    device = next(model.parameters()).device
+    for one in (b.to(device) for b in task.batches(split, batch=batch)):
+        said, state = model.scores(one, state if one.carry else None)
+        chosen = model.chosen(said, one)
+        parts = {"nats": model.each(said, one), "targets": model.counts(one)}
+        rows = {name: part.double().cpu().numpy() for name, part in parts.items()}
+        for name, column in (rows | KINDS[task.kind](task, one, chosen)).items():
+            found[name].append(column)
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def save(folder: Path, made: Columns) -> None:
+    """There as a whole or not at all."""
+    work = folder / f".{FILE}"
+    with work.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **made)
+    work.rename(folder / FILE)
+
+
+def load(folder: Path) -> Columns:
+    with np.load(folder / FILE, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

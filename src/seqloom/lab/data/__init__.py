@@ -1,0 +1,1 @@
+"""Data as tasks: readers, coders, splits, and generated problems."""

@@ -1,0 +1,63 @@
+"""Names as numbers: one for a row, or one for every token of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from seqloom.lab.data.task import UNSEEN, Classes, Tags
+
+Array = np.ndarray[Any, Any]
+
+
+class LabelCoder:
+    """Classes in the order of their names, numbers in the order of their size."""
+
+    def __init__(self, column: str, per_token: bool = False, names: Sequence[str] = ()) -> None:
+        self.column, self.per_token = column, per_token
+        self._know(names)
+
+    def _know(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._enum = pl.Enum(self.names)
+
+    @property
+    def space(self) -> Classes | Tags:
+        return Tags(self.names) if self.per_token else Classes(self.names)
+
+    def fit(self, frames: Iterable[pl.DataFrame]) -> None:
+        found: set[str] = set()
+        for frame in frames:
+            found |= set(self._names(frame).drop_nulls().unique())
+        self._know(sorted(found, key=_by_size))
+
+    def _names(self, frame: pl.DataFrame) -> pl.Series:
+        column = frame[self.column]
+        column = column.explode(empty_as_null=False) if self.per_token else column
+        if column.dtype.is_float() and (column.drop_nulls() == column.drop_nulls().round()).all():
+            column = column.cast(pl.Int64, strict=False)  # 1.0 and 1 are one class
+        return column.cast(pl.String)
+
+    def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        ids = self._names(frame).cast(self._enum, strict=False).to_physical().cast(pl.Int64).fill_null(UNSEEN)
+        if not self.per_token:
+            return ids.to_numpy(), np.ones(len(frame), dtype=np.int64)
+        return ids.to_numpy(), frame[self.column].list.len().fill_null(0).to_numpy().astype(np.int64)
+
+    def decode(self, ids: Any) -> Any:
+        if self.per_token:
+            return [self.names[k] for k in ids]
+        return self.names[int(ids)]
+
+    def state(self) -> dict[str, Any]:
+        return {"coder": "labels", "column": self.column, "per_token": self.per_token, "names": list(self.names)}
+
+
+def _by_size(name: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(name), name)
+    except ValueError:
+        return (1, 0.0, name)

@@ -1,0 +1,112 @@
+"""Series of numbers in, real targets out, both scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from seqloom.lab.data.coders.scale import Scale, check_range
+from seqloom.lab.data.task import Features, Values
+
+Array = np.ndarray[Any, Any]
+
+
+class SeriesCoder:
+    """Steps of D numbers. `wide`: the columns themselves are the steps of one feature."""
+
+    def __init__(self, columns: Sequence[str], wide: bool = False, width: int = 0, scale: Any = None) -> None:
+        self.columns, self.wide, self.width = tuple(columns), wide, width
+        self.scale = Scale(**(scale or {}))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        if self.wide:
+            return ("value",)
+        if len(self.columns) > 1 or self.width <= 1:
+            return self.columns
+        return tuple(f"{self.columns[0]}_{i + 1}" for i in range(self.width))
+
+    @property
+    def space(self) -> Features:
+        return Features(self.scale.names(self._names))
+
+    def fit(self, frames: Iterable[pl.DataFrame]) -> None:
+        self.scale = Scale.fit(self.raw(frame)[0] for frame in frames)
+
+    def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        values, lengths = self.raw(frame)
+        return self.scale.masked(values), lengths
+
+    def raw(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        """(steps of all rows, D) with NaN for what is missing, and lengths."""
+        values, lengths = self._read(frame)
+        return check_range(values, self._names), lengths
+
+    def _read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        if self.wide:
+            table = frame.select(pl.col(self.columns).cast(pl.Float64)).to_numpy()
+            return table.reshape(-1, 1), np.full(len(table), table.shape[1], dtype=np.int64)
+        first = frame[self.columns[0]]
+        lengths = first.list.len().fill_null(0).to_numpy().astype(np.int64)
+        if len(self.columns) > 1:
+            return np.stack([_flat(frame[name]) for name in self.columns], 1), lengths
+        steps = first.explode(empty_as_null=False, keep_nulls=False)
+        if not steps.dtype.is_nested():
+            if self.width > 1 and len(steps):
+                told = f"one number in a step, training had {self.width}"
+                raise ValueError(f"column {self.columns[0]!r}: {told}; give every step a list of them")
+            self.width = self.width or 1
+            return _flat(first).reshape(-1, self.width), lengths
+        widths = steps.list.len().fill_null(0)
+        self.width = self.width or int(widths[0] if len(widths) else 1)
+        if (widths != self.width).any():
+            step = int((widths != self.width).arg_max() or 0)
+            row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
+            told = f"{widths[step]} numbers in a step of series {row + 1} of this piece, not {self.width}"
+            raise ValueError(f"column {self.columns[0]!r}: {told}; give every step the same features")
+        return _flat(steps).reshape(-1, self.width), lengths
+
+    def decode(self, row: Array) -> list[list[float]]:
+        found: list[list[float]] = self.scale.back(row[:, : len(self._names)]).tolist()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        common = {"columns": list(self.columns), "wide": self.wide, "width": self.width}
+        return {"coder": "series", "scale": self.scale.state()} | common
+
+
+def _flat(lists: pl.Series) -> Array:
+    flat = lists.explode(empty_as_null=False, keep_nulls=False)
+    return flat.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+
+
+class ValuesCoder:
+    """K real targets of a row. A missing one is NaN."""
+
+    def __init__(self, columns: Sequence[str], scale: Any = None) -> None:
+        self.columns = tuple(columns)
+        self.scale = Scale(**(scale or {}))
+
+    @property
+    def space(self) -> Values:
+        return Values(self.columns)
+
+    def _table(self, frame: pl.DataFrame) -> Array:
+        numbers = [pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan")) for name in self.columns]
+        return check_range(frame.select(numbers).to_numpy(), self.columns)
+
+    def fit(self, frames: Iterable[pl.DataFrame]) -> None:
+        self.scale = Scale.fit(self._table(frame) for frame in frames)
+
+    def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        return self.scale.forth(self._table(frame)).astype(np.float32), np.ones(len(frame), dtype=np.int64)
+
+    def decode(self, row: Array) -> list[float]:
+        found: list[float] = self.scale.back(np.asarray(row, dtype=np.float64)).tolist()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {"coder": "values", "columns": list(self.columns), "scale": self.scale.state()}

@@ -1,0 +1,1 @@
+"""From a person's file to batches: columns, plan, splits, encoding, cache."""

@@ -1,0 +1,33 @@
+"""Parquet and Arrow files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import polars as pl
+
+from seqloom.lab.data.pipeline.reading import Reading
+
+SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
+
+
+def scan(path: Path, options: Reading) -> pl.LazyFrame:
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty")
+    if path.suffix == ".parquet":
+        return pl.scan_parquet(path)
+    with path.open("rb") as file:
+        streamed = file.read(6) != b"ARROW1"
+    if not streamed:
+        return pl.scan_ipc(path)
+    try:
+        return pl.read_ipc_stream(path).lazy()
+    except OSError as error:
+        if error.errno is not None:  # the disk's
+            raise
+        return diagnose(path, options)
+
+
+def diagnose(path: Path, options: Reading) -> NoReturn:
+    raise ValueError(f"{path}: damaged, or not {path.suffix[1:]}; write it again")

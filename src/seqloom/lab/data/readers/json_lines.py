@@ -1,0 +1,43 @@
+"""JSON: one object a line, or one list of objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.readers.blocks import blocks
+from seqloom.lab.data.readers.generated import framed, utf8
+
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+SAMPLE = 10_000  # lines from which types are guessed; the whole file where that goes wrong
+
+
+def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
+    """Types are guessed from `sample` lines; None looks at all of them."""
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty")
+    with path.open("rb") as file:
+        listed = file.read(64).lstrip().startswith(b"[")
+    if listed:
+        return pl.read_json(path, infer_schema_length=None).lazy()
+    schema = pl.scan_ndjson(path, infer_schema_length=sample).collect_schema()
+    return framed(lambda: (pl.read_ndjson(block, schema=schema) for block in blocks(path)), dict(schema))
+
+
+def diagnose(path: Path, options: Reading) -> None:
+    """Find the first line that is no JSON object."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{path}: line {number}"
+            text = utf8(line, path, number).strip()
+            if not text:
+                continue
+            try:
+                row = json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{place} is not JSON: {error}; each line must be one object") from None
+            if not isinstance(row, dict):
+                raise ValueError(f'{place} is not an object but {text[:40]!r}; write {{"column": value, ...}}')

@@ -1,0 +1,77 @@
+"""The UCR/UEA archive's .ts: one case a line, dimensions between colons, the target last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.readers.generated import generated, utf8
+
+SUFFIXES = (".ts",)
+STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
+
+
+def scan(path: Path, options: Reading) -> pl.LazyFrame:
+    head = _head(path)
+    schema: dict[str, Any] = {"series": pl.List(pl.List(pl.Float64))}
+    if head.get("timestamps") == "true":
+        schema["times"] = pl.List(pl.Float64)
+    if head.get("classlabel", "false").startswith("true"):
+        schema["label"] = pl.String
+    elif head.get("targetlabel", "false").startswith("true"):
+        schema["value"] = pl.Float64
+    return generated(lambda: _cases(path, schema), schema)
+
+
+def _head(path: Path) -> dict[str, str]:
+    """The lines that start with @, names in lower case."""
+    head: dict[str, str] = {}
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            line = utf8(raw, path, number).strip()
+            if line.lower() == "@data":
+                return head
+            if line.startswith("@"):
+                name, _, value = line[1:].partition(" ")
+                head[name.lower()] = value.strip().lower()
+    raise ValueError(f"{path}: no line @data; is this a .ts file of the UCR/UEA archive?")
+
+
+def _cases(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    data = False
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            line = raw.decode("utf-8").strip()
+            if data and line and not line.startswith("#"):
+                try:
+                    yield _case(line, schema)
+                except ValueError as error:
+                    raise ValueError(f"{path}: line {number}: {error}") from None
+            data = data or line.lower() == "@data"
+
+
+def _case(line: str, schema: dict[str, Any]) -> dict[str, Any]:
+    parts = line.split(":")
+    row: dict[str, Any] = {}
+    if "label" in schema or "value" in schema:
+        last = parts.pop().strip()
+        row |= {"label": last} if "label" in schema else {"value": float(last)}
+    if "times" in schema:
+        pairs = [STAMPED.findall(part) for part in parts]
+        row["times"] = [float(t) for t, _ in pairs[0]]
+        rows = [[_value(v) for _, v in pair] for pair in pairs]
+    else:
+        rows = [[_value(v) for v in part.split(",")] for part in parts]
+    if len({len(r) for r in rows}) > 1:
+        raise ValueError(f"dimensions of different length: {', '.join(str(len(r)) for r in rows)}")
+    return row | {"series": [list(step) for step in zip(*rows, strict=True)]}
+
+
+def _value(text: str) -> float | None:
+    text = text.strip()
+    return None if text in ("?", "NaN", "nan", "") else float(text)

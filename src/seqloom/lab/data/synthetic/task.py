@@ -1,0 +1,162 @@
+"""Problems that are made on the fly: endless training, fixed validation and test sets, exact seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.lab.data.task import PAD, SPECIALS, Batch, Features, Input, Kind, Split, Target, Task, Tokens
+from seqloom.lab.files import sealed
+
+BLOCK = 100  # examples of a fixed set that are made together
+FIRST = len(SPECIALS)  # the id of the first symbol
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some examples; `lengths` None where all are as long as x."""
+
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None = None
+    y_lengths: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a problem is: its name, kind, spaces, and how examples are made from random numbers."""
+
+    name: str
+    kind: Kind
+    input: Input
+    target: Target
+    make: Callable[[torch.Generator, int], Examples]
+    steps: int  # at most so many
+    options: dict[str, Any]
+    trivial: str = ""  # what needs no model, for comparison
+
+
+class Synthetic(Task):
+    """A `Problem` as a task. Batch i of training depends on (seed, epoch, i) alone."""
+
+    def __init__(self, problem: Problem, valid: int = 1_000, test: int = 10_000, onehot: bool = False) -> None:
+        self.problem, self.onehot = problem, onehot
+        self.options = problem.options | {"valid": valid, "test": test}
+        if onehot:
+            self.options["onehot"] = True
+        if min(valid, test) < 1:
+            raise ValueError(f"valid and test must be at least 1, got valid={valid}, test={test}")
+        key = json.dumps([problem.name, self.options], sort_keys=True)
+        sizes = {"train": None, "valid": valid, "test": test}
+        splits = {
+            name: Split(size, hashlib.sha256(f"{name} {key}".encode()).hexdigest()[:32]) for name, size in sizes.items()
+        }
+        space = problem.input
+        if onehot and isinstance(space, Tokens):
+            space = Features(tuple(f"symbol_{i}" for i in range(space.size - FIRST)))
+        super().__init__(problem.name, problem.kind, space, problem.target, splits)
+        if problem.trivial:
+            self.notes.say(f"without a model: {problem.trivial}")
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch: int | None = None,
+        tokens: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        skip: int = 0,
+    ) -> Iterator[Batch]:
+        size = self._size(split, batch, tokens)
+        if split == "train":
+            number = skip
+            while True:
+                made = self.problem.make(_generator("train", seed, epoch, number), size)
+                yield self._batch(made, torch.arange(number * size, (number + 1) * size))
+                number += 1
+        total = self.splits[split].size or 0
+        for start in range(skip * size, total, size):
+            yield self._fixed(split, start, min(start + size, total))
+
+    def count(
+        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
+    ) -> int | None:
+        size, total = self._size(split, batch, tokens), self.splits[split].size
+        return None if total is None else -(-total // size)
+
+    def _size(self, split: str, batch: int | None, tokens: int | None) -> int:
+        self.check(split, batch, tokens)
+        return batch or max(1, (tokens or 1) // self.problem.steps)
+
+    def _fixed(self, split: str, start: int, end: int) -> Batch:
+        """Examples start .. end of a fixed set, whatever the size of the batches."""
+        first, last = start // BLOCK, -(-end // BLOCK)
+        blocks = [self.problem.make(_generator(split, 0, 0, i), BLOCK) for i in range(first, last)]
+        kept = slice(start - first * BLOCK, end - first * BLOCK)
+        columns: dict[str, Any] = {}
+        for name in ("x", "y", "lengths", "y_lengths"):
+            parts = [getattr(block, name) for block in blocks]
+            columns[name] = None if parts[0] is None else torch.cat(_level(parts))[kept]
+        return self._batch(Examples(**columns), torch.arange(start, end))
+
+    def _batch(self, made: Examples, rows: Tensor) -> Batch:
+        x = made.x
+        lengths = torch.full((len(x),), x.shape[1]) if made.lengths is None else made.lengths
+        if self.onehot and not x.is_floating_point():
+            x = F.one_hot((x - FIRST).clamp(min=0), self.input.size).float() * (x >= FIRST).unsqueeze(-1)
+        return Batch(x, lengths, rows, made.y, made.y_lengths)
+
+    def encode(self, rows: Sequence[Any]) -> Batch:
+        """Rows of ids, or of steps, as the problem makes them."""
+        kind = torch.long if isinstance(self.problem.input, Tokens) else torch.float32
+        tensors = [torch.as_tensor(row, dtype=kind) for row in rows]
+        x = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
+        batch = self._batch(Examples(x, x, torch.tensor([len(t) for t in tensors])), torch.arange(len(rows)))
+        return replace(batch, y=None)
+
+    def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
+        found = predictions.detach().cpu().tolist()
+        if lengths is not None:
+            found = [row[:end] for row, end in zip(found, torch.as_tensor(lengths).tolist(), strict=True)]
+        names = getattr(self.target, "names", None)
+        if self.kind == "regress" or names is None:
+            return found
+        return [[names[k] for k in row] if isinstance(row, list) else names[row] for row in found]
+
+    def save(self, folder: Path | str) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"format": 1, "task": self.problem.name, "options": self.options}
+        (folder / "task.json").write_bytes(sealed.dumps(record))
+
+
+def _generator(*key: object) -> torch.Generator:
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def _level(parts: list[Tensor]) -> list[Tensor]:
+    """Padded at the end to one length; only ids vary in length, and PAD is 0."""
+    if parts[0].dim() < 2:
+        return parts
+    longest = max(part.shape[1] for part in parts)
+    return [F.pad(part, (0, 0) * (part.dim() - 2) + (0, longest - part.shape[1])) for part in parts]
+
+
+def symbols(random: torch.Generator, shape: tuple[int, ...], count: int) -> Tensor:
+    """Ids of `count` symbols, all equally likely."""
+    return torch.randint(FIRST, FIRST + count, shape, generator=random)
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,1 @@
+"""Files that survive: atomic writing, digests, scratch names, trust."""

@@ -1,0 +1,76 @@
+"""A process that runs jobs: reads one a line from its parent, and writes a line when it has ended.
+
+    in     {"key": ..., "function": ..., "settings": ..., "gpus": ...}
+    out    {"result": {"key": ..., "value": ..., "failed": ..., "seconds": ...}, "peak": bytes}
+
+What a job prints goes to log.txt in its folder. The process ends with its parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from seqloom.lab.jobs import memory
+from seqloom.lab.jobs.runner import Job
+
+
+def main(folder: Path, core: str) -> None:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # what a job prints must not come here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    memory.die_first()
+    if core:
+        os.sched_setaffinity(0, {int(core)})
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=[lines], daemon=True).start()
+
+    from seqloom.lab.jobs.call import call
+
+    gc.freeze()  # what torch made stays, and need not be looked through after every job
+    while True:
+        job = Job(**json.loads(lines.get()))
+        _print_to(folder / job.key)
+        memory.forget_peak()
+        result = call(job, folder)
+        gc.collect()
+        answers.write(json.dumps({"result": asdict(result), "peak": memory.peak()}) + "\n")
+        answers.flush()
+
+
+def _listen(lines: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    end_group(os.getpid())  # the parent is gone
+    os._exit(1)
+
+
+def end_group(pid: int) -> None:
+    """End a worker and the processes that it started."""
+    if hasattr(os, "killpg"):
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def _print_to(own: Path) -> None:
+    own.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(own / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    faulthandler.enable()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,1 @@
+"""One study per file; shared parts are in support/ and data/."""

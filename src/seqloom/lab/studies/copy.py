@@ -1,0 +1,133 @@
+"""Copy memory: symbols that have to be said again after a while."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.lab.data.synthetic.copy import copy
+from seqloom.lab.data.synthetic.task import FIRST, Problem
+from seqloom.lab.data.task import IGNORE
+from seqloom.lab.studies.support.conditions import Condition, Settings
+from seqloom.lab.studies.support.drawn import Drawn, Shape
+from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.trials import Batch
+
+SOLVED = 0.99
+SYMBOLS, KINDS = 10, 8
+# Seed 000, experiment 2: accuracy.
+PRINTED = {
+    30: {"rnn": 0.1380, "gru": 0.6620, "lstm": 0.5480, "attn_rnn": 0.8140},
+    60: {"rnn": 0.2065, "gru": 0.4550, "lstm": 0.3955, "attn_rnn": 0.5780},
+    90: {"rnn": 0.1917, "gru": 0.3877, "lstm": 0.3413, "attn_rnn": 0.4720},
+    120: {"rnn": 0.1643, "gru": 0.3463, "lstm": 0.3008, "attn_rnn": 0.4383},
+}
+LONG, LONGEST = ("lstm", "gru", "attn_rnn"), ("gru", "attn_rnn")
+EARLIER = ("", *(f"third, T = {T}" for T in (30, 60, 90)))
+
+
+def at(T: int, steps: int, form: str = "delay", count: int = SYMBOLS, **more: Any) -> Condition:
+    return Condition(f"{form}, T = {T:,}", steps, {"steps": T, "form": form, "count": count}, **more)
+
+
+def span(task: dict[str, Any]) -> int:
+    """From the first symbol to the last answer."""
+    n: int = task["count"]
+    return int(task["steps"]) + {"delay": 2 * n, "selective": n + 1, "third": 0}[task["form"]]
+
+
+class Copy(Drawn[Settings], name="copy"):
+    """How long each cell keeps ten symbols: delays of up to 2,000 steps, and symbols among blanks."""
+
+    metrics = (Metric("accuracy"), Metric("loss", lower=True, log=True))
+    full = Settings(
+        conditions=(
+            at(100, 3_000),
+            at(200, 3_000, "selective", models=LONG),
+            at(500, 3_000, models=LONG),
+            at(1_000, 4_000, models=LONGEST, tuned_at="delay, T = 500"),
+            at(2_000, 2_000, models=LONGEST, tuned_at="delay, T = 500"),
+        ),
+        models=("rnn", "lstm", "gru", "attn_rnn"),
+        lrs=(3e-3, 1e-2),
+    )
+    quick = Settings(
+        (at(5, 250, count=2), at(8, 200, "selective", count=2, tuned_at="delay, T = 5")),
+        ("rnn", "lstm", "gru", "attn_rnn"),
+        seeds=3,
+        budget=5_000,
+        lrs=(1e-2,),
+        batch=32,
+        test=500,
+    )
+    seed = Settings(
+        tuple(at(T, 1_000, "third", after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
+        ("rnn", "gru", "lstm", "attn_rnn"),
+        seeds=1,
+        hidden=128,
+        lrs=(1e-3,),
+        starts=("default",),
+        test=100,
+    )
+    seed_quick = Settings(
+        (at(30, 150, "third"),), ("rnn", "gru", "lstm", "attn_rnn"), 1, 0, 32, (1e-2,), ("default",), 32, test=100
+    )
+
+    def problem(self, condition: Condition) -> Problem:
+        return copy(kinds=KINDS, **condition.task).problem
+
+    def shape(self, condition: Condition) -> Shape:
+        third = condition.task["form"] == "third"
+        inputs, outputs = (KINDS, KINDS) if third else (KINDS + 2, KINDS + 1)
+        return Shape(inputs, outputs, span(condition.task), every=True, symbols=(FIRST, inputs))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORE)
+
+    def measure(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        scores, asked = model(x), y > 0  # 0 is the blank, and what is ignored is below
+        right = (scores.argmax(-1) == y) & asked
+        loss = F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=IGNORE)
+        return {"accuracy": right.sum() / asked.sum(), "loss": loss}
+
+    def trivial(self, condition: Condition) -> float:
+        return 1 / (KINDS - 1) if condition.task["form"] == "third" else 1 / KINDS
+
+    def printed(self, condition: Condition, model: str) -> float | None:
+        third = condition.task["form"] == "third"
+        return PRINTED.get(condition.task["steps"], {}).get(model) if third else None
+
+    def at(self, condition: Condition) -> float:
+        return float(condition.task["steps"])
+
+    def kind(self, condition: Condition) -> str:
+        return str(condition.task["form"])
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        solved: dict[str, list[str]] = {g.model: [] for g in groups(rows)}
+        for g in groups(rows):
+            if all(v is not None and v >= SOLVED for v in g.values("accuracy")):
+                solved[g.model].append(g.condition)
+        told = "; ".join(f"{model}: {', '.join(where) or 'nothing'}" for model, where in solved.items())
+        return f"Solved by every seed (accuracy {SOLVED} or more): {told}. {super().verdict(rows)}"
+
+    def caption(self) -> str:
+        s = self.settings
+        if self.protocol == "seed":
+            return (
+                "as the document: T/3 symbols to be said again in the last third, the filler is a symbol too; one "
+                "model trained on from length to length, 100 test sequences; the document has one seed, here are "
+                f"{s.seeds}; what it does not say is chosen: h = {s.hidden}, {self.steps(s.conditions[0]):,} steps of "
+                f"{s.batch} a length, lr {s.lrs[0]:g}"
+            )
+        losses = ", ".join(f"{c.task['count'] * math.log(KINDS) / span(c.task):.4f}" for c in s.conditions)
+        return (
+            f"{super().caption()}\n{s.conditions[0].task['count']} symbols of {KINDS}; accuracy: of the symbols; "
+            f"trivial: chance. loss: over all steps, blanks too; blanks and chance have {losses}; a "
+            "model that is missing at a length was not trained there, for the time that it takes."
+        )

@@ -1,0 +1,107 @@
+"""Images a pixel at a time, in reading order and in a fixed random order, until the slowest model stops improving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.mnist import PIXELS, mnist
+from seqloom.lab.studies.long import EPOCH, PERMUTED, PUBLISHED, SEQUENTIAL
+from seqloom.lab.studies.long import Pixels as OfBytes
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
+from seqloom.lab.studies.support.contenders import layer, multiple, rates
+from seqloom.lab.studies.support.epochs import TRAIN, Epochs
+from seqloom.lab.studies.support.outcome import Trial, groups
+from seqloom.layers.projected import Projected
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.classify import Classify
+
+HEADS = 4
+ATTENTION = "attention"
+MODELS = ("attn_rnn", "gru", "lstm", "ln_gru", ATTENTION)
+STEP = 16  # hidden sizes are multiples of this for every model, so that all of them run on fused kernels
+
+
+def image(problem: str, epochs: int, train: int = 55_000, steps: int = EPOCH) -> Condition:
+    return Condition(problem, epochs * steps, {"problem": problem, "T": PIXELS, "rounds": epochs, "train": train})
+
+
+class Pixels(Epochs[Settings], name="mnist"):
+    """Accuracy of each model on sequential and permuted MNIST, against epochs and against seconds."""
+
+    full = Settings(
+        (image(SEQUENTIAL, 30), image(PERMUTED, 30)),
+        MODELS,
+        seeds=10,
+        lrs=(1e-3, 3e-3, 1e-2),
+        starts=("default", "chrono", "keep 1"),
+        batch=128,
+        valid=5_000,
+        test=10_000,
+        tuning=0.5,
+        tuning_seeds=2,
+        widen=True,
+        precision="bfloat16",
+    )
+    quick = Settings(
+        (image(SEQUENTIAL, 1, 1_000, 8),),
+        ("attn_rnn", "gru"),
+        seeds=2,
+        budget=2_000,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=32,
+        valid=100,
+        test=200,
+    )
+
+    def examples(self, condition: Condition, split: str) -> Examples:
+        data = mnist(TEST if split == TEST else TRAIN).shuffled()
+        if condition.task["problem"] == PERMUTED:
+            order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0))
+            data = Examples(data.x.index_select(1, order), data.lengths, data.y)
+        if split == TEST:
+            return data.part(0, self.settings.test)
+        held = 5_000  # of the training images, for validation
+        return data.part(0, self.settings.valid) if split == VALID else data.part(held, held + condition.task["train"])
+
+    def network(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        if model != ATTENTION:
+            return OfBytes(Classify(layer(model, 1, hidden, start, PIXELS), 10))
+        inner = Transformer(hidden, HEADS, attention="dense", position="sinusoidal")
+        return OfBytes(Classify(Projected(inner, 1), 10, "mean"))
+
+    def multiple(self, model: str) -> int:
+        if self.device == "cuda":
+            return STEP
+        return HEADS if model == ATTENTION else multiple(model, self.device)
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        if model != ATTENTION:
+            return super().grid(model)
+        return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
+
+    def trivial(self, condition: Condition) -> float:
+        return 0.1135  # the digit 1, the most frequent
+
+    def caption(self) -> str:
+        published = "; ".join(f"{name} {lstm:.1%}, {best:.1%}" for name, (lstm, best) in PUBLISHED.items())
+        return (
+            f"{super().caption()}\nattention: two layers, {HEADS} heads, sinusoidal positions, the mean of all steps; "
+            "cells are read at the last step.\n"
+            "where a best learning rate was the lowest or highest of its grid, the next one was tried for all.\n"
+            f"published, an LSTM and the best: {published}."
+        )
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        means = []
+        for c in self.settings.conditions:
+            mine = {g.model: g.summary("accuracy").mean or 0.0 for g in groups(rows) if g.condition == c.name}
+            ordered = sorted(mine.items(), key=lambda pair: -pair[1])
+            means.append(f"{c.name}: {', '.join(f'{model} {value:.2%}' for model, value in ordered)}")
+        skipped = sum(t.skipped for t in rows)
+        note = f" {skipped:,} training steps had a gradient that was not finite and were skipped." if skipped else ""
+        return f"{'; '.join(means)}. {super().verdict(rows)}{note}"

@@ -1,0 +1,149 @@
+"""How long a step takes, and what memory: every cell by every kernel, beside torch's own layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from seqloom.cells.lookup import find
+from seqloom.lab import bench
+from seqloom.lab.bench.race import PASSES
+from seqloom.lab.report.page import Block, Chart, Curve, Table
+from seqloom.lab.settings import Bench
+from seqloom.lab.studies.study import Study
+from seqloom.lab.studies.support.ledger import Ledger
+
+# All but `scan`, which compiles for a minute at every shape.
+KERNELS = {
+    "cpu": ("cpu", "aten", "parallel", "loop"),
+    "cuda": ("cuda", "cluster", "graph", "aten", "parallel", "loop"),
+}
+DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
+FAMILY = {"RNN": "torch.nn.RNN", "GRU": "torch.nn.GRU", "LSTM": "torch.nn.LSTM"}
+CLAIM = "2.5 to 3 times"  # seed 000: AttnRNN's time over a GRU's
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of every size every combination; the input is as wide as the layer."""
+
+    models: tuple[str, ...] = ("attn_rnn", "rnn", "gru", "lstm", "ln_gru", "ln_lstm", "indrnn", "min_gru", "min_lstm")
+    hidden: tuple[int, ...] = (64, 128, 256)
+    batch: tuple[int, ...] = (1, 64)
+    length: tuple[int, ...] = (128, 512)
+    rounds: int = 3
+
+
+class Speed(Study[Settings, bench.Row], name="speed"):
+    """Step time, training speed and memory of every cell and kernel, beside torch's own layers."""
+
+    full = Settings()
+    quick = Settings(("attn_rnn", "rnn", "gru", "lstm"), (32,), (8,), (32,), 1)
+
+    @property
+    def parts(self) -> int:
+        return len(PASSES) * len(self._grid())
+
+    def _grid(self) -> list[tuple[int, int, int, str]]:
+        s = self.settings
+        return list(product(s.hidden, s.batch, s.length, DTYPES[self.device]))
+
+    def run(self, before: Callable[[str], None]) -> Iterator[bench.Row]:
+        kinds = {name: find(name) for name in self.settings.models}
+        ledger = Ledger(self.folder)
+        for hidden, batch, length, dtype in self._grid():
+            told = Bench(
+                cells=tuple(kinds),
+                kernels=KERNELS[self.device],
+                hidden=(hidden,),
+                batch=(batch,),
+                length=(length,),
+                dtype=(dtype,),  # type: ignore[arg-type]
+                device=self.device,  # type: ignore[arg-type]
+                rounds=self.settings.rounds,
+            )
+            key = {"study": self.name, "told": told.model_dump(mode="json")}
+            if ledger.get(key) is None:
+                rows = [asdict(row) for row in bench.rows(told, kinds, before) if _ran(row)]
+                ledger.add(key, {"rows": rows})
+            else:
+                for name in PASSES:
+                    before(f"H={hidden} B={batch} T={length} {name}: known")
+            yield from (bench.Row(**row) for row in (ledger.get(key) or {})["rows"])
+
+    def table(self, rows: Sequence[bench.Row]) -> list[dict[str, Any]]:
+        return bench.table(self._told(), rows)
+
+    def _told(self) -> Bench:
+        s = self.settings
+        return Bench(
+            cells=s.models,
+            kernels=KERNELS[self.device],
+            hidden=s.hidden,
+            batch=s.batch,
+            length=s.length,
+            dtype=DTYPES[self.device],  # type: ignore[arg-type]
+            device=self.device,  # type: ignore[arg-type]
+            rounds=s.rounds,
+        )
+
+    def caption(self) -> str:
+        return bench.caption(self._told())
+
+    def blocks(self, rows: Sequence[bench.Row]) -> list[Block]:
+        return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
+
+    def _charts(self, rows: Sequence[bench.Row]) -> list[Chart]:
+        """Training, against the hidden size: the fastest kernel of each cell."""
+        charts = []
+        for batch, length, dtype in product(self.settings.batch, self.settings.length, DTYPES[self.device]):
+            mine = [r for r in rows if (r.batch, r.length, r.dtype, r.pass_) == (batch, length, dtype, PASSES[1])]
+            curves = []
+            for cell in dict.fromkeys(r.cell for r in mine):
+                best: dict[int, float] = {}
+                for r in (r for r in mine if r.cell == cell and r.us_per_step is not None):
+                    best[r.hidden] = min(best.get(r.hidden, float("inf")), _time(r))
+                points = sorted(best.items())
+                curves += [Curve(cell, [float(h) for h, _ in points], [t for _, t in points])] if points else []
+            title = f"Training, B = {batch}, T = {length}, {dtype}"
+            charts += [Chart(title, "hidden size", "us a step", curves, log_x=True, log_y=True)] if curves else []
+        return charts
+
+    def verdict(self, rows: Sequence[bench.Row]) -> str:
+        training = [r for r in rows if r.pass_ == PASSES[1] and r.us_per_step is not None]
+        best: dict[tuple[Any, ...], dict[str, float]] = {}
+        for r in training:
+            shape = best.setdefault((r.hidden, r.batch, r.length, r.dtype), {})
+            shape[r.cell] = min(shape.get(r.cell, float("inf")), _time(r))
+            if r.cell == "attn_rnn" and r.kernel == "any_loop":
+                shape["loop"] = _time(r)
+        ratios = sorted(s["attn_rnn"] / s[bench.GRU] for s in best.values() if {"attn_rnn", bench.GRU} <= set(s))
+        loops = sorted(s["loop"] / s[bench.GRU] for s in best.values() if {"loop", bench.GRU} <= set(s))
+        told = []
+        if ratios:
+            told.append(f"A training step of AttnRNN takes {_span(ratios)} times torch.nn.GRU's by its fastest kernel")
+        if loops:
+            told.append(f"{_span(loops)} times step by step; the document has {CLAIM}")
+        order = [s for s in best.values() if set(FAMILY.values()) <= set(s)]
+        fits = sum(s[FAMILY["RNN"]] < s[FAMILY["GRU"]] < s[FAMILY["LSTM"]] for s in order)
+        last = (
+            f"RNN before GRU before LSTM, as a document ranks them, in {fits} of {len(order)} shapes." if order else ""
+        )
+        return f"{', and '.join(told)}. {last}" if told else last
+
+
+def _ran(row: bench.Row) -> bool:
+    """Not every cell has every kernel; one that is wrong is told all the same."""
+    return row.us_per_step is not None or row.reason.startswith(bench.RED)
+
+
+def _time(row: bench.Row) -> float:
+    """Microseconds a step: of a recorded step, where there is one."""
+    assert row.us_per_step is not None
+    return row.us_per_step if row.graph_us_per_step is None else row.graph_us_per_step
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{values[0]:.2g}" if len(values) == 1 else f"{values[0]:.2g} to {values[-1]:.2g}"

@@ -1,0 +1,80 @@
+"""Trials on problems that are made on the fly, on the device, from a generator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.lab.data.synthetic.task import Problem
+from seqloom.lab.studies.support.conditions import VALID, Condition, Settings
+from seqloom.lab.studies.support.contenders import Reader, layer
+from seqloom.lab.studies.support.trials import Batch, Draw, Trials
+from seqloom.layers.recurrent.layer import Recurrent
+
+ROWS = {"cpu": 250, "cuda": 1_000}  # at most so many are scored at once,
+STEPS = 5_000_000  # and so many steps of them
+
+Told = TypeVar("Told", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model for a problem looks like: see `Reader`."""
+
+    inputs: int
+    outputs: int
+    span: int  # steps over which something has to be kept
+    every: bool = False
+    symbols: tuple[int, int] | None = None
+
+
+class Drawn(Trials[Told]):
+    """A subclass writes `problem`, `shape`, `loss` and `measure`."""
+
+    def problem(self, condition: Condition) -> Problem:
+        raise NotImplementedError
+
+    def shape(self, condition: Condition) -> Shape:
+        raise NotImplementedError
+
+    def measure(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Every metric by name: its mean over these rows."""
+        raise NotImplementedError
+
+    def layer(self, model: str, inputs: int, hidden: int, start: str, span: int) -> Recurrent:
+        return layer(model, inputs, hidden, start, span)
+
+    def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        form = self.shape(condition)
+        made = self.layer(model, form.inputs, hidden, start, form.span)
+        return Reader(made, form.outputs, form.every, form.symbols)
+
+    def draw(self, condition: Condition) -> Draw:
+        problem, rows = self.problem(condition), self.settings.batch
+        return lambda random, device: _made(problem, random, rows, device)
+
+    def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
+        """Over fresh examples, the same for every model."""
+        problem = self.problem(condition)
+        total = self.settings.valid if split == VALID else self.settings.test
+        name = json.dumps([split, condition.task], sort_keys=True).encode()
+        seed = int.from_bytes(hashlib.sha256(name).digest()[:7], "little")
+        random = torch.Generator(device).manual_seed(seed)
+        sums: dict[str, Tensor] = {}
+        most = max(1, min(ROWS[device.type], STEPS // problem.steps))
+        for begin in range(0, total, most):
+            rows = min(most, total - begin)
+            for key, mean in self.measure(model, *_made(problem, random, rows, device)).items():
+                sums[key] = sums.get(key, torch.zeros((), device=device)) + rows * mean.double()
+        return {key: float(value) / total for key, value in sums.items()}
+
+
+def _made(problem: Problem, random: torch.Generator, rows: int, device: torch.device) -> Batch:
+    with torch.device(device):  # where the problem's tensors are made
+        made = problem.make(random, rows)
+    return made.x, made.y

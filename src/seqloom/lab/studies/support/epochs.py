@@ -1,0 +1,170 @@
+"""Trials on examples from files: all of them on the device, the weights kept after every round of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.lab.report.page import Block, Chart, Curve
+from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
+from seqloom.lab.studies.support.contenders import natural
+from seqloom.lab.studies.support.outcome import Group, Metric, Trial, groups
+from seqloom.lab.studies.support.trials import Batch, Draw, Trials
+from seqloom.layers.transformer.layer import Transformer
+
+STEPS = {"cpu": 1 << 15, "cuda": 1 << 19}  # of all rows that are scored at once: cuDNN holds four gates of each
+TRAIN = "train"
+
+Told = TypeVar("Told", bound=Settings)
+
+
+class Kept(nn.Module):
+    """A model that keeps its weights as they were at the end of each of `rounds` equal parts of `steps` steps.
+
+    They are copied on the device in every step, over and over into the place of the round: nothing waits
+    for the host, and the step can be a CUDA graph.
+    """
+
+    def __init__(self, model: nn.Module, rounds: int, steps: int, precision: str = "natural") -> None:
+        super().__init__()
+        self.model, self.rounds, self.steps, self.precision = model, rounds, steps, precision
+        self.kept: list[Tensor] = []  # (rounds, ...) for every weight, made when training begins
+
+    def keep(self) -> None:
+        """To be called once a step, before its loss."""
+        weights = [p.detach() for p in self.model.parameters()]
+        if not self.kept:
+            self.kept = [p.new_zeros(self.rounds, *p.shape) for p in weights]
+            self.done = torch.zeros((), dtype=torch.long, device=weights[0].device)
+        place = ((self.done * self.rounds - 1) // self.steps).clamp(min=0).view(1)
+        for kept, p in zip(self.kept, weights, strict=True):
+            kept.index_copy_(0, place, p.unsqueeze(0))
+        self.done += 1
+
+    def finish(self) -> None:
+        """The weights that the last step left are those of the last round."""
+        for kept, p in zip(self.kept, self.model.parameters(), strict=True):
+            kept[-1].copy_(p.detach())
+
+    def go_to(self, place: int) -> None:
+        """Take the weights of that round."""
+        for kept, p in zip(self.kept, self.model.parameters(), strict=True):
+            p.data.copy_(kept[place])
+
+    def forward(self, *given: Any) -> Tensor:
+        with computed_in(self.precision, self.model, given[0].device):
+            return self.model(*given).float()
+
+
+def computed_in(precision: str, model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """Enter the precision of a study's settings; on a CPU everything is float32."""
+    if precision == "natural":
+        return fast(model, device)
+    low = precision == "bfloat16" and device.type == "cuda"
+    return torch.autocast(device.type, torch.bfloat16, enabled=low)
+
+
+def fast(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """As `natural`; a Transformer computes in bfloat16 on a GPU too."""
+    if device.type == "cuda" and any(isinstance(part, Transformer) for part in model.modules()):
+        return torch.autocast("cuda", torch.bfloat16)
+    return natural(model, device)
+
+
+class Epochs(Trials[Told]):
+    """A subclass writes `examples` and `network`; its conditions' tasks say "rounds" and "train", the rows.
+
+    The round with the best score on "valid" is the result, and the test set is read for it alone; under the
+    protocol "seed" the test set itself chooses, as documents do.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy"), Metric("last round"))
+
+    def examples(self, condition: Condition, split: str) -> Examples:
+        """Of "train", "valid" or "test"; called once for each."""
+        raise NotImplementedError
+
+    def network(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        """(x, lengths) -> scores (B, classes)."""
+        raise NotImplementedError
+
+    def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        made = self.network(model, hidden, start, condition)
+        return Kept(made, condition.task["rounds"], self.steps(condition), self.settings.precision)
+
+    def draw(self, condition: Condition) -> Draw:
+        data, batch = self._on(condition, TRAIN, torch.device(self.device)), self.settings.batch
+
+        def draw(random: torch.Generator, device: torch.device) -> Batch:
+            rows = data.rows(torch.randint(len(data), (batch,), generator=random, device=device))
+            return rows.x, rows.lengths, rows.y
+
+        return draw
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        assert isinstance(model, Kept)
+        model.keep()
+        return F.cross_entropy(model(*batch[:-1]), batch[-1])
+
+    def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
+        assert isinstance(model, Kept)
+        model.finish()
+        chosen_on = TEST if self.protocol == "seed" else VALID
+        curve = [self._accuracy(model, k, condition, chosen_on, device) for k in range(model.rounds)]
+        best = max(range(model.rounds), key=lambda k: curve[k])
+        places = {"accuracy": best, "last round": model.rounds - 1}
+        if split == chosen_on:
+            there = dict(enumerate(curve))
+        else:
+            there = {k: self._accuracy(model, k, condition, split, device) for k in dict.fromkeys(places.values())}
+        found = {name: there[k] for name, k in places.items()}
+        return found | {f"round {k + 1}": value for k, value in enumerate(curve)}
+
+    def _accuracy(self, model: Kept, place: int, condition: Condition, split: str, device: torch.device) -> float:
+        model.go_to(place)
+        data, right = self._on(condition, split, device), torch.zeros((), device=device)
+        count = max(1, STEPS[device.type] // data.x.shape[1])
+        for begin in range(0, len(data), count):
+            rows = data.part(begin, begin + count)
+            right += (model(rows.x, rows.lengths).argmax(-1) == rows.y).sum()
+        return float(right) / len(data)
+
+    def _on(self, condition: Condition, split: str, device: torch.device) -> Examples:
+        """Read once, and kept on the device."""
+        held: dict[tuple[str, str], Examples] = self.__dict__.setdefault("_held", {})
+        if (condition.name, split) not in held:
+            held[condition.name, split] = self.examples(condition, split).to(device)
+        return held[condition.name, split]
+
+    def epochs(self, condition: Condition, place: int) -> float:
+        """Of training until the end of that round."""
+        batch = condition.task.get("batch", self.settings.batch)
+        seen = self.steps(condition) * batch * (place + 1) / condition.task["rounds"]
+        return float(seen / condition.task["train"])
+
+    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+        made, read = list(super().blocks(rows)), "test" if self.protocol == "seed" else "validation"
+        for c in self.settings.conditions:
+            curves = [self._curve(c, g) for g in groups(rows) if g.condition == c.name]
+            if any(curve.x for curve in curves):
+                title = f"{c.name}: {read} accuracy while it trains"
+                made.append(Chart(title, "epochs", "accuracy", curves, note="mean, lowest and highest seed"))
+        return made
+
+    def _curve(self, c: Condition, g: Group) -> Curve:
+        runs = [t.scores for t in g.trials if not t.failed]
+        places = range(c.task["rounds"] if runs else 0)
+        values = [[run[f"round {k + 1}"] for run in runs] for k in places]
+        x = [self.epochs(c, k) for k in places]
+        return Curve(g.model, x, [sum(v) / len(v) for v in values], [min(v) for v in values], [max(v) for v in values])
+
+    def caption(self) -> str:
+        text = super().caption().replace("AttnRNN under bfloat16", "AttnRNN and Transformers under bfloat16")
+        rounds = "the weights of the round that is best on validation rows are the result; last round: those of the end"
+        return f"{text}\n{rounds}; batches are drawn with replacement."

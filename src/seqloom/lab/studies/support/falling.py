@@ -1,0 +1,117 @@
+"""What measured gradients say: geometric means over seeds, the fitted line, and the document's column beside ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from seqloom.lab.report.page import Block, Chart, Curve, Dots
+from seqloom.lab.stats.seeds import summary
+from seqloom.lab.studies.support.reach import LEAST, line
+
+ZERO = 1e-22  # in float32 the squares of such a gradient are 0, so the document printed 0.0
+
+
+class Reached(Protocol):
+    """As `Reach` of the study."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def start(self) -> str: ...
+    @property
+    def input(self) -> str: ...
+    @property
+    def stage(self) -> str: ...
+    @property
+    def gradient(self) -> list[float]: ...
+    @property
+    def product(self) -> list[float]: ...
+
+
+Groups = dict[tuple[str, str, str, str], list[Reached]]  # by stage, input, model, start
+
+
+def groups(rows: Sequence[Reached]) -> Groups:
+    found: Groups = {}
+    for row in rows:
+        found.setdefault((row.stage, row.input, row.model, row.start), []).append(row)
+    return found
+
+
+def centre(values: Sequence[float]) -> float:
+    """The geometric mean: 0 where all are, and what is below the least number beside others counts as that."""
+    if max(values) < LEAST:
+        return 0.0
+    return math.exp(sum(math.log(max(v, LEAST)) for v in values) / len(values))
+
+
+def table(rows: Sequence[Reached], lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """One row for every stage, input, model and start."""
+    shown, made = lengths[-5::2], []
+    for (stage, x, model, start), mine in groups(rows).items():
+        ends = [row.gradient[-1] for row in mine]
+        lines = [fit for row in mine if (fit := line(lengths, row.gradient)) is not None]
+        k = summary([fit.k for fit in lines])
+        products = [row.product[-1] for row in mine if row.product]
+        made.append(
+            {"stage": stage, "input": x, "model": model, "start": start}
+            | {f"T = {T:,}": centre([row.gradient[lengths.index(T)] for row in mine]) for T in shown}
+            | {"lowest": min(ends), "highest": max(ends), "seeds": len(mine)}
+            | {"product": centre(products) if products else None}
+            | {"k": k.mean, "k low": k.low, "k high": k.high}
+            | {"line explains": summary([fit.share for fit in lines]).mean}
+        )
+    return made
+
+
+def printed_table(
+    rows: Sequence[Reached], lengths: Sequence[int], printed: Mapping[str, Mapping[int, float]]
+) -> list[dict[str, Any]]:
+    """One row for every model and length, the document's norm beside ours."""
+    made = []
+    for row in rows:
+        for T, norm in zip(lengths, row.gradient, strict=True):
+            said = printed[row.model].get(T)
+            made.append({"model": row.model, "T": T, "norm": norm, "document": said, "agrees": agrees(norm, said)})
+    return made
+
+
+def agrees(norm: float, said: float | None) -> str | None:
+    """To three digits; a printed 0.0 is what float32 makes of a norm below 1e-22."""
+    if said is None:
+        return None
+    same = norm < ZERO if said == 0 else f"{norm:.2e}" == f"{said:.2e}"
+    return "yes" if same else "no"
+
+
+def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[Block]:
+    """Norms against distance, one chart for every stage and input; and a dot for every seed at the end."""
+    found = groups(rows)
+    made: list[Block] = []
+    x = [float(T) for T in lengths]
+    for place in dict.fromkeys((stage, given) for stage, given, _, _ in found):
+        mine = {f"{m}, {s}": rows for (stage, given, m, s), rows in found.items() if (stage, given) == place}
+        curves, products, dots = [], [], {}
+        for name, some in mine.items():
+            columns = list(zip(*(row.gradient for row in some), strict=True))
+            low, high = ([max(pick(c), LEAST) for c in columns] for pick in (min, max))
+            curves.append(Curve(name, x, [max(centre(c), LEAST) for c in columns], low, high))
+            with_products = [row.product for row in some if row.product]
+            if with_products:
+                centres = [max(centre(c), LEAST) for c in zip(*with_products, strict=True)]
+                products.append(Curve(name, x, centres))
+            dots[name] = [max(row.gradient[-1], LEAST) for row in some]
+        at = f"{place[0]}, x {place[1]}"
+        zero = f"0 is drawn as {LEAST:g}"
+        bar = f"The mean is the arithmetic one, which the highest seeds alone decide; {zero}."
+        note = f"geometric mean over seeds, from the lowest seed to the highest; {zero}"
+        made.append(Chart(f"|dL/dh_0|: {at}", "steps T", "norm", curves, True, True, note))
+        if products:
+            title = f"Product of the steps' Jacobians: {at}"
+            made.append(
+                Chart(title, "steps", "spectral norm", products, True, True, f"geometric mean over seeds; {zero}")
+            )
+        made.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True, note=bar))
+    return made

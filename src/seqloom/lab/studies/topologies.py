@@ -1,0 +1,217 @@
+"""The four shapes of recurrent networks, each on real data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.lab.report.page import Block, Words
+from seqloom.lab.studies.data import framed
+from seqloom.lab.studies.data.intents import INTENTS, intents
+from seqloom.lab.studies.support.conditions import TEST, Condition, Settings
+from seqloom.lab.studies.support.contenders import layer, starts
+from seqloom.lab.studies.support.corpora import Corpora, Corpus
+from seqloom.lab.studies.support.epochs import fast
+from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.trials import Batch
+from seqloom.layers.registry import make
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.classify import Classify
+from seqloom.models.decoding import likelihood
+from seqloom.models.decoding.recurrent import RecurrentDecoder
+from seqloom.models.decoding.sampling import Sampling
+from seqloom.models.decoding.transformer import TransformerDecoder
+from seqloom.models.embed import Embed
+from seqloom.models.encode import Encoder
+from seqloom.models.generate import Generate
+from seqloom.models.translate import Translate
+
+HEADS = 4
+POEMS, INTENT, SURNAMES, RESTAURANTS, SENTENCES = (
+    "N to N: the next sign of a poem",
+    "N to 1: intent of a request",
+    "1 to N: a surname for a language",
+    "1 to N: a sentence for attributes",
+    "N to M: English into Chinese",
+)
+FORMS = {POEMS: "poems", INTENT: "intents", SURNAMES: "surnames", RESTAURANTS: "restaurants", SENTENCES: "sentences"}
+
+
+def at(name: str, steps: int, budget: int, vocabulary: int, T: int, every: int = 1) -> Condition:
+    task = {"vocabulary": vocabulary, "T": T, "every": every, "budget": budget, "width": 64}
+    return Condition(name, steps, {"form": FORMS[name]} | task)
+
+
+class Topologies(Corpora[Settings], name="topologies"):
+    """N to N, N to 1, 1 to N and N to M on poems, requests, names, attributes and translation."""
+
+    metrics = (Metric("accuracy"), Metric("bits", lower=True))
+    full = Settings(
+        (
+            at(POEMS, 2_000, 700_000, 4_000, 64, every=2),
+            at(INTENT, 800, 600_000, 8_000, 30),
+            at(SURNAMES, 1_500, 80_000, 96, 22),
+            at(RESTAURANTS, 1_500, 700_000, 3_000, 48),
+            at(SENTENCES, 2_000, 1_000_000, 5_000, 24),
+        ),
+        ("attn_rnn", "gru", "lstm", "rnn", "transformer"),
+        starts=("default",),
+        valid=700,
+        test=700,
+    )
+    quick = Settings(
+        (at(INTENT, 40, 30_000, 300, 12, every=10), at(SURNAMES, 60, 12_000, 60, 12)),
+        ("attn_rnn", "gru", "transformer"),
+        seeds=2,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=32,
+        valid=200,
+        test=200,
+    )
+
+    def corpus(self, condition: Condition) -> Corpus:
+        task, s = condition.task, self.settings
+        size, T, every = task["vocabulary"], task["T"], task["every"]
+        if task["form"] == "intents":
+            return Corpus(intents(size, T, every, s.valid, s.test))
+        if task["form"] == "restaurants":
+            parts, words = framed.restaurants(size, T, every)
+            most = {"valid": s.valid, TEST: s.test}
+            return Corpus({k: tuple(t[: most.get(k, len(t))] for t in part) for k, part in parts.items()}, (words,))
+        if task["form"] == "sentences":
+            rows, english, chinese = framed.sentences(size, T, every)
+            return Corpus.cut(rows, s.valid, s.test, (english, chinese))
+        if task["form"] == "surnames":
+            rows, words, languages = framed.surnames(size, T)
+            return Corpus.cut(rows, s.valid, s.test, (words, languages))
+        rows, words = framed.poems(size, T, every)
+        return Corpus.cut(rows, s.valid, s.test, (words,))
+
+    def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        task = condition.task
+        width, size, T = task["width"], task["vocabulary"], task["T"]
+        if task["form"] == "sentences":
+            return translate(model, width, size, hidden, start, T)
+        beside = {"surnames": framed.LANGUAGES, "restaurants": framed.ATTRIBUTES}.get(task["form"], 0)
+        embed = Embed(size, width, scaled=True)
+        inner = _layer(model, width + beside, hidden, start, T)
+        if task["form"] == "intents":
+            return Classify(inner, len(INTENTS), embed=embed)
+        return Generate(embed, inner, condition=beside)
+
+    def multiple(self, model: str) -> int:
+        return (
+            2 * HEADS if model == "transformer" else 2 * super().multiple(model)
+        )  # an encoder has half of it each way
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        first = "default" if model == "transformer" else starts(model, self.settings.starts)[0]
+        return [(lr, first) for lr in self.settings.lrs]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return likelihood.loss(*answers(model, batch))
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        logits, target = answers(model, batch)
+        asked = (target != likelihood.IGNORED).sum()
+        nats = F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
+        return {"accuracy": ((logits.argmax(-1) == target).sum(), asked), "bits": (nats / math.log(2), asked)}
+
+    def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
+        found = super().score(model, condition, split, device)
+        key = self._writing(condition)  # the first model is scored first
+        if split == TEST and condition.task["form"] != "intents" and self.ledger.get(key) is None:
+            with fast(model, device):
+                self.ledger.add(key, {"texts": _written(model, self.read(condition))})
+        return found
+
+    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+        made = list(super().blocks(rows))
+        for c in self.settings.conditions:
+            kept = self.ledger.get(self._writing(c))
+            made += [Words(f"{c.name}: what {self.models(c)[0]} writes", kept["texts"])] if kept else []
+        return made
+
+    def _writing(self, condition: Condition) -> dict[str, Any]:
+        return {
+            "study": self.name,
+            "written": condition.name,
+            "steps": self.steps(condition),
+            "by": self.models(condition)[0],
+        }
+
+    def caption(self) -> str:
+        return (
+            f"{super().caption()}\naccuracy: of the class, or of every next token where the true ones before it are "
+            "read; bits: for each of them.\n"
+            "N to M: an encoder that reads both ways and a decoder with dot attention, or a Transformer."
+        )
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        best = []
+        for c in self.settings.conditions:
+            mine = [(g.summary("accuracy").mean or 0.0, g.model) for g in groups(rows) if g.condition == c.name]
+            best += [f"{c.name}: {max(mine)[1]} {max(mine)[0]:.1%}"] if mine else []
+        return f"Most accurate: {'; '.join(best)}. {super().verdict(rows)}"
+
+
+def answers(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Scores (.., V) of what is to be said, and what is right, in float32."""
+    with fast(model, batch[0].device):
+        if isinstance(model, Classify):
+            x, target, lengths = batch
+            return model(x, lengths).float(), target
+        if isinstance(model, Translate):
+            source, written, n, m = batch
+            read, target = likelihood.shifted(written, m)
+            return model(source, read, n)[0].float(), target
+        ids, lengths, *condition = batch
+        read, target = likelihood.shifted(ids, lengths)
+        return model(read, condition=condition[0] if condition else None)[0].float(), target
+
+
+def _layer(model: str, inputs: int, hidden: int, start: str, T: int) -> nn.Module:
+    if model == "transformer":
+        return make("transformer", inputs, hidden, layers=2, heads=HEADS)
+    return layer(model, inputs, hidden, start, T)
+
+
+def translate(model: str, width: int, size: int, hidden: int, start: str, T: int) -> Translate:
+    """Of a Transformer `hidden` is the width of everything, its tables too."""
+    if model == "transformer":
+        encoder = Encoder(Embed(size, hidden, scaled=True), Transformer(hidden, HEADS, position="sinusoidal"))
+        inner = Transformer(hidden, HEADS, causal=True, memory_size=hidden, position="sinusoidal")
+        return Translate(encoder, TransformerDecoder(Embed(size, hidden, scaled=True), inner))
+    both = layer(model, width, hidden // 2, start, T, bidirectional=True)
+    embed = Embed(size, width, scaled=True)
+    decoder = RecurrentDecoder(embed, layer(model, width, hidden, start, T), both.output_size, attention="dot")
+    return Translate(Encoder(Embed(size, width, scaled=True), both), decoder)
+
+
+def _written(model: nn.Module, corpus: Corpus, count: int = 3) -> list[str]:
+    """A few texts, each after what it was written from."""
+    given = tuple(t[:count] for t in corpus.parts[TEST])
+    if isinstance(model, Translate):
+        found = model.greedy(given[0], given[2], max_length=given[1].shape[1])
+        read = [_text(row, corpus.words[0], " ") for row in given[0].tolist()]
+        return [f"{a} -> {''.join(corpus.words[1][i] for i in b)}" for a, b in zip(read, found.lists(), strict=True)]
+    assert isinstance(model, Generate)
+    begin = given[0][:, :1] if len(given) > 2 else given[0][:, :6]  # a poem goes on from its first signs
+    condition = given[2] if len(given) > 2 else None
+    sampling = Sampling(temperature=0.7, seed=0)
+    found = model.sample(begin, sampling, condition=condition, stop=framed.MARKS.stop, max_length=given[0].shape[1])
+    between = " " if model.condition == framed.ATTRIBUTES else ""
+    first = [_text(row, corpus.words[0], between) for row in begin.tolist()]
+    if model.condition == framed.LANGUAGES:
+        first = [f"{corpus.words[1][i]}: " for i in given[2].argmax(1).tolist()]
+    return [a + between.join(corpus.words[0][i] for i in b) for a, b in zip(first, found.lists(), strict=True)]
+
+
+def _text(ids: list[int], words: list[str], between: str) -> str:
+    return between.join(words[i] for i in ids if i >= framed.UNKNOWN)

@@ -1,0 +1,197 @@
+"""German into English: from a recurrent encoder and decoder to attention alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.attention.score import AdditiveScore, DotScore
+from seqloom.core.errors import require
+from seqloom.lab.report.page import Block, Table
+from seqloom.lab.studies.data.multi30k import joined, multi30k
+from seqloom.lab.studies.data.place import CHECKOUT
+from seqloom.lab.studies.support.conditions import TEST, Condition, Settings
+from seqloom.lab.studies.support.corpora import ROWS, Corpora, Corpus
+from seqloom.lab.studies.support.epochs import fast
+from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.trials import Batch
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.transformer.block import Block as Shape
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.decoding.recurrent import RecurrentDecoder
+from seqloom.models.decoding.transformer import TransformerDecoder
+from seqloom.models.embed import Embed
+from seqloom.models.encode import Encoder
+from seqloom.models.translate import Translate
+from seqloom.tools.timing import seconds
+
+# Seed 002: BLEU, and training time relative to the first.
+PRINTED = {"none": (28.4, 1.0), "additive": (31.2, 1.2), "dot": (31.2, 1.2), "transformer": (35.7, 0.6)}
+HEADS = 8
+SMOOTHING = 0.1
+
+
+def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **more: Any) -> Condition:
+    task = {
+        "vocabulary": vocabulary,
+        "T": T,
+        "budget": budget,
+        "pairs": pairs,
+        "width": 256,
+        "dropout": 0.3,
+        "layers": 3,
+    }
+    return Condition("Multi30k, German into English", steps, task | more)
+
+
+class Translation(Corpora[Settings], name="translation"):
+    """Encoder and decoder without attention, with it, and attention alone: BLEU and training time."""
+
+    metrics = (Metric("BLEU"), Metric("ms alone", lower=True))
+    against = "transformer"
+    full = Settings(
+        (at(2_300, 8_000, 40, 9_000_000),),
+        tuple(PRINTED),
+        lrs=(5e-4, 1e-3),
+        starts=("default",),
+        batch=128,
+        valid=1_014,
+        test=1_000,
+        together=8,
+    )
+    quick = Settings(
+        (at(40, 300, 14, 60_000, 2_000, width=16, layers=1, beam=1),),
+        tuple(PRINTED),
+        seeds=1,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=32,
+        valid=20,
+        test=20,
+    )
+
+    def corpus(self, condition: Condition) -> Corpus:
+        _bleu()  # or an error before anything is trained
+        task, most = condition.task, {"valid": self.settings.valid, TEST: self.settings.test}
+        parts, english, self._told = multi30k(task["vocabulary"], task["T"], task["pairs"])
+        cut = {name: tuple(t[: most.get(name, len(t))] for t in part) for name, part in parts.items()}
+        return Corpus(cut, (english,))
+
+    def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        task = condition.task
+        size, p = task["vocabulary"], task["dropout"]
+        if model == "transformer":
+            shape = Shape(hidden=2 * hidden, dropout=p / 2)
+            told: dict[str, Any] = {"position": "sinusoidal", "block": shape}
+            inner = Transformer(hidden, HEADS, task["layers"], causal=True, memory_size=hidden, **told)
+            encoder = Encoder(
+                Embed(size, hidden, p / 2, scaled=True), Transformer(hidden, HEADS, task["layers"], **told)
+            )
+            return Translate(encoder, TransformerDecoder(Embed(size, hidden, p / 2, scaled=True), inner, tied=True))
+        width, half = task["width"], hidden // 2
+        both = Recurrent("gru", width, half, batch_first=True, bidirectional=True)
+        H = both.output_size
+        scores = {"none": None, "additive": AdditiveScore(H, H, weighted=True), "dot": DotScore(H, H)}
+        layer = Recurrent("gru", width + (H if model == "none" else 0), H, batch_first=True)
+        decoder = RecurrentDecoder(Embed(size, width, p), layer, H, attention=scores[model], dropout=p)
+        return Translate(Encoder(Embed(size, width, p), both), decoder)
+
+    def multiple(self, model: str) -> int:
+        return 2 * HEADS
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        if model not in PRINTED:
+            raise ValueError(f"there is no model {model!r}; known are {', '.join(PRINTED)}")
+        return [(lr, "default") for lr in self.settings.lrs]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        assert isinstance(model, Translate)
+        source, target, n, m = batch
+        with fast(model, source.device):
+            return model.loss(source, target, n, m, smoothing=SMOOTHING)
+
+    def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
+        assert isinstance(model, Translate)
+        corpus, said = self.read(condition), []
+        source, target, n, _ = corpus.parts[split]
+        beam = Beam(condition.task.get("beam", 5), 0.6, target.shape[1])
+        for begin in range(0, len(source), ROWS):
+            with fast(model, device):
+                found = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
+            said += [joined([corpus.words[0][i] for i in best]) for (best,) in found.lists()]
+        bleu = float(_bleu().corpus_score(said, [self._told[split][: len(said)]]).score)
+        with torch.inference_mode(False), torch.enable_grad():
+            return {"BLEU": bleu, "ms alone": self._alone(model, condition)}
+
+    def _alone(self, model: nn.Module, condition: Condition) -> float:
+        """Of a training step, forward and backward, with no other beside it."""
+        batch = self.draw(condition)(torch.Generator(self.device).manual_seed(0), torch.device(self.device))
+
+        def run() -> None:
+            model.zero_grad()
+            self.loss(model, batch).backward()
+
+        run()
+        return 1e3 * seconds(run, self.device)
+
+    def trivial(self, condition: Condition) -> float:
+        return 0.0
+
+    def printed(self, condition: Condition, model: str) -> float | None:
+        return PRINTED[model][0] if model in PRINTED else None
+
+    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+        note = "of a step alone, over that of the model without attention; the document does not say its data"
+        return [*super().blocks(rows), Table("Training time, relative", self._relative(rows), note), *_stored()]
+
+    def _relative(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
+        times = {g.model: g.summary("ms alone").mean for g in groups(rows)}
+        base = times.get("none")
+        return [
+            {"model": m, "time": t / base if base and t else None, "document": PRINTED[m][1]} for m, t in times.items()
+        ]
+
+    def caption(self) -> str:
+        return (
+            f"{super().caption()}\n"
+            "BLEU: sacreBLEU, 13a, lower-cased, against the raw test_2016_flickr, a beam of 5; the document does not "
+            "say on which data.\nnone, additive, dot: GRUs, the encoder both ways, with that attention; transformer: "
+            "3 layers on each side."
+        )
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        found = [_beside(g.model, g.summary("BLEU").mean) for g in groups(rows)]
+        times = [f"{r['model']} {r['time']:.2f} ({r['document']})" for r in self._relative(rows) if r["time"]]
+        told = f"BLEU, the document's in brackets: {', '.join(found)}. Relative time of a step: {', '.join(times)}."
+        return f"{told} {super().verdict(rows)}"
+
+
+def _beside(model: str, bleu: float | None) -> str:
+    return f"{model} {'failed' if bleu is None else f'{bleu:.1f}'} ({PRINTED[model][0]})"
+
+
+def _stored() -> list[Block]:
+    """What benchmarks/quality/translate.py found, where this is a checkout that holds its results."""
+    files = sorted((CHECKOUT / "benchmarks" / "results").glob("*-translate.json"))
+    if not files:
+        return []
+    found = json.loads(files[-1].read_text(encoding="utf-8"))
+    times = {name: sum(one["training"]["seconds"]) for name, one in found["models"].items()}
+    rows = [
+        {"model": name, "BLEU": one["bleu"], "document": PRINTED[name][0], "parameters": one["parameters"]}
+        | {"time": times[name] / times["none"] if "none" in times else None, "document, time": PRINTED[name][1]}
+        for name, one in found["models"].items()
+        if name in PRINTED
+    ]
+    epochs, device = found["settings"]["epochs"], found["hardware"]["device"]
+    note = f"one seed, ragged batches, {epochs} epochs, {device}; {found['date']}"
+    return [Table(f"A longer training, {files[-1].name}", rows, note)]
+
+
+def _bleu() -> Any:
+    return require("sacrebleu.metrics.bleu", "the study 'translation'", "lab").BLEU(lowercase=True)

@@ -1,0 +1,1 @@
+"""One training: settings, loop, checkpoints, the run on disk, prediction."""

@@ -1,0 +1,80 @@
+"""A training as the command line sees it: prepared, carried out or carried on, and told of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seqloom.lab.data.look import facts, said
+from seqloom.lab.data.opening import open_data, reopen
+from seqloom.lab.data.task import Task
+from seqloom.lab.training.fit import check_builds, trained
+from seqloom.lab.training.folders import RUNS, find_run, latest, names, new_folder
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.train import train
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be trained, where, and what to tell before."""
+
+    task: Task
+    settings: Train | None
+    folder: Path
+    source: Any
+    resume: bool
+    facts: list[str]
+    trust: bool = False
+
+    def do(self) -> Run:
+        if self.resume:
+            return train(self.task, self.settings, self.folder, resume=True, trust=self.trust)
+        return trained(self.task, self.settings or Train(), self.folder, self.source)
+
+    @property
+    def resume_command(self) -> str:
+        where = [] if self.folder.parent == Path(RUNS) else ["--runs", str(self.folder.parent)]
+        return shlex.join(["seqloom", "train", "--resume", "--name", self.folder.name, *where])
+
+
+def started(data: str | None, name: str | None, runs: Path, settings: Train, options: Mapping[str, Any]) -> Job:
+    """A new training."""
+    if data is None:
+        raise ValueError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
+    task, source = open_data(data, options)
+    check_builds(task, settings)
+    folder = new_folder(task.name, settings.model, name, runs)
+    return Job(task, settings, folder, source, False, [*facts(task), "", f"training {settings.model} in {folder}"])
+
+
+def resumed(
+    data: str | None,
+    name: str | None,
+    runs: Path,
+    settings: Train,
+    options: Mapping[str, Any],
+    trust: bool = False,
+) -> Job:
+    """One that was interrupted, under its own settings; a flag may change only what changes no result."""
+    opened = None if data is None else open_data(data, options)[0]
+    if name is None and opened is not None:
+        name = latest(opened.name, settings.model, runs)
+    if name is None:
+        there = ", ".join(names(runs)) or "none"
+        raise ValueError(f"say which run goes on with --name; {runs}/ holds {there}")
+    run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
+    changed = {field: getattr(settings, field) for field in settings.model_fields_set}
+    task = reopen(run.record["source"]) if opened is None else opened
+    asked = Train(**(run.settings.model_dump() | changed)) if changed else None
+    return Job(task, asked, run.folder, None, True, [*said(task), f"going on with {run.folder}"], trust)
+
+
+def use_command(run: Run) -> str:
+    """What one would do next."""
+    kind = run.record["task"]["kind"]
+    command = {"generate": "generate", "translate": "translate"}.get(kind, "predict")
+    return shlex.join(["seqloom", command, str(run.folder), *([] if command == "generate" else ["FILE"])])

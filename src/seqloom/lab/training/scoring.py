@@ -1,0 +1,188 @@
+"""A model over a whole split: what every row adds to the metrics of its kind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqloom.lab.data.task import IGNORE, PAD, Batch, Classes, Features, Tags, Task
+from seqloom.lab.stats import spans
+from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, scores
+from seqloom.lab.training.for_task import ForTask, Predicted
+
+Columns = dict[str, Array]
+
+
+@torch.no_grad()
+def score(
+    model: ForTask,
+    task: Task,
+    split: str,
+    *,
+    batch: int | None = None,
+    tokens: int | None = None,
+    intervals: bool = False,
+    full: bool = True,
+    within: AbstractContextManager[Any] | None = None,
+) -> Scores:
+    """Every metric of the task's kind, on all of a split.
+
+    `full` also lets a translation write by itself, which takes longer. `within` is what each
+    batch runs in, such as autocast.
+    """
+    if task.splits[split].size is None:
+        raise ValueError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
+    device, training = next(model.parameters()).device, model.training
+    rows, state = defaultdict(list), None
+    model.eval()
+    try:
+        for one in (
+            task.batches(split, batch=batch, tokens=tokens) if batch or tokens else task.batches(split, batch=64)
+        ):
+            with within or nullcontext():
+                columns, state = _rows(model, task, one.to(device), state if one.carry else None, full)
+            for name, column in columns.items():
+                rows[name].append(column)
+    finally:
+        model.train(training)
+    found = {name: np.concatenate(parts) for name, parts in rows.items()}
+    return scores(found, intervals, block=task.overlap)
+
+
+def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> tuple[Columns, Any]:
+    """One batch; where it does not fit into memory, its halves."""
+    try:
+        said, after = model.scores(batch, state)
+        found = _common(model, said, batch) | KINDS[task.kind](task, batch, model.chosen(said, batch))
+        if full and task.kind == "translate":
+            found |= _written(task, batch, model.predict(batch))
+        return found, after
+    except torch.OutOfMemoryError:
+        if len(batch) < 2 or state is not None:
+            raise
+    torch.cuda.empty_cache()
+    halves = [_rows(model, task, batch.part(k, 2), None, full)[0] for k in range(2)]
+    return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}, None
+
+
+def _common(model: ForTask, said: Any, batch: Batch) -> Columns:
+    return {"nats": _numbers(model.each(said, batch)), "targets": _numbers(model.counts(batch))}
+
+
+def _numbers(tensor: Tensor) -> Array:
+    return tensor.double().cpu().numpy()
+
+
+def _classify(task: Task, batch: Batch, made: Predicted) -> Columns:
+    assert batch.y is not None and isinstance(task.target, Classes)
+    y, p = batch.y.cpu().numpy(), made.values.cpu().numpy()
+    asked = y != IGNORE
+    right = ((p == y) & asked).astype(np.float64)
+    return {"right": right, "scored": asked.astype(np.float64), "y": y, "p": p}
+
+
+def _tag(task: Task, batch: Batch, made: Predicted) -> Columns:
+    assert batch.y is not None and isinstance(task.target, Tags)
+    names = task.target.names
+    y, p = batch.y.cpu().numpy(), made.values.cpu().numpy()
+    asked = y != IGNORE
+    scored = asked & ~np.isin(y, [names.index(tag) for tag in task.target.unscored if tag in names])
+    found = {"right": ((p == y) & scored).sum(1).astype(np.float64), "scored": scored.sum(1).astype(np.float64)}
+    if any(name.startswith("B-") for name in names):
+        named = [*names, "B-<unseen>"]  # the last one is UNSEEN, -1: a chunk that nobody can say
+        each = [
+            spans.counts([named[k] for k in row_y[keep]], [named[k] for k in row_p[keep]])
+            for row_y, row_p, keep in zip(y, p, asked, strict=True)
+        ]
+        found |= dict(zip(("found", "said", "there"), np.array(each, dtype=np.float64).T, strict=True))
+    return found
+
+
+def _regress(task: Task, batch: Batch, made: Predicted) -> Columns:
+    """In the units of the data."""
+    assert batch.y is not None
+    y, p = (np.array(task.decode(v), dtype=np.float64).reshape(len(batch), -1) for v in (batch.y, made.values))
+    return _errors(p - y)
+
+
+def _forecast(task: Task, batch: Batch, made: Predicted) -> Columns:
+    """In units of the training data's spread, as the literature does; mase against the step before, in each past."""
+    assert batch.y is not None and isinstance(task.input, Features)
+    off = (made.values - batch.y).double().cpu().numpy()  # (B, S, K)
+    found = _errors(off.reshape(len(batch), -1))
+    past = batch.x[..., [task.input.names.index(name) for name in task.target.names]]  # type: ignore[union-attr]
+    T = batch.x.shape[1]
+    real = torch.arange(1, T, device=past.device) < batch.lengths.unsqueeze(1)
+    naive = _numbers((past.diff(dim=1).abs() * real.unsqueeze(-1)).sum(1) / real.sum(1).clamp(min=1).unsqueeze(1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mase = _mean(np.abs(off), 1) / naive  # (B, K)
+    known = np.isfinite(mase)
+    return found | {"scaled": np.where(known, mase, 0).sum(1), "series": known.sum(1).astype(np.float64)}
+
+
+def _mean(values: Array, axis: int) -> Array:
+    known = ~np.isnan(values)
+    return np.where(known, values, 0).sum(axis) / np.where(known, 1, 0).sum(axis)
+
+
+def _errors(off: Array) -> Columns:
+    known = ~np.isnan(off)
+    off = np.where(known, off, 0)
+    return {"square": (off**2).sum(1), "absolute": np.abs(off).sum(1), "values": known.sum(1).astype(np.float64)}
+
+
+def _language(task: Task, batch: Batch, made: Predicted) -> Columns:
+    assert batch.y is not None
+    asked = batch.y >= 0 if task.kind == "generate" else batch.y != PAD
+    right = (made.values == batch.y) & asked
+    return {"right": _numbers(right.sum(1)), "scored": _numbers(asked.sum(1)), "language": np.ones(len(batch))}
+
+
+def _written(task: Task, batch: Batch, made: Predicted) -> Columns:
+    from sacrebleu.metrics.bleu import BLEU
+
+    assert batch.y is not None and batch.y_lengths is not None
+    texts = task.decode(batch.y, batch.y_lengths - 1)  # without END
+    bleu = BLEU(effective_order=True)
+    stats, exact = [], []
+    for right, said in zip(texts, task.decode(made.values, made.lengths), strict=True):
+        exact.append(float(right == said))
+        one = bleu.sentence_score(_text(said), [_text(right)])
+        counts = [*one.counts, *[0] * (NGRAMS - len(one.counts)), *one.totals, *[0] * (NGRAMS - len(one.totals))]
+        stats.append([one.sys_len, one.ref_len, *counts])
+    return {"exact": np.array(exact), "rows": np.ones(len(batch)), "bleu": np.array(stats, dtype=np.float64)}
+
+
+def _transcribe(task: Task, batch: Batch, made: Predicted) -> Columns:
+    from jiwer import process_characters, process_words
+
+    assert batch.y is not None
+    right, said = task.decode(batch.y, batch.y_lengths), task.decode(made.values, made.lengths)
+    each = []
+    for r, s in zip(right, said, strict=True):
+        row = []
+        for one in (process_characters(_text(r), _text(s)), process_words(_text(r), _text(s))):
+            row += [one.substitutions + one.deletions + one.insertions, one.hits + one.substitutions + one.deletions]
+        each.append(row)
+    names = ("letter_edits", "letters", "word_edits", "words")
+    return dict(zip(names, np.array(each, dtype=np.float64).T, strict=True))
+
+
+def _text(decoded: Any) -> str:
+    return decoded if isinstance(decoded, str) else " ".join(map(str, decoded))
+
+
+KINDS = {
+    "classify": _classify,
+    "regress": _regress,
+    "tag": _tag,
+    "generate": _language,
+    "translate": _language,
+    "forecast": _forecast,
+    "transcribe": _transcribe,
+}

@@ -1,0 +1,53 @@
+"""A settings file for some data, written for a person to read and change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from seqloom.lab.data.look import facts
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.task import Task
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings_file import settings_file
+
+PLAN = ("input", "target", "group", "time", "split", "kind")  # what was found out is written down
+MOST = 20  # columns: more are left to be found again
+
+
+def settings_for(
+    data: str, task: Task, settings: Train, said: Mapping[str, Any], made: Mapping[str, Any] | None
+) -> str:
+    """What was asked for and what was found stand in the file; all else is there as a comment."""
+    chosen: dict[str, Any] = {"data": data}
+    if made:
+        chosen |= {f"task.{name}": value for name, value in made.items()}
+    plan = getattr(getattr(task, "saved", None), "plan", None)
+    if plan is not None:
+        found = {name: getattr(plan, name) for name in PLAN}
+        chosen |= {name: value for name, value in found.items() if value and len(value) <= MOST}
+    chosen |= said
+    chosen |= {"model": settings.model} | {name: getattr(settings, name) for name in settings.model_fields_set}
+    heading = [
+        "Settings for `seqloom train --config THIS_FILE`; a flag on the command line wins over a line here.",
+        "A line that starts with # shows a default: remove the # to change it.",
+        "",
+        *facts(task),
+    ]
+    records: dict[str, type[BaseModel]] = {"The training": Train}
+    if plan is not None:
+        records = {"How the data are read": Reading, **records}
+    return settings_file(heading, chosen, records)
+
+
+def write(text: str, place: Path, force: bool) -> Path:
+    """A new file; one that is there may hold a person's work."""
+    if place.exists() and not force:
+        raise ValueError(f"{place} is there already; name another with --out, or write over it with --force")
+    if not place.absolute().parent.is_dir():
+        raise ValueError(f"{place}: there is no folder {place.parent}")
+    place.write_text(text, encoding="utf-8")
+    return place

@@ -1,0 +1,1 @@
+"""Any cell as a layer with the contract of torch.nn.GRU."""

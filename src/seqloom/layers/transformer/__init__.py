@@ -1,0 +1,1 @@
+"""Transformer layers: the block, the stack, and conversion from torch."""

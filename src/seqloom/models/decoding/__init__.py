@@ -1,0 +1,1 @@
+"""Decoders and losses of sequences: beam search, sampling, CRF, CTC."""

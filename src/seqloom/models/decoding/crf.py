@@ -1,0 +1,87 @@
+"""A chain of tags scored as a whole: the linear-chain conditional random field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.checks import read_lengths
+from seqloom.core.errors import InputError
+
+
+class CRF(nn.Module):
+    """Scores of tags, and of each tag after another, as one distribution over whole chains.
+
+        score(e, y) = b_{y_1} + sum_t e_{t, y_t} + sum_t A_{y_t-1, y_t} + c_{y_n}
+        log Z(e)    = log sum_y exp score(e, y)
+        p(y | e)    = exp(score(e, y) - log Z(e))
+
+    A row of length 0 has one chain, the empty one: its score and log Z are 0. Everything is
+    computed in float32 or float64, whatever type the emissions e (B, T, K) have.
+
+    Lafferty, McCallum & Pereira 2001 (ICML); over a neural layer Huang, Xu & Yu 2015, arXiv 1508.01991.
+    """
+
+    def __init__(self, tags: int) -> None:
+        super().__init__()
+        if tags < 1:
+            raise ValueError(f"tags must be at least 1, got {tags}")
+        self.tags = tags
+        self.A = nn.Parameter(torch.zeros(tags, tags))  # from, to
+        self.b = nn.Parameter(torch.zeros(tags))
+        self.c = nn.Parameter(torch.zeros(tags))
+
+    def log_likelihood(self, e: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """log p(y | e) of each row (B,)."""
+        return self.score(e, y, lengths) - self.log_partition(e, lengths)
+
+    def score(self, e: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """Of the chains y (B, T); what lies past a length does not matter."""
+        e, lengths, real = self._read(e, lengths)
+        y = torch.where(real, y, torch.zeros_like(y))
+        at = e.gather(2, y.unsqueeze(2)).squeeze(2)  # (B, T)
+        after = self.A[y[:, :-1], y[:, 1:]]  # (B, T - 1)
+        end = y.gather(1, (lengths - 1).clamp(min=0).unsqueeze(1)).squeeze(1)  # (B,)
+        ends = (self.b[y[:, 0]] + self.c[end]) * (lengths > 0)
+        return ends + (at * real).sum(1) + (after * real[:, 1:]).sum(1)
+
+    def log_partition(self, e: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """log Z of each row (B,)."""
+        e, lengths, real = self._read(e, lengths)
+        alpha = self.b + e[:, 0]  # (B, K)
+        for t in range(1, e.shape[1]):
+            longer = torch.logsumexp(alpha.unsqueeze(2) + self.A, 1) + e[:, t]
+            alpha = torch.where(real[:, t : t + 1], longer, alpha)
+        return torch.logsumexp(alpha + self.c, 1) * (lengths > 0)
+
+    @torch.no_grad()
+    def decode(self, e: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        """The best chain of each row (B, T), -1 past its length, and its score (B,). Viterbi."""
+        e, lengths, real = self._read(e, lengths)
+        B, T, K = e.shape
+        best, back = self.b + e[:, 0], []
+        stay = torch.arange(K, device=e.device).expand(B, K)
+        for t in range(1, T):
+            longer, before = (best.unsqueeze(2) + self.A).max(1)
+            best = torch.where(real[:, t : t + 1], longer + e[:, t], best)
+            back.append(torch.where(real[:, t : t + 1], before, stay))
+        score, tag = (best + self.c).max(1)
+        path = [tag]
+        for before in reversed(back):  # past a length the tag stays, so the walk starts at the last real step
+            tag = before.gather(1, tag.unsqueeze(1)).squeeze(1)
+            path.append(tag)
+        y = torch.stack(path[::-1], 1)
+        return y.masked_fill(~real, -1), score * (lengths > 0)
+
+    def _read(self, e: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Emissions as precise as the weights, lengths, and True at the real steps (B, T)."""
+        if e.dim() != 3 or e.shape[2] != self.tags or not e.shape[1]:
+            raise InputError(f"emissions must be (B, T, {self.tags}) with T >= 1, got {tuple(e.shape)}")
+        if lengths is None:
+            lengths = torch.full((e.shape[0],), e.shape[1], device=e.device)
+        lengths = read_lengths(lengths, e.shape[0], e.shape[1], e.device)
+        real = torch.arange(e.shape[1], device=e.device) < lengths.unsqueeze(1)
+        e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # the padding may hold anything, NaN too
+        return e.to(torch.promote_types(self.A.dtype, torch.float32)), lengths, real

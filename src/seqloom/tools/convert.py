@@ -1,0 +1,125 @@
+"""Swap the recurrent layers inside a model: torch.nn's for seqloom's, or back."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from torch import nn
+
+from seqloom.layers.dropouts import Dropouts
+from seqloom.layers.named import GRU, LSTM, RNN
+from seqloom.layers.recurrent.layer import Recurrent
+
+TORCH: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "torch"] = "seqloom") -> nn.Module:
+    """Replace every recurrent layer of a model, in place.
+
+    The parameters stay the same objects, so an optimiser made before keeps working. A model that is
+    itself such a layer comes back as a new one.
+
+    Args:
+        model: Any module that holds torch.nn.RNN, LSTM or GRU (or seqloom's, with `to="torch"`).
+        kernel: The kernel of the new seqloom layers.
+        to: "seqloom", or "torch" to go back: for tools that know torch.nn's classes only, such as
+            torch.ao.quantization.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If a layer has hooks, or weights that are computed (weight_norm, parametrizations):
+            convert first, then add them. With `to="torch"`, if torch.nn has no such layer.
+
+    Example:
+        >>> import torch, seqloom
+        >>> model = torch.nn.ModuleDict({"rnn": torch.nn.GRU(4, 8)})
+        >>> type(seqloom.convert(model)["rnn"]).__module__
+        'seqloom.layers.named'
+    """
+    if to not in ("seqloom", "torch"):
+        raise ValueError(f"to must be 'seqloom' or 'torch', got {to!r}")
+    new: dict[nn.Module, nn.Module] = {}
+    for path, old in model.named_modules():
+        if to == "seqloom" and _plain(old):
+            new[old] = _one(path, cast(nn.RNNBase, old), kernel)
+        elif to == "torch" and isinstance(old, Recurrent):
+            new[old] = _back(path, old)
+    if model in new:
+        return new[model]
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child in new:
+                parent._modules[name] = new[child]
+    return model
+
+
+def _plain(module: nn.Module) -> bool:
+    """torch's own layer; somebody's subclass has a reason to be one and stays."""
+    return type(module) in (nn.RNN, nn.LSTM, nn.GRU) or (
+        hasattr(module, "parametrizations") and isinstance(module, nn.RNNBase)
+    )
+
+
+def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
+    computed = hasattr(old, "parametrizations") or len(old._parameters) != len(old._flat_weights_names)
+    if computed or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
+        raise ValueError(
+            f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert, then add them"
+        )
+    common = dict(
+        num_layers=old.num_layers,
+        bias=old.bias,
+        batch_first=old.batch_first,
+        dropout=old.dropout,
+        bidirectional=old.bidirectional,
+        device="meta",
+        kernel=kernel,
+    )
+    new: Recurrent
+    if isinstance(old, nn.LSTM):
+        new = LSTM(old.input_size, old.hidden_size, proj_size=old.proj_size, **common)
+    elif isinstance(old, nn.RNN):
+        new = RNN(old.input_size, old.hidden_size, nonlinearity=old.nonlinearity, **common)
+    else:
+        new = GRU(old.input_size, old.hidden_size, **common)
+    for name, parameter in old.named_parameters(remove_duplicate=False):
+        setattr(new, name, parameter)
+    return new.train(old.training)
+
+
+def _back(path: str, old: Recurrent) -> nn.RNNBase:
+    """Make torch.nn's layer of one of seqloom's, with the same parameters."""
+    cell = old.cell_at(0)
+    if cell.name not in TORCH:
+        reason = f"torch.nn has no {cell.name or type(cell).__name__}"
+    elif getattr(cell, "learned_states", 0):
+        reason = "it learns its initial state"
+    elif not getattr(cell, "reset_after", True):
+        reason = "it has reset_after=False"
+    elif old.dropouts != Dropouts():
+        reason = f"it has {old.dropouts}"
+    elif hasattr(old, "parametrizations") or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
+        reason = "it has hooks or computed weights"
+    else:
+        reason = ""
+    if reason:
+        raise ValueError(f"convert: {path or 'model'} ({type(old).__name__}) cannot become a torch.nn layer: {reason}")
+    more = {"proj_size": old.proj_size} if cell.name == "lstm" else {}
+    more |= {"nonlinearity": cell.nonlinearity} if cell.name == "rnn" else {}
+    new: nn.RNNBase = TORCH[cell.name](
+        old.input_size,
+        old.hidden_size,
+        num_layers=old.num_layers,
+        bias=old.bias,
+        batch_first=old.batch_first,
+        dropout=old.dropout,
+        bidirectional=old.bidirectional,
+        device="meta",
+        **more,
+    )
+    for name, parameter in old.named_parameters(remove_duplicate=False):
+        setattr(new, name, parameter)
+    new.flatten_parameters()
+    return new.train(old.training)

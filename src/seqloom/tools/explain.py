@@ -1,0 +1,57 @@
+"""Which kernel runs, and why not a faster one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from seqloom.core.cell import Cell
+from seqloom.core.job import Job
+from seqloom.core.precision import useful_autocast, why_not_autocast
+from seqloom.kernels.cpu.step import ROWS
+from seqloom.kernels.dispatch import Choice, choose
+from seqloom.kernels.runner import run_job
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.recurrent.streaming import why_not_stream
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The kernel of every layer and direction, what a `step` of a stream does, and what autocast does; print it."""
+
+    choices: tuple[tuple[str, Choice], ...]
+    step: str = ""
+    autocast: str = ""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(choice.name for _, choice in self.choices)
+
+    def __str__(self) -> str:
+        lines = [*(f"{where}: {choice}" for where, choice in self.choices), f"step: {self.step}"]
+        return "\n".join([*lines, *(f"autocast: {text}" for text in [self.autocast] if text)])
+
+
+def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
+    """Run the layer as `layer(*args, **kwargs)` would and tell which kernels it took."""
+    if not isinstance(layer, Recurrent):
+        raise TypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
+    seen: list[tuple[str, Choice]] = []
+    names = ["", "_reverse"][: 1 + layer.bidirectional]
+    places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}
+
+    def watched(cell: Cell, job: Job, kernel: str = "auto", values: Any = None) -> Any:
+        with useful_autocast(job.x.device.type):
+            seen.append((places[id(cell)], choose(cell, job, kernel)))
+        return run_job(cell, job, kernel, values)
+
+    layer.run_with(watched, *args, **kwargs)
+    reason = why_not_autocast(next(layer.parameters()).device.type)
+    return Explanation(tuple(seen), _step(layer), f"stays in the type of the weights: {reason}" if reason else "")
+
+
+def _step(layer: Recurrent) -> str:
+    reason = why_not_stream(layer)
+    if reason is None:
+        return f"one call of the CPU engine, without gradients and for up to {ROWS} rows"
+    return f"none, {reason}" if layer.bidirectional else f"as above, since {reason}"

@@ -1,0 +1,182 @@
+"""What a cell costs and how far its gradient reaches: numbers, by exact count or by running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.errors import InputError
+from seqloom.layers.recurrent.layer import Recurrent
+
+# Parameters of one layer with d inputs and h units, as papers and torch count them.
+FORMULAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
+    "rnn": ("dh + h^2 + 2h", lambda d, h: d * h + h * h + 2 * h),
+    "lstm": ("4(dh + h^2 + 2h)", lambda d, h: 4 * (d * h + h * h + 2 * h)),
+    "gru": ("3(dh + h^2 + 2h)", lambda d, h: 3 * (d * h + h * h + 2 * h)),
+    "attn_rnn": (
+        "dh + 4h^2 + 6h, or 4h^2 + 5h where d = h",
+        lambda d, h: 4 * h * h + (5 * h if d == h else d * h + 6 * h),
+    ),
+    "ln_gru": ("3(dh + h^2 + 4h)", lambda d, h: 3 * (d * h + h * h + 4 * h)),
+    "ln_lstm": ("4(dh + h^2 + 4h) + 2h", lambda d, h: 4 * (d * h + h * h + 4 * h) + 2 * h),
+    "indrnn": ("dh + 2h", lambda d, h: d * h + 2 * h),
+    "min_gru": ("2(dh + h)", lambda d, h: 2 * (d * h + h)),
+    "min_lstm": ("3(dh + h)", lambda d, h: 3 * (d * h + h)),
+    "ode_gru": ("3(dh + 2h^2 + 3h)", lambda d, h: 3 * (d * h + 2 * h * h + 3 * h)),
+    "rnn_attention": ("dh + 3h^2 + h", lambda d, h: d * h + 3 * h * h + h),
+}
+# The same with one bias a gate, as texts that write W [h, x] + b count them.
+ONE_BIAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
+    "rnn": ("h(h + d + 1)", lambda d, h: h * (h + d + 1)),
+    "lstm": ("4h(h + d + 1)", lambda d, h: 4 * h * (h + d + 1)),
+    "gru": ("3h(h + d + 1)", lambda d, h: 3 * h * (h + d + 1)),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One layer of a cell, with `input` inputs and `hidden` units."""
+
+    cell: str
+    input: int
+    hidden: int
+    parameters: int
+    formula: str  # "" where the literature has none
+    formula_parameters: int | None
+    flops_per_token: int  # of the products, forward; a multiply-add is two
+    activation_bytes_per_token: int  # what the reference loop keeps for the backward, float32
+    state_floats: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: Any) -> Cost:
+    """Count a layer of this cell: exactly, and by running one sequence."""
+    layer = Recurrent(cell, input_size, hidden_size, batch_first=True, kernel="loop", **settings)
+    name = layer.cell_at(0).name or str(cell)
+    known = FORMULAS.get(name)
+    B, T = 2, 8
+    x = torch.randn(B, T, input_size)
+    with FlopCounterMode(display=False) as flops:
+        layer(x)
+    return Cost(
+        cell=name,
+        input=input_size,
+        hidden=hidden_size,
+        parameters=parameters(layer),
+        formula=known[0] if known else "",
+        formula_parameters=known[1](input_size, hidden_size) if known else None,
+        flops_per_token=flops.get_total_flops() // (B * T),
+        activation_bytes_per_token=saved_bytes(layer, x) // (B * T),
+        state_floats=sum(s[0].numel() for s in layer.cell_at(0).initial_state(x)),
+    )
+
+
+def saved_bytes(layer: nn.Module, x: Tensor) -> int:
+    """Bytes that autograd keeps between forward and backward, parameters and input left out."""
+    return kept_bytes(lambda: layer(x), *layer.parameters(), x)
+
+
+def kept_bytes(call: Callable[[], Any], *known: Tensor) -> int:
+    """Bytes that autograd keeps of a call for its backward, beside those of these tensors."""
+    own = {t.untyped_storage().data_ptr() for t in known}
+    kept: dict[int, int] = {}
+    alive = []  # or an address would be used twice
+
+    def keep(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(storage)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        call()
+    return sum(kept.values())
+
+
+def jacobian_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
+    """The spectral norm of dh_t / dh_(t-1) for every step of one sequence x (T, D): (T,).
+
+    For the first layer, over the whole state (an LSTM's h and c together).
+    """
+    cell, states = _walk(layer, x, hx)
+    project = cell.project(x.unsqueeze(0))
+    norms = []
+    for t in range(x.shape[0]):
+        jacobian = _jacobian(cell, project[:, t], states[t])
+        norms.append(torch.linalg.matrix_norm(jacobian, 2))
+    return torch.stack(norms)
+
+
+def gradient_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
+    """The spectral norm of dh_T / dh_(T-k) for k = 0 .. T of one sequence x (T, D): (T + 1,).
+
+    The product of the steps' Jacobians: what is left of a change after k steps; 1 at k = 0.
+    """
+    cell, states = _walk(layer, x, hx)
+    project = cell.project(x.unsqueeze(0))
+    size = sum(s[0].numel() for s in states[0])
+    product = torch.eye(size, dtype=x.dtype, device=x.device)
+    norms = [torch.linalg.matrix_norm(product, 2)]
+    for t in reversed(range(x.shape[0])):
+        product = product @ _jacobian(cell, project[:, t], states[t])
+        norms.append(torch.linalg.matrix_norm(product, 2))
+    return torch.stack(norms)
+
+
+def initial_gradient_norm(layer: Recurrent, x: Tensor, hx: Tensor | State) -> float:
+    """|dL/dh_0| for L = mean squared error of the last h to 1, for one sequence x (T, D).
+
+    The norm is taken in float64: in float32 the squares of a small gradient are already 0.
+    """
+    h, *others = (hx,) if isinstance(hx, Tensor) else hx
+    h = h.detach().requires_grad_()
+    _, last = layer(_one_sequence(x), (h, *others) if others else h)
+    last = last if isinstance(last, Tensor) else last[0]
+    (gradient,) = torch.autograd.grad(nn.functional.mse_loss(last, torch.ones_like(last)), h)
+    return float(gradient.double().norm())
+
+
+def _one_sequence(x: Tensor) -> Tensor:
+    if x.dim() != 2:
+        raise InputError(f"a gradient is measured along one sequence (T, D), got shape {tuple(x.shape)}")
+    return x
+
+
+@torch.no_grad()
+def _walk(layer: Recurrent, x: Tensor, hx: Any) -> tuple[Cell, list[State]]:
+    """The first cell, and the state before every step."""
+    _one_sequence(x)
+    cell = layer.cell_at(0)
+    state = cell.start(x.unsqueeze(0)) if hx is None else tuple(s[0] for s in ((hx,) if isinstance(hx, Tensor) else hx))
+    project, states = cell.project(x.unsqueeze(0)), []
+    for t in range(x.shape[0]):
+        states.append(state)
+        _, state = cell.step(project[:, t], state)
+    return cell, states
+
+
+def _jacobian(cell: Cell, x: Tensor, state: State) -> Tensor:
+    """d state' / d state at one step, as one matrix."""
+    sizes = [s[0].numel() for s in state]
+
+    def step(flat: Tensor) -> Tensor:
+        before = tuple(p.view(s.shape) for p, s in zip(flat.split(sizes), state, strict=True))
+        _, after = cell.step(x, before)
+        return torch.cat([s.flatten() for s in after])
+
+    flat = torch.cat([s.flatten() for s in state])
+    return torch.autograd.functional.jacobian(step, flat, vectorize=True)
