@@ -67,9 +67,7 @@ def test_a_module_imports_only_downwards():
     for name, file in MODULES.items():
         for module in find_imports(file):
             if module == "seqloom":
-                assert "from seqloom import __version__" in file.read_text(), (
-                    f"{name}: seqloom re-exports everything"
-                )
+                assert "from seqloom import __version__" in file.read_text(), f"{name}: seqloom re-exports everything"
                 continue
             assert module in MODULES, f"{name} imports {module}, which is not there"
             mine, theirs = folder_of(name), folder_of(module)

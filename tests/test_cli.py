@@ -46,7 +46,7 @@ def here(capsys, monkeypatch):
 def test_help_and_version_do_not_load_torch(words):
     code = f"""
 import sys
-from seqloom import cli
+from seqloom.cli import main
 try:
     main.main({words!r})
 except SystemExit as end:
@@ -137,7 +137,7 @@ def test_list_prints_tables(here):
     layers, kernels = here("list", "layers")[1], here("list", "kernels")[1]
     assert any(line.split()[:3] == ["attn_rnn", "bi_attn_rnn", "One"] for line in layers.splitlines())
     assert any(line.split()[:2] == ["local_transformer", "bi_local_transformer"] for line in layers.splitlines())
-    assert any(line.split()[:3] == ["min_gru_parallel", "min_gru", "parallel"] for line in kernels.splitlines())
+    assert any(line.split()[:3] == ["min_gru_parallel", "parallel", "scan"] for line in kernels.splitlines())
 
 
 def test_list_layers_and_kernels_are_json_on_request(here):

@@ -312,10 +312,8 @@ def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
     words = ["train", "adding", "--task.steps", "10", "--steps", "40", "--hidden", "4", "--name", "cut_short"]
     code = f"""
 import os, signal
-from seqloom import cli
-from seqloom.lab.look import columns
-from seqloom.lab.results import write
-from seqloom.training import loop as training
+from seqloom.cli import main
+from seqloom.lab.training import loop as training
 validate = training.Training._validate
 def interrupted(self):
     validate(self)
@@ -344,7 +342,7 @@ main.main({words!r})
 
 
 def test_the_commands_without_torch_still_start_without_it():
-    code = "import sys; from seqloom import cli; assert not {'torch', 'polars'} & set(sys.modules)"
+    code = "import sys; from seqloom.cli import main; assert not {'torch', 'polars'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -128,7 +128,7 @@ def test_an_iterator_that_waits_for_nothing_is_an_error(tmp_path):
 
 
 PARENT = """
-from seqloom.engine import Job, Processes, run
+from seqloom.lab.jobs.runner import Job, Processes, run
 jobs = [Job("short", "engine_jobs:who"), Job("long", "engine_jobs:steps", {"count": 600, "seconds": 0.1})]
 for result in run(jobs, Processes(1), "out"):
     pass

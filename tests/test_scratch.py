@@ -93,10 +93,10 @@ def test_a_training_that_comes_second_leaves_the_first_one_alone(tmp_path, monke
 def test_a_process_that_is_killed_while_it_makes_a_run_leaves_the_name_free(tmp_path):
     code = f"""
 import os, signal
-from seqloom.run import Run
-from seqloom.tasks.registry import open_task
-from seqloom.train_settings import Train
-from seqloom.training import checkpoint
+from seqloom.lab.training.run import Run
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.training.settings import Train
+from seqloom.lab.training import checkpoint
 checkpoint.settle = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
 Run.create({str(tmp_path / "run")!r}, Train(), open_task("adding", steps=5))
 """

@@ -14,9 +14,9 @@ from seqloom.lab.training.run import Run
 
 SCRIPT = """
 import os, sys, torch
-from seqloom.tasks.registry import open_task
-from seqloom.train import train
-from seqloom.train_settings import Train
+from seqloom.lab.data.registry import open_task
+from seqloom.lab.training.train import train
+from seqloom.lab.training.settings import Train
 
 torch.set_num_threads(1)
 name, folder, more, path = sys.argv[1], sys.argv[2], eval(sys.argv[3]), sys.argv[4]

@@ -237,10 +237,10 @@ def test_the_loop_itself_passes():
 @pytest.mark.parametrize("capability", OLDER_BUILDS)
 def test_the_engine_is_right_for_older_processors(capability):
     code = f"""
-from seqloom.testing import check_kernel, kernel
-dispatch.SHAPES = {(*SHORT, (7, 5, 32, 64))}
+from seqloom.tools.testing import check_kernel, kernel
+kernel.SHAPES = {(*SHORT, (7, 5, 32, 64))}
 [check_kernel(name + "_cpu", name) for name in {ENGINE}]
-dispatch.SHAPES = {SHORT}
+kernel.SHAPES = {SHORT}
 check_kernel("attn_rnn_cpu", "attn_rnn", slots=3)
 """
     one = {"ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1"}  # threads that wait for a busy core take minutes

@@ -34,7 +34,7 @@ def both(layer, x, hx, monkeypatch, pieces, **aside):
     monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given[1].x.shape[1]), run(*given))[1])
     monkeypatch.setattr(wavefront, "beside", _lending)
     monkeypatch.setattr(wavefront, "PIECE", -(-T // pieces))
-    monkeypatch.setattr(wavefront, "OURS", ("",))
+    monkeypatch.setattr(wavefront, "leaves_room", lambda *_: True)
     monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
     for a, b in zip(found(layer, x, hx, **aside), plain, strict=True):
         assert (a is None) == (b is None)
@@ -72,7 +72,7 @@ def test_the_noise_of_a_wave_is_drawn_for_the_whole_sequence(layer, monkeypatch)
 
 def test_dropout_between_the_layers_of_a_wave_drops(layer, monkeypatch):
     x = torch.randn(T, B, D, dtype=torch.float64)
-    for name, value in (("PIECE", 6), ("OURS", ("",)), ("beside", _lending)):
+    for name, value in (("PIECE", 6), ("leaves_room", lambda *_: True), ("beside", _lending)):
         monkeypatch.setattr(wavefront, name, value)
     monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
     one = layer("gru", dropout=1.0)

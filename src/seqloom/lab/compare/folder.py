@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.story import winner
@@ -30,7 +29,7 @@ from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import check, remember
 from seqloom.lab.settings import Compare
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.run import CELL, Source, fingerprint
+from seqloom.lab.training.run import CELL, fingerprint
 from seqloom.layers.registry import BOTH
 
 FILE, FORMAT = "compare.json", 1
@@ -84,8 +83,8 @@ def resumed(
             raise ValueError(f"{folder} was started with {name}={was}, not {now}; resume it as it is")
     _check_code(folder, before.models, trust)
     with sealed.interpret(folder / FILE):
-        source = TypeAdapter(Source).validate_python(record["source"] or {})
         data_then, workers = record["data"], int(record["workers"])
+    source: dict[str, Any] = record.get("source") or {}
     task = reopen(source)
     if fingerprint(task) != data_then:
         raise ValueError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")

@@ -31,12 +31,19 @@ def open_data(data: Any, options: Mapping[str, Any]) -> tuple[Task, dict[str, An
     return task, {"data": _plain(data), "options": dict(options)} if _plain(data) is not None else None
 
 
-def reopen(source: Mapping[str, Any] | None) -> Task:
-    """The same data again, as a run's record names them."""
-    if source is None:
-        raise ValueError("the run does not say where its data came from; give the data")
-    data = source["data"]
-    return open_data(tuple(data) if isinstance(data, list) else data, source["options"])[0]
+def reopen(source: Any) -> Task:
+    """Open the same data again, as a run's record names them.
+
+    Args:
+        source: {"data": ..., "options": {...}}, as `open_data` returned it.
+
+    Raises:
+        ValueError: If it is something else: the data were in memory, or the record is another program's.
+    """
+    match source:
+        case {"data": str() | list() | dict() as data, "options": dict() as options}:
+            return open_data(tuple(data) if isinstance(data, list) else data, options)[0]
+    raise ValueError("the run does not say where its data came from; give the data")
 
 
 def _there(data: str) -> None:

@@ -50,13 +50,6 @@ class _Named(TypedDict):
     kind: str
 
 
-class Source(TypedDict):
-    """Where a task's data came from: what `seqloom train` was given."""
-
-    data: str | list[str] | dict[str, Any]
-    options: dict[str, Any]
-
-
 class _Record(TypedDict):
     """The content of run.json."""
 
@@ -64,7 +57,7 @@ class _Record(TypedDict):
     settings: dict[str, Any]
     task: _Named
     data: dict[str, Any]
-    source: Source | None
+    source: Any
     versions: dict[str, str]
     cell: NotRequired[dict[str, str]]
 

@@ -31,11 +31,16 @@ def worth(cell: Cell, x: Tensor, layers: int) -> bool:
     return T >= 4 * PIECE and B * layers * max(cell.hidden_size, 128) ** 2 <= ROOM
 
 
+def leaves_room(work: Work, kernel: str) -> bool:
+    """Return whether the kernel of a layer leaves a part of the GPU to others."""
+    return choose(work.cell, work.job, kernel).kernel.leaves_room
+
+
 def wave(works: Sequence[Work], kernel: str, between: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[State]]:
     """The last layer's outputs, and every layer's last state. x of the first is that of all; `between` leads up."""
     x, carried = works[0].job.x, [tuple(s.dtype for s in work.job.state) for work in works]
     size = x.shape[1]
-    if all(choose(work.cell, work.job, kernel).kernel.leaves_room for work in works):
+    if all(leaves_room(work, kernel) for work in works):
         works, size = [replace(work, job=_full(work.job)) for work in works], max(PIECE, -(-size // PIECES))
     outputs: list[Tensor] = []
     with beside(works) as placed:
