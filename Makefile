@@ -7,7 +7,7 @@ EXTRAS := lab,tune,subwords,onnx,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-GPU_TESTS := $(addprefix tests/, test_gpu.py test_gpu_kernels.py test_doctor.py test_train_many.py layers/test_tcn.py studies/test_trials.py layers/test_memory_safety.py)
+GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
 .PHONY: compare test test-quick test-cluster test-gpu fuzz sanitize audit lint check format wheel clean
 
@@ -24,7 +24,7 @@ test-quick: .venv/installed lint
 # The tests of the Ray cluster, which skip elsewhere.
 test-cluster: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),cluster]'
-	$(BIN)/python -m pytest tests/test_engine.py -k "cluster"
+	$(BIN)/python -m pytest tests/lab/jobs/test_engine.py -k "cluster"
 
 # Mutated files and random settings: N cases of each kind.
 N ?= 1000

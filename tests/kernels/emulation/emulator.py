@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from seqloom.kernels.cuda.runtime import launch as _cuda
-from seqloom.kernels.cuda.runtime import nvrtc as _nvrtc
+from seqloom.kernels.cuda.runtime import nvrtc
 
 HERE = Path(__file__).parent
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
@@ -36,7 +36,7 @@ EXPORT int arguments_{0}() {{ return sizeof(Of_{0}); }}
 
 def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
     """In place of Code.launch; `change` replaces a part of the text once, to see what a fault does."""
-    text = _nvrtc.source([name for name in code.files if name not in EMULATED])
+    text = nvrtc.source([name for name in code.files if name not in EMULATED])
     if change is not None and change[0] in text:
         assert text.count(change[0]) == 1, f"{change[0]!r} occurs {text.count(change[0])} times"
         text = text.replace(*change)

@@ -230,7 +230,7 @@ def test_an_idx_file_is_read_and_a_torn_one_is_refused(tmp_path):
 
 
 def test_real_images_are_digits_of_784_steps(monkeypatch):
-    place = Path(__file__).parents[2] / "../shared/data"
+    place = Path(__file__).parents[3] / "../shared/data"
     if not (place / "mnist").is_dir():
         pytest.skip("the public data sets are not beside this checkout")
     monkeypatch.setenv("SEQLOOM_DATA", str(place))

@@ -7,7 +7,7 @@ import torch
 
 from seqloom.lab.data.registry import open_task
 
-DATA = Path(__file__).parents[2] / "../shared/data"
+DATA = Path(__file__).parents[3] / "../shared/data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the data sets")
 
 

@@ -19,7 +19,7 @@ from seqloom.lab.studies.translation import Translation
 from seqloom.models.generate import Generate
 from seqloom.models.translate import Translate
 
-DATA = Path(__file__).parents[2] / "../shared/data"
+DATA = Path(__file__).parents[3] / "../shared/data"
 TINY = {"seeds": 1, "lrs": (1e-2,), "starts": ("default",), "batch": 4, "valid": 20, "test": 20}
 
 

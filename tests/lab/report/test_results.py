@@ -11,7 +11,7 @@ from seqloom.lab import report
 from seqloom.lab.report.page import Page, Table
 from seqloom.lab.report.results import results
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STUDIES, PAGE = ROOT / "benchmarks" / "results" / "studies", ROOT / "docs" / "results.md"
 
 

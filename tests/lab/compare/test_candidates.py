@@ -10,7 +10,7 @@ from seqloom.lab.data.digits_task import digits
 from seqloom.lab.data.registry import find
 from seqloom.lab.data.task import KINDS
 
-MY_CELL = Path(__file__).parents[2] / "examples" / "my_cell.py"
+MY_CELL = Path(__file__).parents[3] / "examples" / "my_cell.py"
 
 
 @pytest.mark.parametrize("kind", KINDS)

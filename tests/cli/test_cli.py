@@ -15,7 +15,7 @@ from seqloom.core.cell import Cell
 from seqloom.lab.settings import Compare
 from seqloom.tools import doctor
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TINY = ["--seeds", "1", "--steps", "9", "--tune", "1", "--parameters", "2000", "--workers", "1"]
 
 

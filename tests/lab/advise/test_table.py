@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "advice.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "advice.py"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 from seqloom.lab.advise.measured import FILE, collect, measured
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="the records are not part of the package")
