@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 
 import pytest
@@ -16,6 +17,7 @@ from seqloom import cli, sealed
 from seqloom.lab.look import columns
 from seqloom.lab.results import write
 from seqloom.run import Run
+from seqloom.tasks import cache
 from seqloom.tasks.registry import open_task
 
 SMALL = ["--hidden", "8", "--embedding", "8", "--epochs", "2", "--batch", "8"]
@@ -184,6 +186,16 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     code, none, err = here("predict", f"runs/{trained}", "new.csv", "--out", "out.csv")
     assert (code, none, err) == (0, "", "2 results in out.csv\n")
     assert (folder / "out.csv").read_text().splitlines()[0] == "prediction,probability"
+
+
+def test_standard_input_in_a_format_is_kept_in_the_cache_while_it_is_read(here, folder, trained, monkeypatch):
+    text = b"text\na fine and lovely film\na dull and boring film\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
+    code, out, err = here("predict", trained, "-", "--stdin", "csv")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["prediction"] for line in out.splitlines()] == ["+", "-"]
+    assert not [path for path in cache.home().iterdir() if path.name.startswith(".")]
 
 
 def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, trained):

@@ -1,12 +1,15 @@
 """What was read once is not read again, unless it is damaged."""
 
+import gzip
 import json
 
 import numpy as np
 import pytest
 
+from seqloom import scratch
 from seqloom.task import Notes
 from seqloom.tasks import cache
+from seqloom.tasks.readers import scanned
 from seqloom.tasks.registry import open_task
 
 LINES = "".join(json.dumps({"text": f"a text of number {i} {i * 7 % 5}", "label": i % 2}) + "\n" for i in range(40))
@@ -27,6 +30,21 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("seqloom.tasks.readers.scanned._scan", never)
     again = open_task(tmp_path / "a.jsonl")
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
+
+
+def test_all_that_is_written_while_a_packed_file_is_read_has_a_temporary_name(tmp_path, monkeypatch):
+    """So that it is removed later if the process is killed."""
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    scan, names = scanned._scan, []
+
+    def look(*given):
+        names.extend(path.name for path in cache.home().iterdir())
+        return scan(*given)
+
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scanned, "_scan", look)
+    open_task(tmp_path / "a.jsonl.gz")
+    assert len(names) == 1 and scratch._OURS.fullmatch(names[0])
 
 
 @pytest.mark.slow
