@@ -2,6 +2,11 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +67,44 @@ def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
     assert task.splits["valid"].size == 8 and len(rows(task)) > 1
     with pytest.raises(ValueError, match=r"empty\.jsonl"):
         open_task(tmp_path / "empty.jsonl")
+
+
+PARENT = """
+from seqloom.tasks import apart
+from seqloom.tasks.reading import reading
+apart.LARGE = 0
+apart.ENTRY = '''
+import os, time
+import seqloom.tasks.build
+from pathlib import Path
+def never_end(*_):
+    Path("new").write_text(str(os.getpid()))
+    Path("new").rename("reader")
+    time.sleep(600)
+seqloom.tasks.build.open_files = never_end
+from seqloom.tasks.apart import main; main()
+'''
+apart.read_apart("a.jsonl", reading())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked up in /proc")
+def test_the_process_that_reads_a_large_file_ends_with_its_parent(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, env=env) as parent:
+        until((tmp_path / "reader").exists)
+        reader = Path("/proc", (tmp_path / "reader").read_text())
+        parent.kill()
+    until(lambda: not reader.exists() or "State:\tZ" in (reader / "status").read_text())
+
+
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
 
 
 def test_a_changed_file_is_read_again(tmp_path):
