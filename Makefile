@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-cluster test-gpu fuzz sanitize audit lint check format wheel clean
+.PHONY: compare test test-quick test-cluster test-gpu fuzz kills sanitize audit lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -31,6 +31,10 @@ N ?= 1000
 SEED ?= 0
 fuzz: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --cases $(N) --seed $(SEED)
+
+# Commands that are killed (SIGKILL) at file operations and at random moments, and started again: N cases in all.
+kills: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.kills --cases $(N) --seed $(SEED)
 
 # The engine and the emulated CUDA text under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: .venv/installed

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from seqloom.cli import main
 from seqloom.lab.data.look import columns
+from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
 from seqloom.lab.training.output import write
@@ -187,6 +189,16 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     assert (folder / "out.csv").read_text().splitlines()[0] == "prediction,probability"
 
 
+def test_standard_input_in_a_format_is_kept_in_the_cache_while_it_is_read(here, folder, trained, monkeypatch):
+    text = b"text\na fine and lovely film\na dull and boring film\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
+    code, out, err = here("predict", trained, "-", "--stdin", "csv")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["prediction"] for line in out.splitlines()] == ["+", "-"]
+    assert not [path for path in cache.home().iterdir() if path.name.startswith(".")]
+
+
 def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, trained):
     text = "id,text\n7,a fine and lovely film\n"
     (folder / "mine.csv").write_text(text)
@@ -313,13 +325,13 @@ def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
     code = f"""
 import os, signal
 from seqloom.cli import main
-from seqloom.lab.training import loop as training
-validate = training.Training._validate
+from seqloom.lab.training import loop
+validate = loop.Training._validate
 def interrupted(self):
     validate(self)
     if self.at.step >= 12:
         os.kill(os.getpid(), signal.SIGINT)
-training.Training._validate = interrupted
+loop.Training._validate = interrupted
 main.main({words!r})
 """
     env = os.environ | {"OMP_NUM_THREADS": "1"}

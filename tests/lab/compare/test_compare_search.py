@@ -1,6 +1,8 @@
 """One small comparison on the digits, in this process."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +14,12 @@ from seqloom.lab.compare.folder import resumed, started, tidy
 from seqloom.lab.compare.leaderboard import leaderboard
 from seqloom.lab.compare.story import document, page
 from seqloom.lab.compare.table import table
+from seqloom.lab.compare.tune import Choice
+from seqloom.lab.compare.work import Trial
 from seqloom.lab.data.digits_task import digits
 from seqloom.lab.jobs import runner
 from seqloom.lab.settings import Compare
+from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import Run
 
 BROKEN = """
@@ -134,6 +139,29 @@ def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
     (tmp_path / "compare.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="newer seqloom"):
         resumed(None, {}, Compare(), tmp_path)
+
+
+def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write, there = checkpoint.write_file, []
+
+    def look(path, data):
+        there.extend(path.name for path in Path("comparisons").iterdir() if path.name[0] != ".")
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_file", look)
+    assert started(None, {}, Compare(), None).folder == tmp_path / "comparisons" / "digits"
+    assert not there
+    assert [path.name for path in Path("comparisons").rglob("*")] == ["digits", "compare.json"]
+
+
+def test_a_probe_writes_in_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    found = started(None, {}, Compare(models="rnn", steps=9), tmp_path / "c")
+    trial = Trial(found.candidates["rnn"], Choice(1e-3), 8)
+    (result,) = runner.run([found.work.probe(trial, 0.0)], runner.Here(), found.folder / "jobs")
+    assert result.value["valid"] > 0
+    assert sorted(path.name for path in (found.folder / "jobs" / result.key).iterdir()) == [".lock", "result.json"]
 
 
 def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path, monkeypatch):

@@ -1,13 +1,21 @@
 """What was read once is not read again, unless it is damaged."""
 
+import gzip
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from seqloom.lab.data.pipeline import cache
+from seqloom.lab.data.readers import scanned
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Notes
+from seqloom.lab.files import scratch
 
 LINES = "".join(json.dumps({"text": f"a text of number {i} {i * 7 % 5}", "label": i % 2}) + "\n" for i in range(40))
 
@@ -29,6 +37,21 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
 
 
+def test_all_that_is_written_while_a_packed_file_is_read_has_a_temporary_name(tmp_path, monkeypatch):
+    """So that it is removed later if the process is killed."""
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    scan, names = scanned._scan, []
+
+    def look(*given):
+        names.extend(path.name for path in cache.home().iterdir())
+        return scan(*given)
+
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scanned, "_scan", look)
+    open_task(tmp_path / "a.jsonl.gz")
+    assert len(names) == 1 and scratch._OURS.fullmatch(names[0])
+
+
 @pytest.mark.slow
 def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text(LINES)
@@ -44,6 +67,44 @@ def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
     assert task.splits["valid"].size == 8 and len(rows(task)) > 1
     with pytest.raises(ValueError, match=r"empty\.jsonl"):
         open_task(tmp_path / "empty.jsonl")
+
+
+PARENT = """
+from seqloom.lab.data.pipeline import subprocess_reader
+from seqloom.lab.data.pipeline.reading import reading
+subprocess_reader.LARGE = 0
+subprocess_reader.ENTRY = '''
+import os, time
+import seqloom.lab.data.pipeline.build
+from pathlib import Path
+def never_end(*_):
+    Path("new").write_text(str(os.getpid()))
+    Path("new").rename("reader")
+    time.sleep(600)
+seqloom.lab.data.pipeline.build.open_files = never_end
+from seqloom.lab.data.pipeline.subprocess_reader import main; main()
+'''
+subprocess_reader.read_apart("a.jsonl", reading())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked up in /proc")
+def test_the_process_that_reads_a_large_file_ends_with_its_parent(tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, env=env) as parent:
+        until((tmp_path / "reader").exists)
+        reader = Path("/proc", (tmp_path / "reader").read_text())
+        parent.kill()
+    until(lambda: not reader.exists() or "State:\tZ" in (reader / "status").read_text())
+
+
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
 
 
 def test_a_changed_file_is_read_again(tmp_path):

@@ -26,13 +26,14 @@ def test_two_names_for_one_file_differ(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
-    gone, alive = dead_process(), os.getpid()
+    gone, alive = dead_process(), os.getppid()
     left = [tmp_path / f".a.csv.{scratch._HOST}-{gone}-0.new", tmp_path / f".b.{scratch._HOST}-{gone}-3.new"]
     left[0].write_text("half")
     left[1].mkdir()
     (left[1] / "file").write_text("half")
     others = [
         tmp_path / f".a.csv.{scratch._HOST}-{alive}-0.new",  # a process that lives
+        scratch.choose_name(tmp_path / "a.csv"),  # this one
         tmp_path / f".a.csv.elsewhere-{gone}-0.new",  # of another machine
         tmp_path / ".a.csv.new",
         tmp_path / "a.csv",
@@ -42,6 +43,39 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     with whole(tmp_path / "c.csv") as work:
         work.write_text("new")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*(p.name for p in others), "c.csv"])
+
+
+def test_what_an_earlier_process_of_the_same_number_left_is_removed(tmp_path):
+    """A container that is restarted has the same name, and its processes have the same numbers."""
+    left = tmp_path / f".run.{scratch._HOST}-{os.getpid()}-00000000-0.new"
+    left.mkdir()
+    Run.create(tmp_path / "run", Train(), open_task("adding", steps=5))
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_cannot_be_removed_stays_and_the_file_is_written(tmp_path, monkeypatch):
+    """In a folder like /tmp another user's files cannot be removed."""
+    left = tmp_path / f".a.csv.{scratch._HOST}-{dead_process()}-0.new"
+    left.write_text("half")
+
+    unlink = os.unlink
+
+    def refuse(path):
+        if str(path) == str(left):
+            raise PermissionError(path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with whole(tmp_path / "a.csv") as work:
+        work.write_text("new")
+    assert left.exists() and (tmp_path / "a.csv").read_text() == "new"
+
+
+def test_a_temporary_folder_is_this_users_and_goes_away(tmp_path):
+    with scratch.make_folder(tmp_path / "new" / "stdin") as folder:
+        assert folder.parent == tmp_path / "new" and folder.stat().st_mode & 0o777 == 0o700
+        (folder / "file").touch()
+    assert not any((tmp_path / "new").iterdir())
 
 
 def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_info
 
@@ -19,7 +20,8 @@ def numbers(n, folder):
     x = torch.rand(1000, n)
     blas = [pool["num_threads"] for pool in threadpool_info()]
     threads = {"threads": torch.get_num_threads(), "most of any library": max(blas, default=1)}
-    return {"n": n, "sum": x.sum().item(), "denormals": (x[0] * 1e-39).count_nonzero().item(), **threads}
+    drawn = {"sum": x.sum().item(), "numpy": np.random.random()}
+    return {"n": n, **drawn, "denormals": (x[0] * 1e-39).count_nonzero().item(), **threads}
 
 
 def who(folder):

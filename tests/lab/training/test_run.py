@@ -109,8 +109,11 @@ class KilledError(BaseException):
     pass
 
 
+@pytest.mark.parametrize("recovered", [False, True])
 @pytest.mark.parametrize("existing", [False, True])
-def test_killed_between_any_two_operations_a_checkpoint_is_the_old_one_or_the_new_one(existing, tmp_path, monkeypatch):
+def test_killed_between_any_two_operations_a_checkpoint_is_the_old_one_or_the_new_one(
+    existing, recovered, tmp_path, monkeypatch
+):
     """Every rename, removal and sync is the last one once."""
     seen, number = [], 0
     while True:
@@ -142,6 +145,10 @@ def test_killed_between_any_two_operations_a_checkpoint_is_the_old_one_or_the_ne
                 done = False
         seen.append(numbered(place))
         assert seen[-1] in ([None, (1, 1.0)][existing], (2, 2.0))
+        if recovered:
+            checkpoint.recover(place)
+            assert numbered(place) == seen[-1]
+            assert [p.name for p in place.parent.iterdir()] == ["last"] * (seen[-1] is not None)
         put(place, 3)
         assert numbered(place) == (3, 3.0)
         assert [p.name for p in place.parent.iterdir()] == ["last"]

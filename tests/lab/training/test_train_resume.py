@@ -1,6 +1,7 @@
 """A training that is killed and resumed ends where an uninterrupted one ends."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,21 @@ def test_a_full_disk_loses_nothing(moment, tmp_path, monkeypatch):
     assert Run.load(tmp_path / "run").checkpoint("last").facts["step"] >= 2
     train(task, settings, tmp_path / "run", resume=True)
     assert ends(tmp_path / "run") == ends(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_a_kill_between_two_renames_left_is_gone_after_a_resume(finished, tmp_path):
+    task, settings = task_of("endless", tmp_path), Train(steps=3, hidden=8, device="cpu")
+    folder = train(task, settings, tmp_path / "run").folder
+    expected = ends(folder)
+    (folder / "last").rename(folder / "last.new")
+    shutil.copytree(folder / "best", folder / "best.old")
+    if not finished:  # the test was still to come
+        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
+    train(task, settings, folder, resume=True)
+    assert sorted(p.name for p in folder.iterdir()) == ["best", "last", "metrics.jsonl", "run.json", "task"]
+    assert ends(folder) == expected
 
 
 def test_two_processes_do_not_train_one_run(tmp_path):

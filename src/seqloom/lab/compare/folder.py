@@ -25,7 +25,7 @@ from seqloom.lab.compare.story import winner
 from seqloom.lab.compare.table import Table
 from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.task import Task
-from seqloom.lab.files import sealed
+from seqloom.lab.files import scratch, sealed
 from seqloom.lab.files.trust import check, remember
 from seqloom.lab.settings import Compare
 from seqloom.lab.training import checkpoint
@@ -58,11 +58,26 @@ def started(data: str | None, options: Mapping[str, Any], settings: Compare, out
     workers = settings.workers or cores()
     made = Comparison(folder, settings, source or {}, task, workers)
     record = {"format": FORMAT, "settings": settings.model_dump(), "source": source, "workers": workers}
-    folder.mkdir(parents=True, exist_ok=True)
     for file in _named(settings.models):
         remember(file.read_bytes())
-    checkpoint.write_file(folder / FILE, sealed.dumps(record | {"data": fingerprint(task)}, indent=1))
+    _create(folder, sealed.dumps(record | {"data": fingerprint(task)}, indent=1))
     return made
+
+
+def _create(folder: Path, record: bytes) -> None:
+    """Write the record. A folder that does not exist appears with the record in it, whole or not at all."""
+    if folder.exists():
+        checkpoint.write_file(folder / FILE, record)
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = scratch.choose_name(folder)
+    try:
+        work.mkdir()
+        checkpoint.write_file(work / FILE, record)
+        work.rename(folder)
+        checkpoint.sync(folder.parent)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def resumed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ import torch
 
 from seqloom.lab.compare.data import opened
 from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.files import scratch
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.cpu import small_models_on_cpu
 from seqloom.lab.training.distributed import Processes
@@ -83,7 +83,7 @@ def probe(
         forward = _forward(stepper, task, known, seconds / 4)
         return {
             "step": spent / max(1.0, walked) * known.train,
-            "valid": forward * known.valid + _saving(stepper),
+            "valid": forward * known.valid + _saving(stepper, folder),
             "test": forward * known.test,
             "memory": memory,
             "facts": asdict(known),
@@ -117,10 +117,10 @@ def _forward(stepper: Stepper, task: Task, known: Facts, seconds: float) -> floa
     return spent / max(1.0, walked)
 
 
-def _saving(stepper: Stepper) -> float:
-    """Seconds of the checkpoints after a validation."""
+def _saving(stepper: Stepper, folder: Path) -> float:
+    """Seconds of the checkpoints after a validation, written to the disk that runs are on."""
     weights, training = tensors_of(stepper, [])
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint.write(Path(folder) / "last", {}, weights=weights, training=training)
+    with scratch.make_folder(folder / "saving") as place:
+        checkpoint.write(place / "last", {}, weights=weights, training=training)
     return 2 * (time.perf_counter() - began)

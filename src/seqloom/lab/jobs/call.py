@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock
 from threadpoolctl import threadpool_limits
@@ -81,7 +82,7 @@ def _own_numbers(key: str) -> Iterator[None]:
     One thread for torch and for the BLAS of numpy and scikit-learn (more of them add in another order), denormals
     flushed, and random numbers that depend on the job's key alone.
     """
-    state = random.getstate()
+    state, numpy_state = random.getstate(), np.random.get_state()
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
     try:
         with (
@@ -91,9 +92,11 @@ def _own_numbers(key: str) -> Iterator[None]:
         ):
             torch.manual_seed(seed)
             random.seed(seed)
+            np.random.seed(seed)  # scikit-learn draws from it
             yield
     finally:
         random.setstate(state)
+        np.random.set_state(numpy_state)
 
 
 def reason(error: BaseException) -> str:

@@ -245,10 +245,14 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process trains here meanwhile; the lock ends with the process, however it ends."""
+        """Let no other process train here meanwhile; the lock ends with the process, however it ends.
+
+        Checkpoints that a killed process was writing are finished or removed.
+        """
         try:
             import fcntl
         except ImportError:  # Windows
+            self._recover()
             yield
             return
         with (self.folder / FILE).open("rb") as file:  # written once, so never replaced under the lock
@@ -256,7 +260,12 @@ class Run:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise TakenError(f"{self.folder} is being trained by another process; wait for it to end") from None
+            self._recover()
             yield
+
+    def _recover(self) -> None:
+        for which in WHICH:
+            checkpoint.recover(self.folder / which)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.settings.model} on {self.record['task']['name']})"

@@ -43,6 +43,7 @@ def train(
         run = _open(task, settings, Path(folder), resume, source, processes, trust)
         if processes.first:
             stack.enter_context(run.locked())
+        processes.same(None)  # no checkpoint is renamed any more
         stack.enter_context(_quiet_machine(run.settings, device))
         if not (run.finished and _tested(run, task)):
             Training(task, run, device, processes).go()

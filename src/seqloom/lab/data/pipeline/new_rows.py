@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.task import Features, Task
+from seqloom.lab.files import scratch
 
 CHUNK = 256  # rows in memory at once
 STDIN = "-"
@@ -94,8 +95,8 @@ def _named(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
 
 
 def _spooled(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"stdin.{form}"
+    with scratch.make_folder(cache.home() / "stdin") as folder:
+        path = folder / f"stdin.{form}"
         with path.open("wb") as file:
             shutil.copyfileobj(stream, file)
         yield from task.read(path, chunk)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +25,36 @@ def read_apart(path: Any, options: Reading) -> None:
     if not isinstance(path, (str, Path)) or _bytes(Path(path)) < LARGE:
         return
     told = json.dumps({"path": str(path), "options": options.model_dump(mode="json")})
-    found = subprocess.run([sys.executable, "-c", ENTRY], input=told, stdout=subprocess.PIPE, text=True, check=False)
-    if error := found.stdout.strip():
+    command = [sys.executable, "-c", ENTRY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(told + "\n")
+            process.stdin.flush()
+        found = process.stdout.read()  # stdin stays open until then: when it closes, this process is gone
+    if error := found.strip():
         raise ValueError(json.loads(error.splitlines()[-1])["error"])
 
 
 def main() -> None:
-    """The process of its own: a path and options from stdin; on stdout a person's error, if there is one."""
+    """The process of its own: a path and options from stdin; on stdout a person's error, if there is one.
+
+    It ends with its parent, however that ends.
+    """
+    told = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
     from seqloom.lab.data.pipeline.build import open_files
 
-    told = json.loads(sys.stdin.read())
     try:
         open_files(told["path"], reading(**told["options"]))
     except (ValueError, OSError) as error:
         print(json.dumps({"error": str(error)}))
+
+
+def _end_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # not sys.stdin.read, whose lock Python wants at its end
+    os._exit(1)
 
 
 def _bytes(path: Path) -> int:

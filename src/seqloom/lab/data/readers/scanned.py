@@ -49,7 +49,7 @@ class Facts:
 
 def table(files: tuple[Path, ...], options: Reading, work: Path) -> None:
     """Read the files into TABLE and FACTS in the folder `work`."""
-    with tempfile.TemporaryDirectory(dir=work.parent) as unpacked:
+    with tempfile.TemporaryDirectory(dir=work) as unpacked:
         plain = tuple(packed.unpacked(file, Path(unpacked), options.unpacked_gib) for file in files)
         reader, options = _reader(plain, options)
         try:
