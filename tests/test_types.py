@@ -9,13 +9,39 @@ import pytest
 import seqloom
 
 ROOT = Path(__file__).parents[1]
+USE = """
+import torch
+
+layer: GRU = GRU(4, 8, num_layers=2, batch_first=True, dropouts=Dropouts(recurrent=0.1), init=Init(), kernel="auto")
+y, state = layer(torch.randn(2, 5, 4), state=None, lengths=[5, 3])
+cell: Cell = AttnRNNCell(4, 8, heads=2)
+output: torch.Tensor = scan(cell, torch.randn(2, 5, 4))[0]
+model = Classify(AttnRNN(4, 8, batch_first=True, slots=2), 3)
+print(explain(layer, y), trace(layer, y), LSTM(4, 8, proj_size=2), RNN(4, 8, 1, "relu"), TCN(4, 8, layers=2))
+Transformer(8, heads=2, causal=True)(torch.randn(2, 5, 8), state=None)
+"""
+MISUSE = """
+GRU(4, 8, batchfirst=True)
+GRU("4", 8)
+"""
+
+
+def check_types(tmp_path, use):
+    names = [*seqloom.__all__, "Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit"]
+    lines = [f"from seqloom import {name}" for name in names]
+    (tmp_path / "mine.py").write_text("\n".join([*lines, use, f"used = [{', '.join(names)}]\n"]))
+    command = [sys.executable, "-m", "mypy", "src/seqloom", "examples", str(tmp_path / "mine.py")]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
 def test_the_package_and_a_users_file_pass_the_type_checker_in_strict_mode(tmp_path):
-    names = [*seqloom.__all__, "Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit"]
-    lines = [f"from seqloom import {name}" for name in names]
-    (tmp_path / "mine.py").write_text("\n".join([*lines, "layer: GRU = GRU(4, 8)", f"used = [{', '.join(names)}]\n"]))
-    command = [sys.executable, "-m", "mypy", "src/seqloom", str(tmp_path / "mine.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = check_types(tmp_path, USE)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_type_checker_sees_the_mistakes_of_a_user(tmp_path):
+    done = check_types(tmp_path, MISUSE)
+    assert 'Unexpected keyword argument "batchfirst" for "GRU"; did you mean "batch_first"?' in done.stdout
+    assert 'Argument 1 to "GRU" has incompatible type "str"; expected "int"' in done.stdout

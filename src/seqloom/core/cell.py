@@ -35,6 +35,14 @@ class _Made(ABCMeta):
         made.__dict__["_known"] = {}  # weights that were checked, see resolve_weights; views share it
         return made
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name != "self"]  # type: ignore[misc]
+        more = inspect.signature(_Made.__call__).parameters
+        ours = [more[name] for name in ("device", "dtype") if name not in {p.name for p in own}]
+        rest = [p for p in own if p.kind is p.VAR_KEYWORD]
+        return inspect.Signature([*(p for p in own if p not in rest), *ours, *rest])
+
 
 class Cell(nn.Module, metaclass=_Made):
     """One time step. A subclass names itself and writes `step`; the rest has defaults.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,10 +11,11 @@ from seqloom.core.cell import State
 from seqloom.core.checks import fits
 from seqloom.core.errors import InputError
 from seqloom.core.job import without_padding
+from seqloom.core.suggest import Checked
 from seqloom.layers.formats import read
 
 
-class Layer(nn.Module):
+class Layer(nn.Module, metaclass=Checked):
     """A subclass sets `input_size` and `output_size` and writes `run`; the rest follows.
 
     run(x, state, lengths) -> (y, state) takes (B, T, D) with zeros past each row's length. What it
@@ -21,7 +23,8 @@ class Layer(nn.Module):
     of tensors, the batch first. A layer that is not `causal` looks ahead, and has no state.
     """
 
-    batch_first, bidirectional = True, False
+    batch_first: bool = True
+    bidirectional: bool = False
     input_size: int
     output_size: int
     causal: bool = True
@@ -38,12 +41,18 @@ class Layer(nn.Module):
         """
         if state is not None and not self.causal:
             raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
-        batch = read(x, lengths, True, self.input_size)
+        return self.in_format(self.run, x, state, lengths)
+
+    def in_format(
+        self, run: Callable[..., tuple[Tensor, Any]], x: Any, state: Any, lengths: Tensor | Sequence[int] | None
+    ) -> tuple[Any, Any]:
+        """Call run(x (B, T, D), state, lengths) on an input of any format, and return y in that format."""
+        batch = read(x, lengths, self.batch_first, self.input_size)
         fits(batch.x, next(self.parameters()))
         order = batch.source if batch.packed else None  # whose rows stand longest first
         if state is not None and order is not None and order.sorted_indices is not None:
             state = self.select(state, order.sorted_indices)
-        y, state = self.run(batch.x, state, batch.lengths)
+        y, state = run(batch.x, state, batch.lengths)
         if state is not None and order is not None and order.unsorted_indices is not None:
             state = self.select(state, order.unsorted_indices)
         return batch.restore(without_padding(y, batch.lengths)), state
@@ -58,6 +67,17 @@ class Layer(nn.Module):
         assert state is not None
         return y.squeeze(1), state
 
-    def select(self, state: State, rows: Tensor) -> State:
-        """The state of these rows of the batch, in their order; a row may come twice."""
+    def select(self, state: Any, rows: Tensor) -> Any:
+        """Return the state of these rows of the batch, in their order; a row may come twice.
+
+        Args:
+            state: What a call returned.
+            rows: (N,), row numbers.
+        """
         return tuple(s.index_select(0, rows) for s in state)
+
+    def detach(self, state: Any) -> Any:
+        """Return the state without its history, for truncated back-propagation; None stays None."""
+        if state is None or isinstance(state, Tensor):
+            return state if state is None else state.detach()
+        return tuple(s.detach() for s in state)

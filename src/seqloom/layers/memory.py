@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seqloom.attention.parts import Lengths, State, check_input, check_state
 from seqloom.cells.lookup import find
 from seqloom.core.checks import read_lengths
+from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block
 from seqloom.layers.transformer.layer import Transformer
@@ -41,7 +42,7 @@ class Recurrence(nn.Module):
         return _run(self.layer, x, state, lengths)
 
 
-class Segmented(nn.Module):
+class Segmented(Layer):
     """A causal Transformer that takes a sequence `segment` steps at a time.
 
     Where a segment starts depends on the steps so far alone, so streaming equals the whole.
@@ -68,9 +69,15 @@ class Segmented(nn.Module):
         y, state = self(x.unsqueeze(1), state)
         return y.squeeze(1), cast(State, state)
 
-    def select(self, state: State, rows: Tensor) -> State:
-        """The state of these batch rows, in their order; a row may come twice."""
-        return tuple(s.index_select(0, rows) for s in state)
+    def forward(self, x: Any, state: State | None = None, lengths: Lengths = None) -> tuple[Any, State]:
+        """(B, T, D) -> (B, T, D), state. Also one sequence (T, D), packed and nested ones; y comes in the form of x."""
+        if isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first:
+            return self.run(x, state, lengths)
+        return self.in_format(self.run, x, state, lengths)
+
+    def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:
+        """Run on (B, T, D)."""
+        raise NotImplementedError
 
 
 class TransformerXL(Segmented):
@@ -98,7 +105,7 @@ class TransformerXL(Segmented):
             raise ValueError(f"position {position!r} does not fit a memory that moves; take 'xl', 'rotary' or 'alibi'")
         self.memory, self.state_size = memory, self.inner.state_size
 
-    def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State]:
+    def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), state: see `Transformer`; at most memory + segment steps of it."""
         check_input(x, self.input_size, self)
         check_state(state, self.state_size, x)
@@ -146,7 +153,7 @@ class MemoryTransformer(Segmented):
         self.cell_state = len(_start(self.memory, torch.zeros(1, dim)))
         self.state_size = self.cell_state + inner.state_size
 
-    def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State]:
+    def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:
         """(B, T, D) -> (B, T, D), state: the cell's, (B, 1, ...) each, then the Transformer's."""
         check_input(x, self.input_size, self)
         check_state(state, self.state_size, x)

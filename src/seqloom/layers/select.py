@@ -10,7 +10,7 @@ from torch import Tensor, nn
 def select(layer: nn.Module, state: Any, rows: Tensor) -> Any:
     """The state of these rows of the batch; `rows` (N,) are row numbers, which may repeat.
 
-    A layer with a `select(state, rows)` of its own is asked; Recurrent's states are torch's,
+    A layer with a `select(state, rows)` of its own is asked, as all of seqloom are; states of torch's layers are
     (layers, B, ...), one tensor or a tuple of them. None, the state before the first step, stays None.
     """
     if state is None:

@@ -68,7 +68,7 @@ def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
         raise ValueError(
             f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert, then add them"
         )
-    common = dict(
+    common: dict[str, Any] = dict(
         num_layers=old.num_layers,
         bias=old.bias,
         batch_first=old.batch_first,

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Self, cast
+from typing import Any, Self, TypedDict, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from seqloom.core.errors import InputError
 from seqloom.core.init import Init
 from seqloom.core.job import Job, turn
 from seqloom.core.precision import made_on
+from seqloom.core.suggest import suggest
 from seqloom.kernels.aten.cudnn import keep_together
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
@@ -29,6 +30,16 @@ from seqloom.layers.recurrent.gpu.streams import Work, beside
 from seqloom.layers.recurrent.gpu.wavefront import wave, worth
 from seqloom.layers.recurrent.states import aside, states_in, states_out
 from seqloom.layers.recurrent.streaming import Streaming
+
+
+class Options(TypedDict, total=False):
+    """The settings that every named layer takes beside torch's and its cell's; `Recurrent` explains them."""
+
+    dropouts: Dropouts
+    init: Init
+    learn_initial_state: bool
+    kernel: str
+    check: bool
 
 
 class Recurrent(Streaming):
@@ -97,7 +108,7 @@ class Recurrent(Streaming):
                     )
                     self.cells.append(made)
                 width = made.output_size * (1 + bidirectional)
-        self.output_size = width
+        self.output_size, self.causal = width, not bidirectional
         self.proj_size = getattr(made, "proj_size", 0)
         dropouts.check(made)
         self.flatten_parameters()
@@ -106,21 +117,28 @@ class Recurrent(Streaming):
         """The cell of layer index // ways, direction index % ways."""
         return cast(Cell, self.cells[index])
 
-    def forward(
+    def forward(  # type: ignore[override]  # torch's names come first
         self,
         input: Any,
         hx: Tensor | State | None = None,
         lengths: Tensor | Sequence[int] | None = None,
         *,
+        state: Tensor | State | None = None,
         reset: Tensor | None = None,
         timespans: Tensor | None = None,
     ) -> tuple[Any, Any]:
         """(T, B, D), or (B, T, D) with batch_first, or (T, D), or packed, or nested -> y, last state.
 
+        `state` is another name of `hx`, the one that all layers have.
+
         `lengths` (B,): the real steps of each row, 0 allowed. `reset` (as the input, without D):
         True where a new sequence starts inside a row. `timespans` (likewise): time since the step
         before, for cells that know time.
         """
+        if state is not None:
+            if hx is not None:
+                raise InputError("hx and state are two names of one thing, and both were given; give one")
+            hx = state
         if lengths is None and reset is None and timespans is None:
             done = self.only_step(input, hx)
             if done is not None:
@@ -253,6 +271,7 @@ def _make(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[st
     known = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "input_size", "hidden_size")]
     wrong = [n for n in settings if n not in known]
     if wrong:
-        name = kind.name or kind.__name__
-        raise TypeError(f"cell {name!r} has no setting {wrong[0]!r}; it has: {', '.join(known) or 'none'}")
+        name, ours = kind.name or kind.__name__, inspect.signature(Recurrent.__init__).parameters
+        hint = suggest(wrong[0], [*known, *ours]) or f"it has: {', '.join(known) or 'none'}"
+        raise TypeError(f"cell {name!r} has no setting {wrong[0]!r}; {hint}")
     return kind(input_size, hidden_size, **settings)

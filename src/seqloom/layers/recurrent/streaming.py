@@ -7,20 +7,20 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from seqloom.core.cell import State
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
+from seqloom.layers.layer import Layer
 
 
-class Streaming(nn.Module):
+class Streaming(Layer):
     """What `Recurrent` has for streams. A step without gradients on the CPU is one call of the engine."""
 
-    batch_first: bool
-    bidirectional: bool
+    batch_first: bool = False
 
     def step(
         self, input: Tensor, hx: Tensor | State | None = None, *, timespans: Tensor | None = None
@@ -48,6 +48,12 @@ class Streaming(nn.Module):
         time = 1 if self.batch_first and input.dim() == 3 else 0
         done = _by_engine(self, self.__dict__, input.squeeze(time), hx) if input.shape[time] == 1 else None
         return None if done is None else (done[0].unsqueeze(time), done[1])
+
+    def select(self, state: Any, rows: Tensor) -> Any:
+        """Return the state of these rows of the batch, in their order; a row may come twice."""
+        if isinstance(state, Tensor):
+            return state.index_select(1, rows)
+        return tuple(s.index_select(1, rows) for s in state)
 
     def chunks(
         self,

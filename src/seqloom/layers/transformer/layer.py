@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,10 +15,11 @@ from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Lengths, State, blank, check_input, check_state, real_steps
 from seqloom.attention.position import ADDED, POSITIONS, Position
 from seqloom.core.errors import InputError
+from seqloom.layers.layer import Layer
 from seqloom.layers.transformer.block import Block, TransformerLayer
 
 
-class Transformer(nn.Module):
+class Transformer(Layer):
     """Layers of self-attention, attention to a memory where there is one, and a small network.
 
     causal=False, no memory: an encoder. causal=True: a language model, with `step`.
@@ -75,8 +77,24 @@ class Transformer(nn.Module):
 
         The state of a causal one is the number of steps so far (B,) and each layer's keys and
         values, those of the memory too: with a state, the memory need not be given again.
-        `mask` is the self-attention's, see `Attention`.
+        `mask` is the self-attention's, see `Attention`. Also one sequence (T, D), packed and nested ones, and
+        (T, B, D) if `batch_first` was set to False.
         """
+        if not (isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first):
+            aside = partial(self._run, memory=memory, memory_lengths=memory_lengths, mask=mask)
+            return self.in_format(aside, x, state, lengths)
+        return self._run(x, state, lengths, memory, memory_lengths, mask)
+
+    def _run(
+        self,
+        x: Tensor,
+        state: State | None,
+        lengths: Lengths,
+        memory: Tensor | None = None,
+        memory_lengths: Lengths = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, State | None]:
+        """Run on (B, T, D)."""
         check_input(x, self.input_size, self)
         check_state(state, self.state_size, x)
         if memory is not None and self.memory_size is None:
@@ -103,10 +121,6 @@ class Transformer(nn.Module):
             raise InputError("step: a Transformer with causal=False needs the whole sequence")
         y, state = self(x.unsqueeze(1), state, **aside)
         return y.squeeze(1), cast(State, state)
-
-    def select(self, state: State, rows: Tensor) -> State:
-        """The state of these batch rows, in their order; a row may come twice."""
-        return tuple(s.index_select(0, rows) for s in state)
 
 
 def _positions(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:

@@ -1,0 +1,45 @@
+"""A cell added in one new file is listed, checked, timed and trainable; no other line changes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seqloom
+
+PACKAGE = Path(seqloom.__file__).parent
+CELL = Path(__file__).parents[2] / "examples" / "my_cell.py"
+USE = """
+import json, subprocess, sys
+import seqloom
+from seqloom.core.cell import Cell
+from seqloom.layers.registry import known, make
+
+assert "my_cell" in known() and "bi_my_cell" in known()
+seqloom.testing.check_cell(Cell.registry["my_cell"])
+seqloom.testing.check_layer(lambda: make("my_cell", 5, 8))
+
+def run(*words):
+    done = subprocess.run([sys.executable, "-m", "seqloom", *words, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+assert "my_cell" in [row["cell"] for row in run("list", "cells")]
+rows = run("bench", "--cells", "my_cell", "--hidden", "8", "--batch", "2", "--length", "4", "--rounds", "1")["rows"]
+assert {row["cell"] for row in rows} >= {"my_cell"}
+run("train", "adding", "--task.steps", "8", "--model", "my_cell", "--steps", "4", "--hidden", "8", "--name", "mine")
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_is_one_file(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "seqloom", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CELL, tmp_path / "seqloom" / "cells")
+    env = os.environ | {"PYTHONPATH": str(tmp_path), "SEQLOOM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", USE], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
