@@ -1,17 +1,20 @@
-"""Every step of a layer, looked at from inside."""
+"""Look inside a layer: states and gates of every step, attention weights of every head."""
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import Job, advance, restart, turn
 from seqloom.core.weights import bound
+from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -31,12 +34,72 @@ class Trace:
     output: Any
     state: Any
     layers: dict[str, LayerTrace] = field(default_factory=dict)  # "l0", "l0_reverse", "l1", ...
+    attention: dict[str, Tensor] = field(default_factory=dict)  # "layers.0.attention": (B, heads, T, S), ...
 
 
-def trace(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
-    """Run the layer step by step and keep every state, gate and attention weight."""
-    if not isinstance(layer, Recurrent):
-        raise TypeError(f"trace takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
+def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    """Run a layer and keep what happened inside: states, gates and attention weights.
+
+    Args:
+        layer: A layer of a cell, an attention, or a module that contains some, such as a Transformer or a model.
+        args: What the layer is called with.
+        kwargs: Likewise.
+
+    Returns:
+        The results of the call. `layers` has every layer of a cell, step by step, and `attention` the weights of every
+        attention; both by the name of the module inside `layer`. A module that is called again has `#2` after its name.
+
+    Raises:
+        TypeError: If there is neither a cell nor an attention inside.
+
+    Example:
+        >>> found = seqloom.trace(seqloom.Transformer(8, heads=2), torch.randn(3, 5, 8))
+        >>> found.attention["layers.0.attention"].shape
+        torch.Size([3, 2, 5, 5])
+    """
+    if isinstance(layer, Recurrent):
+        return _trace_cells(layer, *args, **kwargs)
+    watched = {name: m for name, m in layer.named_modules() if isinstance(m, Recurrent) or _is_attention(m)}
+    if not watched:
+        raise TypeError(f"trace takes a layer with a cell or an attention inside, got a {type(layer).__name__}")
+    layers: dict[str, LayerTrace] = {}
+    attention: dict[str, Tensor] = {}
+    calls: Counter[str] = Counter()
+
+    def watch(name: str, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        calls[name] += 1
+        label = name if calls[name] == 1 else f"{name}#{calls[name]}"
+        if isinstance(module, Recurrent):
+            inner = _trace_cells(module, *given, **named)
+            layers.update({f"{label}.{key}".lstrip("."): one for key, one in inner.layers.items()})
+        elif (weights := _weigh(module, *given, **named)) is not None:
+            attention[label] = weights
+
+    handles = [
+        module.register_forward_pre_hook(partial(watch, name), with_kwargs=True) for name, module in watched.items()
+    ]
+    try:
+        output, state = layer(*args, **kwargs) if isinstance(layer, Layer) else (layer(*args, **kwargs), None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Trace(output, state, layers, attention)
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return callable(getattr(module, "weights", None))
+
+
+def _weigh(module: Any, x: Tensor, state: Any = None, lengths: Any = None, **aside: Any) -> Tensor | None:
+    """Return the weights of one call; None for a call with a state where the module cannot tell them."""
+    if "state" in inspect.signature(module.weights).parameters:
+        found: Tensor = module.weights(x, state, lengths, **aside)
+        return found
+    return module.weights(x, lengths) if state is None else None
+
+
+def _trace_cells(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
+    """Run a layer of a cell step by step."""
     found: dict[str, LayerTrace] = {}
     ends = ["", "_reverse"][: 1 + layer.bidirectional]
     calls = iter(range(len(layer.cells)))
@@ -48,6 +111,8 @@ def trace(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
         found[f"l{i // len(ends)}{end}"] = _turned(seen, job.lengths) if end else seen
         return seen.y, tuple(s[:, -1] for s in seen.states)
 
+    if "state" in kwargs:
+        kwargs["hx"] = kwargs.pop("state")
     output, state = layer.run_with(watched, *args, **kwargs)
     return Trace(output, state, found)
 
