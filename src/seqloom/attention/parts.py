@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seqloom.core.checks import fits, read_lengths
 from seqloom.core.errors import InputError
+from seqloom.core.masks import make_mask
 
 State = tuple[Tensor, ...]
 Lengths = Tensor | Sequence[int] | None
@@ -121,7 +122,7 @@ def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | N
     if lengths is None:
         return None
     lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device, name)
-    return torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+    return make_mask(lengths, x.shape[1])
 
 
 def first(t: Tensor, n: int, dim: int) -> Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from difflib import get_close_matches
 from pathlib import Path
 
 from seqloom.core.cell import Cell
+from seqloom.core.suggest import suggest
 
 _by_place: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded
 
@@ -23,9 +23,8 @@ def find(cell: str | type[Cell]) -> type[Cell]:
         return _by_place[cell]
     if ".py:" in cell:
         return _from_file(*cell.rsplit(":", 1))
-    near = get_close_matches(cell.lower().replace("-", "_"), Cell.registry, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown cell {cell!r}; {hint}there are: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS")
+    known = f"there are: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS"
+    raise ValueError(f"unknown cell {cell!r}; {' '.join(filter(None, (suggest(cell, Cell.registry), known)))}")
 
 
 def _from_file(path: str, name: str) -> type[Cell]:

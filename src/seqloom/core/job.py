@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import resolve
+from seqloom.core.masks import make_mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class Job:
     def valid(self) -> Tensor:
         """(B, T): the steps that happen."""
         assert self.lengths is not None
-        return torch.arange(self.x.shape[1], device=self.x.device) < self.lengths.unsqueeze(1)
+        return make_mask(self.lengths, self.x.shape[1])
 
     def per_step(self) -> dict[str, Tensor]:
         """Everything but x that a step has a part of, time first."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Unpack, get_args, get_origin, get_type_hints
 
-CUTOFF = 0.5  # how alike two names must be, from 0 to 1; "gur" and "gru" are 0.67
+CUTOFF = 0.5  # how alike two names must be, from 0 to 1, once case and hyphens are left aside
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -17,7 +17,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
         name: What was given.
         known: The names that would have been right.
     """
-    near = get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=CUTOFF)
+    names = list(known)
+    near = get_close_matches(name, names, n=1) or get_close_matches(
+        name.lower().replace("-", "_"), names, n=1, cutoff=CUTOFF
+    )
     return f"did you mean {near[0]!r}?" if near else ""
 
 

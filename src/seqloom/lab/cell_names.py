@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from seqloom.cells.lookup import find
 from seqloom.core.cell import Cell
+from seqloom.core.suggest import suggest
 from seqloom.kernels.registry import KERNELS
 
 
@@ -27,6 +27,5 @@ def check_kernels(names: Sequence[str]) -> None:
     """Raise where one is no kernel of any cell: neither auto, nor a backend such as cpu, nor a full name."""
     known = ["auto", *dict.fromkeys(k.backend for k in KERNELS), *(k.name for k in KERNELS)]
     for name in [name for name in names if name not in known]:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "`seqloom list kernels` names them"
+        hint = suggest(name, known) or "`seqloom list kernels` names them"
         raise ValueError(f"there is no kernel {name!r}; {hint}")

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
 from seqloom.core.job import without_padding
+from seqloom.core.masks import make_mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class Batch:
             return _pack(y, self.source)
         if isinstance(self.source, Tensor) and self.source.is_nested:
             assert self.lengths is not None
-            values = y[torch.arange(y.shape[1], device=y.device) < self.lengths.unsqueeze(1)]
+            values = y[make_mask(self.lengths, y.shape[1])]
             return torch.nested.nested_tensor_from_jagged(values, _offsets(self.source))
         if self.unbatched:
             return y.squeeze(0)
@@ -105,7 +106,7 @@ def check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None)
     """Raise where a real step holds NaN or infinity; `order` are the rows' places in the user's batch."""
     bad = ~torch.isfinite(x).all(-1)
     if lengths is not None:
-        bad &= torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+        bad &= make_mask(lengths, x.shape[1])
     if bool(bad.any()):
         row, step = (int(i) for i in bad.nonzero()[0])
         row = row if order is None else int(order[row])

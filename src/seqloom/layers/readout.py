@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.job import without_padding
+from seqloom.core.masks import make_mask
 
 READOUTS = ("last", "mean", "max", "max_mean", "attention")
 
@@ -66,4 +67,4 @@ class Readout(nn.Module):
 
 def _real(y: Tensor, lengths: Tensor) -> Tensor:
     """(B, T, 1): True at the real steps."""
-    return (torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)).unsqueeze(-1)
+    return make_mask(lengths, y.shape[1]).unsqueeze(-1)

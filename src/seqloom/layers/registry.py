@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.core.cell import Cell
+from seqloom.core.suggest import suggest
 from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
 from seqloom.layers.memory import MemoryTransformer, TransformerXL
 from seqloom.layers.projected import around
@@ -74,8 +74,7 @@ def find(name: str) -> Callable[..., nn.Module]:
         entry = LAYERS[base]
         settings = entry.settings | (entry.ahead or {} if both else {})
         return partial(around, entry.kind, **settings) if entry.width else partial(entry.kind, **settings)
-    near = get_close_matches(name.lower().replace("-", "_"), known(), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known())}"
+    hint = suggest(name, known()) or f"known are {', '.join(known())}"
     raise ValueError(f"there is no layer {name!r}; {hint}")
 
 

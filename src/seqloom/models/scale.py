@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import InputError
+from seqloom.core.masks import make_mask
 
 SCALES = ("none", "last", "mean")
 SMALL = 1e-5  # added to a variance, so that a flat series stays finite
@@ -38,7 +39,7 @@ class Scale(nn.Module):
             raise InputError(f"a series must be (B, T, D) with at least one step, got {tuple(x.shape)}")
         B, T, D = x.shape
         lengths = torch.full((B,), T, device=x.device) if lengths is None else lengths
-        real = (torch.arange(T, device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1)
+        real = make_mask(lengths, T).unsqueeze(-1)
         x = torch.where(real, x, torch.zeros_like(x))
         shift, unit = x.new_zeros(B, 1, D), x.new_ones(B, 1, D)
         if self.kind == "last":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
+from seqloom.core.masks import make_mask
 from seqloom.models.characters import Characters
 from seqloom.models.decoding.crf import CRF
 from seqloom.models.embed import check_fits, check_ids, looked_at
@@ -68,7 +69,7 @@ class Tag(nn.Module):
         if y.shape != x.shape[:2]:
             raise InputError(f"y must hold a tag for each step, {tuple(x.shape[:2])}; got {tuple(y.shape)}")
         lengths = _lengths(lengths, y)
-        real = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
+        real = make_mask(lengths, y.shape[1])
         if not y.numel() or (looked_at(lengths) and not bool(real.any())):
             raise InputError(f"a loss needs at least one real step, got y of shape {tuple(y.shape)} and no length > 0")
         y = torch.where(real, y, torch.zeros_like(y))
@@ -86,7 +87,7 @@ class Tag(nn.Module):
         scores = self(x, lengths, letters)
         if self.crf is not None:
             return self.crf.decode(scores, lengths)[0]
-        real = torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+        real = make_mask(lengths, x.shape[1])
         return scores.argmax(-1).masked_fill(~real, -1)
 
 

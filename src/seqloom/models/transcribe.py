@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
+from seqloom.core.masks import make_mask
 from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
 from seqloom.models.embed import check_fits, check_ids, looked_at
 
@@ -56,7 +57,7 @@ class Transcribe(nn.Module):
         if not y.numel() or (looked_at(y_lengths) and not bool(y_lengths.any())):
             raise InputError(f"a loss needs at least one target symbol, got y of shape {tuple(y.shape)}, all empty")
         y_lengths = y_lengths.to(y.device)
-        real = torch.arange(S, device=y.device) < y_lengths.unsqueeze(1)
+        real = make_mask(y_lengths, S)
         y = torch.where(real, y, torch.ones_like(y))
         check_ids(y, self.symbols, "symbols y", first=1)
         log_p, steps = self(x, lengths)
@@ -84,7 +85,7 @@ class Transcribe(nn.Module):
         lengths = read_lengths(lengths, B, T, x.device)
         if self.stack == 1:
             return x, lengths
-        real = torch.arange(T, device=x.device) < lengths.unsqueeze(1)
+        real = make_mask(lengths, T)
         x = torch.where(real.unsqueeze(-1), x, torch.zeros_like(x))  # a row's last step may be half padding
         x = F.pad(x, (0, 0, 0, -T % self.stack))
         return x.reshape(B, -1, self.stack * D), (lengths + self.stack - 1) // self.stack

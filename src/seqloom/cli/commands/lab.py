@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from cyclopts.config import Toml
 
 from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.cli.warning_notes import warned
+from seqloom.core.suggest import suggest
 from seqloom.lab import console
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.training.folders import RUNS, first_process
@@ -80,8 +80,7 @@ def _check(path: Path, known: Sequence[str]) -> None:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     for name in [name for name in given if name not in known]:
-        near = difflib.get_close_matches(name, known, 1)
-        raise ValueError(f"{path}: no setting {name!r}; {f'did you mean {near[0]!r}?' if near else 'see train --help'}")
+        raise ValueError(f"{path}: no setting {name!r}; {suggest(name, known) or 'see train --help'}")
 
 
 @warned

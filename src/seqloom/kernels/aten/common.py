@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import Job, copied
+from seqloom.core.masks import make_mask
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels.aten.cudnn import names, together
 from seqloom.kernels.transforms import transformed
@@ -54,7 +55,7 @@ def at_lengths(y: Tensor, h: Tensor, lengths: Tensor | None) -> tuple[Tensor, Te
     """Outputs with zeros past each length, and the last real one (h where there is none)."""
     if lengths is None:
         return y, copied(y[:, -1])
-    valid = torch.arange(y.shape[1], device=y.device) < lengths.unsqueeze(1)
+    valid = make_mask(lengths, y.shape[1])
     index = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, y.shape[2])
     last = torch.where((lengths > 0).unsqueeze(1), y.gather(1, index).squeeze(1), h)
     return torch.where(valid.unsqueeze(-1), y, torch.zeros_like(y)), last

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.job import Job, copied
+from seqloom.core.masks import make_mask
 
 
 class LinearCell(Protocol):
@@ -37,7 +38,7 @@ def run(cell: LinearCell, job: Job) -> tuple[Tensor, State]:
     if job.lengths is None:
         y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
         return y.to(b.dtype), (copied(y[:, -1]),)
-    valid = (torch.arange(a.shape[1], device=a.device) < job.lengths.unsqueeze(1)).unsqueeze(-1)
+    valid = make_mask(job.lengths, a.shape[1]).unsqueeze(-1)
     a = torch.where(valid, a, torch.ones_like(a))
     b = torch.where(valid, b, torch.zeros_like(b))
     y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)

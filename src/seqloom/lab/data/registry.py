@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.data.digits_task import digits
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.copy import copy
@@ -31,8 +31,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 def find(name: str) -> Callable[..., Task]:
     """The function that makes the task of that name."""
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(TASKS)}"
+        hint = suggest(name, TASKS) or f"there are {', '.join(TASKS)}"
         raise ValueError(f"no task {name!r}; {hint}")
     return TASKS[name]
 

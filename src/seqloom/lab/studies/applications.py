@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.masks import make_mask
 from seqloom.lab.studies.data import framed, series
 from seqloom.lab.studies.support.conditions import Condition, Settings
 from seqloom.lab.studies.support.contenders import layer, starts
@@ -127,7 +128,7 @@ class Applications(Corpora[Settings], name="applications"):
             again = past[:, -DAY:].repeat(1, ahead.shape[1] // DAY, 1)
             return float(F.mse_loss(again, ahead))
         if condition.task["of"] == SENTENCES:
-            m = torch.arange(part[1].shape[1] - 1, device=part[1].device) < (part[3] - 1).unsqueeze(1)
+            m = make_mask(part[3] - 1, part[1].shape[1] - 1)
             return 1 - _most(part[1][:, 1:][m])
         return 1 - _most(part[1])
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Generic, TypeVar
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.report.page import Block, Page, Table
 
 Settings = TypeVar("Settings")  # a frozen dataclass
@@ -170,8 +170,7 @@ def find(name: str) -> type[Study[Any, Any]]:
     if name in _files():
         import_module(f"{__package__}.{name}")
     if name not in Study.registry:
-        near = get_close_matches(name.lower().replace("-", "_"), known(), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known())}"
+        hint = suggest(name, known()) or f"known are {', '.join(known())}"
         raise ValueError(f"there is no study {name!r}; {hint}")
     return Study.registry[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.data.opening import open_data
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
@@ -84,8 +84,7 @@ def sorted_out(settings: Mapping[str, Any]) -> tuple[Train, dict[str, Any]]:
     known = [*Train.model_fields, *Reading.model_fields]
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            hint = suggest(name, known) or f"there are {', '.join(known)}"
             raise ValueError(f"no setting {name!r}; {hint}")
     reading = {name: value for name, value in settings.items() if name in Reading.model_fields}
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.training.run import FILE, Run
 
 RUNS = "runs"  # the folder where runs are kept, unless one says otherwise
@@ -54,8 +54,7 @@ def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> 
         path = Path(runs) / path
     if not path.exists():
         there = names(runs)
-        near = difflib.get_close_matches(str(name), there, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"{runs}/ holds {', '.join(there) or 'none'}"
+        hint = suggest(str(name), there) or f"{runs}/ holds {', '.join(there) or 'none'}"
         raise ValueError(f"there is no run {str(name)!r}; {hint}")
     return Run.load(path, trust=trust)
 

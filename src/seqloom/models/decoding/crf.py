@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
+from seqloom.core.masks import make_mask
 
 
 class CRF(nn.Module):
@@ -82,6 +83,6 @@ class CRF(nn.Module):
         if lengths is None:
             lengths = torch.full((e.shape[0],), e.shape[1], device=e.device)
         lengths = read_lengths(lengths, e.shape[0], e.shape[1], e.device)
-        real = torch.arange(e.shape[1], device=e.device) < lengths.unsqueeze(1)
+        real = make_mask(lengths, e.shape[1])
         e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # the padding may hold anything, NaN too
         return e.to(torch.promote_types(self.A.dtype, torch.float32)), lengths, real

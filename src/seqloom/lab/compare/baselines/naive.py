@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.masks import make_mask
 from seqloom.lab.compare.baselines.said import Plain
 from seqloom.lab.compare.data import some
 from seqloom.lab.data.task import Features, Task, Values
@@ -29,7 +30,7 @@ class Naive(Plain):
         B, S, K = len(x), self.horizon, self.targets
         x = x[..., :K]
         if self.how == "mean":
-            real = (torch.arange(x.shape[1]) < lengths.unsqueeze(1)).unsqueeze(-1)
+            real = make_mask(lengths, x.shape[1]).unsqueeze(-1)
             return ((x * real).sum(1) / real.sum(1)).unsqueeze(1).expand(B, S, K)
         at = lengths.unsqueeze(1) - self.period + torch.arange(S) % self.period  # (B, S)
         return x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(B, S, K))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.data.pipeline.columns import Column
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
@@ -59,9 +59,8 @@ def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Not
     place = source.parts[0].label
     asked = (*options.input, *options.target, options.group, options.time, options.split)
     for name in [name for name in asked if name is not None and name not in by_name]:
-        near = difflib.get_close_matches(name, by_name, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{place}: no column {name!r}; {hint}there are {', '.join(by_name)}")
+        hint = suggest(name, by_name)
+        raise ValueError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}there are {', '.join(by_name)}")
     if source.stream and options.kind in (None, "generate"):
         return Plan("generate", ("text",), ("text",), "stream")
     choices = _choices([_as_text(c, columns, options) for c in columns], options)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.row_filter import joined
@@ -23,8 +23,7 @@ def frame_of(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame
     for number, row in enumerate(records, 1):
         for name in names:
             if name not in row:
-                near = difflib.get_close_matches(name, row, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(str, row))}"
+                hint = suggest(name, row) or f"it has {', '.join(map(str, row))}"
                 raise ValueError(f"row {number}: no column {name!r}; {hint}")
     columns: dict[str, pl.Series] = {}
     for name in names:

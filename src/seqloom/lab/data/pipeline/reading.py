@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from seqloom.core.suggest import suggest
 from seqloom.lab.data.task import Kind
 
 Count = Annotated[int, Field(ge=1)]
@@ -81,8 +81,7 @@ def reading(**options: Any) -> Reading:
     """A checked record, or one line that says which option is wrong."""
     for name in options:
         if name not in Reading.model_fields:
-            near = difflib.get_close_matches(name, Reading.model_fields, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(Reading.model_fields)}"
+            hint = suggest(name, Reading.model_fields) or f"there are {', '.join(Reading.model_fields)}"
             raise ValueError(f"no option {name!r}: {hint}")
     try:
         return Reading(**options)

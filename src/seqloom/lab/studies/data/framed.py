@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from seqloom.core.masks import make_mask
 from seqloom.lab.studies.data.place import find
 from seqloom.lab.studies.data.text import OTHER, WORD, lines, names, split_words, vocabulary
 from seqloom.models.decoding.marks import Marks
@@ -35,7 +36,7 @@ def framed(
     rows = [[MARKS.start, *(place.get(w, UNKNOWN) for w in text), MARKS.stop][:steps] for text in texts]
     lengths = torch.tensor([len(row) for row in rows])
     x = torch.full((len(rows), steps), MARKS.padding)
-    x[torch.arange(steps) < lengths.unsqueeze(1)] = torch.tensor([i for row in rows for i in row])
+    x[make_mask(lengths, steps)] = torch.tensor([i for row in rows for i in row])
     return x, lengths, known
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from seqloom.core.masks import make_mask
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.place import find
 
@@ -68,5 +69,5 @@ def encoded(labelled: Labelled, ids: dict[str, int], steps: int) -> Examples:
     rows = [[ids.get(word, OTHER) for word in text[:steps]] or [OTHER] for text in texts]
     lengths = torch.tensor([len(row) for row in rows])
     x = torch.full((len(rows), steps), PAD)
-    x[torch.arange(steps) < lengths.unsqueeze(1)] = torch.tensor([i for row in rows for i in row])
+    x[make_mask(lengths, steps)] = torch.tensor([i for row in rows for i in row])
     return Examples(x, lengths, torch.tensor(classes))
