@@ -1,6 +1,6 @@
 """Train in a child process that is killed (SIGKILL) at random moments, and resume it until it is done.
 
-    python lab/training/killed_training.py FOLDER KILLS
+    python killed_training.py FOLDER KILLS
 
 Whatever the moment, what lies on the disk must be whole. Prints one line of JSON.
 """

@@ -16,7 +16,7 @@ from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import Train
 from seqloom.lab.training.train import train
 
-KILLER = Path(__file__).with_name("lab/training/killed_training.py")
+KILLER = Path(__file__).with_name("killed_training.py")
 
 
 class StopError(Exception):
