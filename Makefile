@@ -24,7 +24,7 @@ test-quick: .venv/installed lint
 # The tests of the Ray cluster, which skip elsewhere.
 test-cluster: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),cluster]'
-	$(BIN)/python -m pytest tests/lab/jobs/test_engine.py -k "cluster"
+	$(BIN)/python -m pytest tests/lab/jobs/test_jobs.py -k "cluster"
 
 # Mutated files and random settings: N cases of each kind.
 N ?= 1000

@@ -15,7 +15,7 @@ def environment(**more: str) -> dict[str, str]:
 def core(number: int, workers: int) -> int | None:
     """The core for the worker of this number; None where cores cannot be chosen, or are too few.
 
-    The first one depends on the parent's number, so that two engines on a large machine rarely meet.
+    The first one depends on the parent's number, so that two runners on a large machine rarely meet.
     """
     if not hasattr(os, "sched_getaffinity"):
         return None

@@ -1,4 +1,4 @@
-"""The contract of an engine: the same jobs in this process, in processes of this machine, or on a Ray cluster.
+"""Run jobs: the same ones in this process, in processes of this machine, or on a Ray cluster.
 
     for result in run(jobs, Processes(2), "runs/study"):
         print(result.key, result.value or result.failed)
@@ -99,7 +99,7 @@ class Cluster:
 
 
 class Place(Protocol):
-    """Where jobs run, opened: what an engine writes."""
+    """Where jobs run, opened: what each place writes."""
 
     def free(self) -> bool:
         """Whether a job could be started now."""

@@ -29,7 +29,7 @@ TIMES = ("training s", "ms for 1", "ms for 64")
 
 
 def numbers(count):
-    return [Job(f"n{n}", "engine_jobs:numbers", {"n": n}) for n in range(1, count + 1)]
+    return [Job(f"n{n}", "sample_jobs:numbers", {"n": n}) for n in range(1, count + 1)]
 
 
 def values(results):
@@ -38,7 +38,7 @@ def values(results):
 
 @pytest.mark.slow
 def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
-    jobs = [*numbers(6), Job("wrong", "engine_jobs:wrong"), Job("trained", "engine_jobs:training", {"seed": 1})]
+    jobs = [*numbers(6), Job("wrong", "sample_jobs:wrong"), Job("trained", "sample_jobs:training", {"seed": 1})]
     started = []
     torch.set_num_threads(2)  # whatever this process was doing
     torch.set_flush_denormal(False)
@@ -59,7 +59,7 @@ def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
 @pytest.mark.slow
 def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "RESTARTS", 2)
-    jobs = [Job("once", "engine_jobs:killed", {"times": 1}), Job("deadly", "engine_jobs:killed", {"times": 9})]
+    jobs = [Job("once", "sample_jobs:killed", {"times": 1}), Job("deadly", "sample_jobs:killed", {"times": 9})]
     results = {result.key: result for result in run([*jobs, *numbers(3)], Processes(2), tmp_path)}
     assert results["once"].value == {"counted": ["0", "1", "2", "3", "4"]}
     assert (tmp_path / "once" / "lines.txt").read_text().split() == ["0", "1", "2", "dead", "3", "4"]
@@ -70,10 +70,10 @@ def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_pa
 
 def test_a_job_that_fails_is_a_result_with_its_reason_and_the_others_go_on(tmp_path):
     jobs = [
-        Job("wrong", "engine_jobs:wrong"),
-        Job("tensor", "engine_jobs:not_json"),
-        Job("missing", "engine_jobs:no_such_function"),
-        Job("greedy", "engine_jobs:who", gpus=99),
+        Job("wrong", "sample_jobs:wrong"),
+        Job("tensor", "sample_jobs:not_json"),
+        Job("missing", "sample_jobs:no_such_function"),
+        Job("greedy", "sample_jobs:who", gpus=99),
         *numbers(1),
     ]
     results = {result.key: result for result in run(jobs, Here(), tmp_path)}
@@ -87,12 +87,12 @@ def test_a_job_that_fails_is_a_result_with_its_reason_and_the_others_go_on(tmp_p
 
 
 def test_what_has_a_result_is_not_run_again(tmp_path):
-    job, started = Job("me", "engine_jobs:who"), []
+    job, started = Job("me", "sample_jobs:who"), []
     (first,) = run([job], Here(), tmp_path)
     (again,) = run([job], Processes(1), tmp_path, before=started.append)
     assert again == first and again.value == {"pid": os.getpid()} and not started
     with pytest.raises(ValueError, match="use another key or folder"):
-        list(run([Job("me", "engine_jobs:numbers", {"n": 1})], Here(), tmp_path))
+        list(run([Job("me", "sample_jobs:numbers", {"n": 1})], Here(), tmp_path))
     (tmp_path / "me" / "result.json").write_text('{"val')  # no process of ours leaves half a file, but a disk may
     (new,) = run([job], Here(), tmp_path, before=started.append)
     assert new.value == first.value and started == ["me"]
@@ -104,10 +104,10 @@ def test_two_workers_are_kept_from_job_to_job_and_work_at_the_same_time(tmp_path
 
     def jobs():
         # Of each pair both have to begin before either ends: no clock shows that on a machine that others use too.
-        yield from (Job(f"j{n}", "engine_jobs:meet", {"place": str(tmp_path / f"{n // 2}")}) for n in range(8))
+        yield from (Job(f"j{n}", "sample_jobs:meet", {"place": str(tmp_path / f"{n // 2}")}) for n in range(8))
         while len(ended) < 8:
             yield None  # the last one is made when all other results are known
-        yield Job("last", "engine_jobs:who")
+        yield Job("last", "sample_jobs:who")
 
     for result in run(jobs(), Processes(2), tmp_path / "out"):
         ended.append(result)
@@ -117,7 +117,7 @@ def test_two_workers_are_kept_from_job_to_job_and_work_at_the_same_time(tmp_path
 
 @pytest.mark.slow
 def test_one_worker_does_one_job_after_the_other(tmp_path):
-    jobs = [Job(f"j{n}", "engine_jobs:meet", {"place": str(tmp_path / "there"), "patience": 0.2}) for n in range(2)]
+    jobs = [Job(f"j{n}", "sample_jobs:meet", {"place": str(tmp_path / "there"), "patience": 0.2}) for n in range(2)]
     first, second = run(jobs, Processes(1), tmp_path / "out")
     assert "nobody came" in first.failed and second.value["pid"]
 
@@ -129,7 +129,7 @@ def test_an_iterator_that_waits_for_nothing_is_an_error(tmp_path):
 
 PARENT = """
 from seqloom.lab.jobs.runner import Job, Processes, run
-jobs = [Job("short", "engine_jobs:who"), Job("long", "engine_jobs:steps", {"count": 600, "seconds": 0.1})]
+jobs = [Job("short", "sample_jobs:who"), Job("long", "sample_jobs:steps", {"count": 600, "seconds": 0.1})]
 for result in run(jobs, Processes(1), "out"):
     pass
 """
@@ -152,7 +152,7 @@ def test_workers_end_with_their_parent_and_what_is_finished_is_kept(number, tmp_
     error = parent.communicate(timeout=120)[1]
     assert (b"KeyboardInterrupt" in error) == (number == signal.SIGINT)
     until(lambda: not worker.exists())
-    assert kept(Job("short", "engine_jobs:who"), tmp_path / "out") is not None
+    assert kept(Job("short", "sample_jobs:who"), tmp_path / "out") is not None
 
 
 def until(holds, seconds=60):
@@ -174,13 +174,13 @@ def test_a_second_job_waits_where_memory_would_not_do_for_both(tmp_path, monkeyp
     monkeypatch.setattr(processes, "Worker", Idle)
     monkeypatch.setattr(memory, "free", lambda: 10e9)
     monkeypatch.setattr(memory, "used", lambda _: 1e9)
-    place, job = InProcesses(tmp_path, 2), Job("a", "engine_jobs:who")
+    place, job = InProcesses(tmp_path, 2), Job("a", "sample_jobs:who")
     assert place.fits(job)  # nothing is known yet
     place.peaks[job.function] = int(6e9)
     assert place.fits(job)
     place.start(job)
     assert not place.fits(Job("b", job.function))  # 5 of the 10 are promised, and 6 are needed
-    assert place.fits(Job("c", "engine_jobs:other"))
+    assert place.fits(Job("c", "sample_jobs:other"))
 
 
 def test_the_peak_of_memory_is_that_of_the_last_job():
@@ -208,7 +208,7 @@ def test_a_job_that_makes_no_sense_is_refused(job, says, tmp_path):
 
 
 def test_who_comes_second_to_a_job_waits_and_takes_the_result(tmp_path):
-    results, job = [], Job("slow", "engine_jobs:steps", {"count": 2, "seconds": 0.2})
+    results, job = [], Job("slow", "sample_jobs:steps", {"count": 2, "seconds": 0.2})
     both = [threading.Thread(target=lambda: results.extend(run([job], Here(), tmp_path))) for _ in range(2)]
     for one in both:
         one.start()
@@ -227,7 +227,7 @@ def test_two_jobs_of_one_key_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_job_for_several_gpus_runs_under_torchrun(tmp_path):
-    assert together(Job("a", "engine_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}
+    assert together(Job("a", "sample_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}
 
 
 def test_copies_in_a_storage_are_whole_and_the_newest_one_is_fetched(tmp_path):
@@ -313,7 +313,7 @@ def test_a_comparison_on_a_cluster_that_loses_a_machine_has_the_rows_of_one_in_t
 
         where = Cluster(machines.address)
         there = compared(started(None, {}, settings, tmp_path / "there"), where, follow)
-        (hopeless,) = run([Job("impossible", "engine_jobs:who", gpus=2)], where, tmp_path / "there")
+        (hopeless,) = run([Job("impossible", "sample_jobs:who", gpus=2)], where, tmp_path / "there")
         killing[0].join()
     finally:
         machines.shutdown()
