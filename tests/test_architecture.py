@@ -35,7 +35,7 @@ BY_NAME = {
     "cells/lookup.py": "a person's own file",
     "core/errors.py": "optional packages",
     "kernels/scan.py": "asks whether torch has an operator",
-    "lab/bench/rivals.py": "optional packages",
+    "lab/bench/race.py": "optional packages",
     "lab/compare/folder.py": "asks whether a package is installed",
     "lab/jobs/address.py": "asks whether a package is installed",
     "lab/jobs/call.py": "the function of a job, which has its module's name",

@@ -4,8 +4,8 @@ import pytest
 from made import sampled, shifted, tokens
 
 from seqloom.lab.advise.dependence import dependence
+from seqloom.lab.advise.facts import season
 from seqloom.lab.advise.sample import sample
-from seqloom.lab.advise.season import season
 from seqloom.lab.data.registry import open_task
 
 

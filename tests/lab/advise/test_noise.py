@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from made import sampled, tokens
 
-from seqloom.lab.advise.facts import facts
-from seqloom.lab.advise.noise import conflict, nearest
+from seqloom.lab.advise.facts import conflict, facts, nearest
 
 
 def test_labels_that_were_flipped_on_equal_inputs_are_counted():

@@ -3,8 +3,8 @@ import math
 import pytest
 from made import facts
 
+from seqloom.lab.advise.advice import RACE, given, points, race
 from seqloom.lab.advise.baseline import Baseline
-from seqloom.lab.advise.rank import RACE, given, points, race
 from seqloom.lab.advise.rule import Fired, Rule
 from seqloom.lab.advise.trial import Trial
 

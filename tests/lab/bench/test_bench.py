@@ -14,7 +14,7 @@ from seqloom.cells.lookup import find
 from seqloom.cli import main
 from seqloom.kernels.cpu.gated import ONEDNN
 from seqloom.lab import bench
-from seqloom.lab.bench import race, rivals
+from seqloom.lab.bench import race
 from seqloom.lab.settings import Bench
 from seqloom.tools import doctor, timing
 
@@ -148,7 +148,7 @@ def test_other_libraries_have_a_row_where_they_are_installed(monkeypatch, reques
         "    return torch.stack([h, h]), torch.stack([h[:, -1:], h[:, -1:]])\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(race, "rivals", rivals.rivals.__wrapped__)
+    monkeypatch.setattr(race, "rivals", race.rivals.__wrapped__)
     for name in ("torchrecurrent", "flashrnn"):  # not left to the tests that follow
         request.addfinalizer(partial(sys.modules.pop, name, None))
     rows = [row for row in times(ragged=ragged) if not row.cell.startswith(("torch.nn", "gru"))]

@@ -4,8 +4,8 @@ import pytest
 from seqloom.lab.compare.lead import drawn, known
 from seqloom.lab.compare.leaderboard import caption, leaderboard
 from seqloom.lab.compare.metric import ACCURACY
+from seqloom.lab.compare.story import verdict
 from seqloom.lab.compare.table import Row, Table
-from seqloom.lab.compare.verdict import verdict
 
 N = 2000
 

@@ -9,10 +9,10 @@ from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.scale import Scale
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
-from seqloom.lab.data.coders.states import restore
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder, likely_unit
 from seqloom.lab.data.coders.times import TimesCoder, seconds
+from seqloom.lab.data.pipeline.saved import restore
 from seqloom.lab.data.task import END, PAD, SPECIALS, UNKNOWN, UNSEEN
 
 

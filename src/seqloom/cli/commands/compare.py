@@ -15,7 +15,10 @@ from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.cli.commands.lab import SWITCH, WHAT, Options, Read, Trust, _said
 from seqloom.cli.warning_notes import warned
 from seqloom.lab import console
+from seqloom.lab.compare.metric import metric
+from seqloom.lab.compare.search import Comparison
 from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.jobs.runner import Result
 from seqloom.lab.settings import Compare
 
 
@@ -76,7 +79,6 @@ def compare(
 
 def _work(found: Any, settings: Compare) -> None:
     """All jobs, told of as they end."""
-    from seqloom.lab.compare.telling import told
     from seqloom.lab.jobs import runner
 
     ray = settings.ray or (found.settings.ray if settings.workers is None else None)  # a resumed one may move here
@@ -125,3 +127,15 @@ def _shown(path: Path) -> str:
     """Relative, where that is shorter."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def told(found: Comparison, result: Result) -> str:
+    name, value = result.key, result.value
+    if value is None:
+        return f"{name}: failed: {result.failed}"
+    if "one" in value:
+        return f"{name}: {1000 * value['one']:.3g} ms"
+    if "memory" in value:
+        return f"{name}: {1000 * value['step']:.3g} ms a step"
+    one = metric(found.task.kind, value["valid"])
+    return f"{name}: validation {one.name} {one.shown(value['valid'].get(one.name))}"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
@@ -15,7 +17,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqloom.core.cell import Cell
 from seqloom.kernels.registry import ANY, KERNELS, find_kernel
-from seqloom.lab.bench.rivals import rivals
 from seqloom.lab.settings import Bench
 from seqloom.lab.training.cpu import small_models_on_cpu
 from seqloom.layers.recurrent.layer import Recurrent
@@ -212,3 +213,35 @@ def _pass(layer: nn.Module, x: Tensor, leaves: Sequence[Tensor], dy: Tensor | No
         y = layer(x)
     if dy is not None:
         torch.autograd.grad(y, leaves, dy, allow_unused=True)
+
+
+@cache
+def rivals() -> dict[str, Callable[..., nn.Module]]:
+    """By name: input_size, hidden_size, batch_first -> a layer from (B, T, D) to (B, T, H) and a state."""
+    found: dict[str, Callable[..., nn.Module]] = {f"torch.nn.{k.__name__}": k for k in (nn.RNN, nn.GRU, nn.LSTM)}
+    if find_spec("torchrecurrent"):
+        found["torchrecurrent.MGU"] = import_module("torchrecurrent").MGU  # one gate: the quickest of its gated ones
+    if find_spec("flashrnn"):
+        found["flashrnn.LSTM"] = FlashLSTM
+    return found
+
+
+class FlashLSTM(nn.Module):
+    """FlashRNN's LSTM (Poeppel et al. 2024, arXiv 2412.07752), which is a function, as a layer with one head."""
+
+    def __init__(self, input_size: int, hidden_size: int, batch_first: bool) -> None:
+        super().__init__()
+        self.project = nn.Linear(input_size, 4 * hidden_size, bias=False)
+        self.R = nn.Parameter(torch.randn(4, 1, hidden_size, hidden_size) / hidden_size**0.5)
+        self.b = nn.Parameter(torch.zeros(4, 1, hidden_size))
+
+    @property
+    def kernel(self) -> str:
+        return "cuda_fused" if self.b.is_cuda else "vanilla"
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        flashrnn = import_module("flashrnn").flashrnn
+        Wx = self.project(x).unflatten(-1, self.b.shape)  # (B, T, 4, 1, H)
+        dtype = str(x.dtype).removeprefix("torch.")
+        states, last = flashrnn(Wx, self.R, self.b, function="lstm", backend=self.kernel, dtype=dtype)
+        return states[0].squeeze(-2), last

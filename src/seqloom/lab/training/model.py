@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seqloom.core.init import Init
 from seqloom.lab.data.task import END, PAD, START, Features, Task, Tokens, Values
@@ -30,7 +31,6 @@ from seqloom.models.forecast import Forecast
 from seqloom.models.generate import Generate
 from seqloom.models.segments import SegmentForecast
 from seqloom.models.tag import Tag
-from seqloom.models.timed import Timed
 from seqloom.models.transcribe import Transcribe
 from seqloom.models.translate import Translate
 
@@ -217,3 +217,21 @@ def _normalised(model: Any, settings: Train) -> nn.Module:
         width = getattr(model, "readout", model.layer).output_size
         model.head = nn.Sequential(nn.LayerNorm(width), model.head)
     return model
+
+
+class Timed(nn.Module):
+    """The last feature is the time since the step before; the layer gets it as its `timespans`."""
+
+    batch_first = True
+
+    def __init__(self, layer: Recurrent) -> None:
+        super().__init__()
+        self.layer = layer
+        self.input_size, self.output_size = layer.input_size + 1, layer.output_size
+        self.bidirectional = layer.bidirectional
+
+    def forward(
+        self, x: Tensor, state: Any = None, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[Tensor, Any]:
+        """(B, T, D + 1) -> (B, T, output_size), state."""
+        return self.layer(x[..., :-1], state, lengths, timespans=x[..., -1])

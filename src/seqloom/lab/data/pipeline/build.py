@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder, likely_unit
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.pipeline import cache, columns, leaks, splits
+from seqloom.lab.data.pipeline import cache, columns, splits
+from seqloom.lab.data.pipeline.columns import Column
 from seqloom.lab.data.pipeline.plan import Plan, plan
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
@@ -25,8 +27,16 @@ from seqloom.lab.data.pipeline.row_filter import long_rows, usable
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.saved import Saved, read_record
 from seqloom.lab.data.pipeline.source import Source, source
-from seqloom.lab.data.pipeline.stacked_series import told_apart
 from seqloom.lab.data.task import UNSEEN, Notes, Task
+
+BINS = 100  # for a column of numbers
+SHARE = 0.95  # of the commonest class's errors that a give-away avoids
+CORRELATION = 0.999
+ROLES = ("label", "number", "category", "id", "time")
+
+
+NAMES = ("label", "category", "id", "text")
+
 
 Array = np.ndarray[Any, Any]
 
@@ -79,7 +89,7 @@ def _build(found: Source, options: Reading, work: Path) -> None:
     elif chosen.layout == "stream":
         build_stream(found, saved, work)
     else:
-        leaks.giveaways(found, chosen, described, notes)
+        giveaways(found, chosen, described, notes)
         _build_rows(found, saved, work)
     saved.save(work)
 
@@ -219,3 +229,64 @@ def rows_over(path: Any, saved: Saved) -> Task:
         fresh.save(work)
 
     return opened(cache.entry(f"task-{key}", build, notes))
+
+
+def told_apart(found: Source, plan: Plan, columns: Sequence[Column], options: Reading, notes: Notes) -> Plan:
+    """The plan with the column whose rows are one series each, where time stamps repeat and nobody said which."""
+    stamps = next((c for c in columns if c.name == plan.time), None)
+    if plan.group or stamps is None or stamps.distinct >= found.rows:
+        return plan
+    asked = (*options.input, *options.target, stamps.name)
+    names = [c.name for c in columns if c.role in NAMES and c.name not in asked]
+    rows = found.columns(stamps.name, *names)
+    for name in names:
+        if not rows.select(stamps.name, name).is_duplicated().any():
+            notes.say(f"{stamps.name!r} repeats: each {name!r} is a series of its own; group=... names another column")
+            without = [tuple(n for n in side if n != name) for side in (plan.input, plan.target)]
+            return replace(plan, group=name, input=without[0], target=without[1])
+    place, repeated = found.parts[0].label, found.rows - stamps.distinct
+    if names and not rows.is_duplicated().any():
+        told = f"{repeated} rows repeat a time stamp of {stamps.name!r}, and no one column tells their series apart"
+        raise ValueError(f"{place}: {told}; join {', '.join(names)} into one, and say group=...")
+    first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
+    told = f"{repeated} of {found.rows} rows repeat a time stamp of {stamps.name!r} (first: {found.place(first)})"
+    notes.warn(f"{told}; they are steps in the order of the file")
+    return plan
+
+
+def giveaways(source: Source, plan: Plan, columns: Sequence[Column], notes: Notes) -> None:
+    """Warn about each by name. Half of the rows teach the value's commonest class, the others test it."""
+    if plan.kind not in ("classify", "regress") or len(plan.target) != 1 or plan.layout == "long":
+        return
+    target = pl.col(plan.target[0]).alias("y")
+    for column in columns:
+        many = column.role != "number" and column.distinct > source.rows / 5
+        if column.name in plan.target or column.role not in ROLES or many:
+            continue
+        pair = source.columns(column.name, plan.target[0]).select(pl.col(column.name).alias("c"), target).drop_nulls()
+        if len(pair) < 10:
+            continue
+        right = _correlation(pair) if plan.kind == "regress" else _accuracy(pair, column)
+        if right is not None:
+            used = "leave it out of input=" if column.name in plan.input else "it is not used"
+            notes.warn(f"column {column.name!r} alone gives {plan.target[0]!r} away ({right}); {used}")
+
+
+def _accuracy(pair: pl.DataFrame, column: Column) -> str | None:
+    if column.role == "number" and column.distinct > BINS:
+        pair = pair.with_columns(pl.col("c").rank("ordinal") * BINS // (len(pair) + 1))
+    half = pl.Series(np.random.default_rng(0).random(len(pair)) < 0.5)
+    known, asked = pair.filter(half), pair.filter(~half)
+    votes = known.group_by("c", "y").len().sort("len", "y", descending=[True, False])
+    learned = votes.group_by("c", maintain_order=True).agg(pl.col("y").first().alias("said"))
+    right = asked.join(learned, on="c", how="left").select((pl.col("y") == pl.col("said")).fill_null(False).mean())
+    usual = asked.select((pl.col("y") == pl.col("y").mode().first()).mean()).item()
+    found: float = right.item()
+    return f"{found:.1%} right" if usual < 1 and found >= usual + SHARE * (1 - usual) else None
+
+
+def _correlation(pair: pl.DataFrame) -> str | None:
+    if not pair.schema["c"].is_numeric() or not pair.schema["y"].is_numeric():
+        return None
+    r = pair.select(pl.corr("c", "y")).item()
+    return f"correlation {r:.4f}" if r is not None and abs(r) >= CORRELATION else None

@@ -6,14 +6,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, validate_call
 
+from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
-from seqloom.lab.data.coders.states import restore
+from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
+from seqloom.lab.data.coders.subwords import SubwordCoder
+from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline.plan import Plan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Note, Notes
 from seqloom.lab.files import sealed
+
+CODERS: dict[str, Any] = {
+    "text": TextCoder,
+    "subwords": SubwordCoder,
+    "labels": LabelCoder,
+    "series": SeriesCoder,
+    "values": ValuesCoder,
+    "audio": AudioCoder,
+    "times": TimesCoder,
+}
+
 
 FILE, FORMAT = "task.json", 1
 
@@ -73,3 +88,13 @@ def read_record(folder: Path | str) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder}: holds no {FILE}, so it is not a saved task")
     return sealed.loads(path.read_bytes(), path, FORMAT)
+
+
+def restore(state: dict[str, Any] | None) -> Any:
+    """The coder whose `state()` this was; None for None."""
+    if state is None:
+        return None
+    rest = dict(state)
+    made = object.__new__(CODERS[rest.pop("coder")])
+    validate_call(type(made).__init__)(made, **rest)  # the types of what a file says
+    return made
