@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from fuzz.mutation import mutate
+from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import open_task
 
 
@@ -86,7 +87,7 @@ def check(draw: random.Random, work: Path) -> str:
         try:
             task = open_task(folder / name)
             next(iter(task.batches("train", batch=4)))
-        except ValueError as error:
+        except UserError as error:
             refused = str(error)
         assert "\n" not in refused, refused
         assert not refused or name.split(".")[0] in refused or "data" in refused, refused

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.mutation import mutate
+from seqloom.core.errors import UserError
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.summary import listing
@@ -45,7 +46,7 @@ def check(draw: random.Random, work: Path) -> str:
             refused, found = "", None
             try:
                 found = Run.load(folder).predict(ROWS)
-            except ValueError as error:
+            except UserError as error:
                 refused = str(error)
         if refused:
             assert "\n" not in refused, refused

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.run_folders import ROWS, sample
+from seqloom.core.errors import UserError
 from seqloom.lab.files import sealed
 from seqloom.lab.files.sealed import KEY
 from seqloom.lab.training.run import Run
@@ -59,7 +60,7 @@ def check(draw: random.Random, work: Path) -> str:
             try:
                 listing(folder.parent)
                 Run.load(folder).predict(ROWS)
-            except ValueError as error:
+            except UserError as error:
                 refused = str(error)
         assert "\n" not in refused, refused
         assert not refused or folder.name in refused, refused

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.dense import Attention
+from seqloom.core.errors import UserError
 
 
 def from_torch(module: nn.MultiheadAttention, causal: bool = False) -> Attention:
     """The same attention on (B, T, D), whichever `batch_first` the module has."""
     if module.bias_k is not None or module.add_zero_attn:
-        raise ValueError("a MultiheadAttention with add_bias_kv or add_zero_attn has no counterpart here")
+        raise UserError("a MultiheadAttention with add_bias_kv or add_zero_attn has no counterpart here")
     if module.kdim != module.vdim:
-        raise ValueError(f"keys and values come from one memory here, got kdim={module.kdim}, vdim={module.vdim}")
+        raise UserError(f"keys and values come from one memory here, got kdim={module.kdim}, vdim={module.vdim}")
     bias = module.in_proj_bias is not None
     made = Attention(
         module.embed_dim,

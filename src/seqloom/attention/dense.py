@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.attention.parts import Heads, Lengths, State, blank, check_input, real_steps, softmax, weigh
 from seqloom.attention.position import Position, make_position
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserTypeError
 
 
 class Attention(Heads):
@@ -169,7 +169,7 @@ class Attention(Heads):
         if mask is not None:
             mask = mask.unsqueeze(1) if mask.dim() == 3 else mask
             if not mask.is_floating_point() and mask.dtype != torch.bool:
-                raise TypeError(f"mask must be True where a query may look, or numbers to add, got {mask.dtype}")
+                raise UserTypeError(f"mask must be True where a query may look, or numbers to add, got {mask.dtype}")
             if mask.dtype == torch.bool:
                 allowed = mask if allowed is None else allowed & mask
             else:

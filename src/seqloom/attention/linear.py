@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seqloom.attention.features import Elu
 from seqloom.attention.parts import Heads, Lengths, State, blank, filled, first, in_parts
+from seqloom.core.errors import UserError
 from seqloom.core.job import copied
 
 
@@ -28,7 +29,7 @@ class LinearAttention(Heads):
     def __init__(self, dim: int, heads: int = 4, *, causal: bool = False, chunk: int = 64, bias: bool = True) -> None:
         super().__init__(dim, heads, causal, bias)
         if chunk < 1:
-            raise ValueError(f"chunk must be at least 1 step, got {chunk}")
+            raise UserError(f"chunk must be at least 1 step, got {chunk}")
         self.chunk = chunk
         self.phi: Any = Elu()  # a module with query(q) and key(k, causal)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.parts import Heads, Lengths, State, blank, first, weigh
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 
 class LinformerAttention(Heads):
@@ -33,7 +33,7 @@ class LinformerAttention(Heads):
         bias: bool = True,
     ) -> None:
         if causal:
-            raise ValueError("LinformerAttention mixes the whole sequence and cannot be causal; take LinearAttention")
+            raise UserError("LinformerAttention mixes the whole sequence and cannot be causal; take LinearAttention")
         super().__init__(dim, heads, causal, bias)
         self.rank, self.max_length, self.dropout = rank, max_length, dropout
         self.E = nn.Parameter(torch.randn(rank, max_length) / math.sqrt(max_length))

@@ -12,6 +12,7 @@ from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Heads, Lengths, State, blank, filled, first, in_parts, weigh
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
+from seqloom.core.errors import UserError
 
 
 class LocalAttention(Heads):
@@ -42,7 +43,7 @@ class LocalAttention(Heads):
             self.pattern.check_causal()
         self.position = make_position(position, heads, self.head_size)
         if isinstance(self.position, RelativeXL) and (self.pattern.global_steps or self.pattern.random_blocks):
-            raise ValueError("position 'xl' knows the distances of a window alone; take 'rotary' or 'relative'")
+            raise UserError("position 'xl' knows the distances of a window alone; take 'rotary' or 'relative'")
         self.dropout = dropout
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seqloom.core.checks import fits, read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.masks import make_mask
 
 State = tuple[Tensor, ...]
@@ -40,10 +40,10 @@ class Heads(nn.Module):
     ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ValueError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
+            raise UserError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
         kv_heads = heads if kv_heads is None else kv_heads
         if kv_heads < 1 or heads % kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
+            raise UserError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
         self.input_size = self.output_size = dim
         self.heads, self.kv_heads, self.head_size, self.causal = heads, kv_heads, dim // heads, causal
         self.memory_size = dim if memory_size is None else memory_size
@@ -95,7 +95,7 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
     """(B, T, size), where the weights of its reader are and of their type."""
     if not isinstance(x, Tensor) or x.is_nested:
         kind = "nested Tensor" if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"{name} must be a Tensor (B, T, {size}), with lengths= where rows differ, got a {kind}")
+        raise UserTypeError(f"{name} must be a Tensor (B, T, {size}), with lengths= where rows differ, got a {kind}")
     if x.dim() != 3 or x.shape[-1] != size:
         raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
@@ -108,7 +108,7 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
 def check_state(state: State | None, size: int, x: Tensor) -> None:
     """None, or `size` tensors with a row for each row of x."""
     if isinstance(state, Tensor):
-        raise TypeError(f"state must be the tuple of {size} tensors that the layer gave back, got a Tensor")
+        raise UserTypeError(f"state must be the tuple of {size} tensors that the layer gave back, got a Tensor")
     if state is not None and len(state) != size:
         raise InputError(f"state must have {size} tensors, got {len(state)}")
     for s in state or ():

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -31,19 +33,19 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if self.window < 0 or self.random_blocks < 0 or self.block < 0:
-            raise ValueError(f"a Pattern's window, random_blocks and block are at least 0, got {self}")
+            raise UserError(f"a Pattern's window, random_blocks and block are at least 0, got {self}")
         steps = tuple(sorted(set(self.global_steps)))
         if steps and steps[0] < 0:
-            raise ValueError(f"global_steps are counted from 0, got {steps[0]}")
+            raise UserError(f"global_steps are counted from 0, got {steps[0]}")
         object.__setattr__(self, "global_steps", steps)
         object.__setattr__(self, "block", self.block or max(16, self.window))
 
     def check_causal(self) -> None:
         """What a state of constant size can remember."""
         if self.random_blocks:
-            raise ValueError("random_blocks need the whole sequence; a causal attention takes random_blocks=0")
+            raise UserError("random_blocks need the whole sequence; a causal attention takes random_blocks=0")
         if list(self.global_steps) != list(range(len(self.global_steps))):
-            raise ValueError(f"a causal attention takes the first steps as global_steps, got {self.global_steps}")
+            raise UserError(f"a causal attention takes the first steps as global_steps, got {self.global_steps}")
 
     def blocks(self, count: int, causal: bool) -> list[list[int]]:
         """For each of `count` blocks of queries its blocks of keys, the same number for all.

@@ -8,7 +8,7 @@ from torch import Tensor
 from seqloom.attention.features import Positive, Random, Trigonometric
 from seqloom.attention.linear import LinearAttention
 from seqloom.attention.parts import Lengths, State
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 KINDS: dict[str, type[Random]] = {"positive": Positive, "trigonometric": Trigonometric}
 
@@ -36,7 +36,7 @@ class PerformerAttention(LinearAttention):
         bias: bool = True,
     ) -> None:
         if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+            raise UserError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         super().__init__(dim, heads, causal=causal, chunk=chunk, bias=bias)
         self.redraw, self.calls = redraw, 0
         self.phi = KINDS[kind](self.head_size, features)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 
 def sinusoid(at: Tensor, dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -98,7 +98,7 @@ class Rotary(Position):
     def __init__(self, heads: int, head_size: int, base: float = 10000.0) -> None:
         super().__init__(heads, head_size)
         if head_size % 2:
-            raise ValueError(f"rotary positions need an even head size, got {head_size}")
+            raise UserError(f"rotary positions need an even head size, got {head_size}")
         self.base = base
 
     def query(self, q: Tensor, at: Tensor) -> Tensor:
@@ -181,5 +181,5 @@ def make_position(position: str | Position | None, heads: int, head_size: int) -
     if not isinstance(position, str):
         return position
     if position not in POSITIONS:
-        raise ValueError(f"position must be one of {', '.join(POSITIONS)}, got {position!r}")
+        raise UserError(f"position must be one of {', '.join(POSITIONS)}, got {position!r}")
     return POSITIONS[position](heads, head_size)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.parts import Lengths, blank, real_steps, softmax
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 
 class Score(nn.Module):
@@ -77,7 +77,7 @@ class DotScore(Score):
     def __init__(self, query_size: int, key_size: int) -> None:
         super().__init__(query_size, key_size)
         if query_size != key_size:
-            raise ValueError(
+            raise UserError(
                 f"a dot product needs query_size == key_size, got {query_size} and {key_size}; take GeneralScore"
             )
 

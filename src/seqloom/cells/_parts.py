@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
+
 
 def empty(*shape: int) -> nn.Parameter:
     """A parameter that `reset_parameters` fills."""
@@ -29,7 +31,7 @@ def linear_(weight: Tensor, bias: Tensor | None = None) -> None:
 def set_gate(index: int, bias: Tensor, bias_ih: nn.Parameter | None, bias_hh: nn.Parameter | None) -> None:
     """Let gate number `index` start from `bias`, whole in bias_ih and nothing in bias_hh."""
     if bias_ih is None or bias_hh is None:
-        raise ValueError("a gate bias was asked for, but bias=False leaves none to set")
+        raise UserError("a gate bias was asked for, but bias=False leaves none to set")
     gate = slice(index * len(bias), (index + 1) * len(bias))
     with torch.no_grad():
         bias_ih[gate] = bias

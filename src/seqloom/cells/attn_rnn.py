@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seqloom.cells._parts import empty, linear_, masked
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 CONTEXT = ("h", "x", "h+x", "h*x")
 
@@ -44,11 +45,11 @@ class AttnRNNCell(Cell, name="attn_rnn"):
     ) -> None:
         super().__init__(input_size, hidden_size)
         if heads < 1 or hidden_size % heads:
-            raise ValueError(f"hidden_size must be a multiple of heads, got hidden_size={hidden_size}, heads={heads}")
+            raise UserError(f"hidden_size must be a multiple of heads, got hidden_size={hidden_size}, heads={heads}")
         if not context or set(context) - set(CONTEXT) or len(set(context)) != len(context):
-            raise ValueError(f"context must name some of {CONTEXT}, each once, got {context!r}")
+            raise UserError(f"context must name some of {CONTEXT}, each once, got {context!r}")
         if slots < 1:
-            raise ValueError(f"slots must be at least 1, got {slots}")
+            raise UserError(f"slots must be at least 1, got {slots}")
         self.heads, self.context, self.norm = heads, tuple(context), norm
         self.gate_bias, self.slots, self.initial = gate_bias, slots, initial
         if input_size != hidden_size:

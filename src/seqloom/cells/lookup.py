@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.suggest import suggest
 
 _by_place: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded
@@ -16,7 +17,7 @@ def find(cell: str | type[Cell]) -> type[Cell]:
     if isinstance(cell, type) and issubclass(cell, Cell):
         return cell
     if not isinstance(cell, str):
-        raise TypeError(f"cell must be a name or a subclass of seqloom.Cell, got {cell!r}")
+        raise UserTypeError(f"cell must be a name or a subclass of seqloom.Cell, got {cell!r}")
     if cell in Cell.registry:
         return Cell.registry[cell]
     if cell in _by_place:
@@ -24,13 +25,13 @@ def find(cell: str | type[Cell]) -> type[Cell]:
     if ".py:" in cell:
         return _from_file(*cell.rsplit(":", 1))
     known = f"there are: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS"
-    raise ValueError(f"unknown cell {cell!r}; {' '.join(filter(None, (suggest(cell, Cell.registry), known)))}")
+    raise UserError(f"unknown cell {cell!r}; {' '.join(filter(None, (suggest(cell, Cell.registry), known)))}")
 
 
 def _from_file(path: str, name: str) -> type[Cell]:
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"cell {path + ':' + name!r}: there is no file {path!r}")
+        raise UserError(f"cell {path + ':' + name!r}: there is no file {path!r}")
     return _from_text(file.read_bytes(), file, name)
 
 
@@ -43,7 +44,7 @@ def _from_text(code: bytes, file: Path, name: str) -> type[Cell]:
     found = getattr(module, name, None)
     if not (isinstance(found, type) and issubclass(found, Cell)):
         cells = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Cell) and v is not Cell]
-        raise ValueError(f"{str(file)!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
+        raise UserError(f"{str(file)!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
     return found
 
 

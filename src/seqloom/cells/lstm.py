@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seqloom.cells._parts import empty, masked, set_gate, torch_may
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 
 class LSTMCell(Cell, name="lstm"):
@@ -36,7 +37,7 @@ class LSTMCell(Cell, name="lstm"):
     ) -> None:
         super().__init__(input_size, hidden_size)
         if not 0 <= proj_size < hidden_size:
-            raise ValueError(f"proj_size must be at least 0 and below hidden_size={hidden_size}, got {proj_size}")
+            raise UserError(f"proj_size must be at least 0 and below hidden_size={hidden_size}, got {proj_size}")
         self.proj_size = proj_size
         self.forget_bias = forget_bias
         self.output_size = proj_size or hidden_size

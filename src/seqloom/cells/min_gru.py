@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seqloom.cells._parts import empty, linear_
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 
 class MinGRUCell(Cell, name="min_gru"):
@@ -32,7 +33,7 @@ class MinGRUCell(Cell, name="min_gru"):
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
         if self.bias_ih is None:
-            raise ValueError("a gate bias was asked for, but bias=False leaves none to set")
+            raise UserError("a gate bias was asked for, but bias=False leaves none to set")
         with torch.no_grad():
             self.bias_ih[: self.hidden_size] = -bias
 

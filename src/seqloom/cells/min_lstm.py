@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seqloom.cells._parts import empty, linear_
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 
 class MinLSTMCell(Cell, name="min_lstm"):
@@ -36,7 +37,7 @@ class MinLSTMCell(Cell, name="min_lstm"):
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
         if self.bias_ih is None:
-            raise ValueError("a gate bias was asked for, but bias=False leaves none to set")
+            raise UserError("a gate bias was asked for, but bias=False leaves none to set")
         with torch.no_grad():
             self.bias_ih[: self.hidden_size] = bias
             if coupled:

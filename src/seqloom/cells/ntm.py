@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from seqloom.cells._parts import empty, linear_, masked
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 SHIFTS = 3  # one back, stay, one on
 WEIGHTS = (3, 4)  # the parts of the state that are weights over rows
@@ -34,7 +35,7 @@ class NTMCell(Cell, name="ntm"):
     def __init__(self, input_size: int, hidden_size: int, rows: int = 32, width: int = 16) -> None:
         super().__init__(input_size, hidden_size)
         if rows < SHIFTS or width < 1:
-            raise ValueError(f"memory must have at least {SHIFTS} rows of 1, got rows={rows}, width={width}")
+            raise UserError(f"memory must have at least {SHIFTS} rows of 1, got rows={rows}, width={width}")
         self.rows, self.width = rows, width
         self.head = (width, 1, 1, SHIFTS, 1)  # k, beta, gate, s, gamma
         self.weight_ih = empty(4 * hidden_size, input_size)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seqloom.cells._parts import empty, masked, set_gate
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 
 class ODEGRUCell(Cell, name="ode_gru"):
@@ -34,7 +35,7 @@ class ODEGRUCell(Cell, name="ode_gru"):
     def __init__(self, input_size: int, hidden_size: int, substeps: int = 4, update_bias: float | None = None) -> None:
         super().__init__(input_size, hidden_size)
         if substeps < 1:
-            raise ValueError(f"substeps must be at least 1, got {substeps}")
+            raise UserError(f"substeps must be at least 1, got {substeps}")
         self.substeps = substeps
         self.update_bias = update_bias
         self.weight_ih = empty(3 * hidden_size, input_size)

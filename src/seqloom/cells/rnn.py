@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seqloom.cells._parts import empty, masked, torch_may
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 ACTIVATIONS = {
     "tanh": torch.tanh,
@@ -31,7 +32,7 @@ class RNNCell(Cell, name="rnn"):
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
         super().__init__(input_size, hidden_size)
         if nonlinearity not in ACTIVATIONS:
-            raise ValueError(f"nonlinearity must be one of {', '.join(ACTIVATIONS)}, got {nonlinearity!r}")
+            raise UserError(f"nonlinearity must be one of {', '.join(ACTIVATIONS)}, got {nonlinearity!r}")
         self.nonlinearity = nonlinearity
         self.weight_ih = empty(hidden_size, input_size)
         self.weight_hh = empty(hidden_size, hidden_size)

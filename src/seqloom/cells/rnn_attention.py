@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seqloom.cells._parts import empty, linear_, masked
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 
 
 class RNNAttentionCell(Cell, name="rnn_attention"):
@@ -27,7 +28,7 @@ class RNNAttentionCell(Cell, name="rnn_attention"):
     def __init__(self, input_size: int, hidden_size: int, window: int = 16) -> None:
         super().__init__(input_size, hidden_size)
         if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
+            raise UserError(f"window must be at least 1, got {window}")
         self.window = window
         self.weight_ih = empty(hidden_size, input_size)
         self.bias_ih = empty(hidden_size)

@@ -9,10 +9,12 @@ from dataclasses import asdict
 from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
+from pydantic import ValidationError
 
 from seqloom import __version__
 from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.cli.commands.study import study
+from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.settings import Bench
 
@@ -70,13 +72,14 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (CycloptsError, ValueError, TypeError, OSError) as error:
+    except (CycloptsError, UserError, ValidationError, OSError) as error:
         if os.environ.get("SEQLOOM_TRACEBACK"):
             raise
         console.error(_plain(error))
         code = 2
-    except RuntimeError as error:  # others are faults, and show where
+    except Exception as error:
         if os.environ.get("SEQLOOM_TRACEBACK") or type(error).__name__ != NO_MEMORY:
+            console.error("a fault in seqloom, not in the command; please report it with the traceback below")
             raise
         said = ". ".join(str(error).split(". ")[:2])
         console.error(f"{said}; end what else runs on the GPU, or ask for less at once")
@@ -86,12 +89,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
 def _plain(error: Exception) -> str:
     """The message; of a settings record that does not hold, which flags and why."""
-    from pydantic import ValidationError
-
     from seqloom.lab.files.sealed import Damaged
     from seqloom.lab.flags import flags
 
-    cause = error.__cause__
+    cause = error if isinstance(error, ValidationError) else error.__cause__
     if isinstance(error, OSError) and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if not isinstance(cause, ValidationError) or isinstance(error, Damaged):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.checks import fits, read_state
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.precision import made_on
 
 State = tuple[Tensor, ...]
@@ -67,7 +67,7 @@ class Cell(nn.Module, metaclass=_Made):
         if name:
             taken = Cell.registry.get(name)
             if taken is not None and taken.__module__.startswith("seqloom.cells."):
-                raise ValueError(
+                raise UserError(
                     f"cell name {name!r} of {cls.__qualname__} belongs to {taken.__qualname__}; take another"
                 )
             Cell.registry[name] = cls
@@ -76,9 +76,9 @@ class Cell(nn.Module, metaclass=_Made):
         super().__init__()
         for argument, value in (("input_size", input_size), ("hidden_size", hidden_size)):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{argument} must be an int, got {value!r}")
+                raise UserTypeError(f"{argument} must be an int, got {value!r}")
             if value <= 0:
-                raise ValueError(f"{argument} must be greater than 0, got {value}")
+                raise UserError(f"{argument} must be greater than 0, got {value}")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.output_size = hidden_size
@@ -113,7 +113,7 @@ class Cell(nn.Module, metaclass=_Made):
 
         `coupled` also shuts the gate that writes, where the cell has one of its own.
         """
-        raise ValueError(f"cell {self.name or type(self).__name__!r} has no gate that keeps its memory")
+        raise UserError(f"cell {self.name or type(self).__name__!r} has no gate that keeps its memory")
 
     def start(self, x: Tensor) -> State:
         """The state a sequence starts from: the learned one, if there is one."""
@@ -166,7 +166,7 @@ class Cell(nn.Module, metaclass=_Made):
         """One step as torch.nn.GRUCell and LSTMCell take it: (B, D) or (D,) -> the new state."""
         D = self.input_size
         if not isinstance(input, Tensor):
-            raise TypeError(f"input must be a Tensor (B, {D}) or ({D},), got a {type(input).__name__}")
+            raise UserTypeError(f"input must be a Tensor (B, {D}) or ({D},), got a {type(input).__name__}")
         if input.dim() not in (1, 2) or input.shape[-1] != D:
             raise InputError(f"input must be (B, {D}) or ({D},), got {tuple(input.shape)}")
         self.check_type(input)

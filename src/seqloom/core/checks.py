@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import DtypeError, InputError
+from seqloom.core.errors import DtypeError, InputError, UserTypeError
 from seqloom.core.precision import autocast_dtype
 
 _PLAIN = (Tensor, nn.Parameter)  # others, such as those of an export, have no memory of their own
@@ -31,7 +31,7 @@ def read_lengths(
         none = not isinstance(lengths, int) and not len(lengths)
         lengths = torch.tensor(lengths, dtype=torch.int64 if none else None)
     if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
-        raise TypeError(f"{name} must be whole numbers, got {lengths.dtype}")
+        raise UserTypeError(f"{name} must be whole numbers, got {lengths.dtype}")
     if tuple(lengths.shape) != (rows,):
         raise InputError(f"{name} must have one entry for each of {rows} rows, got shape {tuple(lengths.shape)}")
     looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -48,7 +48,7 @@ def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]],
     given = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, (tuple, list)) else ()
     strange = [hx] if not given else [s for s in given if not isinstance(s, Tensor)]
     if strange:
-        raise TypeError(f"hx must be a Tensor, or a tuple of {len(shapes)}, got {type(strange[0]).__name__} in it")
+        raise UserTypeError(f"hx must be a Tensor, or a tuple of {len(shapes)}, got {type(strange[0]).__name__} in it")
     if len(given) != len(shapes):
         raise InputError(f"hx must have {len(shapes)} tensor(s), got {len(given)}")
     for i, (s, shape) in enumerate(zip(given, shapes, strict=True)):

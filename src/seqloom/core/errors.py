@@ -6,7 +6,19 @@ from typing import Any
 TORCH = (2, 11)  # the oldest version that is supported; pyproject.toml has it too
 
 
-class InputError(ValueError, RuntimeError):
+class UserError(ValueError):
+    """A mistake in what seqloom was given: an argument, a command, a file. The message says what to do.
+
+    The command line prints it in one line and ends with exit code 2. Any other exception is a fault of seqloom and is
+    shown with its traceback.
+    """
+
+
+class UserTypeError(UserError, TypeError):
+    """An argument of the wrong type, or one that does not exist."""
+
+
+class InputError(UserError, RuntimeError):
     """A tensor or number that a layer cannot take.
 
     Python means ValueError; torch.nn raises RuntimeError in the same places. Code that was
@@ -14,11 +26,11 @@ class InputError(ValueError, RuntimeError):
     """
 
 
-class DtypeError(InputError, TypeError):
+class DtypeError(InputError, UserTypeError):
     """A tensor of another dtype than the weights: a TypeError in Python, a ValueError or RuntimeError in torch.nn."""
 
 
-class MissingPackageError(ImportError, ValueError):
+class MissingPackageError(ImportError, UserError):
     """An optional package that is not installed."""
 
 

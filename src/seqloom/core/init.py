@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.core.weights import weights
 
 SCHEMES = ("default", "linear", "orthogonal", "xavier", "he")
@@ -32,9 +33,9 @@ class Init:
 
     def __post_init__(self) -> None:
         if self.weights not in SCHEMES:
-            raise ValueError(f"Init.weights must be one of {', '.join(SCHEMES)}, got {self.weights!r}")
+            raise UserError(f"Init.weights must be one of {', '.join(SCHEMES)}, got {self.weights!r}")
         if self.chrono is not None and self.chrono < 3:
-            raise ValueError(f"Init.chrono must be at least 3 steps, got {self.chrono}")
+            raise UserError(f"Init.chrono must be at least 3 steps, got {self.chrono}")
 
     @torch.no_grad()
     def apply(self, cell: Cell) -> None:

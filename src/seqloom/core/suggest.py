@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Unpack, get_args, get_origin, get_type_hints
 
+from seqloom.core.errors import UserTypeError
+
 CUTOFF = 0.5  # how alike two names must be, from 0 to 1, once case and hyphens are left aside
 
 
@@ -39,7 +41,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title:
     for name in keywords:
         if name not in known:
             hint = suggest(name, known) or f"it takes: {', '.join(known)}"
-            raise TypeError(f"{title} has no argument {name!r}; {hint}")
+            raise UserTypeError(f"{title} has no argument {name!r}; {hint}")
 
 
 def list_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

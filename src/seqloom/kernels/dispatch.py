@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.core.job import Job
 from seqloom.kernels.registry import Kernel, list_kernels
 
@@ -41,11 +42,11 @@ def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
     matching = [k for k in list_kernels(cell.name) if kernel in (k.name, k.backend)]
     if not matching:
         names = ", ".join(k.name for k in list_kernels(cell.name))
-        raise ValueError(f"no kernel {kernel!r} for cell {cell.name!r}; it has: {names} (or 'auto')")
+        raise UserError(f"no kernel {kernel!r} for cell {cell.name!r}; it has: {names} (or 'auto')")
     reason = matching[0].code.why_not(cell, job)
     if reason is not None:
         nearest = _choose_fastest(cell, job).name
-        raise ValueError(f"kernel {matching[0].name!r} cannot run this: {reason}; the nearest that can is {nearest!r}")
+        raise UserError(f"kernel {matching[0].name!r} cannot run this: {reason}; the nearest that can is {nearest!r}")
     return Choice(matching[0])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from seqloom.cells.lookup import find
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.kernels.registry import KERNELS
 
@@ -19,7 +20,7 @@ def cells(names: Sequence[str]) -> dict[str, type[Cell]]:
         except ValueError:
             raise
         except Exception as error:  # a person's own file may fail in any way
-            raise ValueError(f"cell {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise UserError(f"cell {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     return found
 
 
@@ -28,4 +29,4 @@ def check_kernels(names: Sequence[str]) -> None:
     known = ["auto", *dict.fromkeys(k.backend for k in KERNELS), *(k.name for k in KERNELS)]
     for name in [name for name in names if name not in known]:
         hint = suggest(name, known) or "`seqloom list kernels` names them"
-        raise ValueError(f"there is no kernel {name!r}; {hint}")
+        raise UserError(f"there is no kernel {name!r}; {hint}")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from seqloom.core.errors import UserError
+
 TEXT = "texts, lists of tokens, or arrays (T,) or (T, D)"
 
 
@@ -24,11 +26,11 @@ def sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
         return series
     rows = list(X)
     if not rows:
-        raise ValueError(f"X is empty; give at least one sequence: {TEXT}")
+        raise UserError(f"X is empty; give at least one sequence: {TEXT}")
     found = [_row(row, number) for number, row in enumerate(rows)]
     kinds = {_kind(row) for row in found}
     if len(kinds) > 1:
-        raise ValueError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {TEXT}")
+        raise UserError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {TEXT}")
     _same_kind(estimator, kinds.pop(), reset)
     if reset and hasattr(estimator, "n_features_in_"):
         del estimator.n_features_in_  # a list has no columns to count
@@ -52,7 +54,7 @@ def _no_texts(X: Any) -> None:
     array = np.asarray(X) if hasattr(X, "columns") else np.zeros(0)
     if array.ndim == 2 and array.size and isinstance(array.flat[0], str):
         names = list(map(str, X.columns))
-        raise ValueError(f"X is a frame of texts; give the column that holds the sequences, such as X[{names[0]!r}]")
+        raise UserError(f"X is a frame of texts; give the column that holds the sequences, such as X[{names[0]!r}]")
 
 
 def _holds_sequences(array: Any) -> bool:
@@ -62,24 +64,24 @@ def _holds_sequences(array: Any) -> bool:
 def _row(row: Any, number: int) -> Any:
     if isinstance(row, str):
         if not row.strip():
-            raise ValueError(f"X[{number}] is an empty text; leave it out")
+            raise UserError(f"X[{number}] is an empty text; leave it out")
         return row
     words = np.ndim(row) == 1 and len(row) and isinstance(next(iter(row)), str)  # a series or an array of them, too
     tokens = list(row) if isinstance(row, (list, tuple)) or words else row
     if not np.ndim(tokens) and not isinstance(tokens, list):
-        raise ValueError(f"X[{number}] is {row!r}, which is no sequence; give {TEXT}")
+        raise UserError(f"X[{number}] is {row!r}, which is no sequence; give {TEXT}")
     if len(tokens) == 0:
-        raise ValueError(f"X[{number}] is empty; leave it out")
+        raise UserError(f"X[{number}] is empty; leave it out")
     if isinstance(tokens, list) and isinstance(tokens[0], str):
         return [str(token) for token in tokens]
     try:
         array = np.asarray(tokens, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"X[{number}] is neither words nor numbers (T,) or (T, D)") from None
+        raise UserError(f"X[{number}] is neither words nor numbers (T,) or (T, D)") from None
     if array.ndim > 2:
-        raise ValueError(f"X[{number}] has the shape {array.shape}; give (T,) or (T, D)")
+        raise UserError(f"X[{number}] has the shape {array.shape}; give (T,) or (T, D)")
     if np.isinf(array).any():
-        raise ValueError(f"X[{number}] contains infinity; NaN is what is missing")
+        raise UserError(f"X[{number}] contains infinity; NaN is what is missing")
     return array[:, None] if array.ndim == 1 else array
 
 
@@ -94,4 +96,4 @@ def _same_kind(estimator: Any, kind: str, reset: bool) -> None:
     if reset:
         estimator.sequence_kind_ = kind
     elif kind != estimator.sequence_kind_:
-        raise ValueError(f"X holds {kind}, but fit was given {estimator.sequence_kind_}")
+        raise UserError(f"X holds {kind}, but fit was given {estimator.sequence_kind_}")

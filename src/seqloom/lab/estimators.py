@@ -21,6 +21,7 @@ from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.pipeline.new_rows import CHUNK
 from seqloom.lab.data.task import Classes, Kind, Tags
@@ -89,7 +90,7 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
     def _sides(self, n: int, strata: Array | None, seed: int) -> dict[str, Array]:
         """Row numbers to train on and to choose the best epoch by."""
         if not 0 <= self.validation < 1:
-            raise ValueError(f"validation must be a share from 0 to below 1, got {self.validation}")
+            raise UserError(f"validation must be a share from 0 to below 1, got {self.validation}")
         held, every = round(self.validation * n), np.arange(n)
         if n < FEW or not held:
             return {"train": every, "valid": every}
@@ -126,7 +127,7 @@ class SequenceClassifier(ClassifierMixin, _Sequences):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> SequenceClassifier:
         rows = sequences(self, X, reset=True)
         if y is None:
-            raise ValueError("SequenceClassifier requires y to be passed, but the target y is None")
+            raise UserError("SequenceClassifier requires y to be passed, but the target y is None")
         y = column_or_1d(y, warn=True)
         check_consistent_length(rows, y)
         if y.dtype.kind == "f":
@@ -135,7 +136,7 @@ class SequenceClassifier(ClassifierMixin, _Sequences):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, ids = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y has only one class, {str(self.classes_[0])!r}; there is nothing to tell apart")
+            raise UserError(f"y has only one class, {str(self.classes_[0])!r}; there is nothing to tell apart")
         self._train(rows, ids, ids)
         return self
 
@@ -163,7 +164,7 @@ class SequenceRegressor(RegressorMixin, _Sequences):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> SequenceRegressor:
         rows = sequences(self, X, reset=True)
         if y is None:
-            raise ValueError("SequenceRegressor requires y to be passed, but the target y is None")
+            raise UserError("SequenceRegressor requires y to be passed, but the target y is None")
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(rows, y)
         self._flat = y.ndim == 1
@@ -184,12 +185,12 @@ class SequenceTagger(_Sequences):
     def fit(self, X: Any, y: Any) -> SequenceTagger:
         rows = sequences(self, X, reset=True)
         if y is None:
-            raise ValueError("SequenceTagger requires y to be passed, but the target y is None")
+            raise UserError("SequenceTagger requires y to be passed, but the target y is None")
         check_consistent_length(rows, y)
         y = [_tags_of(tags, number) for number, tags in enumerate(y)]
         for number, (row, tags) in enumerate(zip(rows, y, strict=True)):
             if len(row) != len(tags):
-                raise ValueError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
+                raise UserError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
         _names_or_numbers(tag for tags in y for tag in tags)
         self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in y]), return_inverse=True)
         ends = np.cumsum([len(tags) for tags in y])
@@ -210,7 +211,7 @@ class SequenceTagger(_Sequences):
 
 def _tags_of(tags: Any, number: int) -> list[Any]:
     if not isinstance(tags, Iterable):
-        raise ValueError(f"y[{number}] is {tags!r}; give a list of tags for every sequence, one for each step")
+        raise UserError(f"y[{number}] is {tags!r}; give a list of tags for every sequence, one for each step")
     return list(tags)
 
 
@@ -220,7 +221,7 @@ def _names_or_numbers(y: Iterable[Any]) -> None:
     texts = [isinstance(value, str) for value in values]
     if any(texts) and not all(texts):
         wrong = values[texts.index(False)]
-        raise ValueError(f"y holds texts and {wrong!r}; leave out what is missing, and give classes of one type")
+        raise UserError(f"y holds texts and {wrong!r}; leave out what is missing, and give classes of one type")
     missing = [v for v in values if v is None or (isinstance(v, (float, np.floating)) and np.isnan(v))]
     if missing:
-        raise ValueError(f"y holds {missing[0]!r}, which is no class; leave out what is missing")
+        raise UserError(f"y holds {missing[0]!r}, which is no class; leave out what is missing")

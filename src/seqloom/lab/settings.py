@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from seqloom.core.errors import UserError
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -44,14 +46,14 @@ class Compare(BaseModel):
         names = dict.fromkeys(name.strip() for part in given for name in part.split(","))
         names.pop("", None)
         if given and not names:
-            raise ValueError("name at least one model")
+            raise UserError("name at least one model")
         return tuple(names)
 
     @field_validator("budget")
     @classmethod
     def _time(cls, value: str | None) -> str | None:
         if value is not None and not seconds_of(value):
-            raise ValueError("a time is written as 90s, 10m, 2h or 1h30m")
+            raise UserError("a time is written as 90s, 10m, 2h or 1h30m")
         return value
 
     @property
@@ -105,9 +107,9 @@ class Bench(BaseModel):
     @classmethod
     def _drawable(cls, value: Path | None) -> Path | None:
         if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
-            raise ValueError(f"a picture ends in .svg, .png or .pdf, got {value.name!r}")
+            raise UserError(f"a picture ends in .svg, .png or .pdf, got {value.name!r}")
         if value is not None and not value.absolute().parent.is_dir():
-            raise ValueError(f"there is no folder {value.parent}")
+            raise UserError(f"there is no folder {value.parent}")
         return value
 
     @field_validator("cells", "kernels", "hidden", "batch", "length", "dtype", "threads", mode="before")
@@ -117,13 +119,13 @@ class Bench(BaseModel):
         given = value if isinstance(value, (list, tuple)) else [value]
         parts = dict.fromkeys(part.strip() for one in given for part in str(one).split(",") if part.strip())
         if not parts:
-            raise ValueError("name at least one")
+            raise UserError("name at least one")
         return tuple(parts)
 
     @model_validator(mode="after")
     def _known_there(self) -> Bench:
         if self.device == "cpu" and "tf32" in self.dtype:
-            raise ValueError("tf32 is a way of GPUs to multiply; use --dtype float32, or --device cuda")
+            raise UserError("tf32 is a way of GPUs to multiply; use --dtype float32, or --device cuda")
         return self
 
     def words(self, field: str) -> str:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 from seqloom.core.weights import weights
 
 
@@ -30,15 +31,15 @@ class Dropouts:
         rates = self.zoneout if isinstance(self.zoneout, tuple) else (self.zoneout,)
         for name, value in (("recurrent", self.recurrent), ("weight", self.weight), *(("zoneout", r) for r in rates)):
             if not 0 <= value <= 1:
-                raise ValueError(f"Dropouts.{name} must be between 0 and 1, got {value}")
+                raise UserError(f"Dropouts.{name} must be between 0 and 1, got {value}")
 
     def check(self, cell: Cell) -> None:
         """Say at once what this cell cannot do."""
         name = cell.name or type(cell).__name__
         if self.recurrent and "mask" not in cell.takes:
-            raise ValueError(f"Dropouts.recurrent={self.recurrent}, but the step of cell {name!r} takes no `mask`")
+            raise UserError(f"Dropouts.recurrent={self.recurrent}, but the step of cell {name!r} takes no `mask`")
         if self.weight and not recurrent_weights(cell):
-            raise ValueError(f"Dropouts.weight={self.weight}, but cell {name!r} has no recurrent matrix to drop from")
+            raise UserError(f"Dropouts.weight={self.weight}, but cell {name!r} has no recurrent matrix to drop from")
 
     def mask(self, cell: Cell, x: Tensor, training: bool) -> Tensor | None:
         """Recurrent dropout for one scan: (B, H)."""
@@ -52,7 +53,7 @@ class Dropouts:
         if not any(rates):
             return ()
         if len(rates) != len(state):
-            raise ValueError(f"Dropouts.zoneout has {len(rates)} rates, but the state has {len(state)} tensors")
+            raise UserError(f"Dropouts.zoneout has {len(rates)} rates, but the state has {len(state)} tensors")
         kept = []
         for rate, s in zip(rates, state, strict=True):
             shape = (x.shape[0], x.shape[1], *s.shape[1:])

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import without_padding
 from seqloom.core.masks import make_mask
 
@@ -69,7 +69,7 @@ def read(
         x, lengths = _unpack(source)
         batch = Batch(x, lengths, True, source, source.sorted_indices, source.unsorted_indices)
     elif not isinstance(source, Tensor):
-        raise TypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
+        raise UserTypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
     elif source.is_nested:
         if lengths is not None:
             raise InputError("lengths were given beside a nested tensor, which has its own; give one of them")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from seqloom.attention.dense import Attention
 from seqloom.attention.parts import check_state
 from seqloom.core.cell import State
+from seqloom.core.errors import UserError
 from seqloom.core.job import without_padding
 from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
@@ -175,7 +176,7 @@ def _states(rnn: Any) -> int:
 def _each_way(hidden: int, causal: bool) -> int:
     """Units of each direction for `hidden` outputs in all."""
     if not causal and hidden % 2:
-        raise ValueError(f"causal=False needs an even hidden_size, half for each direction; got {hidden}")
+        raise UserError(f"causal=False needs an even hidden_size, half for each direction; got {hidden}")
     return hidden if causal else hidden // 2
 
 
@@ -206,5 +207,5 @@ def _rows_first(state: Tensor | State) -> State:
 
 def _checked(layers: int) -> int:
     if layers < 1:
-        raise ValueError(f"layers must be at least 1, got {layers}")
+        raise UserError(f"layers must be at least 1, got {layers}")
     return layers

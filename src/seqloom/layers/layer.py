@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.checks import fits
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.core.job import without_padding
 from seqloom.core.suggest import Checked
 from seqloom.layers.formats import read
@@ -60,7 +60,7 @@ class Layer(nn.Module, metaclass=Checked):
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step for streaming: (B, D) -> (B, output_size); equals the whole at once."""
         if not self.causal:
-            raise ValueError(f"step: a {type(self).__name__} that reads both ways needs the whole sequence")
+            raise UserError(f"step: a {type(self).__name__} that reads both ways needs the whole sequence")
         if x.dim() != 2:  # (B,) would be read as one sequence
             raise InputError(f"step takes (B, {self.input_size}), got shape {tuple(x.shape)}")
         y, state = self(x.unsqueeze(1), state)

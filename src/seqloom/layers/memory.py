@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seqloom.attention.parts import Lengths, State, check_input, check_state
 from seqloom.cells.lookup import find
 from seqloom.core.checks import read_lengths
+from seqloom.core.errors import UserError
 from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block
@@ -31,7 +32,7 @@ class Recurrence(nn.Module):
     ) -> None:
         super().__init__()
         if not causal:
-            raise ValueError("Recurrence reads from left to right; take causal=True")
+            raise UserError("Recurrence reads from left to right; take causal=True")
         self.input_size = self.output_size = dim
         self.causal = True
         self.layer = _recurrent(cell, dim, {"heads": heads}, settings)
@@ -51,7 +52,7 @@ class Segmented(Layer):
     def __init__(self, inner: Transformer, segment: int) -> None:
         super().__init__()
         if segment < 1:
-            raise ValueError(f"segment must be at least 1 step, got {segment}")
+            raise UserError(f"segment must be at least 1 step, got {segment}")
         self.inner, self.segment, self.causal = inner, segment, True
         self.input_size = self.output_size = inner.input_size
 
@@ -100,9 +101,9 @@ class TransformerXL(Segmented):
     ) -> None:
         super().__init__(Transformer(dim, heads, layers, causal=True, position=position, block=block), segment)
         if memory < 0 or memory % segment:
-            raise ValueError(f"memory must be a multiple of segment, got memory={memory}, segment={segment}")
+            raise UserError(f"memory must be a multiple of segment, got memory={memory}, segment={segment}")
         if self.inner.position is not None:
-            raise ValueError(f"position {position!r} does not fit a memory that moves; take 'xl', 'rotary' or 'alibi'")
+            raise UserError(f"position {position!r} does not fit a memory that moves; take 'xl', 'rotary' or 'alibi'")
         self.memory, self.state_size = memory, self.inner.state_size
 
     def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:

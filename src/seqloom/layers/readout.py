@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
+from seqloom.core.errors import UserError
 from seqloom.core.job import without_padding
 from seqloom.core.masks import make_mask
 
@@ -27,7 +28,7 @@ class Readout(nn.Module):
     def __init__(self, name: str, width: int, bidirectional: bool = False) -> None:
         super().__init__()
         if name not in READOUTS:
-            raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {name!r}")
+            raise UserError(f"readout must be one of {', '.join(READOUTS)}, got {name!r}")
         self.name, self.bidirectional = name, bidirectional
         self.output_size = 2 * width if name == "max_mean" else width
         if name == "attention":

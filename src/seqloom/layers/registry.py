@@ -11,6 +11,7 @@ from torch import nn
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
 from seqloom.layers.memory import MemoryTransformer, TransformerXL
@@ -75,7 +76,7 @@ def find(name: str) -> Callable[..., nn.Module]:
         settings = entry.settings | (entry.ahead or {} if both else {})
         return partial(around, entry.kind, **settings) if entry.width else partial(entry.kind, **settings)
     hint = suggest(name, known()) or f"known are {', '.join(known())}"
-    raise ValueError(f"there is no layer {name!r}; {hint}")
+    raise UserError(f"there is no layer {name!r}; {hint}")
 
 
 def about(name: str) -> str:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.core.job import copied
 from seqloom.core.precision import autocast_dtype
 from seqloom.layers.layer import Layer
@@ -32,7 +32,7 @@ class TCN(Layer):
     ) -> None:
         super().__init__()
         if layers < 1 or kernel < 2:
-            raise ValueError(f"TCN needs layers >= 1 and kernel >= 2, got layers={layers} and kernel={kernel}")
+            raise UserError(f"TCN needs layers >= 1 and kernel >= 2, got layers={layers} and kernel={kernel}")
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.reach = 1 + 2 * (kernel - 1) * (2**layers - 1)
         self.blocks = nn.ModuleList(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 FLOOR = 1e-6  # of the energy: silence has no logarithm
 
@@ -24,7 +24,7 @@ class Mel:
 
     def __post_init__(self) -> None:
         if self.rate < 1 or self.bands < 1 or self.hop * self.rate <= 0 or self.window * self.rate < 2:
-            raise ValueError(f"Mel needs a rate, bands, and a window and hop of whole samples, got {self}")
+            raise UserError(f"Mel needs a rate, bands, and a window and hop of whole samples, got {self}")
 
     @property
     def samples(self) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.embed import Embed
@@ -24,9 +24,9 @@ class Characters(nn.Module):
     def __init__(self, alphabet: int, dim: int = 25, output_size: int = 50, kind: str = "lstm") -> None:
         super().__init__()
         if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+            raise UserError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         if kind == "lstm" and output_size % 2:
-            raise ValueError(f"output_size must be even, half for each direction; got {output_size}")
+            raise UserError(f"output_size must be even, half for each direction; got {output_size}")
         self.output_size, self.kind = output_size, kind
         self.embed = Embed(alphabet, dim)
         self.layer: nn.Module

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.models.embed import check_fits, check_ids
 
@@ -33,7 +33,7 @@ class Classify(nn.Module):
     ) -> None:
         super().__init__()
         if (classes is None) == (outputs is None):
-            raise ValueError(f"give classes or outputs, one of them; got classes={classes} and outputs={outputs}")
+            raise UserError(f"give classes or outputs, one of them; got classes={classes} and outputs={outputs}")
         check_fits(layer, "Classify", embed)
         self.embed, self.layer, self.classes = embed, layer, classes
         width: int = layer.output_size  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 
 class Embed(nn.Module):
@@ -21,9 +21,9 @@ class Embed(nn.Module):
     ) -> None:
         super().__init__()
         if vocabulary < 1 or dim < 1:
-            raise ValueError(f"vocabulary and dim must be at least 1, got {vocabulary} and {dim}")
+            raise UserError(f"vocabulary and dim must be at least 1, got {vocabulary} and {dim}")
         if padding is not None and not 0 <= padding < vocabulary:
-            raise ValueError(f"padding must be an id below the vocabulary of {vocabulary}, or None; got {padding}")
+            raise UserError(f"padding must be an id below the vocabulary of {vocabulary}, or None; got {padding}")
         self.vocabulary, self.output_size, self.padding = vocabulary, dim, padding
         self.table = nn.Embedding(vocabulary, dim, padding_idx=padding)
         self.dropout = nn.Dropout(dropout)
@@ -62,9 +62,9 @@ def looked_at(x: Tensor) -> bool:
 def check_fits(layer: nn.Module, model: str, *before: nn.Module | None) -> None:
     """The layer takes (B, T, D), with the D that the parts before it give."""
     if not getattr(layer, "batch_first", True):
-        raise ValueError(f"{model} takes a layer with batch_first=True")
+        raise UserError(f"{model} takes a layer with batch_first=True")
     widths: list[int] = [part.output_size for part in before if part is not None]  # type: ignore[misc]
     if widths and sum(widths) != layer.input_size:
-        raise ValueError(
+        raise UserError(
             f"the embedding gives {' + '.join(map(str, widths))} features, the layer has input_size={layer.input_size}"
         )

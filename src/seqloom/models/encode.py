@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.embed import Embed, looked_at
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
     def __init__(self, embed: Embed, layer: nn.Module) -> None:
         super().__init__()
         if not getattr(layer, "batch_first", True):
-            raise ValueError("Encoder takes a layer with batch_first=True")
+            raise UserError("Encoder takes a layer with batch_first=True")
         self.embed, self.layer = embed, layer
         self.output_size = cast(int, layer.output_size)
         how = "last" if isinstance(layer, Recurrent) else "mean"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.models.causal import check_causal
 from seqloom.models.embed import check_fits
@@ -41,16 +41,16 @@ class Forecast(nn.Module):
     ) -> None:
         super().__init__()
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+            raise UserError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         if horizon < 1:
-            raise ValueError(f"horizon must be at least 1 step, got {horizon}")
+            raise UserError(f"horizon must be at least 1 step, got {horizon}")
         check_fits(layer, "Forecast")
         features: int = layer.input_size  # type: ignore[assignment]
         self.targets = features if targets is None else targets
         if not 1 <= self.targets <= features:
-            raise ValueError(f"targets must lie between 1 and the {features} features of the layer, got {targets}")
+            raise UserError(f"targets must lie between 1 and the {features} features of the layer, got {targets}")
         if mode == "autoregressive" and self.targets != features:
-            raise ValueError(f"an autoregressive forecast needs all {features} features as targets, got {targets}")
+            raise UserError(f"an autoregressive forecast needs all {features} features as targets, got {targets}")
         if mode == "autoregressive":
             check_causal(layer, "an autoregressive Forecast")
         self.layer, self.horizon, self.mode = layer, horizon, mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.models.embed import Embed
 
 
@@ -17,7 +18,7 @@ class Head(nn.Module):
     def __init__(self, width: int, embed: Embed, *, tied: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         if tied and width != embed.output_size:
-            raise ValueError(
+            raise UserError(
                 f"tied weights need an embedding as wide as the output, {width}; it has {embed.output_size}"
             )
         self.dropout = nn.Dropout(dropout)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 
 SCALES = ("none", "last", "mean")
@@ -30,7 +30,7 @@ class Scale(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         if kind not in SCALES:
-            raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {kind!r}")
+            raise UserError(f"scale must be one of {', '.join(SCALES)}, got {kind!r}")
         self.kind = kind
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Terms]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.layers.select import select
 from seqloom.models.causal import check_causal
 from seqloom.models.embed import check_fits, looked_at
@@ -44,9 +44,9 @@ class SegmentForecast(nn.Module):
         d: int = layer.input_size  # type: ignore[assignment]
         check_causal(layer, "SegmentForecast")
         if segment < 1 or horizon < 1 or horizon % segment:
-            raise ValueError(f"horizon must be a multiple of segment, got horizon={horizon} and segment={segment}")
+            raise UserError(f"horizon must be a multiple of segment, got horizon={horizon} and segment={segment}")
         if d % 2:
-            raise ValueError(f"the layer's input_size must be even, half for positions; got {d}")
+            raise UserError(f"the layer's input_size must be even, half for positions; got {d}")
         self.layer, self.horizon, self.channels, self.segment = layer, horizon, channels, segment
         self.quantiles, self.middle = tuple(quantiles), middle(quantiles)
         self.scale, self.dropout = Scale(scale), nn.Dropout(dropout)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
 from seqloom.models.embed import check_fits, check_ids, looked_at
@@ -27,10 +27,10 @@ class Transcribe(nn.Module):
     def __init__(self, layer: nn.Module, symbols: int, *, stack: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         if symbols < 1 or stack < 1:
-            raise ValueError(f"symbols and stack must be at least 1, got symbols={symbols} and stack={stack}")
+            raise UserError(f"symbols and stack must be at least 1, got symbols={symbols} and stack={stack}")
         check_fits(layer, "Transcribe")
         if layer.input_size % stack:  # type: ignore[operator]
-            raise ValueError(f"the layer's input_size={layer.input_size} is not a multiple of stack={stack}")
+            raise UserError(f"the layer's input_size={layer.input_size} is not a multiple of stack={stack}")
         self.layer, self.symbols, self.stack = layer, symbols, stack
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(layer.output_size, 1 + symbols)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.models.decoding import likelihood
 from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
 from seqloom.models.decoding.marks import Marks
@@ -61,7 +61,7 @@ class Translate(nn.Module):
         arXiv 1506.03099), and steps come one after another.
         """
         if not 0 <= teacher <= 1:
-            raise ValueError(f"teacher must be a probability from 0 to 1, got {teacher}")
+            raise UserError(f"teacher must be a probability from 0 to 1, got {teacher}")
         read, wanted = likelihood.shifted(target, target_lengths)
         if teacher == 1:
             logits, _ = self(source, read, lengths)

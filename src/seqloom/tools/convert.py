@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 
 from torch import nn
 
+from seqloom.core.errors import UserError
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.named import GRU, LSTM, RNN
 from seqloom.layers.recurrent.layer import Recurrent
@@ -39,7 +40,7 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
         'seqloom.layers.named'
     """
     if to not in ("seqloom", "torch"):
-        raise ValueError(f"to must be 'seqloom' or 'torch', got {to!r}")
+        raise UserError(f"to must be 'seqloom' or 'torch', got {to!r}")
     new: dict[nn.Module, nn.Module] = {}
     for path, old in model.named_modules():
         if to == "seqloom" and _plain(old):
@@ -65,7 +66,7 @@ def _plain(module: nn.Module) -> bool:
 def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
     computed = hasattr(old, "parametrizations") or len(old._parameters) != len(old._flat_weights_names)
     if computed or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
-        raise ValueError(
+        raise UserError(
             f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert, then add them"
         )
     common: dict[str, Any] = dict(
@@ -105,7 +106,7 @@ def _back(path: str, old: Recurrent) -> nn.RNNBase:
     else:
         reason = ""
     if reason:
-        raise ValueError(f"convert: {path or 'model'} ({type(old).__name__}) cannot become a torch.nn layer: {reason}")
+        raise UserError(f"convert: {path or 'model'} ({type(old).__name__}) cannot become a torch.nn layer: {reason}")
     more = {"proj_size": old.proj_size} if cell.name == "lstm" else {}
     more |= {"nonlinearity": cell.nonlinearity} if cell.name == "rnn" else {}
     new: nn.RNNBase = TORCH[cell.name](

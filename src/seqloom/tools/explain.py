@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserTypeError
 from seqloom.core.job import Job
 from seqloom.core.precision import useful_autocast, why_not_autocast
 from seqloom.kernels.cpu.step import ROWS
@@ -35,7 +36,7 @@ class Explanation:
 def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
     """Run the layer as `layer(*args, **kwargs)` would and tell which kernels it took."""
     if not isinstance(layer, Recurrent):
-        raise TypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
+        raise UserTypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
     seen: list[tuple[str, Choice]] = []
     names = ["", "_reverse"][: 1 + layer.bidirectional]
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserTypeError
 from seqloom.core.job import Job, advance, restart, turn
 from seqloom.core.weights import bound
 from seqloom.layers.layer import Layer
@@ -61,7 +62,7 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         return _trace_cells(layer, *args, **kwargs)
     watched = {name: m for name, m in layer.named_modules() if isinstance(m, Recurrent) or _is_attention(m)}
     if not watched:
-        raise TypeError(f"trace takes a layer with a cell or an attention inside, got a {type(layer).__name__}")
+        raise UserTypeError(f"trace takes a layer with a cell or an attention inside, got a {type(layer).__name__}")
     layers: dict[str, LayerTrace] = {}
     attention: dict[str, Tensor] = {}
     calls: Counter[str] = Counter()

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from seqloom.cli.commands import Json
 from seqloom.cli.commands.lab import Data, Options, Read, _said
 from seqloom.cli.warning_notes import warned
+from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.data.pipeline.reading import Reading
 
@@ -23,7 +24,7 @@ def advise(
     """Look at data for half a minute, and say which models to try first, why, and what they would cost here."""
     begun = time.perf_counter()
     if not 4 <= seconds <= 3600:
-        raise ValueError(f"--seconds must lie between 4 and 3600, got {seconds:g}")
+        raise UserError(f"--seconds must lie between 4 and 3600, got {seconds:g}")
     with console.working("reading and trying"):
         from seqloom.lab.advise import advice, telling
         from seqloom.lab.advise.document import document

@@ -12,6 +12,7 @@ from cyclopts.config import Toml
 
 from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.cli.warning_notes import warned
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab import console
 from seqloom.lab.data.pipeline.reading import Reading
@@ -68,7 +69,7 @@ def _config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) 
         if argument.name == "--config" and argument.tokens:
             path = Path(argument.tokens[0].value)
             if not path.is_file():
-                raise ValueError(f"{path}: no such settings file; `seqloom init DATA` writes one")
+                raise UserError(f"{path}: no such settings file; `seqloom init DATA` writes one")
             _check(path, [a.name.lstrip("-").replace("-", "_") for a in arguments])
             Toml(path, use_commands_as_keys=False)(app, commands, arguments)
 
@@ -78,9 +79,9 @@ def _check(path: Path, known: Sequence[str]) -> None:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
     for name in [name for name in given if name not in known]:
-        raise ValueError(f"{path}: no setting {name!r}; {suggest(name, known) or 'see train --help'}")
+        raise UserError(f"{path}: no setting {name!r}; {suggest(name, known) or 'see train --help'}")
 
 
 @warned

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from seqloom.cli.commands import INTERRUPTED, Json
+from seqloom.core.errors import UserError
 from seqloom.lab import console
 
 
@@ -56,13 +57,13 @@ def study(
             return 0
         kind = studies.find(name)
     if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out: {out} is a file; name a folder")
+        raise UserError(f"--out: {out} is a file; name a folder")
     if out is not None and not os.access(_there(out), os.W_OK | os.X_OK):  # before hours of work, not after them
-        raise ValueError(f"--out: {_there(out)} cannot be written to; name another folder")
+        raise UserError(f"--out: {_there(out)} cannot be written to; name another folder")
     if data is not None and not data.is_dir():
-        raise ValueError(f"--data: {data} is no folder; name the one that holds imdb/, mnist/ and the others")
+        raise UserError(f"--data: {data} is no folder; name the one that holds imdb/, mnist/ and the others")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no CUDA device here; leave it out or say cpu")
+        raise UserError("--device cuda: torch finds no CUDA device here; leave it out or say cpu")
     chosen = kind.chosen(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
     folder = None if out is None else out / f"{name}-{protocol}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.core.job import Job
 
 LIB = Path(__file__).parents[2] / "lib"
@@ -162,5 +163,5 @@ def fill(args: Args, **tensors: Any) -> Args:
 
 def _address(t: Tensor) -> int:
     if not t.is_contiguous():
-        raise ValueError(f"the CPU engine was given a strided tensor of shape {tuple(t.shape)}")
+        raise UserError(f"the CPU engine was given a strided tensor of shape {tuple(t.shape)}")
     return t.data_ptr()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seqloom.core.errors import UserError
+
 SHARE = 0.9  # what lies within the reach
 
 
@@ -22,7 +24,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         if len(self.distances) != len(self.y) or list(self.distances) != sorted(set(self.distances)):
-            raise ValueError(f"a curve needs rising distances, one for each value; got {self.distances}")
+            raise UserError(f"a curve needs rising distances, one for each value; got {self.distances}")
 
     @property
     def total(self) -> float:

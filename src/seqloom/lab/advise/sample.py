@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Task
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +88,7 @@ def sample(task: Task, rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> S
             if len(found) >= most or taken >= steps:
                 break
     if len(found) < 2:
-        raise ValueError(f"task {task.name!r} has {len(found)} examples to look at; advice needs at least 2")
+        raise UserError(f"task {task.name!r} has {len(found)} examples to look at; advice needs at least 2")
     order = np.random.default_rng(seed).permutation(len(found))
     return Sample(task, [found[i] for i in order])
 

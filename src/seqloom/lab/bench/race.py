@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.kernels.registry import ANY, KERNELS, find_kernel
 from seqloom.lab.settings import Bench
 from seqloom.lab.training.cpu import small_models_on_cpu
@@ -78,7 +79,7 @@ def grid(settings: Bench) -> list[tuple[Any, ...]]:
 def rows(settings: Bench, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]) -> Iterator[Row]:
     """Every cell with every kernel, then other libraries' layers, for one shape and pass after the other."""
     if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here; use --device cpu")
+        raise UserError("there is no CUDA device here; use --device cpu")
     check = cache(_check)
     for threads, dtype, length, hidden, batch, pass_ in grid(settings):
         before(f"H={hidden} B={batch} T={length} {pass_}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from seqloom.core.errors import UserError
 from seqloom.lab.cell_names import cells
 from seqloom.layers import registry
 
@@ -91,7 +92,7 @@ def _parsed(name: str, steps: int) -> Candidate:
     if not layers.isdigit():
         model, layers = name.strip(), ""
     if layers and not int(layers):
-        raise ValueError(f"model {name!r}: a model has at least one layer")
+        raise UserError(f"model {name!r}: a model has at least one layer")
     place, _, cell = model.rpartition(".py:")
     if place:
         cells([model.removeprefix(registry.BOTH)])

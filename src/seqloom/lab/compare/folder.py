@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.story import winner
 from seqloom.lab.compare.table import Table
@@ -43,13 +44,13 @@ ANYWHERE = {"workers", "ray"}  # settings that change no result
 def started(data: str | None, options: Mapping[str, Any], settings: Compare, out: Path | None) -> Comparison:
     """A new one."""
     if out is not None and (out / FILE).exists():
-        raise ValueError(f"{out} holds a comparison already; go on with it by --resume, or name another folder")
+        raise UserError(f"{out} holds a comparison already; go on with it by --resume, or name another folder")
     if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out: {out} is a file; name a folder")
+        raise UserError(f"--out: {out} is a file; name a folder")
     for place in [out / name for name in OURS if (out / name).exists()] if out is not None else ():
-        raise ValueError(f"--out: {place} is there and is no comparison's; name a new folder")
+        raise UserError(f"--out: {place} is there and is no comparison's; name a new folder")
     if settings.tune and find_spec("optuna") is None:
-        raise ValueError("--tune needs the package optuna: pip install optuna")
+        raise UserError("--tune needs the package optuna: pip install optuna")
     task, source = open_data(DIGITS if data is None else data, options)
     _check(task)
     if settings.budget is None and settings.steps is None:
@@ -88,21 +89,21 @@ def resumed(
     try:
         stored = (folder / FILE).read_bytes()
     except OSError:
-        raise ValueError(f"{folder} holds no comparison to go on with; name its folder with --out") from None
+        raise UserError(f"{folder} holds no comparison to go on with; name its folder with --out") from None
     record = sealed.loads(stored, folder / FILE, FORMAT)
     with sealed.interpret(folder / FILE):
         before = Compare(**record["settings"])
     for name in settings.model_fields_set - ANYWHERE:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
-            raise ValueError(f"{folder} was started with {name}={was}, not {now}; resume it as it is")
+            raise UserError(f"{folder} was started with {name}={was}, not {now}; resume it as it is")
     _check_code(folder, before.models, trust)
     with sealed.interpret(folder / FILE):
         data_then, workers = record["data"], int(record["workers"])
     source: dict[str, Any] = record.get("source") or {}
     task = reopen(source)
     if fingerprint(task) != data_then:
-        raise ValueError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")
+        raise UserError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")
     return Comparison(folder, before, source, task, workers)
 
 
@@ -110,7 +111,7 @@ def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
     """Raise an error if resuming would execute code that this user has not trained with; with `trust`, record it."""
     for file in (*_named(models), *folder.rglob(CELL)):
         if not file.is_file():
-            raise ValueError(f"{folder} needs the file {file}, which is missing; put it back")
+            raise UserError(f"{folder} needs the file {file}, which is missing; put it back")
         code = file.read_bytes()
         check(code, file, folder, trust)
         remember(code)  # the jobs check it again, in processes of their own
@@ -135,7 +136,7 @@ def given_up(found: Comparison) -> None:
 def _check(task: Task) -> None:
     for split in ("valid", "test"):
         if split not in task.splits:
-            raise ValueError(f"task {task.name!r} has no {split!r} rows, and a comparison needs them; give a split")
+            raise UserError(f"task {task.name!r} has no {split!r} rows, and a comparison needs them; give a split")
 
 
 def cores() -> int:

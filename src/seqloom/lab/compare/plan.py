@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from seqloom.core.errors import UserError
+
 SCREEN, MIDDLE = 9, 3  # the first rung is this part of all steps, and the second this
 KEPT = 0.85  # of the time that is left; the rest is for what no estimate knows
 START = 0.5  # seconds that a job takes beside its steps
@@ -171,8 +173,8 @@ def _too_small(speeds: dict[str, Speed], asked: Asked) -> NoReturn:
         fits = _fitting(speeds, replace(asked, seconds=budget - asked.spent))
         if fits is not None and budget > asked.seconds + asked.spent:
             some = f"{fits.steps:,} steps of {len(fits.models)} model{'s' * (len(fits.models) > 1)}"
-            raise ValueError(f"{told}; --budget {clock(budget)} is enough for {some}")
-    raise ValueError(f"{told}; use less data")
+            raise UserError(f"{told}; --budget {clock(budget)} is enough for {some}")
+    raise UserError(f"{told}; use less data")
 
 
 def clock(seconds: float) -> str:

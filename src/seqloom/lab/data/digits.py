@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
+
 READINGS = {"rows": (8, 8), "pixels": (64, 1)}  # steps, features of a step
 Examples = tuple[Tensor, Tensor]  # x (N, T, D), y (N,)
 
@@ -44,7 +46,7 @@ def load(reading: str = "rows", seed: int = 0) -> Digits:
     from sklearn.model_selection import train_test_split
 
     if reading not in READINGS:
-        raise ValueError(f"reading must be one of {', '.join(READINGS)}, got {reading!r}")
+        raise UserError(f"reading must be one of {', '.join(READINGS)}, got {reading!r}")
     images, labels = load_digits(return_X_y=True)
     x, rest, y, rest_y = train_test_split(images, labels, train_size=0.6, stratify=labels, random_state=seed)
     halves = train_test_split(rest, rest_y, train_size=0.5, stratify=rest_y, random_state=seed)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.readers.hub import PREFIX
 from seqloom.lab.data.registry import TASKS, open_task
 from seqloom.lab.data.task import Task
@@ -21,7 +22,7 @@ def open_data(data: Any, options: Mapping[str, Any]) -> tuple[Task, dict[str, An
     """
     if isinstance(data, Task):
         if options:
-            raise ValueError(f"the data are a task already, so {', '.join(options)} would change nothing; leave it out")
+            raise UserError(f"the data are a task already, so {', '.join(options)} would change nothing; leave it out")
         return data, None
     if isinstance(data, str) and "," in data and not Path(data).exists():
         data = tuple(part.strip() for part in data.split(","))
@@ -43,7 +44,7 @@ def reopen(source: Any) -> Task:
     match source:
         case {"data": str() | list() | dict() as data, "options": dict() as options}:
             return open_data(tuple(data) if isinstance(data, list) else data, options)[0]
-    raise ValueError("the run does not say where its data came from; give the data")
+    raise UserError("the run does not say where its data came from; give the data")
 
 
 def _there(data: str) -> None:
@@ -61,7 +62,7 @@ def _there(data: str) -> None:
         hint = f"{path.parent} holds {', '.join(beside[:SHOWN])}{' ...' if len(beside) > SHOWN else ''}"
     else:
         hint = f"give a path, or one of the tasks {', '.join(TASKS)}"
-    raise ValueError(f"{data!r} is neither a file, nor a folder, nor a task; {hint}")
+    raise UserError(f"{data!r} is neither a file, nor a folder, nor a task; {hint}")
 
 
 def _plain(data: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.digits_task import digits
 from seqloom.lab.data.synthetic.adding import adding
@@ -32,7 +33,7 @@ def find(name: str) -> Callable[..., Task]:
     """The function that makes the task of that name."""
     if name not in TASKS:
         hint = suggest(name, TASKS) or f"there are {', '.join(TASKS)}"
-        raise ValueError(f"no task {name!r}; {hint}")
+        raise UserError(f"no task {name!r}; {hint}")
     return TASKS[name]
 
 
@@ -51,7 +52,7 @@ def open_task(path_or_name: Any, **options: Any) -> Task:
         try:
             return make(**options)
         except TypeError as error:
-            raise ValueError(f"task {path_or_name!r}: {str(error).split('() ')[-1]}") from None
+            raise UserError(f"task {path_or_name!r}: {str(error).split('() ')[-1]}") from None
     from seqloom.lab.data.pipeline.build import open_files
     from seqloom.lab.data.pipeline.reading import reading
     from seqloom.lab.data.pipeline.subprocess_reader import read_apart

@@ -37,6 +37,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
+
 Kind = Literal["classify", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
 KINDS: tuple[str, ...] = get_args(Kind)
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
@@ -232,17 +234,17 @@ class Task(ABC):
 
     def over(self, path: Any) -> Task:
         """Another file under this task's encoding, its rows in the split "test"."""
-        raise ValueError(f"task {self.name!r} makes its own data and reads no files")
+        raise UserError(f"task {self.name!r} makes its own data and reads no files")
 
     def read(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """Rows of a file for `encode`, some at a time; the target may be absent."""
-        raise ValueError(f"task {self.name!r} makes its own data and reads no files")
+        raise UserError(f"task {self.name!r} makes its own data and reads no files")
 
     def check(self, split: str, batch: int | None, tokens: int | None) -> None:
         """Refuse what `batches` cannot give."""
         if split not in self.splits:
-            raise ValueError(f"task {self.name!r} has no split {split!r}; it has {', '.join(self.splits) or 'none'}")
+            raise UserError(f"task {self.name!r} has no split {split!r}; it has {', '.join(self.splits) or 'none'}")
         if (batch is None) == (tokens is None):
-            raise ValueError(f"give one of batch and tokens, got batch={batch}, tokens={tokens}")
+            raise UserError(f"give one of batch and tokens, got batch={batch}, tokens={tokens}")
         if (batch if batch is not None else tokens or 0) < 1:
-            raise ValueError(f"batch and tokens must be at least 1, got batch={batch}, tokens={tokens}")
+            raise UserError(f"batch and tokens must be at least 1, got batch={batch}, tokens={tokens}")

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
+
 KEY = "digest"
 
 
-class Damaged(ValueError):  # noqa: N818
+class Damaged(UserError):  # noqa: N818
     """A file that is not what was written."""
 
 
@@ -51,7 +53,7 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
     if isinstance(number, int) and number > format and (whole or digest is None):
         versions = record.get("versions")
         made = versions.get("seqloom", "?") if isinstance(versions, dict) else "?"
-        raise ValueError(f"{file} was written by a newer seqloom ({made}, format {number}); upgrade it")
+        raise UserError(f"{file} was written by a newer seqloom ({made}, format {number}); upgrade it")
     if not whole:
         raise Damaged(f"{file} is damaged: it is not what was written; restore it from a copy")
     return record

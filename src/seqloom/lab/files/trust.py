@@ -12,8 +12,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from seqloom.core.errors import UserError
 
-class UntrustedError(ValueError):
+
+class UntrustedError(UserError):
     """Code in a folder that this user has not trained with on this machine."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from seqloom.core.errors import UserError
 from seqloom.lab.files import scratch
 
 
@@ -14,7 +15,7 @@ from seqloom.lab.files import scratch
 def whole(file: Path) -> Iterator[Path]:
     """A name to write to, which becomes the file's when all is written; links, pipes and devices stay what they are."""
     if file.is_dir():
-        raise ValueError(f"{file} is a folder; name a file in it")
+        raise UserError(f"{file} is a folder; name a file in it")
     if file.is_relative_to("/dev") or (file.exists() and not file.is_file()):
         yield file
         return

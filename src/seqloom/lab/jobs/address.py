@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 
+from seqloom.core.errors import UserError
 from seqloom.lab.jobs.runner import RESTARTS
 
 ANSWER_IN = 3.0  # seconds for each of two questions
@@ -15,7 +16,7 @@ ANSWER_IN = 3.0  # seconds for each of two questions
 def check(address: str) -> None:
     """Raise where Ray is not installed, or no cluster that takes us answers."""
     if importlib.util.find_spec("ray") is None:
-        raise ValueError("a cluster needs Ray, which is not installed: pip install seqloom[cluster]")
+        raise UserError("a cluster needs Ray, which is not installed: pip install seqloom[cluster]")
     os.environ.setdefault("RAY_task_oom_retries", str(RESTARTS))  # when memory runs out Ray starts a job again for ever
     import ray
 
@@ -72,6 +73,6 @@ def _ask(address: str, found: str) -> None:
     error = said[0] if said else TimeoutError()
     if type(error).__name__ == "AuthenticationError":
         cure = "set RAY_AUTH_MODE=token, and give this machine the token of the first one (`ray get-auth-token` there)"
-        raise ValueError(f"the Ray cluster at {address!r} wants its token: {cure}")
+        raise UserError(f"the Ray cluster at {address!r} wants its token: {cure}")
     if error is not None:
         raise missing(address)

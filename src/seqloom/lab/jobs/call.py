@@ -19,6 +19,7 @@ import torch
 from filelock import FileLock
 from threadpoolctl import threadpool_limits
 
+from seqloom.core.errors import UserError, UserTypeError
 from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training.checkpoint import write_file
 from seqloom.lab.training.cpu import small_models_on_cpu
@@ -43,7 +44,7 @@ def _called(job: Job, own: Path, folder: Path) -> Result:
     try:
         value = _several(job, own) if job.gpus > 1 else alone(job, own)
         if not isinstance(value, dict):
-            raise TypeError(f"{job.function} returned a {type(value).__name__}; a job returns a dict")
+            raise UserTypeError(f"{job.function} returned a {type(value).__name__}; a job returns a dict")
         done = {"value": value, "seconds": round(time.perf_counter() - began, 3)}
         write_file(own / RESULT, json.dumps({**asdict(job), **done}, indent=1).encode())
     except (Exception, SystemExit) as error:
@@ -63,7 +64,7 @@ def _several(job: Job, own: Path) -> Any:
 
     there = torch.cuda.device_count()
     if job.gpus > there:
-        raise ValueError(f"it needs {job.gpus:g} GPUs and has {there}; use fewer workers, or a larger machine")
+        raise UserError(f"it needs {job.gpus:g} GPUs and has {there}; use fewer workers, or a larger machine")
     return together(job, own, int(job.gpus))
 
 
@@ -114,7 +115,7 @@ def kept(job: Job, folder: Path) -> Result | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if (found.get("function"), found.get("settings")) != (job.function, json.loads(json.dumps(job.settings))):
-        raise ValueError(
+        raise UserError(
             f"{file} is the result of {found.get('function')} with {found.get('settings')}, "
             f"not of {job.function} with {job.settings}; use another key or folder"
         )

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.jobs.address import check, missing
 from seqloom.lab.jobs.call import call, reason
 from seqloom.lab.jobs.runner import RESTARTS, Cluster, Job, Result
@@ -85,7 +86,7 @@ def _connect(ray: Any, address: str) -> None:
     except ConnectionError:
         raise missing(address) from None
     except (RuntimeError, ray.exceptions.RayError) as error:  # another version of Ray or Python
-        raise ValueError(f"the Ray cluster at {address!r} cannot be used: {error}") from error
+        raise UserError(f"the Ray cluster at {address!r} cannot be used: {error}") from error
 
 
 def there(job: Job, folder: Path, sign: Path, cluster: Cluster, path: list[str]) -> Result:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from seqloom.core.errors import UserError
+
 RESTARTS = 3  # of a job whose process or machine died
 
 
@@ -62,7 +64,7 @@ class Processes:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise ValueError(f"workers must be 1 or more, got {self.workers}")
+            raise UserError(f"workers must be 1 or more, got {self.workers}")
 
     def open(self, folder: Path) -> Place:
         from seqloom.lab.jobs.processes import InProcesses
@@ -165,20 +167,20 @@ def _results(
                     running -= 1
                     yield result
             elif more:
-                raise ValueError("the iterator of jobs gave None to wait for a result, but no job is running")
+                raise UserError("the iterator of jobs gave None to wait for a result, but no job is running")
             else:
                 return
 
 
 def _check(job: Job, keys: set[str]) -> None:
     if not re.fullmatch(r'[^./\\:*?"<>|\x00-\x1f][^/\\:*?"<>|\x00-\x1f]{0,199}', job.key):
-        raise ValueError(f"a job's key names its folder, and {job.key!r} cannot be one: use letters, digits, - _ = .")
+        raise UserError(f"a job's key names its folder, and {job.key!r} cannot be one: use letters, digits, - _ = .")
     if job.key in keys:
-        raise ValueError(f"two jobs have the key {job.key!r}; give each its own")
+        raise UserError(f"two jobs have the key {job.key!r}; give each its own")
     if not re.fullmatch(r"[\w.]+:\w+", job.function):
-        raise ValueError(f'job {job.key!r} has the function {job.function!r}; write "package.module:name"')
+        raise UserError(f'job {job.key!r} has the function {job.function!r}; write "package.module:name"')
     try:
         json.dumps(job.settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"job {job.key!r} has settings that JSON cannot hold: {error}") from None
+        raise UserError(f"job {job.key!r} has settings that JSON cannot hold: {error}") from None
     keys.add(job.key)

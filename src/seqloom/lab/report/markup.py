@@ -6,6 +6,8 @@ import math
 import re
 from html import escape
 
+from seqloom.core.errors import UserError
+
 EMPTY = {"line", "path"}  # they hold nothing
 
 
@@ -36,7 +38,7 @@ def _text(key: str, value: str | float) -> str:
     if isinstance(value, str):
         return value
     if not math.isfinite(value):
-        raise ValueError(f"{key} is {value}: a picture has no place for it")
+        raise UserError(f"{key} is {value}: a picture has no place for it")
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 

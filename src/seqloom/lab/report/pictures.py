@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
+
 MARKS = "osD^vP*Xh"
 COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#000000", "#7f7f7f", "#009e73", "#cc79a7", "#a6761d", "#e6ab02")
 
@@ -15,7 +17,7 @@ def speed(rows: Sequence[Any], path: Path) -> None:
     plt = _pyplot()
     timed = [row for row in rows if row.us_per_step is not None]
     if not timed:
-        raise ValueError("nothing was timed, so there is nothing to draw")
+        raise UserError("nothing was timed, so there is nothing to draw")
     panels = list(dict.fromkeys((row.pass_, row.dtype, row.batch, row.length, row.threads) for row in timed))
     names = list(dict.fromkeys(_name(row) for row in timed))
     torchs = {_name(row) for row in timed if row.kernel == "torch"}
@@ -69,7 +71,7 @@ def attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: P
     grid = [[float(w) for w in line] for line in weights]
     if len(grid) != len(rows) or any(len(line) != len(columns) for line in grid):
         shape = f"{len(grid)} x {len(grid[0]) if grid else 0}"
-        raise ValueError(f"weights must be {len(rows)} rows x {len(columns)} columns, as their labels, got {shape}")
+        raise UserError(f"weights must be {len(rows)} rows x {len(columns)} columns, as their labels, got {shape}")
     long = max((len(word) for word in (*rows, *columns)), default=0)
     size = (1.2 + 0.07 * long + 0.42 * len(columns), 0.8 + 0.07 * long + 0.42 * len(rows))
     figure, axis = plt.subplots(figsize=size, layout="constrained")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.report.markdown import line, made, prose, table
 from seqloom.lab.report.page import Page, Table
 from seqloom.lab.report.stored import page_from
@@ -43,16 +44,14 @@ def stored(folder: Path) -> dict[str, dict[str, Any]]:
     """The documents below this folder by the name of theirs, in alphabetical order."""
     found = sorted(folder.glob(f"*/{FILE}"))
     if not found:
-        raise ValueError(
-            f"{folder} holds no stored study ({folder / '*' / FILE}); `seqloom study NAME --out` makes one"
-        )
+        raise UserError(f"{folder} holds no stored study ({folder / '*' / FILE}); `seqloom study NAME --out` makes one")
     documents = {}
     for file in found:
         try:
             documents[file.parent.name] = json.loads(file.read_text(encoding="utf-8"))
             page_from(documents[file.parent.name])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is not a study's document: {error}") from error
+            raise UserError(f"{file} is not a study's document: {error}") from error
     return documents
 
 

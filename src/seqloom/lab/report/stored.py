@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any
 
+from seqloom.core.errors import UserError, UserTypeError
 from seqloom.lab.report.page import Block, Chart, Curve, Dots, Grid, Page, Table, Words
 
 KINDS: dict[str, type[Block]] = {"table": Table, "chart": Chart, "dots": Dots, "grid": Grid, "words": Words}
@@ -29,7 +30,7 @@ def plain(value: Any, where: str = "document") -> Any:
         return {str(k): plain(v, f"{where}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
-    raise TypeError(f"{where} is a {type(value).__name__}; give text, numbers, lists and dicts")
+    raise UserTypeError(f"{where} is a {type(value).__name__}; give text, numbers, lists and dicts")
 
 
 def page_as_json(page: Page) -> dict[str, Any]:
@@ -44,13 +45,11 @@ def _check(block: Block) -> None:
         for curve in block.curves:
             sizes = [len(part) for part in (curve.x, curve.y, curve.low, curve.high) if part is not None]
             if len(set(sizes)) > 1:
-                raise ValueError(
-                    f"chart {block.title!r}: curve {curve.name!r} has {sizes} values; give as many of each"
-                )
+                raise UserError(f"chart {block.title!r}: curve {curve.name!r} has {sizes} values; give as many of each")
     if isinstance(block, Grid):
         shape, wanted = [len(row) for row in block.values], [len(block.columns)] * len(block.rows)
         if shape != wanted:
-            raise ValueError(f"grid {block.title!r} has rows of {shape} values; its names want {wanted}")
+            raise UserError(f"grid {block.title!r} has rows of {shape} values; its names want {wanted}")
 
 
 def _record(thing: Any) -> Any:
@@ -62,7 +61,7 @@ def _record(thing: Any) -> Any:
 def page_from(document: Mapping[str, Any]) -> Page:
     """The page that `write` stored in a study's document."""
     if "page" not in document:
-        raise ValueError(
+        raise UserError(
             f"the document of study {document.get('study', '?')!r} holds no page; run the study again to make one"
         )
     page = document["page"]
@@ -73,7 +72,7 @@ def _block(record: Mapping[str, Any]) -> Block:
     values = dict(record)
     kind = values.pop("kind")
     if kind not in KINDS:
-        raise ValueError(f"there is no block of the kind {kind!r}; known are {', '.join(KINDS)}")
+        raise UserError(f"there is no block of the kind {kind!r}; known are {', '.join(KINDS)}")
     if kind == "chart":
         values["curves"] = [Curve(**curve) for curve in values["curves"]]
     return KINDS[kind](**values)

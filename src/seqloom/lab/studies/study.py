@@ -11,6 +11,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Generic, TypeVar
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.report.page import Block, Page, Table
 
@@ -66,20 +67,20 @@ class Study(Generic[Settings, Row]):
     ) -> Settings:
         """The settings that these flags ask for."""
         if protocol not in PROTOCOLS:
-            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+            raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
         if protocol == "seed" and cls.seed is None:
-            raise ValueError(f"study {cls.name!r} has no protocol 'seed': no document has printed it; take 'fair'")
+            raise UserError(f"study {cls.name!r} has no protocol 'seed': no document has printed it; take 'fair'")
         if seeds is not None and seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {seeds}")
+            raise UserError(f"seeds must be at least 1, got {seeds}")
         if effort is not None and not 0 < effort < math.inf:
-            raise ValueError(f"effort must be above 0 and finite, got {effort}")
+            raise UserError(f"effort must be above 0 and finite, got {effort}")
         as_printed = cls.seed_quick if quick and cls.seed_quick is not None else cls.seed
         settings: Any = as_printed if protocol == "seed" else cls.quick if quick else cls.full
         given = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
         has = {field.name for field in fields(settings)}
         for name in TOLD:
             if given[name] is not None and name not in has:
-                raise ValueError(f"study {cls.name!r} has no {name} to choose; leave --{name} out")
+                raise UserError(f"study {cls.name!r} has no {name} to choose; leave --{name} out")
         return replace(settings, **{name: value for name, value in given.items() if value is not None})
 
     @property
@@ -171,7 +172,7 @@ def find(name: str) -> type[Study[Any, Any]]:
         import_module(f"{__package__}.{name}")
     if name not in Study.registry:
         hint = suggest(name, known()) or f"known are {', '.join(known())}"
-        raise ValueError(f"there is no study {name!r}; {hint}")
+        raise UserError(f"there is no study {name!r}; {hint}")
     return Study.registry[name]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.score import AdditiveScore, DotScore
-from seqloom.core.errors import require
+from seqloom.core.errors import UserError, require
 from seqloom.lab.report.page import Block, Table
 from seqloom.lab.studies.data.multi30k import joined, multi30k
 from seqloom.lab.studies.data.place import CHECKOUT
@@ -106,7 +106,7 @@ class Translation(Corpora[Settings], name="translation"):
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         if model not in PRINTED:
-            raise ValueError(f"there is no model {model!r}; known are {', '.join(PRINTED)}")
+            raise UserError(f"there is no model {model!r}; known are {', '.join(PRINTED)}")
         return [(lr, "default") for lr in self.settings.lrs]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.opening import reopen
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score
@@ -16,7 +17,7 @@ def evaluate(run: Run, data: Any = None, split: str | None = None, device: str =
     task = reopen(run.record["source"]) if data is None else run.task.over(data)
     chosen = split or ("test" if "test" in task.splits else next(iter(task.splits)))
     if chosen not in task.splits:
-        raise ValueError(f"there is no split {chosen!r}; there are {', '.join(task.splits)}")
+        raise UserError(f"there is no split {chosen!r}; there are {', '.join(task.splits)}")
     sizes = run.settings.sizes
     model = run.model("best", device)
     found = score(model, task, chosen, batch=sizes["batch"], tokens=sizes["tokens"], intervals=True)

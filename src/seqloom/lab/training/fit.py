@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.opening import open_data
 from seqloom.lab.data.pipeline.reading import Reading
@@ -73,7 +74,7 @@ def check_builds(task: Task, settings: Train) -> None:
 def check_effects(task: Task, settings: Train) -> None:
     """Raise where a setting would do nothing; runs of before that have it are still loaded."""
     if task.kind == "tag" and settings.crf and settings.label_smoothing:
-        raise ValueError(
+        raise UserError(
             f"label_smoothing={settings.label_smoothing} does nothing with crf=True, "
             "which scores whole chains of tags; leave one of them out"
         )
@@ -85,11 +86,11 @@ def sorted_out(settings: Mapping[str, Any]) -> tuple[Train, dict[str, Any]]:
     for name in settings:
         if name not in known:
             hint = suggest(name, known) or f"there are {', '.join(known)}"
-            raise ValueError(f"no setting {name!r}; {hint}")
+            raise UserError(f"no setting {name!r}; {hint}")
     reading = {name: value for name, value in settings.items() if name in Reading.model_fields}
     try:
         return Train(**{name: value for name, value in settings.items() if name not in reading}), reading
     except ValidationError as error:
         first = error.errors()[0]
         what, told = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{what}: {told}, got {first['input']!r}" if what else told) from None
+        raise UserError(f"{what}: {told}, got {first['input']!r}" if what else told) from None

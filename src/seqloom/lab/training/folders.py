@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.training.run import FILE, Run
 
@@ -15,13 +16,13 @@ RUNS = "runs"  # the folder where runs are kept, unless one says otherwise
 def new_folder(task: str, model: str, name: str | None = None, runs: Path | str = RUNS) -> Path:
     """Where a new run goes: under its name, or the data's and the model's with a free number."""
     if name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("several processes must agree on the run: give it a name with --name")
+        raise UserError("several processes must agree on the run: give it a name with --name")
     if name is not None:
         folder = Path(runs) / name
         if (folder / FILE).exists() and first_process():
-            raise ValueError(f"{folder} holds a run already; go on with it by --resume, or choose another --name")
+            raise UserError(f"{folder} holds a run already; go on with it by --resume, or choose another --name")
         if folder.is_dir() and any(folder.iterdir()) and first_process():
-            raise ValueError(f"{folder} holds files that are no run; choose another --name")
+            raise UserError(f"{folder} holds files that are no run; choose another --name")
         return folder
     number = 1
     while (folder := Path(runs) / _numbered(task, model, number)).exists():
@@ -55,7 +56,7 @@ def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> 
     if not path.exists():
         there = names(runs)
         hint = suggest(str(name), there) or f"{runs}/ holds {', '.join(there) or 'none'}"
-        raise ValueError(f"there is no run {str(name)!r}; {hint}")
+        raise UserError(f"there is no run {str(name)!r}; {hint}")
     return Run.load(path, trust=trust)
 
 

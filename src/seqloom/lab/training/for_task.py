@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch
 from seqloom.models.decoding.ctc import greedy
 from seqloom.models.embed import looked_at
@@ -244,5 +245,5 @@ class ForTranscribe(ForTask):
 
 def _y(batch: Batch) -> Tensor:
     if batch.y is None:
-        raise ValueError("these rows have no target, so there is no loss; give the target's column too")
+        raise UserError("these rows have no target, so there is no loss; give the target's column too")
     return batch.y

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Task
 from seqloom.lab.training.predict import encoded
 from seqloom.lab.training.run import Run
@@ -34,9 +35,9 @@ def generate(
 ) -> Iterator[dict[str, Any]]:
     """`count` texts that begin as each prompt does: {"prompt", "text"}, the prompt being a part of the text."""
     if run.task.kind != "generate":
-        raise ValueError(f"{run.folder} was trained to {run.task.kind}, not to generate; use `seqloom predict`")
+        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to generate; use `seqloom predict`")
     if count < 1:
-        raise ValueError(f"count must be at least 1 text, got {count}")
+        raise UserError(f"count must be at least 1 text, got {count}")
     model, task = run.model(), run.task
     whole = not hasattr(task, "lookback")  # each text has a beginning and an end; else all is one long text
     words = Words(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, end=whole)

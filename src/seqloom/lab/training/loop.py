@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.stats.metrics import better, primary
 from seqloom.lab.training import checkpoint
@@ -60,9 +61,9 @@ class Training:
         self.model = self.stepper.model
         each = task.count("train", **s.sizes, seed=s.seed)
         if each == 0:
-            raise ValueError(f"task {task.name!r} has nothing to train on")
+            raise UserError(f"task {task.name!r} has nothing to train on")
         if each is None and s.epochs:
-            raise ValueError(f"the training data of task {task.name!r} has no end; give steps in place of epochs")
+            raise UserError(f"the training data of task {task.name!r} has no end; give steps in place of epochs")
         a_pass = None if each is None else -(-each // s.accumulate)
         self.epochs = None if a_pass is None or s.steps else s.epochs or _epochs(task, a_pass)
         self.steps = s.steps or (STEPS if a_pass is None else a_pass * (self.epochs or 1))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.core.init import Init
 from seqloom.lab.data.task import END, PAD, START, Features, Task, Tokens, Values
 from seqloom.lab.training import for_task
@@ -65,7 +66,7 @@ def layer(settings: Train, input_size: int, name: str | None = None) -> nn.Modul
     if base not in registry.LAYERS:
         options |= {"dropouts": inside, "init": Init(settings.init, settings.chrono or None)}
     elif inside != Dropouts():
-        raise ValueError(f"recurrent_dropout, zoneout and weight_dropout are for recurrent cells; {name!r} is none")
+        raise UserError(f"recurrent_dropout, zoneout and weight_dropout are for recurrent cells; {name!r} is none")
     return registry.make(name, input_size, settings.hidden, **options)
 
 
@@ -172,11 +173,11 @@ def _translate(task: Task, settings: Train) -> ForTask:
 
 def _forecast(task: Task, settings: Train) -> ForTask:
     if not isinstance(task.input, Features) or not isinstance(task.target, Values):
-        raise ValueError(f"a forecast needs numbers in and out, task {task.name!r} has {task.input}, {task.target}")
+        raise UserError(f"a forecast needs numbers in and out, task {task.name!r} has {task.input}, {task.target}")
     inputs, targets, horizon = task.input.names, task.target.names, task.target.steps
     absent = [name for name in targets if name not in inputs]
     if absent:
-        raise ValueError(f"a forecast of {absent[0]!r} needs its past; the inputs are {', '.join(inputs)}")
+        raise UserError(f"a forecast of {absent[0]!r} needs its past; the inputs are {', '.join(inputs)}")
     order = [inputs.index(name) for name in targets] + [i for i, name in enumerate(inputs) if name not in targets]
     segment = _segment(task, settings, horizon, len(order) == len(targets))
     if segment:
@@ -190,7 +191,7 @@ def _forecast(task: Task, settings: Train) -> ForTask:
 def _segment(task: Task, settings: Train, horizon: int, all_targets: bool) -> int:
     if settings.segment is not None:
         if settings.segment and not all_targets:
-            raise ValueError(f"segment={settings.segment} forecasts all inputs; make all of them targets, or segment=0")
+            raise UserError(f"segment={settings.segment} forecasts all inputs; make all of them targets, or segment=0")
         return settings.segment
     ahead = settings.model.startswith(registry.BOTH) or settings.model == "linformer"
     lookback = getattr(task, "lookback", 0)

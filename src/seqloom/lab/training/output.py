@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.files.whole import whole
 
 FORMS = ("jsonl", "csv", "lines")
@@ -21,7 +22,7 @@ def write(results: Iterable[Result], out: Path | None = None, form: str | None =
     """Write them one by one and say how many. The form follows from the file's name; else JSON lines."""
     form = form or (out.suffix.lstrip(".") if out and out.suffix else "jsonl")
     if form not in FORMS:
-        raise ValueError(f"results are written as {' or '.join(FORMS[:2])}, got {form!r}")
+        raise UserError(f"results are written as {' or '.join(FORMS[:2])}, got {form!r}")
     count = 0
     with _opened(out) as file:
         put = {"csv": _csv, "lines": _plain, "jsonl": _json}[form](file)
@@ -34,7 +35,7 @@ def write(results: Iterable[Result], out: Path | None = None, form: str | None =
 def not_over(out: Path | None, file: str) -> None:
     """Results never take the place of the rows that they are of."""
     if out is not None and out.exists() and Path(file).exists() and out.samefile(file):
-        raise ValueError(f"--out {out} is the file that is read; results would take its place: name another")
+        raise UserError(f"--out {out} is the file that is read; results would take its place: name another")
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
         sys.stdout.flush()
         return
     if not out.absolute().parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.parent}")
+        raise UserError(f"{out}: there is no folder {out.parent}")
     with whole(out) as work, work.open("w", encoding="utf-8", newline="") as file:
         yield file
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.new_rows import given_rows
 from seqloom.lab.data.task import Batch, Classes, Notes, Tags, Task, Values
 from seqloom.lab.training.for_task import ForTask, Predicted
@@ -58,7 +59,7 @@ def place_of(given: Any) -> str:
 def check_predicts(run: Run) -> None:
     """A language model has nothing to say about a row."""
     if run.task.kind == "generate":
-        raise ValueError(f"{run.folder} is a language model: it goes on from a text; use `seqloom generate`")
+        raise UserError(f"{run.folder} is a language model: it goes on from a text; use `seqloom generate`")
 
 
 def over_pieces(
@@ -95,7 +96,7 @@ def _kept(row: Any, keep: Sequence[str], where: str) -> Result:
     for name in keep:
         if name not in there:
             told = f"it has {', '.join(there)}" if there else "it has no columns, for it is the input itself"
-            raise ValueError(f"{where}: no column {name!r} to keep; {told}")
+            raise UserError(f"{where}: no column {name!r} to keep; {told}")
     return {name: there[name] if _finite(there[name]) else None for name in keep}
 
 
@@ -134,7 +135,7 @@ def encoded(task: Task, rows: Sequence[Any], place: str = "", before: int = 0) -
         return task.encode(rows)
     except ValueError as wrong:
         if len(rows) == 1:
-            raise ValueError(f"{place}row {before + 1}: {str(wrong).removeprefix('row 1: ')}") from None
+            raise UserError(f"{place}row {before + 1}: {str(wrong).removeprefix('row 1: ')}") from None
         for number, row in enumerate(rows):
             encoded(task, [row], place, before + number)
         raise  # together they are wrong, and each alone is not

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.look import facts, said
 from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.task import Task
@@ -44,7 +45,7 @@ class Job:
 def started(data: str | None, name: str | None, runs: Path, settings: Train, options: Mapping[str, Any]) -> Job:
     """A new training."""
     if data is None:
-        raise ValueError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
+        raise UserError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
     task, source = open_data(data, options)
     check_builds(task, settings)
     folder = new_folder(task.name, settings.model, name, runs)
@@ -65,7 +66,7 @@ def resumed(
         name = latest(opened.name, settings.model, runs)
     if name is None:
         there = ", ".join(names(runs)) or "none"
-        raise ValueError(f"say which run goes on with --name; {runs}/ holds {there}")
+        raise UserError(f"say which run goes on with --name; {runs}/ holds {there}")
     run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
     changed = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened

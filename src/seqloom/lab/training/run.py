@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # that of Python 3.11 is not for pydantic
 
 from seqloom.cells import lookup
+from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed, trust
@@ -62,7 +63,7 @@ class _Record(TypedDict):
     cell: NotRequired[dict[str, str]]
 
 
-class TakenError(ValueError):
+class TakenError(UserError):
     """A folder that belongs to another run, or to another process that trains in it."""
 
 
@@ -129,13 +130,13 @@ class Run:
         file = folder / FILE
         if not file.is_file():
             there = "there is no such folder" if not folder.is_dir() else f"it has no {FILE}"
-            raise ValueError(f"{folder} is not a run: {there}")
+            raise UserError(f"{folder} is not a run: {there}")
         record = sealed.loads(file.read_bytes(), file, FORMAT)
         try:
             settings = Train(**record["settings"])
         except ValidationError as error:
             wrong = ", ".join(".".join(map(str, one["loc"])) or one["msg"] for one in error.errors())
-            raise ValueError(f"{file} has settings that this seqloom does not know: {wrong}") from None
+            raise UserError(f"{file} has settings that this seqloom does not know: {wrong}") from None
         except (KeyError, TypeError):
             raise Damaged(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
@@ -155,7 +156,7 @@ class Run:
         file = self.folder / CELL
         kept = self.record.get("cell")
         if not isinstance(kept, dict) or not file.is_file():
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} was trained with the cell {model}, but its copy of that file ({CELL}) is missing; "
                 "restore it from a copy of the run"
             )
@@ -188,7 +189,7 @@ class Run:
     def checkpoint(self, which: str = "best", missing_ok: bool = False, files: Sequence[str] = ()) -> Checkpoint | None:
         """The one asked for, with these of its files or all; where it is damaged, the other one, with a warning."""
         if which not in WHICH:
-            raise ValueError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
+            raise UserError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
         try:
             found = self._whole(which, files)
         except Damaged as error:
@@ -201,7 +202,7 @@ class Run:
                 raise Damaged(f"{error}, and there is no other checkpoint to fall back to") from None
             warnings.warn(f"{error}; taking {other}/ of step {found.facts['step']} instead", stacklevel=2)
         if found is None and not missing_ok:
-            raise ValueError(f"{self.folder} has no checkpoint yet; let it train for a while first")
+            raise UserError(f"{self.folder} has no checkpoint yet; let it train for a while first")
         return found
 
     def _whole(self, which: str, files: Sequence[str]) -> Checkpoint | None:
@@ -226,8 +227,8 @@ class Run:
                 check_weights(build(task, settings), found.tensors("weights"))
             model = build(task, settings)
             load_weights(model, found.tensors("weights"))
-        except ValueError as error:
-            raise ValueError(f"{self.folder}: {error}") from error
+        except UserError as error:
+            raise UserError(f"{self.folder}: {error}") from error
         return model.to(device).eval()
 
     def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Classes, Features, Tags, Task
 from seqloom.lab.stats import spans
 from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, scores
@@ -36,7 +37,7 @@ def score(
     batch runs in, such as autocast.
     """
     if task.splits[split].size is None:
-        raise ValueError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
+        raise UserError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
     device, training = next(model.parameters()).device, model.training
     rows, state = defaultdict(list), None
     model.eval()

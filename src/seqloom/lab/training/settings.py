@@ -6,6 +6,8 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from seqloom.core.errors import UserError
+
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -113,11 +115,11 @@ class Train(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Train:
         if self.batch is not None and self.tokens is not None:
-            raise ValueError(f"give one of batch and tokens, got batch={self.batch} and tokens={self.tokens}")
+            raise UserError(f"give one of batch and tokens, got batch={self.batch} and tokens={self.tokens}")
         if self.epochs is not None and self.steps is not None:
-            raise ValueError(f"give one of epochs and steps, got epochs={self.epochs} and steps={self.steps}")
+            raise UserError(f"give one of epochs and steps, got epochs={self.epochs} and steps={self.steps}")
         if self.tied and self.embedding != self.hidden:
-            raise ValueError(
+            raise UserError(
                 f"tied needs embedding and hidden to be equal, got embedding={self.embedding} and hidden={self.hidden}"
             )
         return self

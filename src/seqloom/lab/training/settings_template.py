@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.look import facts
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
@@ -50,9 +51,9 @@ def settings_for(
 def write(text: str, place: Path, force: bool) -> Path:
     """A new file; one that is there may hold a person's work."""
     if place.exists() and not force:
-        raise ValueError(f"{place} is there already; name another with --out, or write over it with --force")
+        raise UserError(f"{place} is there already; name another with --out, or write over it with --force")
     if not place.absolute().parent.is_dir():
-        raise ValueError(f"{place}: there is no folder {place.parent}")
+        raise UserError(f"{place}: there is no folder {place.parent}")
     place.write_text(text, encoding="utf-8")
     return place
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.data.task import Batch
 from seqloom.lab.training import finite
@@ -30,7 +31,7 @@ class Stepper:
         self.weights = list(model.parameters())
         self.device = self.weights[0].device
         if settings.precision == "fp16" and self.device.type != "cuda":
-            raise ValueError("precision='fp16' needs a GPU; take bf16 or fp32 on a CPU")
+            raise UserError("precision='fp16' needs a GPU; take bf16 or fp32 on a CPU")
         self.optimiser = optimiser(model, settings)
         self.average = Average(model, settings.ema) if settings.ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")

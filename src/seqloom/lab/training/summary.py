@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.files.sealed import Damaged
 from seqloom.lab.stats.metrics import primary
 from seqloom.lab.training import checkpoint
@@ -70,7 +71,7 @@ def results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def listing(folder: Path) -> list[dict[str, Any]]:
     """A row for each run in a folder; one that cannot be read says why."""
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder of runs; `seqloom train DATA` makes runs/")
+        raise UserError(f"{folder}: no such folder of runs; `seqloom train DATA` makes runs/")
     return [_row(folder / name) for name in names(folder)]
 
 

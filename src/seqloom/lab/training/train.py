@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.cpu import denormals_flushed
 from seqloom.lab.training.distributed import Processes, joined, local_device
@@ -68,12 +69,12 @@ def _open(
         return Run.load(folder)
     run = Run.load(folder, trust=trust)
     if fingerprint(task) != run.record["data"]:
-        raise ValueError(f"{folder} was trained on other data than task {task.name!r} has now; start a new run")
+        raise UserError(f"{folder} was trained on other data than task {task.name!r} has now; start a new run")
     changed = {} if settings is None else settings.model_dump(exclude=FREE)
     for name, value in changed.items():
         was = getattr(run.settings, name)
         if value != was:
-            raise ValueError(f"{folder} was trained with {name}={was}, not {value}; resume it as it is")
+            raise UserError(f"{folder} was trained with {name}={was}, not {value}; resume it as it is")
     if settings is not None:
         if settings.threads != run.settings.threads and processes.first:
             warnings.warn(
@@ -98,7 +99,7 @@ def choose_device(settings: Train) -> torch.device:
         torch.zeros((), device=asked)
         return local_device(torch.device(asked))
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {asked!r} cannot be used: {str(error).splitlines()[0]}") from None
+        raise UserError(f"device {asked!r} cannot be used: {str(error).splitlines()[0]}") from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.training.predict import encoded, parts
 from seqloom.lab.training.run import Run
 from seqloom.models.decoding.beam import Beam
@@ -15,7 +16,7 @@ from seqloom.models.decoding.beam import Beam
 def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), place: str = "") -> Iterator[dict[str, Any]]:
     """{"source", "translation", "score"} of each row, in order; an empty one is an empty text."""
     if run.task.kind != "translate":
-        raise ValueError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
+        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
     model, task, done = run.model(), run.task, 0
     column = task.saved.plan.input[0] if hasattr(task, "saved") else ""
     for rows in pieces:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
+
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Name -> tensor; of tied weights the first name."""
@@ -29,8 +31,8 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     own = weights_of(model)
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
-        raise ValueError(f"the weights are not those of this model: {odd!r} is in one of them alone")
+        raise UserError(f"the weights are not those of this model: {odd!r} is in one of them alone")
     for name, w in own.items():
         if w.shape != tensors[name].shape:
             there, here = tuple(tensors[name].shape), tuple(w.shape)
-            raise ValueError(f"the weights are not those of this model: {name!r} is {there} in the file, not {here}")
+            raise UserError(f"the weights are not those of this model: {name!r} is {there} in the file, not {here}")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from seqloom.cells.lookup import find
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import fits
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.init import Init
 from seqloom.core.job import Job, turn
 from seqloom.core.precision import made_on
@@ -75,11 +75,11 @@ class Recurrent(Streaming):
         flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
         for name, flag in flags.items():
             if not isinstance(flag, bool):
-                raise TypeError(f"{name} must be True or False, got {flag!r}")
+                raise UserTypeError(f"{name} must be True or False, got {flag!r}")
         if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
-            raise ValueError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
+            raise UserError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
         if isinstance(dropout, bool) or not (isinstance(cast(Any, dropout), Real) and 0 <= dropout <= 1):
-            raise ValueError(f"dropout must be a number between 0 and 1, got {dropout!r}")
+            raise UserError(f"dropout must be a number between 0 and 1, got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
@@ -88,7 +88,7 @@ class Recurrent(Streaming):
         if "bias" in inspect.signature(kind.__init__).parameters:
             settings["bias"] = bias
         elif not bias:
-            raise ValueError(f"bias=False, but cell {kind.name or kind.__name__!r} has no such setting")
+            raise UserError(f"bias=False, but cell {kind.name or kind.__name__!r} has no such setting")
         self.cells = nn.ModuleList()
         width = input_size
         with made_on(device, dtype):
@@ -273,5 +273,5 @@ def _make(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[st
     if wrong:
         name, ours = kind.name or kind.__name__, inspect.signature(Recurrent.__init__).parameters
         hint = suggest(wrong[0], [*known, *ours]) or f"it has: {', '.join(known) or 'none'}"
-        raise TypeError(f"cell {name!r} has no setting {wrong[0]!r}; {hint}")
+        raise UserTypeError(f"cell {name!r} has no setting {wrong[0]!r}; {hint}")
     return kind(input_size, hidden_size, **settings)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_state
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import without_padding
 from seqloom.layers.formats import Batch
 
@@ -36,7 +36,9 @@ def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
 def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:
     """reset or timespans, shaped as the input without its features -> (B, T)."""
     if not isinstance(given, Tensor):
-        raise TypeError(f"{name} must be a Tensor (the input's shape without features), got a {type(given).__name__}")
+        raise UserTypeError(
+            f"{name} must be a Tensor (the input's shape without features), got a {type(given).__name__}"
+        )
     if given.device != batch.x.device:
         raise InputError(f"{name} is on {given.device}, the input on {batch.x.device}; move one with .to()")
     given = given.unsqueeze(0) if batch.unbatched else given if batch_first else given.transpose(0, 1)

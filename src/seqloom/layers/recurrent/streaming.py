@@ -13,7 +13,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from seqloom.core.cell import State
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.layers.layer import Layer
 
 
@@ -31,9 +31,9 @@ class Streaming(Layer):
             if done is not None:
                 return done
         if self.bidirectional:
-            raise ValueError("step: a bidirectional layer needs the whole sequence")
+            raise UserError("step: a bidirectional layer needs the whole sequence")
         if not isinstance(input, Tensor):
-            raise TypeError(f"step takes a Tensor (B, D) or (D,), got a {type(input).__name__}")
+            raise UserTypeError(f"step takes a Tensor (B, D) or (D,), got a {type(input).__name__}")
         if input.dim() not in (1, 2):
             raise InputError(f"step takes (B, D) or (D,), got shape {tuple(input.shape)}")
         time = 1 if self.batch_first and input.dim() == 2 else 0
@@ -68,11 +68,13 @@ class Streaming(Layer):
         `aside` is what else `forward` takes along the time: reset, timespans.
         """
         if self.bidirectional:
-            raise ValueError("chunks: a bidirectional layer needs the whole sequence")
+            raise UserError("chunks: a bidirectional layer needs the whole sequence")
         if not isinstance(input, Tensor):
-            raise TypeError(f"chunks: input must be a Tensor, with lengths= for padding, got a {type(input).__name__}")
+            raise UserTypeError(
+                f"chunks: input must be a Tensor, with lengths= for padding, got a {type(input).__name__}"
+            )
         if size < 1:
-            raise ValueError(f"size must be at least 1 step, got {size}")
+            raise UserError(f"size must be at least 1 step, got {size}")
         time = 1 if self.batch_first and input.dim() == 3 else 0
         if lengths is not None:
             rows = input.shape[1 - time] if input.dim() == 3 else 1

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Lengths, State, blank, real_steps
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "swiglu": F.silu}
 
@@ -38,12 +38,12 @@ class Block:
 
     def __post_init__(self) -> None:
         if self.norm not in ("pre", "post"):
-            raise ValueError(f"Block.norm must be 'pre' or 'post', got {self.norm!r}")
+            raise UserError(f"Block.norm must be 'pre' or 'post', got {self.norm!r}")
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"Block.activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
+            raise UserError(f"Block.activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         for name, share in (("dropout", self.dropout), ("attention_dropout", self.on_weights)):
             if not 0 <= share <= 1:
-                raise ValueError(f"Block.{name} must be between 0 and 1, got {share}")
+                raise UserError(f"Block.{name} must be between 0 and 1, got {share}")
 
     @property
     def on_weights(self) -> float:

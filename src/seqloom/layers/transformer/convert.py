@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.attention.convert import ours
+from seqloom.core.errors import UserError, UserTypeError
 from seqloom.layers.transformer.block import Block
 from seqloom.layers.transformer.layer import Transformer
 
@@ -23,7 +24,7 @@ def from_torch(module: nn.Module, causal: bool | None = None) -> Transformer:
     """
     if not isinstance(module, KNOWN):
         names = ", ".join(kind.__name__ for kind in KNOWN)
-        raise TypeError(f"from_torch takes one of {names}, got {type(module).__name__}")
+        raise UserTypeError(f"from_torch takes one of {names}, got {type(module).__name__}")
     whole = isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder)
     layers: list[Any] = list(module.layers) if whole else [module]  # type: ignore[arg-type]
     one = layers[0]
@@ -50,7 +51,7 @@ def _block(layer: Any) -> Block:
     acts = {F.gelu: "gelu", F.relu: "relu"}
     act = acts.get(layer.activation) or {nn.GELU: "gelu", nn.ReLU: "relu"}.get(type(layer.activation))
     if act is None:
-        raise ValueError(f"activation must be relu or gelu, got {layer.activation!r}")
+        raise UserError(f"activation must be relu or gelu, got {layer.activation!r}")
     return Block(
         norm="pre" if layer.norm_first else "post",
         activation=act,

@@ -14,7 +14,7 @@ from seqloom.attention import ATTENTIONS
 from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Lengths, State, blank, check_input, check_state, real_steps
 from seqloom.attention.position import ADDED, POSITIONS, Position
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.layers.layer import Layer
 from seqloom.layers.transformer.block import Block, TransformerLayer
 
@@ -45,7 +45,7 @@ class Transformer(Layer):
     ) -> None:
         super().__init__()
         if layers < 1:
-            raise ValueError(f"layers must be at least 1, got {layers}")
+            raise UserError(f"layers must be at least 1, got {layers}")
         self.input_size = self.output_size = dim
         self.causal, self.memory_size = causal, memory_size
         self.position, told = _positions(position, dim)
@@ -126,7 +126,7 @@ class Transformer(Layer):
 def _positions(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:
     """What is added to the input, and what is told to the attentions."""
     if isinstance(position, str) and position not in (*ADDED, *POSITIONS):
-        raise ValueError(f"position must be one of {', '.join((*ADDED, *POSITIONS))}, got {position!r}")
+        raise UserError(f"position must be one of {', '.join((*ADDED, *POSITIONS))}, got {position!r}")
     if isinstance(position, Position) or (isinstance(position, str) and position in POSITIONS):
         return None, position
     return (ADDED[position](dim) if isinstance(position, str) else position), None
@@ -141,10 +141,10 @@ def _make_attention(
     block: Block,
 ) -> nn.Module:
     if isinstance(attention, str) and attention not in ATTENTIONS:
-        raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, or a function, got {attention!r}")
+        raise UserError(f"attention must be one of {', '.join(ATTENTIONS)}, or a function, got {attention!r}")
     make: Callable[..., nn.Module] = ATTENTIONS[attention] if isinstance(attention, str) else attention
     takes = inspect.signature(make).parameters
     if position is not None and "position" not in takes:
-        raise ValueError(f"attention {attention!r} takes no position; take one of {', '.join(ADDED)} for the input")
+        raise UserError(f"attention {attention!r} takes no position; take one of {', '.join(ADDED)} for the input")
     settings = {"position": position, "dropout": block.on_weights, "bias": block.bias}
     return make(dim, heads, causal=causal, **{name: value for name, value in settings.items() if name in takes})

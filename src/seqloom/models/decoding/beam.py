@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 
 class Steps(Protocol):
@@ -43,11 +43,11 @@ class Beam:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"a beam's size must be at least 1 hypothesis, got {self.size}")
+            raise UserError(f"a beam's size must be at least 1 hypothesis, got {self.size}")
         if not 1 <= self.best <= self.size:
-            raise ValueError(f"best must be from 1 to the beam's size of {self.size}, got {self.best}")
+            raise UserError(f"best must be from 1 to the beam's size of {self.size}, got {self.best}")
         if self.length_penalty < 0:
-            raise ValueError(f"length_penalty must be at least 0, got {self.length_penalty}")
+            raise UserError(f"length_penalty must be at least 0, got {self.length_penalty}")
         check_max_length(self.max_length)
 
     def score(self, log_p: Tensor, n: int) -> Tensor:
@@ -74,7 +74,7 @@ def _cut(tokens: Any, lengths: Any) -> Any:
 
 def check_max_length(max_length: int) -> None:
     if max_length < 1:
-        raise ValueError(f"max_length must be at least 1 token, got {max_length}")
+        raise UserError(f"max_length must be at least 1 token, got {max_length}")
 
 
 @torch.no_grad()

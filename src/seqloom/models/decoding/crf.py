@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 
 
@@ -28,7 +28,7 @@ class CRF(nn.Module):
     def __init__(self, tags: int) -> None:
         super().__init__()
         if tags < 1:
-            raise ValueError(f"tags must be at least 1, got {tags}")
+            raise UserError(f"tags must be at least 1, got {tags}")
         self.tags = tags
         self.A = nn.Parameter(torch.zeros(tags, tags))  # from, to
         self.b = nn.Parameter(torch.zeros(tags))

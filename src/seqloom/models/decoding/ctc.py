@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.checks import read_lengths
-from seqloom.core.errors import InputError
+from seqloom.core.errors import InputError, UserError
 
 BLANK = 0
 Prefix = tuple[int, ...]
@@ -45,7 +45,7 @@ def prefix_beam(
     Hannun et al. 2014, arXiv 1408.2873.
     """
     if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
-        raise ValueError(f"beam must be a whole number of at least 1, got {beam!r}")
+        raise UserError(f"beam must be a whole number of at least 1, got {beam!r}")
     rows = log_p.detach().to("cpu", torch.float64).tolist()
     return [_search(row[:length], beam) for row, length in zip(rows, _lengths(log_p, lengths), strict=True)]
 

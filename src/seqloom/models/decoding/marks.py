@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seqloom.core.errors import UserError
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -15,4 +17,4 @@ class Marks:
 
     def __post_init__(self) -> None:
         if len({self.padding, self.start, self.stop}) < 3 or min(self.padding, self.start, self.stop) < 0:
-            raise ValueError(f"padding, start and stop must be three different ids of at least 0, got {self}")
+            raise UserError(f"padding, start and stop must be three different ids of at least 0, got {self}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.score import SCORES, Score, attend
+from seqloom.core.errors import UserError
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.select import select
 from seqloom.models.causal import check_causal, check_width
@@ -58,7 +59,7 @@ class RecurrentDecoder(nn.Module):
         super().__init__()
         check_causal(layer, "RecurrentDecoder")
         if feed not in FEEDS or (feed and attention is None):
-            raise ValueError(f"feed must be one of {FEEDS}, None without attention; got {feed!r} with {attention!r}")
+            raise UserError(f"feed must be one of {FEEDS}, None without attention; got {feed!r} with {attention!r}")
         self.layer: Any = layer
         E, H = embed.output_size, cast(int, layer.output_size)
         self.embed, self.feed, self.hidden_size = embed, feed, H
@@ -154,7 +155,7 @@ def _score(attention: str | Score | None, query_size: int, key_size: int) -> Sco
     if attention is None or isinstance(attention, Score):
         return attention
     if attention not in SCORES:
-        raise ValueError(f"attention must be one of {', '.join(SCORES)}, a Score or None; got {attention!r}")
+        raise UserError(f"attention must be one of {', '.join(SCORES)}, a Score or None; got {attention!r}")
     return SCORES[attention](query_size, key_size)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -26,11 +28,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be above 0, got {self.temperature}; the likeliest token is top_k=1")
+            raise UserError(f"temperature must be above 0, got {self.temperature}; the likeliest token is top_k=1")
         if self.top_k < 0:
-            raise ValueError(f"top_k must be at least 1, or 0 for all tokens, got {self.top_k}")
+            raise UserError(f"top_k must be at least 1, or 0 for all tokens, got {self.top_k}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+            raise UserError(f"top_p must be above 0 and at most 1, got {self.top_p}")
 
     def generator(self, device: torch.device) -> torch.Generator | None:
         """What the draws of one text come from."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.causal import check_width
 from seqloom.models.decoding.recurrent import Carried
@@ -24,7 +25,7 @@ class TransformerDecoder(nn.Module):
     def __init__(self, embed: Embed, layer: Transformer, *, dropout: float = 0.0, tied: bool = False) -> None:
         super().__init__()
         if not layer.causal or layer.memory_size is None:
-            raise ValueError(
+            raise UserError(
                 "TransformerDecoder takes a Transformer with causal=True and memory_size=, the encoder's width"
             )
         check_width(layer, embed.output_size, "the embedding")

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.scale import Scale
 from seqloom.lab.data.task import Features
 
@@ -52,7 +53,7 @@ class AudioCoder:
         self.rate = self.rate or (rates[0] if rates else 0)
         if not self.rate or [r for r in rates if r != self.rate]:
             told = f"rates {sorted({self.rate, *rates})}"
-            raise ValueError(f"column {self.column!r}: recordings need one sampling rate, got {told}; resample them")
+            raise UserError(f"column {self.column!r}: recordings need one sampling rate, got {told}; resample them")
         samples = frame[self.column].explode(empty_as_null=False, keep_nulls=False).cast(pl.Float32).to_numpy()
         sizes = frame[self.column].list.len().fill_null(0).to_list()
         found = [self._energies(x) for x in torch.from_numpy(samples.copy()).split(sizes)]
@@ -70,7 +71,7 @@ class AudioCoder:
         return torch.log(S.abs().square().T @ _triangles(self.mels, n, self.rate).T + 1e-6)
 
     def decode(self, row: Any) -> Any:
-        raise ValueError("a recording cannot be made from its energies")
+        raise UserError("a recording cannot be made from its energies")
 
     def state(self) -> dict[str, Any]:
         common = {"column": self.column, "mels": self.mels, "rate": self.rate}

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from seqloom.core.errors import UserError
+
 Array = np.ndarray[Any, Any]
 LARGEST = 1e30  # float32 ends at 3.4e38; the rest is room for the sums of a model
 
@@ -24,7 +26,7 @@ def check_range(values: Array, names: Sequence[str]) -> Array:
     far = np.isfinite(values) & (np.abs(values) > LARGEST)
     if far.any():
         row, column = (int(i) for i in np.argwhere(far)[0])
-        raise ValueError(
+        raise UserError(
             f"column {names[column]!r} holds {values[row, column]:g}, which is too large for 32-bit numbers "
             f"(at most {LARGEST:g}); correct it, or leave it empty"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.scale import Scale, check_range
 from seqloom.lab.data.task import Features, Values
 
@@ -57,7 +58,7 @@ class SeriesCoder:
         if not steps.dtype.is_nested():
             if self.width > 1 and len(steps):
                 told = f"one number in a step, training had {self.width}"
-                raise ValueError(f"column {self.columns[0]!r}: {told}; give every step a list of them")
+                raise UserError(f"column {self.columns[0]!r}: {told}; give every step a list of them")
             self.width = self.width or 1
             return _flat(first).reshape(-1, self.width), lengths
         widths = steps.list.len().fill_null(0)
@@ -66,7 +67,7 @@ class SeriesCoder:
             step = int((widths != self.width).arg_max() or 0)
             row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
             told = f"{widths[step]} numbers in a step of series {row + 1} of this piece, not {self.width}"
-            raise ValueError(f"column {self.columns[0]!r}: {told}; give every step the same features")
+            raise UserError(f"column {self.columns[0]!r}: {told}; give every step the same features")
         return _flat(steps).reshape(-1, self.width), lengths
 
     def decode(self, row: Array) -> list[list[float]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Tokens
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +52,7 @@ class TextCoder:
             counted = self._pieces(frame[self.column]).explode(empty_as_null=False).alias("w").value_counts()
             total = counted if total is None else pl.concat([total, counted]).group_by("w").agg(pl.col("count").sum())
         if total is None:
-            raise ValueError(f"column {self.column!r} has no training rows")
+            raise UserError(f"column {self.column!r} has no training rows")
         kept = total.filter((pl.col("count") >= self.min_count) & ~pl.col("w").is_in(SPECIALS)).drop_nulls()
         self._know(kept.sort("count", "w", descending=[True, False])["w"].head(self.size - FIRST).to_list())
 

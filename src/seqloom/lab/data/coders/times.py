@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
+
 Array = np.ndarray[Any, Any]
 REGULAR = 1e-6  # spans this close to each other are equal
 DAYS = r"^(\d{1,2})([./-])(\d{1,2})[./-](\d{4})\b"  # the year last
@@ -38,7 +40,7 @@ class TimesCoder:
         spans = np.diff(stamps, prepend=stamps[:1]) / self.tick
         spans[np.cumsum(lengths[lengths > 0]) - lengths[lengths > 0]] = 0
         if (spans < 0).any() or np.isnan(spans).any():
-            raise ValueError(f"column {self.column!r}: time stamps are missing or go backwards; sort and fill them")
+            raise UserError(f"column {self.column!r}: time stamps are missing or go backwards; sort and fill them")
         return spans.astype(np.float32), lengths
 
     def state(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def _year_first(stamps: pl.Series) -> pl.Series:
     dots = bool((known.str.extract(DAYS, 2) == ".").all())
     first, second = (int(part.max()) for part in (one, two))  # type: ignore[arg-type]
     if not dots and first <= 12 and second <= 12:
-        raise ValueError(f"{known[0]!r} in {stamps.name!r}: day or month first? write it as 2026-12-31")
+        raise UserError(f"{known[0]!r} in {stamps.name!r}: day or month first? write it as 2026-12-31")
     day, month = (1, 3) if dots or first > 12 else (3, 1)
     return stamps.str.replace(DAYS, f"${{4}}-${{{month}}}-${{{day}}}")
 
@@ -79,5 +81,5 @@ def checked(stamps: pl.Series, place: Callable[[int], str]) -> Array:
     if np.isnan(found).any():
         row = int(np.isnan(found).argmax())
         told = f"{stamps[row]!r} in {stamps.name!r} is no time stamp"
-        raise ValueError(f"{place(row)}: {told}; write 2026-01-31 or 2026-01-31 23:59:00")
+        raise UserError(f"{place(row)}: {told}; write 2026-01-31 or 2026-01-31 23:59:00")
     return found

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from seqloom import __version__
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
@@ -51,10 +52,10 @@ def open_files(path: Any, options: Reading) -> Task:
         place = cache.entry(f"task-{key}", partial(_build, found, options), notes)
     except ImportError:
         raise
-    except ValueError as error:
+    except UserError as error:
         if found.name in str(error):
             raise
-        raise ValueError(f"{found.name}: {error}") from error
+        raise UserError(f"{found.name}: {error}") from error
     task = opened(place)
     task.notes[:0] = [note for note in notes if note not in task.notes]
     return task
@@ -178,7 +179,7 @@ def _classes(found: Source, saved: Saved, index: dict[str, Array], notes: Notes)
     column, place = saved.y.column, found.parts[0].label
     if len(saved.y.names) < 2:
         one = f"only {saved.y.names[0]!r}" if saved.y.names else "no value at all"
-        raise ValueError(f"{place}: target {column!r} has {one} in training; there is nothing to tell apart")
+        raise UserError(f"{place}: target {column!r} has {one} in training; there is nothing to tell apart")
     if saved.y.per_token:
         return
     ids = np.concatenate([saved.y.encode(frame)[0] for _, frame in found.chunks([column])])
@@ -214,7 +215,7 @@ def rows_over(path: Any, saved: Saved) -> Task:
     names = found.frame().collect_schema().names()
     for name in (*saved.plan.input, *saved.plan.target):
         if name not in names:
-            raise ValueError(f"{found.parts[0].label}: no column {name!r}; there are {', '.join(names)}")
+            raise UserError(f"{found.parts[0].label}: no column {name!r}; there are {', '.join(names)}")
     coders = [c.state() for c in (saved.x, saved.y) if c is not None]
     key = cache.digest(found.fingerprint, repr(coders), saved.options.model_dump_json(), repr(saved.plan))
 
@@ -247,7 +248,7 @@ def told_apart(found: Source, plan: Plan, columns: Sequence[Column], options: Re
     place, repeated = found.parts[0].label, found.rows - stamps.distinct
     if names and not rows.is_duplicated().any():
         told = f"{repeated} rows repeat a time stamp of {stamps.name!r}, and no one column tells their series apart"
-        raise ValueError(f"{place}: {told}; join {', '.join(names)} into one, and say group=...")
+        raise UserError(f"{place}: {told}; join {', '.join(names)} into one, and say group=...")
     first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
     told = f"{repeated} of {found.rows} rows repeat a time stamp of {stamps.name!r} (first: {found.place(first)})"
     notes.warn(f"{told}; they are steps in the order of the file")

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.task import Features, Task
 from seqloom.lab.files import scratch
@@ -30,14 +31,14 @@ def given_rows(task: Task, given: Any, chunk: int = CHUNK) -> Rows:
     if type(given).__name__ == "DataFrame":  # to loop over one gives its columns
         return _named("the frame", task.read(given, chunk))
     if isinstance(given, Mapping):
-        raise ValueError(f"a dict of {', '.join(map(str, given))} is one row; give a list of rows, or a frame")
+        raise UserError(f"a dict of {', '.join(map(str, given))} is one row; give a list of rows, or a frame")
     if not isinstance(given, (str, Path)):
         return _pieces(given, chunk)
     path = Path(given)
     if not path.exists():
-        raise ValueError(f"{path}: no such file; give a file, or - for standard input")
+        raise UserError(f"{path}: no such file; give a file, or - for standard input")
     if not path.is_file() and not path.is_dir():  # a pipe would be waited for
-        raise ValueError(f"{path} is a pipe or a device; give its rows by standard input, with - in its place")
+        raise UserError(f"{path} is a pipe or a device; give its rows by standard input, with - in its place")
     if path.suffix in LINES and path.is_file():
         return _pieces(_file_lines(task, path), chunk)
     return _named(path, task.read(path, chunk))
@@ -63,7 +64,7 @@ def _file_lines(task: Task, path: Path) -> Iterator[Any]:
         try:
             yield from _lines(task, file, str(path))
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+            raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
 
 
 def _lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
@@ -76,7 +77,7 @@ def _lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
                 yield json.loads(text)
             except ValueError as error:
                 wanted = "a list of numbers" if isinstance(task.input, Features) else "the text itself"
-                raise ValueError(f"{place}: line {number} is not JSON ({error}); give an object or {wanted}") from None
+                raise UserError(f"{place}: line {number} is not JSON ({error}); give an object or {wanted}") from None
         else:
             yield text.split() if unit == "tokens" else text
 
@@ -85,7 +86,7 @@ def _named(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
     """The same pieces; the first is fetched now, so that a bad file is known before anything is written."""
     first = next(pieces, None)
     if first is None:
-        raise ValueError(f"{path}: holds no rows")
+        raise UserError(f"{path}: holds no rows")
 
     def rest() -> Rows:
         yield first

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers import folder, packed
 from seqloom.lab.data.readers.scanned import BY_SUFFIX
@@ -36,13 +37,13 @@ def files(path: Any, options: Reading, notes: Notes) -> Files:
         found = sorted(p for p in path.parent.iterdir() if pattern.match(p.name) and _is_data(p))
         if found:
             return _given(path, found, notes)
-    raise ValueError(f"{path}: no such file or folder, and no task of that name")
+    raise UserError(f"{path}: no such file or folder, and no task of that name")
 
 
 def _check_kind(path: Path) -> None:
     """Raise for a pipe, a socket or a device, which would be waited for."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise ValueError(f"{path} is a pipe or a device; write what it gives into a file first")
+        raise UserError(f"{path} is a pipe or a device; write what it gives into a file first")
 
 
 def _beside(path: Path, notes: Notes) -> None:
@@ -64,10 +65,10 @@ def _stem(path: Path) -> str:
 def _pair(value: Any) -> tuple[Path, ...]:
     paths = (Path(value),) if isinstance(value, (str, Path)) else tuple(map(Path, value))
     if not 1 <= len(paths) <= 2:
-        raise ValueError(f"give one file, or two files whose lines belong together, got {len(paths)}")
+        raise UserError(f"give one file, or two files whose lines belong together, got {len(paths)}")
     for path in paths:
         if not path.exists():
-            raise ValueError(f"{path}: no such file")
+            raise UserError(f"{path}: no such file")
         _check_kind(path)
     return paths
 
@@ -90,7 +91,7 @@ def _folder(path: Path, options: Reading, notes: Notes) -> Files:
         return [(None, (path,))]
     found = [p for p in inside if p.is_file() and _is_data(p)]
     if not found:
-        raise ValueError(f"{path}: holds no data; files may end in {', '.join(BY_SUFFIX)}, and .gz, .xz, .bz2 or .zst")
+        raise UserError(f"{path}: holds no data; files may end in {', '.join(BY_SUFFIX)}, and .gz, .xz, .bz2 or .zst")
     return _given(path, found, notes)
 
 
@@ -108,7 +109,7 @@ def _names(path: Path, files: dict[str, Path], notes: Notes) -> dict[str, str | 
     trains = [stem for stem, split in splits.items() if split == "train"]
     if len(trains) != 1 or None in splits.values():
         odd = trains if len(trains) > 1 else [stem for stem, split in splits.items() if split is None]
-        raise ValueError(f"{path}: holds several data sets ({', '.join(odd[:8])}); give one file, or one name in it")
+        raise UserError(f"{path}: holds several data sets ({', '.join(odd[:8])}); give one file, or one name in it")
     named: dict[str, str | None] = {}
     for stem in sorted(splits, key=lambda s: (("train", "valid", "test").index(splits[s] or ""), s)):
         taken = splits[stem] in named.values()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.pipeline.columns import Column
 from seqloom.lab.data.pipeline.reading import Reading
@@ -60,7 +61,7 @@ def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Not
     asked = (*options.input, *options.target, options.group, options.time, options.split)
     for name in [name for name in asked if name is not None and name not in by_name]:
         hint = suggest(name, by_name)
-        raise ValueError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}there are {', '.join(by_name)}")
+        raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}there are {', '.join(by_name)}")
     if source.stream and options.kind in (None, "generate"):
         return Plan("generate", ("text",), ("text",), "stream")
     choices = _choices([_as_text(c, columns, options) for c in columns], options)
@@ -72,19 +73,19 @@ def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Not
     best = _best(choices, options)
     if not best:
         told = ", ".join(f"{c.name} ({c.role})" for c in columns[:12])
-        raise ValueError(f"{place}: found nothing to learn in {told}; say what is input, target and kind")
+        raise UserError(f"{place}: found nothing to learn in {told}; say what is input, target and kind")
     if len(best) > 1:
         listed = "; ".join(_say(c, by_name) for c in best[:10])
-        raise ValueError(f"{place}: more than one task is possible, choose one: {listed}")
+        raise UserError(f"{place}: more than one task is possible, choose one: {listed}")
     chosen = best[0]
     blind = [name for name in chosen.target if name not in chosen.input] if chosen.kind == "forecast" else []
     if blind:
         told = f"a forecast of {blind[0]!r} needs its past"
-        raise ValueError(f"{place}: {told}; say input={','.join((*chosen.input, *blind))}, too")
+        raise UserError(f"{place}: {told}; say input={','.join((*chosen.input, *blind))}, too")
     alone = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
     if chosen.kind == "generate" and alone and options.kind is None:
         told = f"{alone[0].name!r} is {alone[0].example!r} in every row"
-        raise ValueError(f"{place}: {told}; there is nothing to tell apart (kind generate learns the texts alone)")
+        raise UserError(f"{place}: {told}; there is nothing to tell apart (kind generate learns the texts alone)")
     return chosen
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.series import SeriesCoder
@@ -24,7 +25,7 @@ def frame_of(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame
         for name in names:
             if name not in row:
                 hint = suggest(name, row) or f"it has {', '.join(map(str, row))}"
-                raise ValueError(f"row {number}: no column {name!r}; {hint}")
+                raise UserError(f"row {number}: no column {name!r}; {hint}")
     columns: dict[str, pl.Series] = {}
     for name in names:
         values = [_plain(row[name]) for row in records]
@@ -34,7 +35,7 @@ def frame_of(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame
             columns[name] = pl.Series(name, values, dtype=_dtype(coder), strict=False)
         except (TypeError, pl.exceptions.PolarsError) as error:
             told = str(error).splitlines()[0]
-            raise ValueError(f"column {name!r}: {told}; give what training had, {_wanted(coder)}") from None
+            raise UserError(f"column {name!r}: {told}; give what training had, {_wanted(coder)}") from None
         if isinstance(coder, SeriesCoder) and not coder.wide:
             columns[name] = _series(columns[name])
     if isinstance(coder, AudioCoder):
@@ -54,7 +55,7 @@ def _series(column: pl.Series) -> pl.Series:
     if column.dtype.is_nested() and (inner.is_numeric() or inner == pl.Null):
         return column
     told = next(repr(v.to_list() if isinstance(v, pl.Series) else v) for v in column if v is not None)
-    raise ValueError(f"column {column.name!r}: {told[:40]} is no list of numbers; give what training had")
+    raise UserError(f"column {column.name!r}: {told[:40]} is no list of numbers; give what training had")
 
 
 def _named(row: Any, names: tuple[str, ...], coder: Any) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def _named(row: Any, names: tuple[str, ...], coder: Any) -> dict[str, Any]:
     steps = _plain(row)
     by_column = steps if coder.wide else list(map(list, zip(*steps, strict=True)))
     if len(by_column) != len(names):
-        raise ValueError(f"a row has {len(by_column)} numbers, training had {len(names)}: {', '.join(names[:8])}")
+        raise UserError(f"a row has {len(by_column)} numbers, training had {len(names)}: {', '.join(names[:8])}")
     return dict(zip(names, by_column, strict=True))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.task import Kind
 
@@ -82,9 +83,9 @@ def reading(**options: Any) -> Reading:
     for name in options:
         if name not in Reading.model_fields:
             hint = suggest(name, Reading.model_fields) or f"there are {', '.join(Reading.model_fields)}"
-            raise ValueError(f"no option {name!r}: {hint}")
+            raise UserError(f"no option {name!r}: {hint}")
     try:
         return Reading(**options)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"option {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from None
+        raise UserError(f"option {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from None

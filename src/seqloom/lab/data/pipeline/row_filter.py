@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.times import checked
 from seqloom.lab.data.pipeline.plan import Plan
 from seqloom.lab.data.pipeline.source import Part, Source
@@ -52,7 +53,7 @@ def _aligned(source: Source, plan: Plan) -> None:
     if len(rows):
         row = int(rows[0])
         told = f"{bad['one'][row]} {plan.input[0]} but {bad['other'][row]} {plan.target[0]}"
-        raise ValueError(f"{source.place(row)}: {told}; each token needs one label")
+        raise UserError(f"{source.place(row)}: {told}; each token needs one label")
 
 
 def long_rows(source: Source, plan: Plan, work: Path) -> Source:
@@ -70,7 +71,7 @@ def joined(frame: pl.DataFrame, plan: Plan, label: str) -> pl.DataFrame:
     """One row for each group, in the order in which they come; the target may be absent."""
     group = plan.group or ""
     for name in [n for n in (group, plan.time, *plan.input) if n and n not in frame.columns]:
-        raise ValueError(f"{label}: no column {name!r}, which training had; there are {', '.join(frame.columns)}")
+        raise UserError(f"{label}: no column {name!r}, which training had; there are {', '.join(frame.columns)}")
     first = pl.int_range(pl.len()).alias("_first")
     if plan.time:
         at = pl.Series("_t", checked(frame[plan.time], lambda row: f"{label}: row {row + 1}"))
@@ -85,5 +86,5 @@ def joined(frame: pl.DataFrame, plan: Plan, label: str) -> pl.DataFrame:
         mixed = rows.filter(pl.col(f"n {name}") > 1).sort("_first")
         if len(mixed):
             told = f"{group!r} {mixed[group][0]!r} has {mixed[f'n {name}'][0]} values of {name!r}"
-            raise ValueError(f"{label}: {told}; a series needs one target")
+            raise UserError(f"{label}: {told}; a series needs one target")
     return rows.sort("_first").drop("_first", *(f"n {name}" for name in there))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, validate_call
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
@@ -68,7 +69,7 @@ class Saved:
         x, y, times = (restore(record[k]) for k in ("x", "y", "times"))
         plan = TypeAdapter(Plan).validate_python(record["plan"])
         if isinstance(y, LabelCoder) and y.per_token != (plan.kind == "tag"):
-            raise ValueError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
+            raise UserError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
         return Saved(
             record["name"],
             plan,
@@ -86,7 +87,7 @@ def read_record(folder: Path | str) -> dict[str, Any]:
     """task.json of a folder, checked."""
     path = Path(folder) / FILE
     if not path.is_file():
-        raise ValueError(f"{folder}: holds no {FILE}, so it is not a saved task")
+        raise UserError(f"{folder}: holds no {FILE}, so it is not a saved task")
     return sealed.loads(path.read_bytes(), path, FORMAT)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from seqloom import __version__
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.paths import files as files_of
 from seqloom.lab.data.pipeline.reading import Reading
@@ -115,6 +116,6 @@ def _cached(label: str, split: str | None, key: str, build: Callable[[Path], Non
     facts = json.loads((place / FACTS).read_text())
     rows = facts.pop("rows")
     if rows == 0:
-        raise ValueError(f"{label}: holds no rows")
+        raise UserError(f"{label}: holds no rows")
     usual = tuple(facts["usual"]) if facts["usual"] else None
     return Part(label, split, key, place / TABLE, rows), Facts(usual, facts["stream"])

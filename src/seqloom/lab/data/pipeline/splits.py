@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.times import checked
 from seqloom.lab.data.pipeline import duplicates
 from seqloom.lab.data.pipeline.paths import SPLITS
@@ -26,14 +27,14 @@ def split(source: Source, plan: Plan, keep: Array, texts: bool, options: Reading
     rows = {name: np.flatnonzero((given == name) & keep) for name in dict.fromkeys(given.tolist())}
     rows = {"train" if name == "" else name: r for name, r in rows.items()}
     if not len(rows.get("train", ())):
-        raise ValueError(f"{source.parts[0].label}: no usable rows to train on; splits: {', '.join(rows)}")
+        raise UserError(f"{source.parts[0].label}: no usable rows to train on; splits: {', '.join(rows)}")
     shares = {"valid": options.valid} if "test" in rows else {"valid": options.valid, "test": options.test}
     shares = {name: share for name, share in shares.items() if name not in rows and ("valid" not in rows)}
     usual, most = Reading(), PLENTY / len(rows["train"])
     shares = {k: min(share, most) if share == getattr(usual, k) else share for k, share in shares.items()}
     if sum(shares.values()) >= 1:
         told = " and ".join(f"{name}={share:g}" for name, share in shares.items())
-        raise ValueError(
+        raise UserError(
             f"{source.parts[0].label}: {told} leave nothing to train on; make valid=... or test=... smaller"
         )
     if shares:
@@ -70,7 +71,7 @@ def _made(
     try:
         return _stratified(rows, keys, labels, shares, options.split_seed)
     except ValueError as error:
-        raise ValueError(f"{source.parts[0].label}: {error}") from None
+        raise UserError(f"{source.parts[0].label}: {error}") from None
 
 
 def _keys(source: Source, plan: Plan, rows: Array, texts: bool, options: Reading, notes: Notes) -> Array:
@@ -161,7 +162,7 @@ def _stratified(rows: Array, keys: Array, labels: Array, shares: dict[str, float
         spare = np.flatnonzero(side == 0)
         if not (side == number).any():
             if len(spare) < 2:
-                raise ValueError(f"too few different examples to hold some out for {name!r}; give the splits yourself")
+                raise UserError(f"too few different examples to hold some out for {name!r}; give the splits yourself")
             side[spare[sizes[spare].argmin()]] = number
     of_row = side[group.ravel()]
     return {name: rows[of_row == number] for number, name in enumerate(("train", *shares))}

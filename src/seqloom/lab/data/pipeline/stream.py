@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.python_rows import frame_of
 from seqloom.lab.data.pipeline.ragged import Ragged, Writer
@@ -143,5 +144,5 @@ def _write(found: Source, saved: Saved, sides: dict[str, Array], work: Path) -> 
     for name, size, side, writer in zip(sides, sizes, sides.values(), writers, strict=True):
         writer.close()
         if size < 2:
-            raise ValueError(f"{found.parts[0].label}: {name} would have {size} steps; give a longer text")
+            raise UserError(f"{found.parts[0].label}: {name} would have {size} steps; give a longer text")
         saved.splits[name] = {"size": size - 1, "hash": cache.digest(found.fingerprint, np.packbits(side).tobytes())}

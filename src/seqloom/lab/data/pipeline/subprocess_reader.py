@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading, reading
 
 LARGE = 1 << 30  # bytes
@@ -33,7 +34,7 @@ def read_apart(path: Any, options: Reading) -> None:
             process.stdin.flush()
         found = process.stdout.read()  # stdin stays open until then: when it closes, this process is gone
     if error := found.strip():
-        raise ValueError(json.loads(error.splitlines()[-1])["error"])
+        raise UserError(json.loads(error.splitlines()[-1])["error"])
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.scale import Scale
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.times import TimesCoder, checked
@@ -54,7 +55,7 @@ def ordered(found: Source, plan: Plan) -> tuple[pl.DataFrame, list[tuple[int, in
     names = [n for n in (group, plan.time) if n]
     missing = [n for n in (*plan.input, *([plan.time] if plan.time else [])) if n not in there]
     if missing:
-        raise ValueError(f"{found.parts[0].label}: no column {missing[0]!r}, which training had")
+        raise UserError(f"{found.parts[0].label}: no column {missing[0]!r}, which training had")
     frame = found.frame().select(n for n in dict.fromkeys([*names, *plan.input, *plan.target]) if n in there).collect()
     if plan.time:
         frame = frame.with_columns(pl.Series("_t", checked(frame[plan.time], found.place)))
@@ -70,12 +71,12 @@ def _borders(frame: pl.DataFrame, ranges: list[tuple[int, int]], saved: Saved, f
     asked = saved.options.borders
     if asked == "ett":
         if not saved.plan.time:
-            raise ValueError(f"{found.parts[0].label}: borders=ett needs time stamps; say time=...")
+            raise UserError(f"{found.parts[0].label}: borders=ett needs time stamps; say time=...")
         start, end = ranges[0]
         tick = float(np.median(np.diff(frame["_t"].to_numpy()[start:end])))
         months = [round(m * MONTH / tick) for m in (12, 16, 20)]
         if months[-1] > end - start:
-            raise ValueError(
+            raise UserError(
                 f"{found.parts[0].label}: borders=ett needs 20 months, {months[-1]} rows, got {end - start}"
             )
         edges = [0.0, *map(float, months)]
@@ -140,9 +141,7 @@ def write(found: Source, saved: Saved, cuts: Borders, work: Path) -> None:
         starts = np.concatenate([_starts(_rows(cut, a, b), a, back, ahead) for a, b in ranges])
         if not len(starts):
             told = f"{name} has no room for a window of {back} + {ahead} rows"
-            raise ValueError(
-                f"{found.parts[0].label}: {told}; shorten lookback=... or horizon=..., or move borders=..."
-            )
+            raise UserError(f"{found.parts[0].label}: {told}; shorten lookback=... or horizon=..., or move borders=...")
         np.save(work / f"split.{number}.npy", starts)
         saved.splits[name] = {"size": len(starts), "hash": cache.digest(found.fingerprint, starts.tobytes())}
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.saved import Saved, read_record
@@ -119,17 +120,17 @@ def _past(row: Any, names: Sequence[str], number: int) -> Array:
     if isinstance(row, Mapping):
         absent = [name for name in names if name not in row]
         if absent:
-            raise ValueError(f"row {number}: no column {absent[0]!r}; it has {', '.join(map(str, row)) or 'none'}")
+            raise UserError(f"row {number}: no column {absent[0]!r}; it has {', '.join(map(str, row)) or 'none'}")
         columns = [np.atleast_1d(np.asarray(row[name], dtype=np.float64)) for name in names]
         steps = {name: len(column) for name, column in zip(names, columns, strict=True)}
         if len(set(steps.values())) > 1:
             told = ", ".join(f"{n} of {name!r}" for name, n in steps.items())
-            raise ValueError(f"row {number}: columns of different lengths, {told}; give each as many steps")
+            raise UserError(f"row {number}: columns of different lengths, {told}; give each as many steps")
         return np.stack(columns, 1)
     table = np.asarray(row, dtype=np.float64)
     if table.ndim == 1 and (len(names) == 1 or not len(table)):
         table = table.reshape(-1, len(names))
     if table.ndim != 2 or table.shape[1] != len(names):
         told = f"the columns {', '.join(names)} in this order"
-        raise ValueError(f"row {number}: shape {table.shape}; give (steps, {len(names)}), {told}")
+        raise UserError(f"row {number}: shape {table.shape}; give (steps, {len(names)}), {told}")
     return table

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
@@ -14,7 +15,7 @@ SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
 
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
     if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
     if path.suffix == ".parquet":
         return pl.scan_parquet(path)
     with path.open("rb") as file:
@@ -30,4 +31,4 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
 
 
 def diagnose(path: Path, options: Reading) -> NoReturn:
-    raise ValueError(f"{path}: damaged, or not {path.suffix[1:]}; write it again")
+    raise UserError(f"{path}: damaged, or not {path.suffix[1:]}; write it again")

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.generated import generated, utf8
 
@@ -23,7 +24,7 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
     names = [name for name, _ in _files(path, read=False)]
     sounds = [name for name in names if name.suffix.lower() == ".wav"]
     if not sounds:
-        raise ValueError(f"{path}: holds no .wav files")
+        raise UserError(f"{path}: holds no .wav files")
     schema: dict[str, Any] = {"audio": pl.List(pl.Float32), "rate": pl.Int64, "file": pl.String}
     parts = {len(_parts(name)) for name in sounds}
     if len({name.parent for name in sounds}) > 1:
@@ -81,12 +82,12 @@ def _samples(content: bytes, place: str) -> dict[str, Any]:
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no sound
             rate, samples = wavfile.read(io.BytesIO(content))
     except Exception as error:  # scipy has many for files that are cut off, UnboundLocalError among them
-        raise ValueError(f"{place}: not a WAV file that can be read ({error}); save it as 16-bit PCM") from None
+        raise UserError(f"{place}: not a WAV file that can be read ({error}); save it as 16-bit PCM") from None
     if samples.dtype.kind == "i":
         samples = samples / -float(np.iinfo(samples.dtype).min)
     elif samples.dtype.kind == "u":
         samples = samples / 128.0 - 1.0
     if not samples.size or rate <= 0:
-        raise ValueError(f"{place}: holds no sound ({samples.shape} samples, {rate} a second); leave it out")
+        raise UserError(f"{place}: holds no sound ({samples.shape} samples, {rate} a second); leave it out")
     mono = samples.mean(1) if samples.ndim == 2 else samples
     return {"audio": pl.Series(mono, dtype=pl.Float32), "rate": int(rate)}

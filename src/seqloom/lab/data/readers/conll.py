@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.generated import generated, utf8
 
@@ -19,7 +20,7 @@ KEPT = ("tokens", "lemma", "upos", "xpos", "feats", "deprel")
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
     first = next((fields for _, fields in _lines(path) if fields), None)
     if first is None:
-        raise ValueError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
     universal = path.suffix == ".conllu"
     names = UNIVERSAL if universal else ("tokens", *(f"column_{i + 2}" for i in range(len(first) - 1)))
     kept = KEPT if universal else names
@@ -41,7 +42,7 @@ def _sentences(path: Path, names: tuple[str, ...], kept: tuple[str, ...]) -> Ite
                 yield _columns(sentence, names, kept)
             sentence = []
         elif len(fields) != len(names):
-            raise ValueError(f"{path}: line {number} has {len(fields)} fields, not {len(names)}; complete the line")
+            raise UserError(f"{path}: line {number} has {len(fields)} fields, not {len(names)}; complete the line")
         elif not (universal and not fields[0].isdigit()):  # "3-4" and "5.1" are no words of their own
             sentence.append(fields)
     if sentence:

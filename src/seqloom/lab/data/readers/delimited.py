@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.blocks import blocks
 from seqloom.lab.data.readers.generated import framed, utf8
@@ -123,9 +124,9 @@ def _beginning(path: Path) -> list[str]:
         raw = file.readlines(HEAD[1])[: HEAD[0]]
     lines = [line.decode("utf-8", "replace") for line in raw if line.strip()]
     if not lines:
-        raise ValueError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
     if raw[0][:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise ValueError(f"{path}: the file is UTF-16; save it as UTF-8")
+        raise UserError(f"{path}: the file is UTF-16; save it as UTF-8")
     return [lines[0].lstrip("\ufeff"), *lines[1:]]
 
 
@@ -134,7 +135,7 @@ def _fields(lines: list[str], cut: str, path: Path) -> list[list[str]]:
         return [row for row in csv.reader(lines, delimiter=cut) if row]
     except csv.Error:  # a carriage return inside a line
         told = "no table of text, or one whose lines end in carriage returns alone"
-        raise ValueError(f"{path}: the file is {told}; save it as CSV in UTF-8") from None
+        raise UserError(f"{path}: the file is {told}; save it as CSV in UTF-8") from None
 
 
 def header(path: Path, options: Reading) -> list[str] | None:
@@ -144,7 +145,7 @@ def header(path: Path, options: Reading) -> list[str] | None:
         return [f"column_{i + 1}" for i in range(len(first))]
     twice = [name for name, count in Counter(first).items() if count > 1]
     if twice:
-        raise ValueError(f"{path}: two columns are named {twice[0]!r}; rename one, or say that there is no header")
+        raise UserError(f"{path}: two columns are named {twice[0]!r}; rename one, or say that there is no header")
     return None
 
 
@@ -174,7 +175,7 @@ def diagnose(path: Path, options: Reading) -> None:
                 utf8(field.encode("utf-8", "surrogateescape"), path, reader.line_num)
             if fields and len(fields) != width:
                 if before > start:
-                    raise ValueError(f"{path}: line {start} opens a quote that goes on to line {before}; close it")
+                    raise UserError(f"{path}: line {start} opens a quote that goes on to line {before}; close it")
                 cure = "put fields that hold the separator in quotes" if len(fields) > width else "complete the row"
                 count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-                raise ValueError(f"{place} has {count}, the first line has {width}; {cure}")
+                raise UserError(f"{place} has {count}, the first line has {width}; {cure}")

@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from seqloom.core.errors import UserError
+
 PIECE = 2_000  # rows
 
 
@@ -50,4 +52,4 @@ def utf8(data: bytes, path: object, line: int | None = None) -> str:
     except UnicodeDecodeError as error:
         place = path if line is None else f"{path}: line {line}"
         bad = f"byte 0x{data[error.start]:02x} at position {error.start}"
-        raise ValueError(f"{place} is not UTF-8 ({bad}); save the file as UTF-8") from None
+        raise UserError(f"{place} is not UTF-8 ({bad}); save the file as UTF-8") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.blocks import blocks
 from seqloom.lab.data.readers.generated import framed, utf8
@@ -18,7 +19,7 @@ SAMPLE = 10_000  # lines from which types are guessed; the whole file where that
 def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
     """Types are guessed from `sample` lines; None looks at all of them."""
     if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
     with path.open("rb") as file:
         listed = file.read(64).lstrip().startswith(b"[")
     if listed:
@@ -38,6 +39,6 @@ def diagnose(path: Path, options: Reading) -> None:
             try:
                 row = json.loads(text)
             except ValueError as error:
-                raise ValueError(f"{place} is not JSON: {error}; each line must be one object") from None
+                raise UserError(f"{place} is not JSON: {error}; each line must be one object") from None
             if not isinstance(row, dict):
-                raise ValueError(f'{place} is not an object but {text[:40]!r}; write {{"column": value, ...}}')
+                raise UserError(f'{place} is not an object but {text[:40]!r}; write {{"column": value, ...}}')

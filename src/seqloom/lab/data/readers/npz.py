@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers import packed
 
@@ -20,26 +21,26 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
     import numpy as np
 
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: damaged, or not an .npz file; write it again")
+        raise UserError(f"{path}: damaged, or not an .npz file; write it again")
     try:
         _check_claims(path, options)
     except OSError as error:
         if error.errno != errno.EINVAL:  # zipfile seeks to where a damaged entry says
             raise
-        raise ValueError(f"{path}: damaged; write it again") from None
+        raise UserError(f"{path}: damaged; write it again") from None
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except ValueError:
         cure = "save numbers or fixed-width strings; for rows of different length pad them and add `lengths`"
-        raise ValueError(f"{path}: holds Python objects, and pickle is never read; {cure}") from None
+        raise UserError(f"{path}: holds Python objects, and pickle is never read; {cure}") from None
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         column, _, part = name.rpartition("_")
         known = part in ("train", "valid", "val", "test")
         parts.setdefault(part if known else "", {})[column if known else name] = array
     if not parts:
-        raise ValueError(f"{path}: holds no arrays")
+        raise UserError(f"{path}: holds no arrays")
     frames = [_frame(path, arrays, part) for part, arrays in parts.items()]
     return pl.concat(frames, how="diagonal_relaxed").lazy()
 
@@ -58,21 +59,21 @@ def _check_claims(path: Path, options: Reading) -> None:
                     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
                     shape, _, dtype = read(file)
                 except ValueError as error:
-                    raise ValueError(f"{path}: {member.filename} is damaged ({error}); write it again") from None
+                    raise UserError(f"{path}: {member.filename} is damaged ({error}); write it again") from None
             if math.prod(shape) * dtype.itemsize > member.file_size and not dtype.hasobject:
-                raise ValueError(f"{path}: {member.filename} says {shape}, more than it holds; write it again")
+                raise UserError(f"{path}: {member.filename} says {shape}, more than it holds; write it again")
 
 
 def _frame(path: Path, arrays: dict[str, Any], split: str) -> pl.DataFrame:
     sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ValueError(f"{path}: arrays have different numbers of rows: {told}")
+        raise UserError(f"{path}: arrays have different numbers of rows: {told}")
     lengths = arrays.pop("lengths", None)
     columns = {}
     for name, array in arrays.items():
         if array.ndim > 3:
-            raise ValueError(f"{path}: {name} has shape {array.shape}; at most (rows, steps, features) can be read")
+            raise UserError(f"{path}: {name} has shape {array.shape}; at most (rows, steps, features) can be read")
         if array.ndim == 1:
             columns[name] = pl.Series(name, array)
         elif lengths is None:

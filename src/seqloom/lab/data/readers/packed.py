@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any
 
-from seqloom.core.errors import require
+from seqloom.core.errors import UserError, require
 
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 USUAL_GIB, RATIO, SUSPICIOUS = 16.0, 1_000, 2**28  # the ratio counts from 256 MiB on
@@ -27,7 +27,7 @@ def check_size(path: Path, unpacked: int, most_gib: float) -> None:
     """
     ratio = unpacked > SUSPICIOUS and unpacked > RATIO * path.stat().st_size and most_gib <= USUAL_GIB
     if unpacked > most_gib * 2**30 or ratio:
-        raise ValueError(
+        raise UserError(
             f"{path}: {path.stat().st_size:,} bytes unpack to more than {unpacked / 2**30:.1f} GiB; "
             f"if that is right, allow it with unpacked_gib={max(2 * most_gib, 2 * USUAL_GIB):g}"
         )
@@ -46,11 +46,11 @@ def unpacked(path: Path, work: Path, most_gib: float = USUAL_GIB) -> Path:
     except (EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise  # a full disk is not a damaged file
-        raise ValueError(DAMAGED.format(path, error)) from None
+        raise UserError(DAMAGED.format(path, error)) from None
     except Exception as error:  # lzma and zlib have errors of their own
         if type(error).__name__ not in ("LZMAError", "error", "ZstdError"):
             raise
-        raise ValueError(DAMAGED.format(path, error)) from None
+        raise UserError(DAMAGED.format(path, error)) from None
     return copy
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers import arrow, audio, conll, delimited, folder, json_lines, npz, packed, text, ts
 
@@ -75,7 +76,7 @@ def table(files: tuple[Path, ...], options: Reading, work: Path) -> None:
         message = str(clear)
         for short, long in zip(plain, files, strict=True):  # a person knows the packed file
             message = message.replace(str(short), str(long))
-        raise ValueError(message) from None
+        raise UserError(message) from None
 
 
 def _first(error: BaseException) -> str:
@@ -97,7 +98,7 @@ def _reader(files: tuple[Path, ...], options: Reading) -> tuple[Any, Reading]:
     if path.is_dir():
         return (folder if folder.classes(path) else audio), options
     if path.suffix not in BY_SUFFIX:
-        raise ValueError(f"{path}: cannot tell the format; files may end in {', '.join(BY_SUFFIX)}")
+        raise UserError(f"{path}: cannot tell the format; files may end in {', '.join(BY_SUFFIX)}")
     reader = BY_SUFFIX[path.suffix]
     if reader is text and not options.lines and options.kind != "generate":
         inside = text.sniff(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.generated import generated, utf8
 
@@ -20,7 +21,7 @@ PIECES, LONGEST = 200, 4096  # a long line is cut into pieces, so that one line 
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
     """Lines with their ends: put together they are the text again. With `lines`, without their ends."""
     if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
     return generated(lambda: _lines(path, options.lines), {"text": pl.String})
 
 
@@ -69,6 +70,6 @@ def _pairs(paths: tuple[Path, Path], names: tuple[str, str]) -> Iterator[dict[st
             short = [path for path, line in zip(paths, lines, strict=True) if line is None]
             if short:
                 longer = next(path for path in paths if path != short[0])
-                raise ValueError(f"{short[0]}: ends after {number - 1} lines, but {longer} goes on; they must match")
+                raise UserError(f"{short[0]}: ends after {number - 1} lines, but {longer} goes on; they must match")
             texts = (utf8(line, p, number).rstrip("\r\n") for line, p in zip(lines, paths, strict=True))
             yield dict(zip(names, texts, strict=True))

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.generated import generated, utf8
 
@@ -39,7 +40,7 @@ def _head(path: Path) -> dict[str, str]:
             if line.startswith("@"):
                 name, _, value = line[1:].partition(" ")
                 head[name.lower()] = value.strip().lower()
-    raise ValueError(f"{path}: no line @data; is this a .ts file of the UCR/UEA archive?")
+    raise UserError(f"{path}: no line @data; is this a .ts file of the UCR/UEA archive?")
 
 
 def _cases(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -51,7 +52,7 @@ def _cases(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 try:
                     yield _case(line, schema)
                 except ValueError as error:
-                    raise ValueError(f"{path}: line {number}: {error}") from None
+                    raise UserError(f"{path}: line {number}: {error}") from None
             data = data or line.lower() == "@data"
 
 
@@ -68,7 +69,7 @@ def _case(line: str, schema: dict[str, Any]) -> dict[str, Any]:
     else:
         rows = [[_value(v) for v in part.split(",")] for part in parts]
     if len({len(r) for r in rows}) > 1:
-        raise ValueError(f"dimensions of different length: {', '.join(str(len(r)) for r in rows)}")
+        raise UserError(f"dimensions of different length: {', '.join(str(len(r)) for r in rows)}")
     return row | {"series": [list(step) for step in zip(*rows, strict=True)]}
 
 

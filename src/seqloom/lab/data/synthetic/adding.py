@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.synthetic.task import Examples, Problem, Synthetic, at_least
 from seqloom.lab.data.task import Features, Values
 
@@ -18,7 +19,7 @@ def adding(steps: int = 200, marks: str = "anywhere", valid: int = 1_000, test: 
     """
     at_least("steps", steps, 2)
     if marks not in MARKS:
-        raise ValueError(f"marks must be one of {', '.join(MARKS)}, got {marks!r}")
+        raise UserError(f"marks must be one of {', '.join(MARKS)}, got {marks!r}")
 
     def make(random: torch.Generator, n: int) -> Examples:
         v = torch.rand(n, steps, generator=random)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.synthetic.task import FIRST, Examples, Problem, Synthetic, at_least, symbols
 from seqloom.lab.data.task import IGNORE, Tags, Tokens
 
@@ -38,9 +39,9 @@ def copy(
     at_least("count", count, 1)
     at_least("kinds", kinds, 2)
     if form not in FORMS:
-        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+        raise UserError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     if form == "selective" and count > steps:
-        raise ValueError(f"{count} symbols do not fit into {steps} steps; lower count or raise steps")
+        raise UserError(f"{count} symbols do not fit into {steps} steps; lower count or raise steps")
     blank, sign = FIRST + kinds, FIRST + kinds + 1
 
     def delay(random: torch.Generator, n: int) -> Examples:

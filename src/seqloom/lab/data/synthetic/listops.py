@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.synthetic.task import FIRST, Examples, Problem, Synthetic, at_least
 from seqloom.lab.data.task import PAD, Classes, Tokens
 
@@ -36,7 +37,7 @@ def listops(
     at_least("shortest", shortest, 4)
     at_least("steps", steps, shortest)
     if depth == 1 and shortest > arguments + 2:
-        raise ValueError(f"one list of {arguments} arguments cannot have {shortest} symbols; raise depth or arguments")
+        raise UserError(f"one list of {arguments} arguments cannot have {shortest} symbols; raise depth or arguments")
 
     def make(random: torch.Generator, n: int) -> Examples:
         seed = int(torch.randint(1 << 62, (1,), generator=random))
@@ -59,7 +60,7 @@ def _sized(own: python_random.Random, shortest: int, longest: int, depth: int, a
         words, value = _list(own, depth, arguments)
         if shortest <= len(words) <= longest:
             return words, value
-    raise ValueError(f"lists of {shortest} to {longest} symbols hardly come about; raise arguments or lower shortest")
+    raise UserError(f"lists of {shortest} to {longest} symbols hardly come about; raise arguments or lower shortest")
 
 
 def _list(own: python_random.Random, depth: int, arguments: int) -> tuple[list[str], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.synthetic.task import FIRST, Examples, Problem, Synthetic, at_least, symbols
 from seqloom.lab.data.task import Classes, Tokens
 
@@ -29,7 +30,7 @@ def pattern(
     at_least("run", run, 2)
     at_least("steps", steps, run)
     if not 0 <= noise <= 1:
-        raise ValueError(f"noise must be between 0 and 1, got {noise}")
+        raise UserError(f"noise must be between 0 and 1, got {noise}")
 
     def make(random: torch.Generator, n: int) -> Examples:
         x = symbols(random, (n, steps), kinds) - FIRST

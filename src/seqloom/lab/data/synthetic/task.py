@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import PAD, SPECIALS, Batch, Features, Input, Kind, Split, Target, Task, Tokens
 from seqloom.lab.files import sealed
 
@@ -53,7 +54,7 @@ class Synthetic(Task):
         if onehot:
             self.options["onehot"] = True
         if min(valid, test) < 1:
-            raise ValueError(f"valid and test must be at least 1, got valid={valid}, test={test}")
+            raise UserError(f"valid and test must be at least 1, got valid={valid}, test={test}")
         key = json.dumps([problem.name, self.options], sort_keys=True)
         sizes = {"train": None, "valid": valid, "test": test}
         splits = {
@@ -159,4 +160,4 @@ def symbols(random: torch.Generator, shape: tuple[int, ...], count: int) -> Tens
 
 def at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
+        raise UserError(f"{name} must be at least {least}, got {value}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.place import find
 
@@ -29,8 +30,8 @@ def idx(file: Path) -> Tensor:
     with gzip.open(file) as stream:
         data = bytearray(stream.read())
     if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise ValueError(f"{file} is no idx file of bytes; get it again")
+        raise UserError(f"{file} is no idx file of bytes; get it again")
     sizes = [int.from_bytes(data[4 * i : 4 * i + 4], "big") for i in range(1, 1 + data[3])]
     if len(data) != 4 + 4 * len(sizes) + math.prod(sizes):
-        raise ValueError(f"{file} should hold {' x '.join(map(str, sizes))} bytes, but is cut short; get it again")
+        raise UserError(f"{file} should hold {' x '.join(map(str, sizes))} bytes, but is cut short; get it again")
     return torch.frombuffer(data, dtype=torch.uint8, offset=4 + 4 * len(sizes)).view(sizes)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
 from seqloom.lab.studies.support.trials import Batch, Draw, Trials
 
@@ -31,7 +32,7 @@ class Corpus:
         edges = {TEST: (0, test), VALID: (test, test + valid), TRAIN: (test + valid, len(order))}
         parts = {name: tuple(t[order[a:b]] for t in rows) for name, (a, b) in edges.items()}
         if not len(parts[TRAIN][0]):
-            raise ValueError(f"{len(order)} rows are too few for {test} test and {valid} validation rows")
+            raise UserError(f"{len(order)} rows are too few for {test} test and {valid} validation rows")
         return cls(parts, words)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
+
 FILE = "trials.jsonl"
 
 
@@ -35,7 +37,7 @@ class Ledger:
                 record = json.loads(line)
                 self.found[_text(record["key"])] = record["value"]
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{file}, line {number}, is no trial: {error}; delete the line to go on") from error
+                raise UserError(f"{file}, line {number}, is no trial: {error}; delete the line to go on") from error
 
     def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         return self.found.get(_text(key))

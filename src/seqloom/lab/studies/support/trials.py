@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.report.page import Block
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support import shown
@@ -144,7 +145,7 @@ class Trials(Study[Told, Trial]):
                 self.grid(model)  # or an error that names the model
                 for earlier in filter(None, (c.tuned_at, c.after)):
                     if model not in seen.get(earlier, ()):
-                        raise ValueError(f"condition {c.name!r} builds on {earlier!r}, where {model!r} is not trained")
+                        raise UserError(f"condition {c.name!r} builds on {earlier!r}, where {model!r} is not trained")
             seen[c.name] = self.models(c)
 
     def _best(self, tried: Sequence[Trial], model: str) -> tuple[float, str]:
@@ -180,7 +181,7 @@ class Trials(Study[Told, Trial]):
         try:
             return Trial(**known)
         except TypeError as error:
-            raise ValueError(f"{self.ledger.file} is of another version: {error}; move it away to go on") from error
+            raise UserError(f"{self.ledger.file} is of another version: {error}; move it away to go on") from error
 
     def _goes_on(self, spec: Spec) -> bool:
         """Whether a later condition still wants the model that is trained here."""
