@@ -31,15 +31,18 @@ def resolve_weights(cell: Cell) -> Cell:
         InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.
     """
     own, resolved = cell.__dict__, {}
-    known = own.get("_known", _NOTHING)
+    known, names, home = own.get("_known", _NOTHING), own.get("_names", _NOTHING), own.get("_home", cell)
+    parameters = home.__dict__["_parameters"]
     for name, shape in own.get("_shapes", _NOTHING).items():
         w = own.get(name)
         if w is None:
+            w = parameters.get(names.get(name, name))
+        if w is None:  # computed, as by torch.nn.utils.parametrize
             w = getattr(cell, name)
         place = (id(w), w.data_ptr()) if type(w) is Parameter else None
         if place and known.get(name) == place and w.shape == shape and not w.is_neg():
             continue  # as it was in an earlier call; storage that is resized moves
-        called = own.get("_names", _NOTHING).get(name, name)
+        called = names.get(name, name)
         if w.shape != shape:
             raise InputError(f"{called} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
         plain = resolve(w, called)

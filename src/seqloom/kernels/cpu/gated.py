@@ -37,13 +37,12 @@ class GatedOnCpu:
 
     def why_not(self, cell: Cell, job: Job) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
-        if not getattr(cell, "reset_after", True):
+        if self.name == "gru" and not cell.reset_after:
             return "the CPU engine applies the reset gate after the product (reset_after=True)"
-        if getattr(cell, "proj_size", 0):
+        if self.name == "lstm" and cell.proj_size:
             return "the CPU engine has no projected LSTM (proj_size)"
-        nonlinearity = getattr(cell, "nonlinearity", "tanh")
-        if nonlinearity not in ("tanh", "relu"):
-            return f"the CPU engine knows tanh and relu, not {nonlinearity}"
+        if self.name == "rnn" and cell.nonlinearity not in ("tanh", "relu"):
+            return f"the CPU engine knows tanh and relu, not {cell.nonlinearity}"
         return why_not_cpu(cell, job) or transformed()
 
     def why_not_auto(self, cell: Cell, job: Job) -> str | None:

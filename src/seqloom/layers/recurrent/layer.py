@@ -115,7 +115,7 @@ class Recurrent(Streaming):
 
     def cell_at(self, index: int) -> Cell:
         """The cell of layer index // ways, direction index % ways."""
-        return cast(Cell, self.cells[index])
+        return cast(Cell, self.__dict__["_modules"]["cells"]._modules[str(index)])  # faster than self.cells[index]
 
     def forward(  # type: ignore[override]  # torch's names come first
         self,

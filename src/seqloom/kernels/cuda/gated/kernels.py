@@ -32,9 +32,9 @@ class Gated:
 
     def why_not(self, cell: Cell, job: Job) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
-        if not getattr(cell, "reset_after", True):
+        if cell.name == "gru" and not cell.reset_after:
             return "it applies the reset gate after the product (reset_after=True)"
-        if getattr(cell, "proj_size", 0):
+        if cell.name == "lstm" and cell.proj_size:
             return "it has no projected LSTM (proj_size)"
         return scan.why_not(self.kind, cell, job, self.grid)
 
