@@ -25,8 +25,8 @@ EMULATED_TESTS = tuple(
 # An output for half of the elements: the engine writes past its end.
 FAULT = """
 import torch, seqloom
-from seqloom.kernels import _cpu_scan
-_cpu_scan._Asked.room = lambda self, like, *shape: like.new_empty(torch.Size(shape).numel() // 2)
+from seqloom.kernels.cpu import scan
+scan._Asked.room = lambda self, like, *shape: like.new_empty(torch.Size(shape).numel() // 2)
 seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64))
 """
 
