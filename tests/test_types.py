@@ -26,22 +26,16 @@ GRU("4", 8)
 """
 
 
-def check_types(tmp_path, use):
+@pytest.mark.slow
+def test_a_users_file_passes_the_type_checker_in_strict_mode_and_mistakes_are_seen(tmp_path):
     names = [*seqloom.__all__, "Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit"]
     lines = [f"from seqloom import {name}" for name in names]
-    (tmp_path / "mine.py").write_text("\n".join([*lines, use, f"used = [{', '.join(names)}]\n"]))
-    command = [sys.executable, "-m", "mypy", "src/seqloom", "examples", str(tmp_path / "mine.py")]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.slow
-def test_the_package_and_a_users_file_pass_the_type_checker_in_strict_mode(tmp_path):
-    done = check_types(tmp_path, USE)
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.slow
-def test_the_type_checker_sees_the_mistakes_of_a_user(tmp_path):
-    done = check_types(tmp_path, MISUSE)
-    assert 'Unexpected keyword argument "batchfirst" for "GRU"; did you mean "batch_first"?' in done.stdout
-    assert 'Argument 1 to "GRU" has incompatible type "str"; expected "int"' in done.stdout
+    (tmp_path / "mine.py").write_text("\n".join([*lines, USE, f"used = [{', '.join(names)}]\n"]))
+    (tmp_path / "mistaken.py").write_text(f"from seqloom import GRU\n{MISUSE}")
+    files = [str(tmp_path / name) for name in ("mine.py", "mistaken.py")]
+    command = [sys.executable, "-m", "mypy", "src/seqloom", "examples", *files]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    errors = [line for line in found.splitlines() if ": error: " in line]
+    assert len(errors) == 2 and all("mistaken.py" in line for line in errors), found
+    assert 'Unexpected keyword argument "batchfirst" for "GRU"; did you mean "batch_first"?' in errors[0]
+    assert 'Argument 1 to "GRU" has incompatible type "str"; expected "int"' in errors[1]

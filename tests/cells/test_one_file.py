@@ -13,8 +13,9 @@ import seqloom
 PACKAGE = Path(seqloom.__file__).parent
 CELL = Path(__file__).parents[2] / "examples" / "my_cell.py"
 USE = """
-import json, subprocess, sys
+import contextlib, io, json
 import seqloom
+from seqloom.cli import main
 from seqloom.core.cell import Cell
 from seqloom.layers.registry import known, make
 
@@ -23,9 +24,9 @@ seqloom.testing.check_cell(Cell.registry["my_cell"])
 seqloom.testing.check_layer(lambda: make("my_cell", 5, 8))
 
 def run(*words):
-    done = subprocess.run([sys.executable, "-m", "seqloom", *words, "--json"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        main.main([*words, "--json"])
+    return json.loads(printed.getvalue())
 
 assert "my_cell" in [row["cell"] for row in run("list", "cells")]
 rows = run("bench", "--cells", "my_cell", "--hidden", "8", "--batch", "2", "--length", "4", "--rounds", "1")["rows"]

@@ -189,7 +189,7 @@ def test_the_table_of_columns_is_short_and_complete():
     ("options", "told"),
     [
         ({"target": "lable"}, "no column 'lable'; did you mean 'label'\\? there are text, label"),
-        ({"inptu": "text"}, "no option 'inptu': did you mean input"),
+        ({"inptu": "text"}, "no option 'inptu': did you mean 'input'"),
         ({"kind": "clasify"}, "option kind='clasify'"),
         ({"valid": 1.5}, "option valid=1.5"),
         ({"borders": "a/b"}, "option borders='a/b'"),

@@ -115,6 +115,8 @@ class Recurrent(Streaming):
 
     def cell_at(self, index: int) -> Cell:
         """The cell of layer index // ways, direction index % ways."""
+        if index < 0:
+            index += len(self.cells)
         return cast(Cell, self.__dict__["_modules"]["cells"]._modules[str(index)])  # faster than self.cells[index]
 
     def forward(  # type: ignore[override]  # torch's names come first
