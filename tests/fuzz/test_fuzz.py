@@ -5,6 +5,7 @@ import random
 import pytest
 
 from fuzz import data_files, layers, run_folders
+from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import open_task
 
 
@@ -38,3 +39,15 @@ def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch
 def test_random_layers_are_the_loop():
     names = {layers.check(random.Random(n), None) for n in range(120)}
     assert names == set(layers.CELLS)
+
+
+def test_an_npz_file_with_a_password_is_refused_in_one_line(tmp_path):
+    data = bytearray(data_files.samples()["a.npz"])
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flags of every entry, in both of its records
+        at = data.find(mark)
+        while at >= 0:
+            data[at + flags] |= 1
+            at = data.find(mark, at + 1)
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(UserError, match=r"a\.npz: is encrypted, or damaged"):
+        open_task(tmp_path / "a.npz")

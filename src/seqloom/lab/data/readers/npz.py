@@ -28,6 +28,8 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
         if error.errno != errno.EINVAL:  # zipfile seeks to where a damaged entry says
             raise
         raise UserError(f"{path}: damaged; write it again") from None
+    except RuntimeError:  # zipfile's word for a password
+        raise UserError(f"{path}: is encrypted, or damaged; write it again without a password") from None
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
