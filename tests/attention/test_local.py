@@ -119,7 +119,7 @@ def test_a_look_at_the_weights_draws_nothing_and_leaves_the_layer_as_it_is():
 def test_what_cannot_be_causal_or_is_no_pattern_is_said():
     with pytest.raises(ValueError, match="random_blocks=0"):
         LocalAttention(8, pattern=Pattern(3, random_blocks=1), causal=True)
-    with pytest.raises(ValueError, match=r"first steps as global_steps, got \(1,\)"):
+    with pytest.raises(ValueError, match=r"global_steps of a causal attention must be the first ones .*, got \(1,\)"):
         LocalAttention(8, pattern=Pattern(3, (1,)), causal=True)
     with pytest.raises(ValueError, match="counted from 0, got -1"):
         Pattern(3, (-1,))

@@ -204,7 +204,7 @@ def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, tr
     (folder / "mine.csv").write_text(text)
     for out in ("mine.csv", "./runs/../mine.csv"):
         code, _, err = here("predict", trained, "mine.csv", "--out", out)
-        assert code == 2 and "is the file that is read" in err
+        assert code == 2 and "is the input file and would be overwritten" in err
     assert (folder / "mine.csv").read_text() == text
 
 

@@ -102,6 +102,17 @@ def test_every_public_class_names_its_arguments(name):
         assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
+def test_a_persons_own_layer_shows_its_signature_too():
+    class Mine(Layer):
+        def __init__(self, width: int, *, depth: int) -> None:
+            super().__init__()
+
+    assert list(inspect.signature(Mine).parameters) == ["width", "depth"]
+    assert inspect.signature(seqloom.GRU).parameters["kernel"].default == "auto"
+    with pytest.raises(TypeError, match="Mine has no argument 'dept'; did you mean 'depth'"):
+        Mine(4, dept=2)
+
+
 def test_a_misspelt_keyword_names_the_nearest():
     for build in (seqloom.GRU, seqloom.AttnRNN, lambda *a, **k: seqloom.Recurrent("gru", *a, **k)):
         with pytest.raises(TypeError, match="'batchfirst'; did you mean 'batch_first'"):

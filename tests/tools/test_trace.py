@@ -50,6 +50,13 @@ def test_a_module_that_is_called_again_has_its_number():
     assert found.attention["inner.layers.0.attention#2"].shape == (B, 2, 3, 6)
 
 
+def test_an_attention_is_traced_by_itself():
+    attention, x = seqloom.Attention(D, heads=2), torch.randn(B, T, D)
+    found = seqloom.trace(attention, x)
+    torch.testing.assert_close(found.output, attention(x)[0])
+    torch.testing.assert_close(found.attention["attention"], attention.weights(x))
+
+
 def test_hooks_are_gone_afterwards():
     layer = seqloom.Transformer(D, heads=2)
     seqloom.trace(layer, torch.randn(B, T, D))

@@ -45,7 +45,9 @@ class Pattern:
         if self.random_blocks:
             raise UserError("random_blocks need the whole sequence; a causal attention takes random_blocks=0")
         if list(self.global_steps) != list(range(len(self.global_steps))):
-            raise UserError(f"a causal attention takes the first steps as global_steps, got {self.global_steps}")
+            raise UserError(
+                f"global_steps of a causal attention must be the first ones (0, 1, ..), got {self.global_steps}"
+            )
 
     def blocks(self, count: int, causal: bool) -> list[list[int]]:
         """For each of `count` blocks of queries its blocks of keys, the same number for all.

@@ -13,7 +13,7 @@ _by_place: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded
 
 
 def find(cell: str | type[Cell]) -> type[Cell]:
-    """A cell class by class, by registered name, or by place: `path/to/file.py:MyCell`."""
+    """Return a cell class: itself, by its registered name, or from a file as `path/to/file.py:MyCell`."""
     if isinstance(cell, type) and issubclass(cell, Cell):
         return cell
     if not isinstance(cell, str):

@@ -13,7 +13,7 @@ CUTOFF = 0.5  # how alike two names must be, from 0 to 1, once case and hyphens 
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'gru'?" for the known name that is nearest; "" if none is near.
+    """Return a hint such as "did you mean 'gru'?", or "" if no known name is similar.
 
     Args:
         name: What was given.
@@ -27,12 +27,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title: str) -> None:
-    """Raise TypeError for a keyword that a function does not take, with the nearest that it takes.
+    """Raise an error for a keyword that a function does not take, and name the nearest one that it takes.
 
     Args:
         function: A function; one that takes any keyword (`**settings: Any`) is not checked.
         keywords: The names that were given.
         title: What the message calls the function.
+
+    Raises:
+        UserTypeError: For the first keyword that is not known.
     """
     parameters = list_parameters(function)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -45,7 +48,10 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title:
 
 
 def list_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a method without self. `**options: Unpack[Options]` becomes the keywords of Options."""
+    """Return the parameters of a method without `self`.
+
+    `**options: Unpack[Options]` is replaced by the keywords of the TypedDict `Options`.
+    """
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     if not parameters or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
         return parameters
@@ -69,9 +75,8 @@ class Checked(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        above = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]  # has defaults of options
-        found = [
-            p.replace(default=above[p.name].default) if p.kind is p.KEYWORD_ONLY and p.default is p.empty else p
-            for p in list_parameters(cls.__init__)  # type: ignore[misc]
-        ]
-        return inspect.Signature(found)
+        own = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+        above = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]
+        found = list_parameters(cls.__init__)  # type: ignore[misc]
+        unpacked = {p.name for p in found} - set(own)  # the class above has their defaults
+        return inspect.Signature([p.replace(default=above[p.name].default) if p.name in unpacked else p for p in found])

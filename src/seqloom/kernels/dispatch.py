@@ -12,7 +12,7 @@ from seqloom.kernels.registry import Kernel, list_kernels
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, and the reasons against those before it."""
+    """The chosen kernel, and why each faster one was not chosen."""
 
     kernel: Kernel
     passed_over: tuple[tuple[str, str], ...] = ()

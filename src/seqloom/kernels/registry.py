@@ -63,11 +63,11 @@ class Kernel:
         return f"{self.cell}_{self.backend}"
 
     def runs(self, cell: str) -> bool:
-        """Return whether it runs the cell of this name."""
+        """Return whether this kernel runs the cell with this name."""
         return self.cell in (cell, ANY)
 
     def why_not_auto(self, cell: Cell, job: Job) -> str | None:
-        """Return why auto should not take it: it cannot run, or another one is faster."""
+        """Return why `kernel="auto"` should not choose this kernel: it cannot run, or another one is faster."""
         reason = self.code.why_not(cell, job)
         prefers = getattr(self.code, "why_not_auto", None)
         return reason or (prefers(cell, job) if prefers else None)

@@ -46,7 +46,14 @@ class Layer(nn.Module, metaclass=Checked):
     def in_format(
         self, run: Callable[..., tuple[Tensor, Any]], x: Any, state: Any, lengths: Tensor | Sequence[int] | None
     ) -> tuple[Any, Any]:
-        """Call run(x (B, T, D), state, lengths) on an input of any format, and return y in that format."""
+        """Convert x to (B, T, D), call `run` on it, and return y in the format of x.
+
+        Args:
+            run: A function of x (B, T, D), the state and the lengths (B,) that returns y (B, T, H) and a state.
+            x: (B, T, D), (T, B, D) if `batch_first` is False, (T, D), packed or nested.
+            state: What an earlier call returned, or None.
+            lengths: (B,), the real steps of each row, or None.
+        """
         batch = read(x, lengths, self.batch_first, self.input_size)
         fits(batch.x, next(self.parameters()))
         order = batch.source if batch.packed else None  # whose rows stand longest first

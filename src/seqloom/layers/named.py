@@ -1,4 +1,7 @@
-"""Recurrent with the cell filled in, by the names people know. Arguments are explained by `Recurrent`."""
+"""Recurrent layers by the names people know. `Recurrent` explains the arguments.
+
+Every signature is written out, so that editors and type checkers see it.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import Job, advance, restart, turn
 from seqloom.core.weights import bound
-from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -49,6 +48,10 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     Returns:
         The results of the call. `layers` has every layer of a cell, step by step, and `attention` the weights of every
         attention; both by the name of the module inside `layer`. A module that is called again has `#2` after its name.
+        If `layer` is an attention itself, its weights are under "attention".
+
+    Modules inside `layer` are run a second time to look at them. In training mode their dropout is then drawn twice, so
+    call `layer.eval()` first.
 
     Raises:
         TypeError: If there is neither a cell nor an attention inside.
@@ -60,7 +63,8 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     """
     if isinstance(layer, Recurrent):
         return _trace_cells(layer, *args, **kwargs)
-    watched = {name: m for name, m in layer.named_modules() if isinstance(m, Recurrent) or _is_attention(m)}
+    modules = {name or "attention": module for name, module in layer.named_modules()}
+    watched = {name: m for name, m in modules.items() if isinstance(m, Recurrent) or _is_attention(m)}
     if not watched:
         raise UserTypeError(f"trace takes a layer with a cell or an attention inside, got a {type(layer).__name__}")
     layers: dict[str, LayerTrace] = {}
@@ -72,7 +76,7 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         label = name if calls[name] == 1 else f"{name}#{calls[name]}"
         if isinstance(module, Recurrent):
             inner = _trace_cells(module, *given, **named)
-            layers.update({f"{label}.{key}".lstrip("."): one for key, one in inner.layers.items()})
+            layers.update({f"{label}.{key}": one for key, one in inner.layers.items()})
         elif (weights := _weigh(module, *given, **named)) is not None:
             attention[label] = weights
 
@@ -80,10 +84,11 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         module.register_forward_pre_hook(partial(watch, name), with_kwargs=True) for name, module in watched.items()
     ]
     try:
-        output, state = layer(*args, **kwargs) if isinstance(layer, Layer) else (layer(*args, **kwargs), None)
+        result = layer(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
+    output, state = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     return Trace(output, state, layers, attention)
 
 

@@ -221,7 +221,7 @@ def _normalised(model: Any, settings: Train) -> nn.Module:
 
 
 class Timed(nn.Module):
-    """The last feature is the time since the step before; the layer gets it as its `timespans`."""
+    """Pass the last input feature, the time since the previous step, to the layer as `timespans`."""
 
     batch_first = True
 
@@ -234,5 +234,5 @@ class Timed(nn.Module):
     def forward(
         self, x: Tensor, state: Any = None, lengths: Tensor | Sequence[int] | None = None
     ) -> tuple[Tensor, Any]:
-        """(B, T, D + 1) -> (B, T, output_size), state."""
+        """Run the layer on x (B, T, D + 1), whose last feature is the time span; return y and the state."""
         return self.layer(x[..., :-1], state, lengths, timespans=x[..., -1])

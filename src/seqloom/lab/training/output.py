@@ -35,7 +35,7 @@ def write(results: Iterable[Result], out: Path | None = None, form: str | None =
 def not_over(out: Path | None, file: str) -> None:
     """Results never take the place of the rows that they are of."""
     if out is not None and out.exists() and Path(file).exists() and out.samefile(file):
-        raise UserError(f"--out {out} is the file that is read; results would take its place: name another")
+        raise UserError(f"--out: {out} is the input file and would be overwritten; choose another file")
 
 
 @contextmanager
