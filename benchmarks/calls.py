@@ -1,8 +1,8 @@
 """Time small calls, where the cost of Python shows: python benchmarks/calls.py [--rounds 12].
 
 Print the processor time of a forward without gradients, of one with them, and of a streaming step, in microseconds:
-the least of several rounds, on one thread. To compare two versions, run it in turns with PYTHONPATH set to the src folder
-of each.
+the least of several rounds, on one thread. To compare two versions, run it in turns with PYTHONPATH set to the src
+folder of each.
 """
 
 import argparse
