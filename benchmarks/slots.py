@@ -17,7 +17,7 @@ import torch
 from record import keep
 
 from seqloom.cells import AttnRNNCell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.registry import find_kernel
 
 KERNELS = {
@@ -42,12 +42,14 @@ def main() -> None:
 def measure(slots: int, hidden: int, batch: int, given: argparse.Namespace) -> dict[str, float]:
     device, where = given.device, {"device": given.device, "dtype": getattr(torch, given.dtype)}
     cell, x = AttnRNNCell(hidden, hidden, slots=slots).to(**where), torch.randn(batch, given.steps, hidden, **where)
-    kernels = [name for name in KERNELS[device] if find_kernel(name).code.why_not(cell, Job(x, cell.start(x))) is None]
+    kernels = [
+        name for name in KERNELS[device] if find_kernel(name).code.why_not(cell, ScanJob(x, cell.start(x))) is None
+    ]
     best: dict[str, float] = {}
     for _, name, back in itertools.product(range(given.rounds), kernels, (False, True)):
         began = now(device)
         with torch.set_grad_enabled(back):
-            y, _last = find_kernel(name).code.run(cell, Job(x, cell.start(x)))
+            y, _last = find_kernel(name).code.run(cell, ScanJob(x, cell.start(x)))
         if back:
             y.sum().backward()
         key = f"{name}{' both passes' if back else ' forward'}"

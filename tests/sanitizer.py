@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from seqloom.kernels.cpu.engine import candidates
+from seqloom.kernels.cpu.engine import list_libraries
 
 ROOT = Path(__file__).parents[1]
 FLAGS = "-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
@@ -36,7 +36,7 @@ def build_package(folder: Path) -> None:
     shutil.copytree(ROOT / "src" / "seqloom", folder / "seqloom", ignore=shutil.ignore_patterns("__pycache__", "lib"))
     setup = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
     isas = setup["X86"] if setup["is_x86"]() else setup["ANY"]
-    isa = candidates()[0].stem.removeprefix("engine_")
+    isa = list_libraries()[0].stem.removeprefix("engine_")
     library = folder / "seqloom" / "lib"
     library.mkdir()
     words = ["g++", *setup["FLAGS"], *setup["POSIX"], *isas[isa], *shlex.split(FLAGS)]

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from seqloom.attention import Attention, LinformerAttention, LocalAttention
-from seqloom.attention.convert import from_torch, theirs
+from seqloom.attention.convert import from_torch, rename_to_torch
 from seqloom.attention.position import POSITIONS
 from seqloom.core.errors import InputError
 
@@ -63,7 +63,7 @@ def test_with_torchs_weights_it_is_torchs_attention_to_a_memory(width):
 def test_weights_go_back_to_torch():
     for width in (D, 6):
         module, other = torchs(kdim=width, vdim=width), torchs(kdim=width, vdim=width)
-        other.load_state_dict(theirs(from_torch(module).state_dict()))
+        other.load_state_dict(rename_to_torch(from_torch(module).state_dict()))
         assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
 
 

@@ -122,7 +122,7 @@ def test_what_lies_past_a_length_does_not_matter():
     cell = cell_of(32, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
     weigh = torch.randn(3, 4, 32).double(), torch.randn(3, 32).double()
-    other = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), torch.nan))
+    other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
     found, again = (everything(attn_rnn_cluster.run, cell, j, weigh) for j in (job, other))
     for name, value in found.items():
         assert torch.equal(value, again[name]), name

@@ -4,20 +4,20 @@ import pytest
 import torch
 
 import seqloom
-from seqloom.cells.lookup import find
-from seqloom.core.job import Job
+from seqloom.cells.lookup import find_cell
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.cpu import scan
-from seqloom.kernels.cpu.engine import CELLS, Crew, crew_for
+from seqloom.kernels.cpu.engine import CELLS, ThreadSplit, split_threads
 from seqloom.kernels.registry import find_kernel
 from seqloom.tools.testing import check_kernel, kernel
 
-ONE = Crew(1, False)
+ONE = ThreadSplit(1, False)
 
 
 def found(monkeypatch, crew, cell, job):
     """Outputs, last states and every gradient."""
-    monkeypatch.setattr(scan, "crew_for", lambda *_: crew)
+    monkeypatch.setattr(scan, "split_threads", lambda *_: crew)
     return given(find_kernel(f"{cell.name}_cpu").code.run, cell, job)
 
 
@@ -30,14 +30,14 @@ def given(run, cell, job):
 
 def asking(name, batch, hidden, dtype=torch.float32):
     """A cell that learns where it starts, and a job that asks for everything at once."""
-    cell = find(name)(5, hidden).to(dtype)
+    cell = find_cell(name)(5, hidden).to(dtype)
     cell.learn_initial_state()
     x = torch.randn(batch, 7, 5, dtype=dtype, requires_grad=True)
     state = tuple((s.detach() + 0.1).requires_grad_() for s in cell.start(x))
     lengths, reset = torch.arange(batch) * 7 // max(1, batch - 1), torch.rand(batch, 7) < 0.3
     mask = 2.0 * torch.randint(2, (batch, hidden)).to(dtype)
     keep = tuple(torch.rand(batch, 7, hidden, dtype=dtype) for _ in state)
-    return cell, Job(x, state, lengths=lengths, reset=reset, mask=mask, keep=keep)
+    return cell, ScanJob(x, state, lengths=lengths, reset=reset, mask=mask, keep=keep)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
@@ -47,20 +47,20 @@ def test_threads_that_divide_columns_give_bit_for_bit_what_one_gives(monkeypatch
         monkeypatch.setattr(scan, "SAVED_BYTES", 0)
     for batch, hidden in ((1, 128), (6, 100)):  # whole panels, and not
         cell, whole = asking(name, batch, hidden)
-        for job in (whole, Job(whole.x, whole.state)):
+        for job in (whole, ScanJob(whole.x, whole.state)):
             one = found(monkeypatch, ONE, cell, job)
             for threads in (2, 3, 7):  # more than there are cores, or panels
-                for a, b in zip(found(monkeypatch, Crew(threads, True), cell, job), one, strict=True):
+                for a, b in zip(found(monkeypatch, ThreadSplit(threads, True), cell, job), one, strict=True):
                     assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("name", ["attn_rnn", "gru"])
 def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
-    cell = find(name)(5, 512).double()
+    cell = find_cell(name)(5, 512).double()
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
-    job = Job(x, tuple(s.requires_grad_() for s in cell.start(x)))
+    job = ScanJob(x, tuple(s.requires_grad_() for s in cell.start(x)))
     expected = given(loop.run, cell, job)
-    for crew in (ONE, Crew(2, True)):
+    for crew in (ONE, ThreadSplit(2, True)):
         torch.testing.assert_close(found(monkeypatch, crew, cell, job), expected)
 
 
@@ -75,17 +75,17 @@ def test_one_row_of_a_large_layer_is_as_near_as_the_loop(monkeypatch):
     [
         (1, 64, 1024, ONE),
         (2, 1, 128, ONE),  # too few columns for two
-        (2, 1, 256, Crew(2, True)),
-        (2, 8, 256, Crew(2, False)),  # the weights fit the cache of a core
-        (2, 8, 512, Crew(2, True)),
-        (2, 64, 512, Crew(2, False)),  # many rows for every weight that is read
-        (16, 8, 512, Crew(4, True)),
-        (16, 64, 512, Crew(16, False)),
+        (2, 1, 256, ThreadSplit(2, True)),
+        (2, 8, 256, ThreadSplit(2, False)),  # the weights fit the cache of a core
+        (2, 8, 512, ThreadSplit(2, True)),
+        (2, 64, 512, ThreadSplit(2, False)),  # many rows for every weight that is read
+        (16, 8, 512, ThreadSplit(4, True)),
+        (16, 64, 512, ThreadSplit(16, False)),
     ],
 )
 def test_rows_or_columns(monkeypatch, threads, batch, hidden, crew):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert crew_for(batch, hidden) == crew
+    assert split_threads(batch, hidden) == crew
 
 
 @pytest.mark.parametrize("columns", [False, True])
@@ -94,7 +94,7 @@ def test_every_thread_flushes_denormals_where_the_caller_does(monkeypatch, colum
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.eye(64))
     x, h = torch.zeros(8, 3, 4, dtype=torch.float64), torch.full((1, 8, 64), 1e-310, dtype=torch.float64)
-    monkeypatch.setattr(scan, "crew_for", lambda *_: Crew(2, columns))
+    monkeypatch.setattr(scan, "split_threads", lambda *_: ThreadSplit(2, columns))
     try:
         for flushed in (False, True, False, True):  # the threads are there from the first on
             if not torch.set_flush_denormal(flushed):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seqloom.cells import AttnRNNCell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cuda.attn_rnn import block
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
@@ -28,7 +28,7 @@ def job_of(cell, B, T, dtype, lengths=False, mask=False, keep=False, reset=False
     share = ((torch.rand(B, H) < 0.8) / 0.8).to(dtype) if mask else None
     stay = ((torch.rand(B, T, H) < 0.3).to(dtype),) if keep else ()
     anew = torch.rand(B, T) < 0.3 if reset else None
-    return Job(x, (torch.randn(B, H).to(dtype),), ends, anew, None, share, stay)
+    return ScanJob(x, (torch.randn(B, H).to(dtype),), ends, anew, None, share, stay)
 
 
 def everything(run, cell, job, weigh):
@@ -36,7 +36,7 @@ def everything(run, cell, job, weigh):
     x, h = (t.detach().clone().requires_grad_() for t in (job.x, *job.state))
     y, (last,) = run(cell, replace(job, x=x, state=(h,)))
     (y.double() * weigh[0]).sum().add((last.double() * weigh[1]).sum()).backward()
-    real = slice(None) if job.lengths is None else job.valid()
+    real = slice(None) if job.lengths is None else job.valid_steps()
     found = {"y": y, "last": last, "dx": x.grad[real], "dh": h.grad}
     return {name: t.detach().double() for name, t in found.items()} | {
         f"d{name}": p.grad.double() for name, p in cell.named_parameters()
@@ -123,7 +123,7 @@ def test_what_lies_past_a_length_does_not_matter(kernel):
     cell = cell_of(16, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
     weigh = torch.randn(3, 4, 16).double(), torch.randn(3, 16).double()
-    other = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), torch.nan))
+    other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
     found, again = (everything(kernel.run, cell, j, weigh) for j in (job, other))
     for name, value in found.items():
         assert torch.equal(value, again[name]), name

@@ -13,8 +13,8 @@ import torch
 import seqloom
 import seqloom.cells
 from seqloom.core.cell import Cell
-from seqloom.core.job import Job
-from seqloom.core.weights import bound
+from seqloom.core.job import ScanJob
+from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels import scan as any_scan
 from seqloom.kernels.cpu import engine
@@ -28,7 +28,9 @@ NAMED = [
     if not name.startswith("any_") and not name.endswith(("_cuda", "_row", "_slots", "_cluster", "_grid", "_graph"))
 ]
 ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
-OLDER_BUILDS = [file.stem.removeprefix("engine_") for file in engine.candidates()[1:]]  # none where there is but one
+OLDER_BUILDS = [
+    file.stem.removeprefix("engine_") for file in engine.list_libraries()[1:]
+]  # none where there is but one
 WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time
 
 SHORT = (
@@ -69,7 +71,7 @@ def parts(cell, x, lengths, run):
     """Outputs, last state and every gradient."""
     x = x.detach().requires_grad_()
     state = tuple(s.detach().clone().requires_grad_() for s in cell.start(x))
-    y, last = run(cell, Job(x, state, lengths))
+    y, last = run(cell, ScanJob(x, state, lengths))
     weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
     loss = (y * weight).sum() + sum(s.sum() for s in last)
     return [y, *last, *torch.autograd.grad(loss, [x, *state, *cell.parameters()])]
@@ -81,7 +83,7 @@ def asking(name, dtype=torch.float64):
     cell.learn_initial_state()
     x = torch.randn(4, 9, 5, dtype=dtype, requires_grad=True)
     state = tuple((s.detach() + 0.1).requires_grad_() for s in cell.start(x))
-    return cell, Job(
+    return cell, ScanJob(
         x,
         state,
         lengths=torch.tensor([9, 0, 4, 7]),
@@ -189,7 +191,7 @@ class Faulty:
         if self.fault == "last state at the end":
             return y, (y[:, -1],)
         if self.fault == "no gradient to the first state":
-            return any_loop.run(cell, Job(job.x, tuple(s.detach() for s in job.state), job.lengths))
+            return any_loop.run(cell, ScanJob(job.x, tuple(s.detach() for s in job.state), job.lengths))
         if self.fault == "another result the second time":
             return y * (1 + 1e-4 * (self.calls % 2)), last
         if self.fault == "a step left unwritten":
@@ -201,7 +203,9 @@ class Faulty:
         if self.fault in ("reset", "mask", "keep"):
             return any_loop.run(cell, replace(job, **{self.fault: () if self.fault == "keep" else None}))
         if self.fault == "no gradient to the start":
-            view = bound(cell, {"initial_0": cell.start(job.x)[0][0].detach()}) if job.reset is not None else cell
+            view = (
+                bind_weights(cell, {"initial_0": cell.start(job.x)[0][0].detach()}) if job.reset is not None else cell
+            )
             return any_loop.run(view, job)
         return y, last
 
@@ -289,18 +293,18 @@ def test_the_engine_reads_nothing_that_does_not_fit():
     cell = seqloom.AttnRNNCell(8, 8)
     x, h = torch.randn(2, 5, 8), torch.zeros(2, 8)
     code = find_kernel("attn_rnn_cpu").code
-    assert code.why_not(cell, Job(x, (h,))) is None
+    assert code.why_not(cell, ScanJob(x, (h,))) is None
     for job in (
-        Job(x[..., :6], (h,)),
-        Job(x, (h[:1],)),
-        Job(x, (h.double(),)),
-        Job(x, (h,), torch.tensor([5])),
-        Job(x.double(), (h.double(),)),
-        Job(x, (h,), reset=torch.zeros(2, 4, dtype=torch.bool)),
-        Job(x, (h,), mask=torch.ones(2, 7)),
-        Job(x, (h,), keep=(torch.zeros(2, 5, 7),)),
-        Job(x, (h,), keep=(torch.zeros(2, 5, 8),) * 2),
-        Job(x, (h,), mask=torch.ones(2, 8, requires_grad=True)),
+        ScanJob(x[..., :6], (h,)),
+        ScanJob(x, (h[:1],)),
+        ScanJob(x, (h.double(),)),
+        ScanJob(x, (h,), torch.tensor([5])),
+        ScanJob(x.double(), (h.double(),)),
+        ScanJob(x, (h,), reset=torch.zeros(2, 4, dtype=torch.bool)),
+        ScanJob(x, (h,), mask=torch.ones(2, 7)),
+        ScanJob(x, (h,), keep=(torch.zeros(2, 5, 7),)),
+        ScanJob(x, (h,), keep=(torch.zeros(2, 5, 8),) * 2),
+        ScanJob(x, (h,), mask=torch.ones(2, 8, requires_grad=True)),
     ):
         assert code.why_not(cell, job) is not None
 
@@ -322,9 +326,9 @@ def test_weights_may_lie_in_memory_as_they_like(name):
 def installed(monkeypatch, tmp_path):
     """An empty folder in place of the engine's libraries."""
     monkeypatch.setattr(engine, "LIB", tmp_path)
-    engine.library.cache_clear()
+    engine.load_library.cache_clear()
     yield tmp_path
-    engine.library.cache_clear()
+    engine.load_library.cache_clear()
 
 
 def test_without_its_library_the_engine_says_why(installed):
@@ -339,13 +343,13 @@ def test_without_its_library_the_engine_says_why(installed):
 def test_an_engine_that_could_not_be_built_gives_the_compilers_reason(installed):
     report = {"compiler": None, "built": [], "failed": {"all": "no C++ compiler was found; install g++ or clang++"}}
     (installed / "build.json").write_text(json.dumps(report))
-    assert engine.library() == "no C++ compiler was found; install g++ or clang++"
+    assert engine.load_library() == "no C++ compiler was found; install g++ or clang++"
 
 
 def test_a_library_of_another_machine_is_named_with_the_cure(installed):
     (installed / "engine_default.so").write_bytes(b"\x7fELF" + bytes(60))
     assert re.fullmatch(
-        r"engine_default.so cannot be loaded \(.*\); install seqloom again on this machine", engine.library()
+        r"engine_default.so cannot be loaded \(.*\); install seqloom again on this machine", engine.load_library()
     )
     y, _ = seqloom.GRU(5, 8)(torch.randn(3, 2, 5))  # torch's own kernel runs instead
     assert y.shape == (3, 2, 8)
@@ -364,7 +368,7 @@ def test_the_compiled_scan_of_any_cell_is_the_loop():
         for p in cell.parameters():
             p.mul_(0.5)
     torch.testing.assert_close(
-        any_scan.run(cell, Job(x, cell.start(x)))[0], any_loop.run(cell, Job(x, cell.start(x)))[0]
+        any_scan.run(cell, ScanJob(x, cell.start(x)))[0], any_loop.run(cell, ScanJob(x, cell.start(x)))[0]
     )
 
 

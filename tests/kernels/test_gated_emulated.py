@@ -9,8 +9,8 @@ import emulator
 import pytest
 import torch
 
-from seqloom.cells.lookup import find
-from seqloom.core.job import Job
+from seqloom.cells.lookup import find_cell
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cuda.gated import backward
 from seqloom.kernels.cuda.gated import code as _gated_code
@@ -25,7 +25,7 @@ KINDS = [find_kernel(f"{cell}_cuda").code.kind for cell in ("gru", "ln_gru", "ls
 
 def cell_of(name, D, H, **settings):
     torch.manual_seed(0)
-    cell = find(name)(D, H, **settings)
+    cell = find_cell(name)(D, H, **settings)
     cell.learn_initial_state()
     with torch.no_grad():
         for p in cell.parameters():
@@ -39,7 +39,7 @@ def job_of(cell, B, T, dtype, wishes=""):
     ends, share = torch.randint(0, T + 1, (B,)), (torch.rand(B, H) < 0.8).to(dtype) / 0.8
     ends[0] = T
     keep = tuple((torch.randint(3, (B, T, H)) / 2).to(dtype) for _ in state)
-    job = Job(x, state, ends, torch.rand(B, T) < 0.3, None, share, keep)
+    job = ScanJob(x, state, ends, torch.rand(B, T) < 0.3, None, share, keep)
     left = {"lengths": None, "reset": None, "mask": None, "keep": ()}
     return replace(job, **{name: nothing for name, nothing in left.items() if name not in wishes})
 
@@ -56,7 +56,7 @@ def everything(run, cell, job):
     y, last = run(cell, replace(job, x=x, state=state))
     torch.manual_seed(1)
     sum((t.double() * torch.randn(t.shape, dtype=torch.float64)).sum() for t in (y, *last)).backward()
-    real = slice(None) if job.lengths is None else job.valid()
+    real = slice(None) if job.lengths is None else job.valid_steps()
     found = {"y": y, "dx": x.grad[real]} | {f"last {i}": s for i, s in enumerate(last)}
     found |= {f"dstate {i}": s.grad for i, s in enumerate(state)} | {n: p.grad for n, p in cell.named_parameters()}
     return {name: t.detach().double() for name, t in found.items() if t is not None}
@@ -136,7 +136,7 @@ def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, kept, flown):
 def test_what_lies_past_a_length_does_not_matter(name):
     cell = cell_of(name, 24, 32).to(BF16)
     job = job_of(cell, 3, 4, BF16, "lengths")
-    other = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), torch.nan))
+    other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
     found, again = (everything(find_kernel(f"{name}_cuda").code.run, cell, j) for j in (job, other))
     for part in found:
         if part not in ("weight_ih", "bias_ih", "scale_ih"):  # 0 times NaN, outside of the kernel

@@ -5,14 +5,14 @@ import torch
 
 from seqloom.cells import LSTMCell
 from seqloom.kernels.aten import lstm
-from seqloom.kernels.aten.cudnn import names
+from seqloom.kernels.aten.cudnn import parameter_names
 
 
 @pytest.mark.parametrize("settings", [{}, {"bias": False}, {"proj_size": 3}, {"bias": False, "proj_size": 3}])
 def test_holding_the_memory_past_a_rows_end_is_the_same_as_cutting_the_row_out(settings):
     torch.manual_seed(0)
     cell = LSTMCell(4, 5, **settings).double()
-    own = [getattr(cell, name) for name in names(cell)]
+    own = [getattr(cell, name) for name in parameter_names(cell)]
     x = torch.randn(6, 9, 4, dtype=torch.float64, requires_grad=True)
     state = tuple(torch.randn_like(s).requires_grad_() for s in cell.initial_state(x))
     lengths = torch.tensor([9, 1, 4, 0, 9, 3])

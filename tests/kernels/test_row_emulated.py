@@ -74,7 +74,7 @@ def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(m
     monkeypatch.setattr(cluster_backward, "ROOM", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
-    job = replace(job, x=job.x.masked_fill(~job.valid().unsqueeze(-1), 1e6))
+    job = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), 1e6))
     assert worst(attn_rnn_row, cell, job, FP32)[0] < 2
 
 

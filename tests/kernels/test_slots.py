@@ -10,11 +10,11 @@ import torch
 
 import seqloom
 from seqloom.cells import AttnRNNCell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import attn_rnn_plain
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cpu import scan
-from seqloom.kernels.cpu.engine import Crew, crew_for
+from seqloom.kernels.cpu.engine import ThreadSplit, split_threads
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
 from seqloom.kernels.cuda.attn_rnn.block_code import setting
 from seqloom.kernels.cuda.attn_rnn.slots_chunk import SlotsBack, SlotsOnward
@@ -35,11 +35,11 @@ def job_of(cell, B, T, everything):
     x = torch.randn(B, T, cell.input_size, dtype=torch.float64, requires_grad=True)
     state = tuple((s.detach() + 0.3 * torch.randn_like(s)).requires_grad_() for s in cell.start(x))
     if not everything:
-        return Job(x, state)
+        return ScanJob(x, state)
     lengths, reset = torch.arange(B) * T // max(1, B - 1), torch.rand(B, T) < 0.3
     mask = 2.0 * torch.randint(2, (B, cell.hidden_size)).double()
     keep = tuple(torch.rand(B, T, *s.shape[1:], dtype=torch.float64) for s in state)
-    return Job(x, state, lengths, reset, mask=mask, keep=keep)
+    return ScanJob(x, state, lengths, reset, mask=mask, keep=keep)
 
 
 def found(run, cell, job, twice=False):
@@ -86,8 +86,14 @@ def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
     cell.learn_initial_state()
     for job in (job_of(cell, 5, 4, True), job_of(cell, 5, 4, False)):
         results = []
-        for crew in (Crew(1, False), Crew(2, True), Crew(7, True), Crew(2, False), Crew(4, False)):
-            monkeypatch.setattr(scan, "crew_for", lambda *_, crew=crew: crew)
+        for crew in (
+            ThreadSplit(1, False),
+            ThreadSplit(2, True),
+            ThreadSplit(7, True),
+            ThreadSplit(2, False),
+            ThreadSplit(4, False),
+        ):
+            monkeypatch.setattr(scan, "split_threads", lambda *_, crew=crew: crew)
             results.append(found(find_kernel("attn_rnn_cpu").code.run, cell, job))
         for columns in results[1:3]:
             assert all(map(torch.equal, columns, results[0]))
@@ -98,9 +104,9 @@ def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
 
 def test_one_sequence_of_many_slots_is_not_divided(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert crew_for(16, 64, slots=16) == Crew(1, False)
-    assert crew_for(32, 64, slots=16) == Crew(2, False)
-    assert crew_for(32, 64, slots=2) == Crew(4, False)
+    assert split_threads(16, 64, slots=16) == ThreadSplit(1, False)
+    assert split_threads(32, 64, slots=16) == ThreadSplit(2, False)
+    assert split_threads(32, 64, slots=2) == ThreadSplit(4, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -140,16 +146,16 @@ def test_the_chunks_of_a_graph_are_as_near_as_the_loop(monkeypatch, dtype):
 
 def test_autocast_does_not_reach_into_a_chunk():
     cell, x = AttnRNNCell(8, 8, slots=2), torch.randn(3, 6, 8)
-    expected = attn_rnn_graph.run(cell, Job(x, cell.start(x)))
+    expected = attn_rnn_graph.run(cell, ScanJob(x, cell.start(x)))
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(attn_rnn_graph.run(cell, Job(x, cell.start(x)))[0], expected[0])
+        assert torch.equal(attn_rnn_graph.run(cell, ScanJob(x, cell.start(x)))[0], expected[0])
 
 
 def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(attn_rnn_graph, "STEPS", 4)
     cell = AttnRNNCell(5, 8, slots=2)
     x, h = torch.randn(3, 6, 5), torch.randn(3, 2, 8)
-    for job in (Job(x, (h,)), Job(x, (h,), torch.tensor([6, 0, 3]))):
+    for job in (ScanJob(x, (h,)), ScanJob(x, (h,), torch.tensor([6, 0, 3]))):
         results = []
         for given in (x, x * torch.nan, x):
             y, _ = attn_rnn_graph.run(cell, replace(job, x=given))

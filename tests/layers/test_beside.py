@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import seqloom.cells  # noqa: F401  (fills the registry)
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
@@ -19,12 +19,12 @@ from seqloom.layers.recurrent.layer import Recurrent
 
 def work(name, B=3, T=5):
     torch.manual_seed(0)
-    cell = find(name)(6, 16, dtype=torch.float64)
+    cell = find_cell(name)(6, 16, dtype=torch.float64)
     cell.learn_initial_state()
     x = torch.randn(B, T, 6, dtype=torch.float64, requires_grad=True)
     lengths, reset = torch.tensor([T, 0, T - 2]), torch.rand(B, T) < 0.3
     dt = torch.rand(B, T, dtype=torch.float64, requires_grad=True) if "dt" in cell.takes else None
-    return Work(cell, Job(x, cell.start(x), lengths, reset, dt), {})
+    return Work(cell, ScanJob(x, cell.start(x), lengths, reset, dt), {})
 
 
 def leaves(one):

@@ -12,11 +12,11 @@ import torch
 from streams import close, make, whole
 from torch.nn.utils import parametrize
 
-from seqloom.kernels.cpu.engine import candidates
-from seqloom.kernels.cpu.step import CELLS, ROWS, function
+from seqloom.kernels.cpu.engine import list_libraries
+from seqloom.kernels.cpu.step import CELLS, ROWS, load_step
 from seqloom.layers.recurrent.layer import Recurrent
 
-pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
+pytestmark = pytest.mark.skipif(isinstance(load_step(), str), reason=str(load_step()))
 each_cell = pytest.mark.parametrize("cell", sorted(CELLS))
 
 
@@ -257,7 +257,7 @@ def test_another_default_device_does_not_reach_a_step(ran):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in candidates()[1:]])
+@pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in list_libraries()[1:]])
 def test_a_step_is_right_for_older_processors(capability):
     again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "whole or exact"]
     subprocess.run(again, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})

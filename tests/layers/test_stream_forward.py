@@ -6,10 +6,10 @@ from streams import close, make, whole
 from torch.utils.flop_counter import FlopCounterMode
 
 import seqloom
-from seqloom.kernels.cpu.step import ROWS, function
+from seqloom.kernels.cpu.step import ROWS, load_step
 from seqloom.layers.recurrent.streaming import why_not_stream
 
-pytestmark = pytest.mark.skipif(isinstance(function(), str), reason=str(function()))
+pytestmark = pytest.mark.skipif(isinstance(load_step(), str), reason=str(load_step()))
 
 
 def test_frozen_weights_need_no_mode(ran):

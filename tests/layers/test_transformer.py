@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from seqloom.attention import ATTENTIONS, Attention, LocalAttention, Pattern, PerformerAttention
-from seqloom.attention.position import ADDED, POSITIONS, Learned, Rotary
+from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Learned, Rotary
 from seqloom.core.errors import InputError
 from seqloom.layers.memory import Recurrence
 from seqloom.layers.transformer.block import Block, FeedForward
@@ -54,7 +54,7 @@ def test_streaming_is_the_whole_at_once_for_every_causal_attention(attention, cr
     assert len(state) == layer.state_size and all(len(s) == B for s in state)
 
 
-@pytest.mark.parametrize("position", [None, *ADDED, *POSITIONS])
+@pytest.mark.parametrize("position", [None, *INPUT_POSITIONS, *POSITIONS])
 def test_streaming_with_every_position_goes_on_where_each_row_stopped(position):
     layer, x = made(causal=True, position=position), random(B, T, D)
     lengths = torch.tensor([T, 3, 7])

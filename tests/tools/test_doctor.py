@@ -43,11 +43,11 @@ def test_the_engine_is_named_or_what_is_missing_and_what_that_costs(monkeypatch,
     (tmp_path / "build.json").write_text('{"compiler": null, "failed": {"all": "no C++ compiler was found"}}')
     monkeypatch.setattr(doctor, "LIB", tmp_path)
     monkeypatch.setattr(engine, "LIB", tmp_path)
-    engine.library.cache_clear()
+    engine.load_library.cache_clear()
     try:
         found = doctor.engine()
     finally:
-        engine.library.cache_clear()
+        engine.load_library.cache_clear()
     assert found["library"] is found["compiler"] is None
     assert found["problem"].startswith("no C++ compiler was found; without it a GRU takes 2 to 10 times as long")
 

@@ -24,11 +24,11 @@ def from_torch(module: nn.MultiheadAttention, causal: bool = False) -> Attention
         bias=bias,
         memory_size=module.kdim,
     ).to(module.out_proj.weight)
-    made.load_state_dict(ours(module.state_dict()))
+    made.load_state_dict(rename_from_torch(module.state_dict()))
     return made.train(module.training)
 
 
-def ours(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_from_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A MultiheadAttention's state_dict under the names of `Attention`."""
     if "in_proj_weight" in state:
         weights: tuple[Tensor, ...] = state["in_proj_weight"].chunk(3)
@@ -40,7 +40,7 @@ def ours(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return found | {name.replace("out_proj", "out"): t for name, t in state.items() if name.startswith("out_proj")}
 
 
-def theirs(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The state_dict of an `Attention` without kv_heads or position, under MultiheadAttention's names."""
     weights = [state[f"{n}.weight"] for n in "qkv"]
     if len({w.shape for w in weights}) == 1:

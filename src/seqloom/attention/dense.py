@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.attention.parts import Heads, Lengths, State, blank, check_input, real_steps, softmax, weigh
+from seqloom.attention.parts import Heads, Lengths, State, check_input, mask_steps, real_steps, softmax, weigh
 from seqloom.attention.position import Position, make_position
 from seqloom.core.errors import InputError, UserTypeError
 
@@ -71,7 +71,7 @@ class Attention(Heads):
             is_causal=look.triangle,
             enable_gqa=self.kv_heads != self.heads,
         )
-        return blank(self.join(y), real), look.state
+        return mask_steps(self.join(y), real), look.state
 
     def weights(
         self,
@@ -122,7 +122,7 @@ class Attention(Heads):
         if memory is not None:
             check_input(memory, self.memory_size, self.k, "memory")
             known = real_steps(memory_lengths, memory, "memory_lengths")
-            k, v = self._keys(blank(memory, known), _range(memory))
+            k, v = self._keys(mask_steps(memory, known), _range(memory))
             state = (k, v, _all(memory) if known is None else known)
         elif state is None:
             known = real
@@ -139,7 +139,7 @@ class Attention(Heads):
         new = _all(x) if real is None else real
         if state is None:
             k, v = self._keys(x, j)
-            known, triangle = new, mask is None and (self.position is None or not self.position.biases)
+            known, triangle = new, mask is None and (self.position is None or not self.position.has_bias)
             allowed = None  # padding stands at the end, where no real step looks
         else:
             i = j = state[2].sum(1, keepdim=True) + i

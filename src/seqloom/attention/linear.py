@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from seqloom.attention.features import Elu
-from seqloom.attention.parts import Heads, Lengths, State, blank, filled, first, in_parts
+from seqloom.attention.parts import Heads, Lengths, State, mask_steps, pad_end, split_parts, take_first
 from seqloom.core.errors import UserError
-from seqloom.core.job import copied
+from seqloom.core.job import clone_part
 
 
 class LinearAttention(Heads):
@@ -39,11 +39,11 @@ class LinearAttention(Heads):
         q, k, v = self._parts(x, real)
         if self.causal:
             y, state = self._chunked(q, k, v, state)
-            return blank(self.join(y), real), state
+            return mask_steps(self.join(y), real), state
         S = k.mT @ v  # (B, heads, features, d)
         z = k.sum(2)
         y = _over(q @ S, q @ z.unsqueeze(-1))
-        return blank(self.join(y), real), None
+        return mask_steps(self.join(y), real), None
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
@@ -65,12 +65,12 @@ class LinearAttention(Heads):
         anything = torch.compiler.is_exporting()  # then a length is not known, and must not be compared with chunks
         c = self.chunk if anything else min(self.chunk, T)
         n = (T + c - 1) // c + anything
-        q, k, v = (in_parts(filled(t, n * c - T, -2), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
+        q, k, v = (split_parts(pad_end(t, n * c - T, -2), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
         start = (None, None) if state is None else state
         S, z = _running(k.mT @ v, start[0]), _running(k.sum(3), start[1])
         A, S_before, z_before = (q @ k.mT).tril(), S[:, :, :-1].to(q.dtype), z[:, :, :-1].to(q.dtype)
         y = _over(A @ v + q @ S_before, A.sum(-1, keepdim=True) + q @ z_before.unsqueeze(-1))
-        return first(y.flatten(2, 3), T, 2), (copied(S[:, :, -1]), copied(z[:, :, -1]))
+        return take_first(y.flatten(2, 3), T, 2), (clone_part(S[:, :, -1]), clone_part(z[:, :, -1]))
 
 
 def _running(s: Tensor, start: Tensor | None) -> Tensor:

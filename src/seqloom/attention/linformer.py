@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention.parts import Heads, Lengths, State, blank, first, weigh
+from seqloom.attention.parts import Heads, Lengths, State, mask_steps, take_first, weigh
 from seqloom.core.errors import InputError, UserError
 
 
@@ -44,7 +44,7 @@ class LinformerAttention(Heads):
         x, real = self.read(x, lengths, state)
         q, k, v = self._parts(x, real)
         y = weigh(q, k, v, dropout_p=self.dropout if self.training else 0.0)
-        return blank(self.join(y), real), None
+        return mask_steps(self.join(y), real), None
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs its mixtures of values with: (B, heads, T, rank)."""
@@ -60,5 +60,5 @@ class LinformerAttention(Heads):
                 f"a sequence of {T} steps is longer than max_length={self.max_length}; "
                 f"make LinformerAttention with max_length={T}"
             )
-        q, k, v = self.split(self.q(x)), blank(self.k(x), real), blank(self.v(x), real)
-        return q, self.split(first(self.E, T, 1) @ k), self.split(first(self.F, T, 1) @ v)
+        q, k, v = self.split(self.q(x)), mask_steps(self.k(x), real), mask_steps(self.v(x), real)
+        return q, self.split(take_first(self.E, T, 1) @ k), self.split(take_first(self.F, T, 1) @ v)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.attention.dense import Attention
-from seqloom.attention.parts import Heads, Lengths, State, blank, filled, first, in_parts, weigh
+from seqloom.attention.parts import Heads, Lengths, State, mask_steps, pad_end, split_parts, take_first, weigh
 from seqloom.attention.pattern import Pattern
 from seqloom.attention.position import Position, RelativeXL, make_position
 from seqloom.core.errors import UserError
@@ -57,12 +57,16 @@ class LocalAttention(Heads):
         k = k if self.position is None else self.position.key(k, at)
         if not self.causal:
             y = self._blocks(_Rows(q, k, v, at, real), *self._columns(k, v))
-            return blank(self.join(self._global_rows(y, q, k, v, at, real)), real), None
+            return mask_steps(self.join(self._global_rows(y, q, k, v, at, real)), real), None
         count = x.new_full((B,), T, dtype=torch.long) if real is None else real.sum(1)
         rows = _Rows(q, k, v, at, real) if state is None else self._after(state, q, k, v, at, real)
         g = self._global_keys(state, k, v, at, count)
         y = self._blocks(rows, *g)[:, :, -T:]
-        return blank(self.join(y), real), (*self._last(rows, count, T), *g, count if seen is None else seen + count)
+        return mask_steps(self.join(y), real), (
+            *self._last(rows, count, T),
+            *g,
+            count if seen is None else seen + count,
+        )
 
     def weights(self, x: Tensor, lengths: Lengths = None) -> Tensor:
         """What `forward` weighs the values with: (B, heads, T, T). Of quadratic size, to look at."""
@@ -80,14 +84,14 @@ class LocalAttention(Heads):
         q = _cut(rows.q, n, b if several else T)  # (B, n, b, heads, d)
         k, v = (_cut(t, n, b if several else S) for t in (rows.k, rows.v))
         there = numbers.clamp(0, n - 1).flatten()
-        k, v = (in_parts(t.index_select(1, there), numbers.shape[1], 1).flatten(0, 1).flatten(1, 2) for t in (k, v))
+        k, v = (split_parts(t.index_select(1, there), numbers.shape[1], 1).flatten(0, 1).flatten(1, 2) for t in (k, v))
         if self.pattern.global_steps:
             k, v = torch.cat([k, _each(k_g, n)], 1), torch.cat([v, _each(v_g, n)], 1)  # (B n, columns, heads, d)
         i, j, allowed = self._pairs(rows, numbers, several)
         q, k, v = q.flatten(0, 1).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         y = self._ask(q, k, v, i.flatten(0, 1), j.flatten(0, 1), allowed.flatten(0, 1).unsqueeze(1))
         y = y.transpose(1, 2).reshape(rows.q.shape[0], n * q.shape[2], self.heads, self.head_size)
-        return first(y, T, 1).transpose(1, 2)
+        return take_first(y, T, 1).transpose(1, 2)
 
     def _numbers(self, n: int, several: bool, device: torch.device) -> Tensor:
         """(n, blocks of keys); counted on the device where nothing is drawn, so that a CUDA graph can hold it."""
@@ -193,7 +197,7 @@ class _Rows(NamedTuple):
 def _cut(t: Tensor, n: int, b: int) -> Tensor:
     """(B, heads, T, d) -> (B, n, b, heads, d), filled up with zeros."""
     t = t.transpose(1, 2)
-    return in_parts(filled(t, n * b - t.shape[1], -3), b, 1)
+    return split_parts(pad_end(t, n * b - t.shape[1], -3), b, 1)
 
 
 def _each(g: Tensor, n: int) -> Tensor:

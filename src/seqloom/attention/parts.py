@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from seqloom.core.checks import fits, read_lengths
+from seqloom.core.checks import check_placement, read_lengths
 from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.masks import make_mask
 
@@ -66,7 +66,7 @@ class Heads(nn.Module):
             raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
         check_state(state, self.state_size, x)
         real = real_steps(lengths, x)
-        return blank(x, real), real
+        return mask_steps(x, real), real
 
     def split(self, t: Tensor) -> Tensor:
         """(B, T, heads d) -> (B, heads, T, d)."""
@@ -102,7 +102,7 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
         raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
     weight = next(reader.parameters(), None)
     if weight is not None:  # quantized products have none
-        fits(x, weight, name)
+        check_placement(x, weight, name)
 
 
 def check_state(state: State | None, size: int, x: Tensor) -> None:
@@ -125,28 +125,28 @@ def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | N
     return make_mask(lengths, x.shape[1])
 
 
-def first(t: Tensor, n: int, dim: int) -> Tensor:
+def take_first(t: Tensor, n: int, dim: int) -> Tensor:
     """The first n along a dimension. An exported graph takes any n, all of them too, where a slice would differ."""
     if torch.compiler.is_exporting():
         return t.index_select(dim, torch.arange(n, device=t.device))
     return t.narrow(dim, 0, n)
 
 
-def in_parts(t: Tensor, size: int, dim: int) -> Tensor:
+def split_parts(t: Tensor, size: int, dim: int) -> Tensor:
     """(..., n size, ...) -> (..., n, size, ...). An exported graph takes any n; the rest has a view's free backward."""
     if torch.compiler.is_exporting():
         return t.unfold(dim, size, size).movedim(-1, dim + 1)
     return t.unflatten(dim, (-1, size))
 
 
-def filled(t: Tensor, n: int, dim: int) -> Tensor:
+def pad_end(t: Tensor, n: int, dim: int) -> Tensor:
     """With n zeros more at the end of a dimension, counted from the last, below 0."""
     if torch.compiler.is_compiling():
         t = t.contiguous()  # n may be 0: torch would keep strides that its graph does not count with
     return F.pad(t, (0, 0) * (-dim - 1) + (0, n))
 
 
-def blank(x: Tensor, real: Tensor | None) -> Tensor:
+def mask_steps(x: Tensor, real: Tensor | None) -> Tensor:
     """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
     if real is None:
         return x

@@ -84,7 +84,7 @@ class Position(nn.Module):
         return None
 
     @property
-    def biases(self) -> bool:
+    def has_bias(self) -> bool:
         """Whether `bias` gives anything."""
         return type(self).bias is not Position.bias
 
@@ -172,7 +172,7 @@ def _distance(i: Tensor, j: Tensor) -> Tensor:
     return i.unsqueeze(-1) - j.unsqueeze(-2)
 
 
-ADDED: dict[str, type[nn.Module]] = {"sinusoidal": Sinusoidal, "learned": Learned}
+INPUT_POSITIONS: dict[str, type[nn.Module]] = {"sinusoidal": Sinusoidal, "learned": Learned}
 POSITIONS: dict[str, type[Position]] = {"rotary": Rotary, "alibi": ALiBi, "relative": Relative, "xl": RelativeXL}
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seqloom.attention.parts import Lengths, blank, real_steps, softmax
+from seqloom.attention.parts import Lengths, mask_steps, real_steps, softmax
 from seqloom.core.errors import InputError, UserError
 
 
@@ -126,4 +126,4 @@ def attend(
     real = real_steps(lengths, values)
     allowed = mask if real is None else real.unsqueeze(1) if mask is None else real.unsqueeze(1) & mask
     a = softmax(scores, allowed)
-    return a @ blank(values, real), a
+    return a @ mask_steps(values, real), a

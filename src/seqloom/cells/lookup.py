@@ -12,7 +12,7 @@ from seqloom.core.suggest import suggest
 _by_place: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded
 
 
-def find(cell: str | type[Cell]) -> type[Cell]:
+def find_cell(cell: str | type[Cell]) -> type[Cell]:
     """Return a cell class: itself, by its registered name, or from a file as `path/to/file.py:MyCell`."""
     if isinstance(cell, type) and issubclass(cell, Cell):
         return cell

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.checks import fits, read_state
+from seqloom.core.checks import check_placement, read_state
 from seqloom.core.errors import InputError, UserError, UserTypeError
-from seqloom.core.precision import made_on
+from seqloom.core.precision import parameter_defaults
 
 State = tuple[Tensor, ...]
 _numbers = itertools.count()
@@ -29,7 +29,7 @@ class _Made(ABCMeta):
         if device is None and dtype is None:
             made = super().__call__(*args, **settings)
         else:
-            with made_on(device, dtype):
+            with parameter_defaults(device, dtype):
                 made = super().__call__(*args, **settings)
         made.__dict__["_shapes"] = {name: p.shape for name, p in made._parameters.items() if p is not None}
         made.__dict__["_known"] = {}  # weights that were checked, see resolve_weights; views share it
@@ -153,11 +153,11 @@ class Cell(nn.Module, metaclass=_Made):
     def uniform_(self, bound: float | None = None) -> None:
         """torch.nn's start for recurrent layers: every parameter uniform in +-1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size) if bound is None else bound
-        for name, p in self.own().items():
+        for name, p in self.own_parameters().items():
             if not name.startswith("initial_"):
                 nn.init.uniform_(p, -bound, bound)
 
-    def own(self) -> dict[str, nn.Parameter]:
+    def own_parameters(self) -> dict[str, nn.Parameter]:
         """This cell's own parameters, wherever they are kept, without those of its modules."""
         kept = {name: getattr(self, name) for name in self.__dict__.get("_names", ())}
         return kept | dict(self.named_parameters(recurse=False))
@@ -184,9 +184,9 @@ class Cell(nn.Module, metaclass=_Made):
         """Refuse an input of another type or device than that of the weights."""
         weight = next((p for p in self._parameters.values() if p is not None), None)
         if weight is None:  # it may be kept by a layer, or by modules of the cell
-            weight = next(iter((self.own() | dict(self.named_parameters())).values()), None)
+            weight = next(iter((self.own_parameters() | dict(self.named_parameters())).values()), None)
         if weight is not None:
-            fits(x, weight)
+            check_placement(x, weight)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"

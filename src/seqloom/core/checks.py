@@ -15,7 +15,7 @@ _PLAIN = (Tensor, nn.Parameter)  # others, such as those of an export, have no m
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad or jvp
 
 
-def fits(x: Tensor, weight: Tensor, name: str = "input") -> None:
+def check_placement(x: Tensor, weight: Tensor, name: str = "input") -> None:
     """The input is where the weights are, and of their type."""
     if x.device != weight.device:
         raise InputError(f"{name} is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")

@@ -41,7 +41,7 @@ class Init:
     def apply(self, cell: Cell) -> None:
         """Fill a cell's parameters; gate biases given to the cell itself stay."""
         if self.weights != "default":
-            for name, p in {**cell.own(), **dict(cell.named_parameters())}.items():
+            for name, p in {**cell.own_parameters(), **dict(cell.named_parameters())}.items():
                 _fill(self.weights, name, p, cell)
             asked = _asked_bias(cell)
             if asked is not None:

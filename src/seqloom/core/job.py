@@ -13,7 +13,7 @@ from seqloom.core.masks import make_mask
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class ScanJob:
     """One cell over one batch of sequences, in one direction."""
 
     x: Tensor  # (B, T, D)
@@ -25,28 +25,33 @@ class Job:
     keep: tuple[Tensor, ...] = ()  # zoneout: (B, T, ...) for each state, the share that stays
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Nothing asked beyond x, state and lengths."""
         return self.reset is None and self.dt is None and self.mask is None and not self.keep
 
-    def resolved(self) -> Job:
+    def resolve(self) -> ScanJob:
         """Return the same with input and state in plain memory, which kernels read by address."""
         x, state = resolve(self.x, "input"), tuple(resolve(s, "the initial state") for s in self.state)
         if x is self.x and all(a is b for a, b in zip(state, self.state, strict=True)):
             return self
         return replace(self, x=x, state=state)
 
-    def reversed(self) -> Job:
+    def reverse(self) -> ScanJob:
         """The same sequences read from their ends; what lies past a length stays where it is."""
-        change = {"x": turn(self.x, self.lengths), "keep": tuple(turn(k, self.lengths) for k in self.keep)}
+        change = {
+            "x": reverse_steps(self.x, self.lengths),
+            "keep": tuple(reverse_steps(k, self.lengths) for k in self.keep),
+        }
         for field in ("reset", "dt"):
             value: Tensor | None = getattr(self, field)
             if value is not None:  # between t-1 and t, so it belongs to t-1 on the way back
-                real = value if self.lengths is None else torch.where(self.valid(), value, torch.zeros_like(value))
-                change[field] = turn(_ahead(real), self.lengths)
+                real = (
+                    value if self.lengths is None else torch.where(self.valid_steps(), value, torch.zeros_like(value))
+                )
+                change[field] = reverse_steps(_ahead(real), self.lengths)
         return replace(self, **change)  # type: ignore[arg-type]
 
-    def valid(self) -> Tensor:
+    def valid_steps(self) -> Tensor:
         """(B, T): the steps that happen."""
         assert self.lengths is not None
         return make_mask(self.lengths, self.x.shape[1])
@@ -55,7 +60,7 @@ class Job:
         """Everything but x that a step has a part of, time first."""
         parts = {"reset": self.reset, "dt": self.dt}
         if self.lengths is not None:
-            valid = self.valid()
+            valid = self.valid_steps()
             parts |= {"valid": valid, "reset": None if self.reset is None else self.reset & valid}
         parts |= {f"keep_{i}": k for i, k in enumerate(self.keep)}
         return {name: t.transpose(0, 1) for name, t in parts.items() if t is not None}
@@ -66,7 +71,7 @@ def advance(
 ) -> tuple[Tensor, State]:
     """One step of a scan: reset, the cell's own step, zoneout, and rows that have ended."""
     if "reset" in now:
-        state = restart(now["reset"], start, state)
+        state = reset_rows(now["reset"], start, state)
     extra = {"mask": mask} if mask is not None else {}
     if "dt" in now:
         extra["dt"] = now["dt"]
@@ -78,40 +83,40 @@ def advance(
         y = cell.output(after)
     after = tuple(a.to(s.dtype) for a, s in zip(after, state, strict=True))  # autocast: carried in full precision
     if "valid" in now:
-        after = tuple(torch.where(like(now["valid"], a), a, s) for a, s in zip(after, state, strict=True))
-        y = torch.where(like(now["valid"], y), y, torch.zeros_like(y))
+        after = tuple(torch.where(expand_like(now["valid"], a), a, s) for a, s in zip(after, state, strict=True))
+        y = torch.where(expand_like(now["valid"], y), y, torch.zeros_like(y))
     return y, after
 
 
-def restart(flags: Tensor, start: State, state: State) -> State:
+def reset_rows(flags: Tensor, start: State, state: State) -> State:
     """The state, begun anew in the rows whose flag is set."""
-    return tuple(torch.where(like(flags, s), s0, s) for s0, s in zip(start, state, strict=True))
+    return tuple(torch.where(expand_like(flags, s), s0, s) for s0, s in zip(start, state, strict=True))
 
 
-def like(flags: Tensor, s: Tensor) -> Tensor:
+def expand_like(flags: Tensor, s: Tensor) -> Tensor:
     """(B,) with as many dimensions as s."""
     return flags[(...,) + (None,) * (s.dim() - flags.dim())]
 
 
-def without_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
+def zero_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
     """(B, T, ...) with 0 past each row's length."""
     if lengths is None:
         return y
     past = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
-    return y.masked_fill(like(past, y), 0)
+    return y.masked_fill(expand_like(past, y), 0)
 
 
-def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
+def reverse_steps(x: Tensor, lengths: Tensor | None) -> Tensor:
     """(B, T, ...) with each row's real steps in reverse order."""
     if lengths is None:
         return x.flip(1)
     t = torch.arange(x.shape[1], device=x.device)
     last = lengths.unsqueeze(1) - 1
     index = torch.where(t <= last, last - t, t)
-    return x.gather(1, like(index, x).expand(x.shape))
+    return x.gather(1, expand_like(index, x).expand(x.shape))
 
 
-def copied(part: Tensor) -> Tensor:
+def clone_part(part: Tensor) -> Tensor:
     """A part of a tensor in memory of its own: a state outlives the outputs, and no change to them reaches it."""
     return part.clone(memory_format=torch.contiguous_format)
 

@@ -47,7 +47,7 @@ def useful_autocast(device: str) -> Iterator[None]:
 
 
 @contextmanager
-def made_on(device: Any, dtype: torch.dtype | None) -> Iterator[None]:
+def parameter_defaults(device: Any, dtype: torch.dtype | None) -> Iterator[None]:
     """Parameters made inside are on this device, of this type."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or before)

@@ -52,12 +52,12 @@ def resolve_weights(cell: Cell) -> Cell:
             known[name] = place
     if not resolved:
         return cell
-    view = bound(cell, resolved)
+    view = bind_weights(cell, resolved)
     view.handle = cell.handle
     return view
 
 
-def bound(module: Module, values: Mapping[str, Tensor]) -> Module:
+def bind_weights(module: Module, values: Mapping[str, Tensor]) -> Module:
     """A view of a module in which the named tensors stand in place of its own.
 
     The module itself is not touched, so that threads and nested calls cannot meet.
@@ -70,5 +70,5 @@ def bound(module: Module, values: Mapping[str, Tensor]) -> Module:
         view.__dict__["_modules"] = dict(module._modules)
         for child in below:
             part = {n[len(child) + 1 :]: t for n, t in values.items() if n.startswith(child + ".")}
-            view._modules[child] = bound(module._modules[child], part)  # type: ignore[type-var]
+            view._modules[child] = bind_weights(module._modules[child], part)  # type: ignore[type-var]
     return view

@@ -16,10 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.kernels.sums import product, total
-
 MANY = 2**22  # numbers; the products of all rows with each other are written down up to here
-NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
+WEIGHT_NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,14 @@ class Inside:
         return [Inside(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
 
 
-def inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
+def compute_inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
     """u is (..., H); `seen` is h as the products see it."""
     Wq, bq, Wo, bo, Wg, bg, _, _ = own
     u = u.unsqueeze(-2)
     rows = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
     C = torch.cat([rows[part]() for part in cell.context], -2)
     q = F.linear(seen, Wq, bq)
-    q_, C_ = apart(cell, q), apart(cell, C)
+    q_, C_ = split_heads(cell, q), split_heads(cell, C)
     p = torch.softmax(dots(q_, C_) / math.sqrt(cell.hidden_size // cell.heads), -2)
     aC = mix(p, C_).flatten(-2)
     s = F.linear(aC, Wo, bo)
@@ -57,9 +55,9 @@ def inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor])
     return Inside(h, u, q, C, p, aC, s, o, g)
 
 
-def onward(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
+def step_forward(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
     """The state after a step."""
-    at = inside(cell, h, seen, u, own)
+    at = compute_inside(cell, h, seen, u, own)
     n = F.layer_norm(at.o + h, h.shape[-1:], own[6], own[7]) if cell.norm else at.o
     return at.g * n + (1 - at.g) * h
 
@@ -77,7 +75,7 @@ class Slopes:
         return [Slopes(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
 
 
-def slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
+def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
     scale, bias = own[6:]
     cdf = 0.5 * (1 + torch.erf(at.s * math.sqrt(0.5)))
     gelu = cdf + at.s * torch.exp(-0.5 * at.s * at.s) / math.sqrt(2 * math.pi)
@@ -88,7 +86,7 @@ def slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
     return Slopes(gelu, (n - at.h) * at.g * (1 - at.g), xhat, r)
 
 
-def back(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def step_backward(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """One step: the gradient of h' -> those of h, what is seen of h, q, s, the gate before its sigmoid, n, u."""
     Wq, _, Wo, _, Wg, _, scale, _ = own
     dn = dh * at.g
@@ -100,7 +98,7 @@ def back(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor
         past = past + do
     dgh, dgo = (dg @ Wg).chunk(2, -1)
     ds = (do + dgo) * slopes.gelu
-    v, q, C = (apart(cell, t) for t in (ds @ Wo, at.q, at.C))
+    v, q, C = (split_heads(cell, t) for t in (ds @ Wo, at.q, at.C))
     dp = dots(v, C)
     dscore = at.p * (dp - (at.p * dp).sum(-2, keepdim=True)) / math.sqrt(cell.hidden_size // cell.heads)
     dq = mix(dscore, C).flatten(-2)
@@ -125,19 +123,33 @@ def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
     return reduce(torch.add, parts) if parts else torch.zeros_like(like)
 
 
-def weights(
+def weight_gradients(
     at: Inside, seen: Tensor, slopes: Slopes, found: Sequence[Tensor], own: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the weights, in their order, from those of q, s, the gate and n in all steps, (B, T, m, H)."""
     dq, ds, dg, dn = (d.flatten(1, 2) for d in found)
     seen, aC, o, xhat = (t.flatten(1, 2) for t in (seen, at.aC, at.o, slopes.xhat))
-    dWq, dWo = product(dq.flatten(0, 1), seen.flatten(0, 1)), product(ds.flatten(0, 1), aC.flatten(0, 1))
-    dWg = product(dg.flatten(0, 1), torch.cat([seen, o], -1).flatten(0, 1))
-    norm = (total(dn * xhat), total(dn)) if own[6] is not None else (None, None)
-    return dWq, total(dq), dWo, total(ds), dWg, total(dg), *norm
+    dWq, dWo = _sum_products(dq.flatten(0, 1), seen.flatten(0, 1)), _sum_products(ds.flatten(0, 1), aC.flatten(0, 1))
+    dWg = _sum_products(dg.flatten(0, 1), torch.cat([seen, o], -1).flatten(0, 1))
+    norm = (_sum_steps(dn * xhat), _sum_steps(dn)) if own[6] is not None else (None, None)
+    return dWq, _sum_steps(dq), dWo, _sum_steps(ds), dWg, _sum_steps(dg), *norm
 
 
-def apart(cell: Any, t: Tensor) -> Tensor:
+def _sum_products(d: Tensor, x: Tensor) -> Tensor:
+    """Return d^T x over many rows, in pieces: one long sum in float32 is less exact than the loop's short ones."""
+    rows = max(16, math.isqrt(len(d)))
+    total = d[:rows].T @ x[:rows]
+    for start in range(rows, len(d), rows):
+        total.addmm_(d[start : start + rows].T, x[start : start + rows])
+    return total
+
+
+def _sum_steps(d: Tensor) -> Tensor:
+    """(B, T, M) -> (M,): sum over rows, then over steps, as the loop does."""
+    return d.sum(0, dtype=torch.float64).sum(0).to(d.dtype)
+
+
+def split_heads(cell: Any, t: Tensor) -> Tensor:
     """(..., H) -> (..., heads, d)."""
     return t.unflatten(-1, (cell.heads, -1))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.registry import Kernel, list_kernels
 
 
@@ -26,7 +26,7 @@ class Choice:
         return "".join([self.name, *(f"\n  not {name}: {reason}" for name, reason in self.passed_over)])
 
 
-def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
+def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
     """Return the fastest kernel that fits, or the one asked for by name.
 
     Args:
@@ -50,7 +50,7 @@ def choose(cell: Cell, job: Job, kernel: str = "auto") -> Choice:
     return Choice(matching[0])
 
 
-def _choose_fastest(cell: Cell, job: Job) -> Choice:
+def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
     """Return the first kernel without a reason against it; the loop has none."""
     passed_over: list[tuple[str, str]] = []
     for kernel in list_kernels(cell.name):

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job, advance
+from seqloom.core.job import ScanJob, advance
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     return None
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     ys = []

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State, by_handle
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype, useful_autocast
-from seqloom.core.weights import bound, weights
+from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels.dispatch import choose
 
 Maybe = Tensor | None
 
 
-def scan_in_graph(cell: Cell, job: Job, kernel: str, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+def scan_in_graph(cell: Cell, job: ScanJob, kernel: str, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
     """Called while torch.compile traces."""
     amp = autocast_dtype(job.x.device.type)
     own = list((weights(cell) | dict(values)).values())
@@ -46,7 +46,7 @@ def scan_op(
     mask: Maybe,
     keep: list[Tensor],
 ) -> list[Tensor]:
-    job = Job(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
+    job = ScanJob(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
     with torch.no_grad():
         return [_fresh(t) for t in _run(cell, kernel, amp, job, own)]
 
@@ -70,7 +70,7 @@ def scan_backward(
     with torch.enable_grad(), _autograd_inside():
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (x, *state, *own)]
         x, state, own = leaves[0], leaves[1 : 1 + len(state)], leaves[1 + len(state) :]
-        job = Job(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
+        job = ScanJob(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
         outputs = _run(cell, kernel, amp, job, own)
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
         wanted = [t for t in leaves if t.requires_grad]
@@ -89,11 +89,11 @@ def _autograd_inside() -> AbstractContextManager[None]:
     return torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
 
 
-def _run(cell: int, kernel: str, amp: torch.dtype | None, job: Job, own: list[Tensor]) -> list[Tensor]:
+def _run(cell: int, kernel: str, amp: torch.dtype | None, job: ScanJob, own: list[Tensor]) -> list[Tensor]:
     from seqloom.kernels.scan import compiling
 
     home = by_handle[cell]
-    view = bound(home, dict(zip(weights(home), own, strict=True)))
+    view = bind_weights(home, dict(zip(weights(home), own, strict=True)))
     view.handle = home.handle
     before, compiling.active = compiling.active, True
     try:

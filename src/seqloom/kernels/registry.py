@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop, scan
 from seqloom.kernels.aten import gru, lstm, rnn
 from seqloom.kernels.cpu import attn_rnn as attn_rnn_on_cpu
@@ -29,8 +29,8 @@ ANY = "any"  # the cell of a kernel that runs every cell
 class Code(Protocol):
     """What runs: a module or an object. May define `why_not_auto(cell, job)`, why auto should prefer another kernel."""
 
-    def why_not(self, cell: Cell, job: Job) -> str | None: ...
-    def run(self, cell: Cell, job: Job) -> tuple[Tensor, State]: ...
+    def why_not(self, cell: Cell, job: ScanJob) -> str | None: ...
+    def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]: ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Kernel:
         """Return whether this kernel runs the cell with this name."""
         return self.cell in (cell, ANY)
 
-    def why_not_auto(self, cell: Cell, job: Job) -> str | None:
+    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why `kernel="auto"` should not choose this kernel: it cannot run, or another one is faster."""
         reason = self.code.why_not(cell, job)
         prefers = getattr(self.code, "why_not_auto", None)

@@ -10,9 +10,9 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_lengths, read_state
 from seqloom.core.errors import InputError
-from seqloom.core.job import Job, without_padding
+from seqloom.core.job import ScanJob, zero_padding
 from seqloom.core.precision import autocast_dtype, useful_autocast, why_not_autocast
-from seqloom.core.weights import bound, resolve_weights, weights
+from seqloom.core.weights import bind_weights, resolve_weights, weights
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.op import scan_in_graph
 
@@ -36,20 +36,20 @@ def scan(
         start = read_state(state, [tuple(s.shape) for s in start], start[0])
     if lengths is not None:
         lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
-    return run_job(cell, Job(without_padding(x, lengths), start, lengths), kernel)
+    return run_job(cell, ScanJob(zero_padding(x, lengths), start, lengths), kernel)
 
 
 def run_job(
-    cell: Cell, job: Job, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
+    cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensor, State]:
     """A job by the kernel asked for; `values` stand in for weights of the same name."""
     if torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag:  # is_exporting() of 2.11 lies
         y, state = scan_in_graph(cell, job, kernel, values or {})
     else:
         if values:
-            home, cell = cell, bound(cell, values)
+            home, cell = cell, bind_weights(cell, values)
             cell.handle = home.handle  # what was compiled for the cell serves its views
-        cell, job = resolve_weights(cell), job.resolved()
+        cell, job = resolve_weights(cell), job.resolve()
         with useful_autocast(job.x.device.type):
             y, state = choose(cell, job, kernel).kernel.code.run(cell, job)
     return y.to(output_dtype(job.x)), state

@@ -22,13 +22,13 @@ from torch.autograd.function import once_differentiable
 
 from seqloom.core.cell import Cell, State, by_handle
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job, advance
-from seqloom.core.weights import bound, weights
+from seqloom.core.job import ScanJob, advance
+from seqloom.core.weights import bind_weights, weights
 
 Parts = dict[str, Tensor]
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     if importlib.util.find_spec("torch._higher_order_ops.scan") is None:
         return "this torch has no scan operator"
     if torch.compiler.is_exporting():
@@ -40,7 +40,7 @@ def why_not(cell: Cell, job: Job) -> str | None:
     return None
 
 
-def why_not_auto(cell: Cell, job: Job) -> str | None:
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Compiling takes longer than most sequences: auto takes this kernel only where it is paid for."""
     if torch.compiler.is_exporting() or compiling.active:
         return None
@@ -54,7 +54,7 @@ class _Flag(threading.local):
 compiling = _Flag()  # set while a graph of torch.compile runs its scan
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     x = cell.project(job.x).transpose(0, 1)  # (T, B, P)
     start = cell.start(job.x) if job.reset is not None else ()
     if torch.compiler.is_exporting():
@@ -109,7 +109,7 @@ class _Compiled:
     """The two compiled scans of one cell, over a view of it whose weights are set at each call."""
 
     def __init__(self, cell: Cell) -> None:
-        view = self.view = bound(cell, weights(cell))
+        view = self.view = bind_weights(cell, weights(cell))
         view.__dict__["_home"] = None  # or this would keep the layer alive
         self.lock = threading.RLock()
         self.forward: Callable[..., Any] = torch.compile(lambda *a: _forward(view, *a), fullgraph=True)
@@ -146,7 +146,9 @@ def _compiled(cell: Cell) -> _Compiled:
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, code: _Compiled, job: Job, names: list[str], x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, code: _Compiled, job: ScanJob, names: list[str], x: Tensor, *rest: Tensor
+    ) -> tuple[Tensor, ...]:
         k = len(job.state)
         j = len(rest) - len(names)  # states, then starts
         state, start, own = rest[:k], rest[k:j], dict(zip(names, rest[j:], strict=True))
@@ -188,7 +190,7 @@ def _batched(
         many = tuple(s.unsqueeze(0).expand(T, *s.shape).flatten(0, 1) for s in starts)
         masks = None if mask is None else mask.unsqueeze(0).expand(T, *mask.shape).flatten(0, 1)
         k = len(before)
-        view = bound(cell, dict(zip(own, values, strict=True)))
+        view = bind_weights(cell, dict(zip(own, values, strict=True)))
         y, after = advance(view, x, tuple(flat[1 : 1 + k]), dict(zip(now, flat[1 + k :], strict=True)), many, masks)
         outputs = [(o, g.flatten(0, 1)) for o, g in zip((y, *after), grads, strict=True) if o.requires_grad]
         wanted = [t for t in leaves if t.requires_grad]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.kernels.registry import KERNELS
 
 
-def find_cells(names: Sequence[str]) -> dict[str, type[Cell]]:
+def cells(names: Sequence[str]) -> dict[str, type[Cell]]:
     """The cell of every name, or one error that says what is wrong."""
     found = {}
     for name in names:
         try:
-            found[name] = find(name)
+            found[name] = find_cell(name)
         except ValueError:
             raise
         except Exception as error:  # a person's own file may fail in any way

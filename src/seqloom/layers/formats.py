@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserTypeError
-from seqloom.core.job import without_padding
+from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
 
 
@@ -95,7 +95,7 @@ def read(
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
         check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
-    return replace(batch, x=without_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
+    return replace(batch, x=zero_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
 
 
 def _lengths(lengths: Tensor | Sequence[int] | None, x: Tensor) -> Tensor | None:

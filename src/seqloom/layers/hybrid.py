@@ -12,7 +12,7 @@ from seqloom.attention.dense import Attention
 from seqloom.attention.parts import check_state
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.core.job import without_padding
+from seqloom.core.job import zero_padding
 from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import CausalConv
@@ -80,7 +80,7 @@ class _Mix(nn.Module):
 
     def forward(self, h: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         past, seen, before = _apart(state, 1, ATTENTION)
-        n = without_padding(self.norm(h), lengths)
+        n = zero_padding(self.norm(h), lengths)
         a, b, g = torch.softmax(self.w, 0)
         conv, past = _conv(self.conv, n, past, lengths, self.causal)
         attention, seen = self.attention(n, seen, lengths)

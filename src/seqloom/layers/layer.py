@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.core.checks import fits
+from seqloom.core.checks import check_placement
 from seqloom.core.errors import InputError, UserError
-from seqloom.core.job import without_padding
+from seqloom.core.job import zero_padding
 from seqloom.core.suggest import Checked
 from seqloom.layers.formats import read
 
@@ -55,14 +55,14 @@ class Layer(nn.Module, metaclass=Checked):
             lengths: (B,), the real steps of each row, or None.
         """
         batch = read(x, lengths, self.batch_first, self.input_size)
-        fits(batch.x, next(self.parameters()))
+        check_placement(batch.x, next(self.parameters()))
         order = batch.source if batch.packed else None  # whose rows stand longest first
         if state is not None and order is not None and order.sorted_indices is not None:
             state = self.select(state, order.sorted_indices)
         y, state = run(batch.x, state, batch.lengths)
         if state is not None and order is not None and order.unsorted_indices is not None:
             state = self.select(state, order.unsorted_indices)
-        return batch.restore(without_padding(y, batch.lengths)), state
+        return batch.restore(zero_padding(y, batch.lengths)), state
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step for streaming: (B, D) -> (B, output_size); equals the whole at once."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.parts import Lengths, State, check_input, check_state
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import UserError
 from seqloom.layers.layer import Layer
@@ -181,7 +181,7 @@ def _held(state: State) -> int:
 
 def _recurrent(cell: str, dim: int, wished: dict[str, Any], settings: dict[str, Any]) -> Recurrent:
     """One layer of this cell, with those wishes that it knows."""
-    known = inspect.signature(find(cell).__init__).parameters
+    known = inspect.signature(find_cell(cell).__init__).parameters
     wished = {name: value for name, value in wished.items() if name in known}
     return Recurrent(cell, dim, dim, batch_first=True, **(wished | settings))
 

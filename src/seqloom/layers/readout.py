@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import UserError
-from seqloom.core.job import without_padding
+from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
 
 READOUTS = ("last", "mean", "max", "max_mean", "attention")
@@ -41,7 +41,7 @@ class Readout(nn.Module):
             real = torch.full((y.shape[0],), y.shape[1], device=y.device)
         else:
             real = read_lengths(lengths, y.shape[0], y.shape[1], y.device)
-            y = without_padding(y, real)  # NaN there, times a weight of 0, would be NaN
+            y = zero_padding(y, real)  # NaN there, times a weight of 0, would be NaN
         return getattr(self, f"_{self.name}")(y, real) * (real > 0).unsqueeze(1)
 
     def _last(self, y: Tensor, lengths: Tensor) -> Tensor:

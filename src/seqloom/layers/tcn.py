@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import InputError, UserError
-from seqloom.core.job import copied
+from seqloom.core.job import clone_part
 from seqloom.core.precision import autocast_dtype
 from seqloom.layers.layer import Layer
 
@@ -89,7 +89,7 @@ class CausalConv(nn.Module):
         x = torch.cat([past, x], 2)  # (B, C, P + T)
         y = self.conv(x)
         if lengths is None:
-            return y, copied(x[:, :, x.shape[2] - self.past :])
+            return y, clone_part(x[:, :, x.shape[2] - self.past :])
         last = lengths.unsqueeze(1) + torch.arange(self.past, device=x.device)  # (B, P)
         return y, x.gather(2, last.unsqueeze(1).expand(shape))
 

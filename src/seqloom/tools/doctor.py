@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels import scan as any_scan
-from seqloom.kernels.cpu.engine import LIB, library
+from seqloom.kernels.cpu.engine import LIB, load_library
 from seqloom.kernels.registry import ANY as ANY_CELL
 from seqloom.kernels.registry import KERNELS, find_kernel
 
@@ -31,7 +31,7 @@ ANY = "gru"  # the cell that stands for all where a kernel takes any
 SLACK = 1e-6  # of the largest value: both may round differently by a few units
 CUDNN = 2e-5  # its fused layers round more coarsely than that, in torch.nn as here
 
-Run = Callable[[Cell, Job], tuple[Tensor, State]]
+Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
 
 
 def versions() -> dict[str, str | None]:
@@ -65,7 +65,7 @@ COST = "without it a GRU takes 2 to 10 times as long, AttnRNN 7 to 34, LN-GRU an
 
 def engine() -> dict[str, str | None]:
     """Which build of the CPU engine this process uses, who compiled it, and what is wrong where there is none."""
-    found = library()
+    found = load_library()
     report = LIB / "build.json"
     built = json.loads(report.read_text()) if report.exists() else {}
     return {
@@ -124,9 +124,9 @@ def verdict(name: str, device: str) -> Verdict:
     kernel = find_kernel(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        cell = find(ANY if kernel.cell == ANY_CELL else kernel.cell)(16, 32).to(device)
+        cell = find_cell(ANY if kernel.cell == ANY_CELL else kernel.cell)(16, 32).to(device)
         x = torch.randn(4, 12, 16).to(device)
-    job = Job(x, cell.start(x))
+    job = ScanJob(x, cell.start(x))
     try:
         reason = kernel.code.why_not(cell, job)
     except Exception as error:
@@ -155,7 +155,7 @@ def _self_test(name: str, device: str, run: Run, cell: Cell, x: Tensor) -> Verdi
 def _everything(run: Run, cell: Cell, x: Tensor) -> list[Tensor]:
     """Outputs, last state, and the gradients of the input and the weights."""
     x = x.detach().requires_grad_()
-    y, state = run(cell, Job(x, cell.start(x)))
+    y, state = run(cell, ScanJob(x, cell.start(x)))
     gradients = torch.autograd.grad((y * y).sum(), [x, *cell.parameters()])
     return [t.detach().double().cpu() for t in (y, *state, *gradients)]
 

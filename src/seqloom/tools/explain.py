@@ -7,7 +7,7 @@ from typing import Any
 
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserTypeError
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.precision import useful_autocast, why_not_autocast
 from seqloom.kernels.cpu.step import ROWS
 from seqloom.kernels.dispatch import Choice, choose
@@ -41,7 +41,7 @@ def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
     names = ["", "_reverse"][: 1 + layer.bidirectional]
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}
 
-    def watched(cell: Cell, job: Job, kernel: str = "auto", values: Any = None) -> Any:
+    def watched(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> Any:
         with useful_autocast(job.x.device.type):
             seen.append((places[id(cell)], choose(cell, job, kernel)))
         return run_job(cell, job, kernel, values)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserTypeError
-from seqloom.core.job import Job, advance, restart, turn
-from seqloom.core.weights import bound
+from seqloom.core.job import ScanJob, advance, reset_rows, reverse_steps
+from seqloom.core.weights import bind_weights
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -110,9 +110,9 @@ def _trace_cells(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
     ends = ["", "_reverse"][: 1 + layer.bidirectional]
     calls = iter(range(len(layer.cells)))
 
-    def watched(cell: Cell, job: Job, kernel: str = "auto", values: Any = None) -> tuple[Tensor, State]:
+    def watched(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> tuple[Tensor, State]:
         i = next(calls)
-        seen = _steps(bound(cell, values) if values else cell, job)
+        seen = _steps(bind_weights(cell, values) if values else cell, job)
         end = ends[i % len(ends)]
         found[f"l{i // len(ends)}{end}"] = _turned(seen, job.lengths) if end else seen
         return seen.y, tuple(s[:, -1] for s in seen.states)
@@ -123,7 +123,7 @@ def _trace_cells(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
     return Trace(output, state, found)
 
 
-def _steps(cell: Cell, job: Job) -> LayerTrace:
+def _steps(cell: Cell, job: ScanJob) -> LayerTrace:
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     known = inspect.signature(cell.gates).parameters
@@ -132,7 +132,7 @@ def _steps(cell: Cell, job: Job) -> LayerTrace:
         at = {n: v[t] for n, v in now.items()}
         extra = {n: v for n, v in (("mask", job.mask), ("dt", at.get("dt"))) if v is not None and n in known}
         if "reset" in at:
-            state = restart(at["reset"], start, state)
+            state = reset_rows(at["reset"], start, state)
         gates.append(cell.gates(x[:, t], state, **extra))
         y, state = advance(cell, x[:, t], state, at, start, job.mask)
         ys.append(y)
@@ -142,5 +142,5 @@ def _steps(cell: Cell, job: Job) -> LayerTrace:
 
 
 def _turned(seen: LayerTrace, lengths: Tensor | None) -> LayerTrace:
-    gates = {name: turn(g, lengths) for name, g in seen.gates.items()}
-    return LayerTrace(turn(seen.y, lengths), tuple(turn(s, lengths) for s in seen.states), gates)
+    gates = {name: reverse_steps(g, lengths) for name, g in seen.gates.items()}
+    return LayerTrace(reverse_steps(seen.y, lengths), tuple(reverse_steps(s, lengths) for s in seen.states), gates)

@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
-from seqloom.kernels.aten.common import at_lengths, run_fused, why_not_aten
+from seqloom.core.job import ScanJob
+from seqloom.kernels.aten.common import at_lengths, run_aten, why_not_aten
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     if not cell.reset_after:
         return "torch's fused GRU applies the reset gate after the product (reset_after=True)"
     return why_not_aten(cell, job)
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         has_bias, train, batch_first = cell.bias_ih is not None, torch.is_grad_enabled(), True
         y, _ = torch._VF.gru(x, state[0].unsqueeze(0), weights, has_bias, 1, 0.0, train, False, batch_first)
         y, h = at_lengths(y, state[0], job.lengths)
         return y, (h,)
 
-    return run_fused(cell, job, "GRU", fused)
+    return run_aten(cell, job, "GRU", fused)

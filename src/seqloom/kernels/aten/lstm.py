@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
-from seqloom.kernels.aten.common import at_lengths, run_fused, why_not_aten
-from seqloom.kernels.aten.cudnn import flatten
+from seqloom.core.job import ScanJob
+from seqloom.kernels.aten.common import at_lengths, run_aten, why_not_aten
+from seqloom.kernels.aten.cudnn import flatten_weights
 
 SHUT = 1e4  # a gate's sum that is far beyond what a sigmoid tells from 0 or 1, in every type
 
 why_not = why_not_aten
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         if job.lengths is None:
             return _whole(x, state, weights)
@@ -27,7 +27,7 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
             return _held(cell, x, state, weights, job.lengths)
         return _cut(x, state, weights, job.lengths)
 
-    return run_fused(cell, job, "LSTM", fused)
+    return run_aten(cell, job, "LSTM", fused)
 
 
 def _whole(x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
@@ -44,7 +44,7 @@ def _held(cell: Cell, x: Tensor, state: State, weights: list[Tensor], lengths: T
     wide = [torch.cat([w_ih, torch.cat([i, f, rest])], 1), *(w.clone() for w in others)]
     if x.is_cuda and torch.backends.cudnn.enabled:
         with torch.no_grad():
-            flatten(cell, "LSTM", wide, 1)
+            flatten_weights(cell, "LSTM", wide, 1)
     past = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)
     y, (_, c) = _whole(torch.cat([x, past.unsqueeze(-1).to(x.dtype)], -1), state, wide)
     y, h = at_lengths(y, state[0], lengths)

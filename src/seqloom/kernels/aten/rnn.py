@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
-from seqloom.kernels.aten.common import at_lengths, run_fused, why_not_aten
+from seqloom.core.job import ScanJob
+from seqloom.kernels.aten.common import at_lengths, run_aten, why_not_aten
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     if cell.nonlinearity not in ("tanh", "relu"):
         return f"torch's fused RNN knows tanh and relu, not {cell.nonlinearity}"
     return why_not_aten(cell, job)
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     scan = torch._VF.rnn_tanh if cell.nonlinearity == "tanh" else torch._VF.rnn_relu
 
     def fused(x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
@@ -25,4 +25,4 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
         y, h = at_lengths(y, state[0], job.lengths)
         return y, (h,)
 
-    return run_fused(cell, job, f"RNN_{cell.nonlinearity.upper()}", fused)
+    return run_aten(cell, job, f"RNN_{cell.nonlinearity.upper()}", fused)

@@ -8,21 +8,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
-from seqloom.kernels.attn_rnn_plain import NAMES
+from seqloom.core.job import ScanJob
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.scan import run_cpu
-from seqloom.kernels.transforms import transformed
-from seqloom.kernels.twice import run_twice
+from seqloom.kernels.fused import run_fused, why_not_fused
 
 ROWS = {"h": 1, "x": 2, "h+x": 4, "h*x": 8}  # csrc/attn_rnn.hpp
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
-    return why_not_cpu(cell, job) or transformed()
+def why_not(cell: Cell, job: ScanJob) -> str | None:
+    return why_not_cpu(cell, job) or why_not_fused()
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     m = cell.slots
     kind = dict(heads=cell.heads, parts=sum(ROWS[part] for part in cell.context), kind=int(cell.norm), slots=m)
     each = job if m == 1 else _each_slot(job, m)
@@ -30,13 +29,13 @@ def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
         u = u if m == 1 else u.repeat_interleave(m, 0)
-        y, after = run_cpu("attn_rnn", cell, each, w, u, state, [w.get(name) for name in NAMES], **kind)
+        y, after = run_cpu("attn_rnn", cell, each, w, u, state, [w.get(name) for name in WEIGHT_NAMES], **kind)
         return y if m == 1 else y.unflatten(0, (-1, m)).sum(1), after
 
-    return run_twice(cell, job, cell.own(), fused)
+    return run_fused(cell, job, cell.own_parameters(), fused)
 
 
-def _each_slot(job: Job, m: int) -> Job:
+def _each_slot(job: ScanJob, m: int) -> ScanJob:
     """A row for every slot: to the engine a sequence with m slots is m rows, one below the other."""
     lengths, reset, mask = (
         None if t is None else t.repeat_interleave(m, 0) for t in (job.lengths, job.reset, job.mask)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 
 LIB = Path(__file__).parents[2] / "lib"
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
@@ -41,10 +41,10 @@ class Args(ctypes.Structure):
 
 
 @cache
-def library() -> ctypes.CDLL | str:
+def load_library() -> ctypes.CDLL | str:
     """Load the engine for this machine's instruction set, or return the reason why it cannot be used."""
     problem = ""
-    for file in candidates():
+    for file in list_libraries():
         try:
             engine = ctypes.CDLL(str(file))
         except OSError as error:
@@ -58,7 +58,7 @@ def library() -> ctypes.CDLL | str:
     return problem or _why_not_built()
 
 
-def candidates() -> list[Path]:
+def list_libraries() -> list[Path]:
     """List the engine's libraries that this processor can run, the fastest first."""
     best = torch.backends.cpu.get_cpu_capability().lower()
     first = ISAS.index(best) if best in ISAS else ISAS.index("default")
@@ -75,7 +75,7 @@ def _why_not_built() -> str:
     return next(iter(failed.values()), "the CPU engine was built for another kind of machine")
 
 
-def why_not_cpu(cell: Cell, job: Job) -> str | None:
+def why_not_cpu(cell: Cell, job: ScanJob) -> str | None:
     """What the engine does not do, for any cell. It reads by address, so every size must be what it expects."""
     if job.x.device.type != "cpu":
         return f"the CPU engine does not run on {job.x.device.type}"
@@ -85,18 +85,18 @@ def why_not_cpu(cell: Cell, job: Job) -> str | None:
         return "the CPU engine does not run under autocast"
     if job.dt is not None:
         return "the CPU engine knows no timespans"
-    tensors = (*job.state, *cell.own().values())
+    tensors = (*job.state, *cell.own_parameters().values())
     if any(t.dtype != job.x.dtype or t.device != job.x.device for t in tensors):
         return "input, state and weights differ in type or device"
     if not _fits(cell, job):
         return "input, state and what goes with them do not fit the cell"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
         return "the CPU engine gives dropout masks no gradient"
-    engine = library()
+    engine = load_library()
     return engine if isinstance(engine, str) else None
 
 
-def _fits(cell: Cell, job: Job) -> bool:
+def _fits(cell: Cell, job: ScanJob) -> bool:
     B, T, D = job.x.shape
     shapes = [s.shape for s in cell.initial_state(job.x)]
     expected: list[tuple[Tensor | None, Sequence[int]]] = [
@@ -113,14 +113,14 @@ def _fits(cell: Cell, job: Job) -> bool:
     )
 
 
-class Crew(NamedTuple):
+class ThreadSplit(NamedTuple):
     """How many threads share a call, and what they divide: the columns of every product, or the rows of the batch."""
 
     threads: int
     columns: bool
 
 
-def crew_for(batch: int, hidden: int, slots: int = 1) -> Crew:
+def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
     """Columns where rows are too few, or where each thread would read large weights for a few rows.
 
     So many rows of the batch as there are slots stay together.
@@ -129,26 +129,26 @@ def crew_for(batch: int, hidden: int, slots: int = 1) -> Crew:
     rows, columns = min(most, batch // max(ROWS_A_THREAD, slots)), min(most, hidden // COLUMNS_A_THREAD)
     slow = hidden >= LARGE and batch <= MANY_ROWS * columns
     if columns > 1 and (rows < 2 or (slow and rows <= columns)):
-        return Crew(columns, True)
-    return Crew(max(1, rows), False)
+        return ThreadSplit(columns, True)
+    return ThreadSplit(max(1, rows), False)
 
 
-def call(cell: str, backward: bool, dtype: torch.dtype, threads: int, args: Args) -> None:
+def run_cell(cell: str, backward: bool, dtype: torch.dtype, threads: int, args: Args) -> None:
     """One cell of the engine, forwards or backwards; what args point to must stay alive until it returns."""
-    engine = library()
+    engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     if engine.seqloom_run(CELLS.index(cell), int(backward), TYPES[dtype], threads, ctypes.byref(args)):
         raise MemoryError(f"the CPU engine had no memory for {cell} with batch {args.B} and hidden size {args.H}")
 
 
-def record(cell: str, dtype: torch.dtype, args: Args) -> int:
+def record_size(cell: str, dtype: torch.dtype, args: Args) -> int:
     """How many numbers the engine keeps of one step of one row."""
-    engine = library()
+    engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     return int(engine.seqloom_record(CELLS.index(cell), TYPES[dtype], ctypes.byref(args)))
 
 
-def fill(args: Args, **tensors: Any) -> Args:
+def set_addresses(args: Args, **tensors: Any) -> Args:
     """Addresses of contiguous tensors, alone or in a sequence; None is no address."""
     for name, value in tensors.items():
         if isinstance(value, Tensor):

@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
-from seqloom.core.weights import bound
+from seqloom.core.job import ScanJob
+from seqloom.core.weights import bind_weights
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.scan import run_cpu
-from seqloom.kernels.transforms import transformed
-from seqloom.kernels.twice import run_twice
+from seqloom.kernels.fused import run_fused, why_not_fused
 
 LARGE = 512
 # oneDNN has a fused LSTM on x86 alone: on a Neoverse-N1 (B=16, H=256) torch takes 278 ms, the engine 74.
@@ -35,7 +34,7 @@ class GatedOnCpu:
 
     name: str
 
-    def why_not(self, cell: Cell, job: Job) -> str | None:
+    def why_not(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
         if self.name == "gru" and not cell.reset_after:
             return "the CPU engine applies the reset gate after the product (reset_after=True)"
@@ -43,22 +42,22 @@ class GatedOnCpu:
             return "the CPU engine has no projected LSTM (proj_size)"
         if self.name == "rnn" and cell.nonlinearity not in ("tanh", "relu"):
             return f"the CPU engine knows tanh and relu, not {cell.nonlinearity}"
-        return why_not_cpu(cell, job) or transformed()
+        return why_not_cpu(cell, job) or why_not_fused()
 
-    def why_not_auto(self, cell: Cell, job: Job) -> str | None:
+    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
-        even = job.plain and job.lengths is None and job.x.dtype == torch.float32
+        even = job.is_plain and job.lengths is None and job.x.dtype == torch.float32
         if self.name != "lstm" or not (ONEDNN and even and cell.hidden_size < LARGE):
             return None
         return f"torch's own (oneDNN) is faster below {LARGE} units where all lengths are equal"
 
-    def run(self, cell: Cell, job: Job) -> tuple[Tensor, State]:
+    def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""
         kind = {"kind": int(cell.nonlinearity == "relu")} if self.name == "rnn" else {}
 
         def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
             plain = self.name in ("rnn", "gru", "lstm")
-            gx = F.linear(x, w["weight_ih"], w.get("bias_ih")) if plain else bound(cell, w).project(x)
+            gx = F.linear(x, w["weight_ih"], w.get("bias_ih")) if plain else bind_weights(cell, w).project(x)
             return run_cpu(self.name, cell, job, w, gx, state, [w.get(name) for name in WEIGHTS[self.name]], **kind)
 
-        return run_twice(cell, job, cell.own(), fused)
+        return run_fused(cell, job, cell.own_parameters(), fused)

@@ -11,19 +11,26 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
-from seqloom.core.weights import bound
-from seqloom.kernels.cpu.engine import Args, Crew, call, crew_for, fill, record
+from seqloom.core.job import ScanJob
+from seqloom.core.weights import bind_weights
+from seqloom.kernels.cpu.engine import Args, ThreadSplit, record_size, run_cell, set_addresses, split_threads
 
 SAVED_BYTES = 2**29  # what happened inside the steps is kept for the backward up to here, above it is computed again
 Maybe = Tensor | None
 
 
 def run_cpu(
-    name: str, cell: Cell, job: Job, w: dict[str, Tensor], x: Tensor, state: State, own: Sequence[Maybe], **kind: int
+    name: str,
+    cell: Cell,
+    job: ScanJob,
+    w: dict[str, Tensor],
+    x: Tensor,
+    state: State,
+    own: Sequence[Maybe],
+    **kind: int,
 ) -> tuple[Tensor, State]:
     """`own` are the weights in the engine's order; x is what the input gives to each gate."""
-    start = bound(cell, w).start(job.x) if job.reset is not None else (None,) * len(state)
+    start = bind_weights(cell, w).start(job.x) if job.reset is not None else (None,) * len(state)
     asked = _Asked(
         name,
         {"slots": 1} | kind,
@@ -52,12 +59,12 @@ class _Asked:
         """For results; what lies past a length is not written, so it starts as 0."""
         return like.new_empty(shape) if self.lengths is None else like.new_zeros(shape)
 
-    def args(self, k: int, given: Sequence[Maybe], crew: Crew) -> Args:
+    def args(self, k: int, given: Sequence[Maybe], crew: ThreadSplit) -> Args:
         x, h = given[0], given[1]
         assert x is not None and h is not None
         args = Args(x.shape[0], x.shape[1], h.shape[-1], crew.columns, **self.kind)
-        fill(args, lengths=self.lengths, reset=self.reset, mask=self.mask, keep=self.keep)
-        return fill(args, x=x, s0=given[1 : 1 + k], start=given[1 + k : 1 + 2 * k], w=given[1 + 2 * k :])
+        set_addresses(args, lengths=self.lengths, reset=self.reset, mask=self.mask, keep=self.keep)
+        return set_addresses(args, x=x, s0=given[1 : 1 + k], start=given[1 + k : 1 + 2 * k], w=given[1 + 2 * k :])
 
 
 class _Scan(torch.autograd.Function):
@@ -67,13 +74,13 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, asked: _Asked, k: int, *given: Any) -> tuple[Tensor, ...]:
         x, h = given[0], given[1]
         (B, T), H = x.shape[:2], h.shape[-1]
-        crew, train = crew_for(B, H, asked.kind["slots"]), any(ctx.needs_input_grad)
+        crew, train = split_threads(B, H, asked.kind["slots"]), any(ctx.needs_input_grad)
         args = asked.args(k, given, crew)
         y, last = asked.room(x, B, T, H), [torch.empty_like(s) for s in given[1 : 1 + k]]
         c = asked.room(x, B, T, H) if train and k > 1 else None
-        size = record(asked.cell, x.dtype, args) * B * T
+        size = record_size(asked.cell, x.dtype, args) * B * T
         saved = x.new_empty(size) if train and size * x.element_size() <= SAVED_BYTES else None
-        call(asked.cell, False, x.dtype, crew.threads, fill(args, y=y, c=c, s1=last, saved=saved))
+        run_cell(asked.cell, False, x.dtype, crew.threads, set_addresses(args, y=y, c=c, s1=last, saved=saved))
         if train:
             ctx.asked, ctx.k, ctx.crew = asked, k, crew
             ctx.save_for_backward(y, c, saved, *given)
@@ -87,7 +94,7 @@ class _Scan(torch.autograd.Function):
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
         dx = asked.room(x, *x.shape)
         found = [None if t is None else torch.empty_like(t) for t in given[1:]]
-        fill(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)
-        fill(args, dx=dx, ds0=found[:k], dstart=found[k : 2 * k], dw=found[2 * k :])
-        call(asked.cell, True, x.dtype, ctx.crew.threads, args)
+        set_addresses(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)
+        set_addresses(args, dx=dx, ds0=found[:k], dstart=found[k : 2 * k], dw=found[2 * k :])
+        run_cell(asked.cell, True, x.dtype, ctx.crew.threads, args)
         return None, None, dx, *found

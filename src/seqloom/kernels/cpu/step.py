@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from seqloom.core.cell import Cell
 from seqloom.core.checks import has_memory
 from seqloom.kernels.cpu.attn_rnn import ROWS as PARTS
-from seqloom.kernels.cpu.engine import TYPES, library
+from seqloom.kernels.cpu.engine import TYPES, load_library
 
-Run = Callable[[Tensor, Any], Any]
+StepFunction = Callable[[Tensor, Any], Any]
 ROWS = 4  # of a batch; the engine reads the weights again for each
 SIZE = 1024  # units; the weights of more come from memory, where one core is slow
 
@@ -52,9 +52,9 @@ Whole = ctypes.c_int64 * 3  # Stack of csrc/step.hpp
 _call = struct.Struct("7Q")  # and Call: bytes of its own for each call, so that threads cannot meet
 
 
-def function() -> Any:
+def load_step() -> Any:
     """seqloom_step, or why there is none."""
-    engine = library()
+    engine = load_library()
     if isinstance(engine, str):
         return engine
     size = getattr(engine, "seqloom_step_size", lambda: 0)()
@@ -85,7 +85,7 @@ def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
             return f"{name} is strided, or not of the cell's own shape"
         if w.is_neg() or not has_memory(w):
             return f"{name} cannot be read by address"
-    engine = function()
+    engine = load_step()
     return engine if isinstance(engine, str) else None
 
 
@@ -118,10 +118,10 @@ class Stack:
         self.records = (Record * len(cells))(*map(_record, cells, own))
         self.strides = [w.stride() for w in home.values()]
         self.settings = [(cell, name, getattr(cell, name)) for cell in cells for name in CELLS[cell.name][2]]
-        self.by_shape: dict[torch.Size, Run] = {}
+        self.by_shape: dict[torch.Size, StepFunction] = {}
         self.alive: list[Any] = []
 
-    def changed(self, home: Mapping[str, Tensor]) -> bool:
+    def has_changed(self, home: Mapping[str, Tensor]) -> bool:
         """Whether a cell is another one than it was, or a weight has been turned around where it lies."""
         if self.reason is not None:
             return False
@@ -136,12 +136,12 @@ class Stack:
         whole = whole if x.dim() == 2 else tuple(s.squeeze(1) for s in whole)
         return whole[0] if len(whole) == 1 else whole
 
-    def add(self, shape: torch.Size) -> Run:
+    def add(self, shape: torch.Size) -> StepFunction:
         """A function of x (B, D) or (D,) and hx in torch's form, for inputs of one shape: y and state.
 
         It gives None for what `forward` should look at. What it needs are local variables, the fastest to read.
         """
-        rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, function()
+        rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, load_step()
         if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not 1 <= rows.numel() <= ROWS:
             return _pass
         m: int = getattr(self.cells[0], "slots", 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import State
-from seqloom.core.job import Job, copied
+from seqloom.core.job import ScanJob, clone_part
 from seqloom.core.masks import make_mask
 
 
@@ -18,12 +18,12 @@ class LinearCell(Protocol):
     def start(self, x: Tensor) -> State: ...
 
 
-def why_not(cell: LinearCell, job: Job) -> str | None:
+def why_not(cell: LinearCell, job: ScanJob) -> str | None:
     """Return why this job cannot run here; None if it can."""
     return "the number of its passes depends on the length" if torch.compiler.is_exporting() else None
 
 
-def run(cell: LinearCell, job: Job) -> tuple[Tensor, State]:
+def run(cell: LinearCell, job: ScanJob) -> tuple[Tensor, State]:
     """Zoneout, reset and lengths are also linear in h, so they become part of a and b."""
     a, b = cell.coefficients(cell.project(job.x))
     (h,) = job.state
@@ -37,12 +37,12 @@ def run(cell: LinearCell, job: Job) -> tuple[Tensor, State]:
         a = torch.where(reset, torch.zeros_like(a), a)
     if job.lengths is None:
         y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
-        return y.to(b.dtype), (copied(y[:, -1]),)
+        return y.to(b.dtype), (clone_part(y[:, -1]),)
     valid = make_mask(job.lengths, a.shape[1]).unsqueeze(-1)
     a = torch.where(valid, a, torch.ones_like(a))
     b = torch.where(valid, b, torch.zeros_like(b))
     y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
-    return torch.where(valid, y, torch.zeros_like(y)).to(b.dtype), (copied(y[:, -1]),)
+    return torch.where(valid, y, torch.zeros_like(y)).to(b.dtype), (clone_part(y[:, -1]),)
 
 
 def linear_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:

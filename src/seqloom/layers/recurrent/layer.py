@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import fits
+from seqloom.core.checks import check_placement
 from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.init import Init
-from seqloom.core.job import Job, turn
-from seqloom.core.precision import made_on
+from seqloom.core.job import ScanJob, reverse_steps
+from seqloom.core.precision import parameter_defaults
 from seqloom.core.suggest import suggest
-from seqloom.kernels.aten.cudnn import keep_together
+from seqloom.kernels.aten.cudnn import flatten_parameters
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import Batch, read
@@ -84,14 +84,14 @@ class Recurrent(Streaming):
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
         self.dropouts, self.init, self.kernel, self.check = dropouts, init, kernel, check
-        kind = find(cell)
+        kind = find_cell(cell)
         if "bias" in inspect.signature(kind.__init__).parameters:
             settings["bias"] = bias
         elif not bias:
             raise UserError(f"bias=False, but cell {kind.name or kind.__name__!r} has no such setting")
         self.cells = nn.ModuleList()
         width = input_size
-        with made_on(device, dtype):
+        with parameter_defaults(device, dtype):
             for layer in range(num_layers):
                 for end in ("", "_reverse")[: 1 + bidirectional]:
                     made = _make(kind, width, hidden_size, settings)
@@ -160,7 +160,7 @@ class Recurrent(Streaming):
         """`forward`, with `run` in place of the scan of each layer and direction."""
         batch = read(input, lengths, self.batch_first, self.input_size, self.check)
         weight = self._weight()
-        fits(batch.x, weight)
+        check_placement(batch.x, weight)
         if run is run_job and pays(batch, self.cell_at(0), self.kernel):
             batch = longest_first(batch)
         if batch.x.dtype != weight.dtype:  # under autocast
@@ -195,12 +195,12 @@ class Recurrent(Streaming):
         state = cell.start(x) if states is None else states[i]
         mask = self.dropouts.mask(cell, x, self.training)
         keep = self.dropouts.keep(x, state, self.training)
-        return Work(cell, Job(x, state, mask=mask, keep=keep, **given), self.dropouts.dropped(cell, self.training))
+        return Work(cell, ScanJob(x, state, mask=mask, keep=keep, **given), self.dropouts.dropped(cell, self.training))
 
     def _one(self, run: Callable[..., tuple[Tensor, State]], work: Work, backwards: bool) -> tuple[Tensor, State]:
-        job = work.job.reversed() if backwards else work.job
+        job = work.job.reverse() if backwards else work.job
         y, end = run(work.cell, job, self.kernel, work.values)
-        return (turn(y, job.lengths) if backwards else y), end
+        return (reverse_steps(y, job.lengths) if backwards else y), end
 
     def _aside(self, name: str, given: Tensor | None, batch: Batch) -> Tensor | None:
         if given is not None and name == "timespans" and "dt" not in self.cell_at(0).takes:
@@ -218,7 +218,7 @@ class Recurrent(Streaming):
         Done whenever the layer is moved; torch.nn's layers have it, so code calls it too.
         """
         for i in range(len(self.cells)):
-            keep_together(self.cell_at(i))
+            flatten_parameters(self.cell_at(i))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -234,7 +234,7 @@ class Recurrent(Streaming):
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
         """The parameters of each layer and direction, as torch.nn has it."""
-        return [list(self.cell_at(i).own().values()) for i in range(len(self.cells))]
+        return [list(self.cell_at(i).own_parameters().values()) for i in range(len(self.cells))]
 
     # torch.ao.quantization sets `qconfig` on every module, and then quantises torch.nn's own classes only.
     @property

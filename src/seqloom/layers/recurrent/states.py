@@ -8,7 +8,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_state
 from seqloom.core.errors import InputError, UserTypeError
-from seqloom.core.job import without_padding
+from seqloom.core.job import zero_padding
 from seqloom.layers.formats import Batch
 
 
@@ -49,4 +49,4 @@ def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:
         given = given.index_select(0, batch.order)
     if name == "reset":
         return given.bool()
-    return without_padding(given.to(batch.x.dtype), batch.lengths)  # NaN there must not reach a gradient
+    return zero_padding(given.to(batch.x.dtype), batch.lengths)  # NaN there must not reach a gradient

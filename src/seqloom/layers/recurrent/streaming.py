@@ -119,7 +119,7 @@ def _by_engine(layer: Any, own: dict[str, Any], x: Tensor, hx: Any) -> tuple[Ten
     stack: Any = own.get("_stack")
     try:
         moved = stack is None or stack.addresses != list(map(_address, weights.values()))
-        if moved or stack.asked != asked or (hx is None and stack.changed(weights)):
+        if moved or stack.asked != asked or (hx is None and stack.has_changed(weights)):
             stack = own["_stack"] = _prepared(layer, asked)
         if stack.reason is not None or (_gradients() and _has_gradient(x, hx, weights)):
             return None

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.attention.dense import Attention
-from seqloom.attention.parts import Lengths, State, blank, real_steps
+from seqloom.attention.parts import Lengths, State, mask_steps, real_steps
 from seqloom.core.errors import InputError, UserError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "swiglu": F.silu}
@@ -116,7 +116,7 @@ class TransformerLayer(nn.Module):
             end = (*(end or ()), *kept)
         y = self.feed(self._before(self.norm_feed, x))
         x = self._after(self.norm_feed, x, y)
-        return blank(x, real_steps(lengths, x)), end
+        return mask_steps(x, real_steps(lengths, x)), end
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.block.norm == "pre" else x

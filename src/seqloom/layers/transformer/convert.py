@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.attention.convert import ours
+from seqloom.attention.convert import rename_from_torch
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.layers.transformer.block import Block
 from seqloom.layers.transformer.layer import Transformer
@@ -67,7 +67,7 @@ def _names(state: dict[str, Tensor], parts: int) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for theirs, mine in {"self_attn.": "attention.", "multihead_attn.": "cross."}.items():
         part = {name.removeprefix(theirs): t for name, t in state.items() if name.startswith(theirs)}
-        found |= {mine + name: t for name, t in ours(part).items()} if part else {}
+        found |= {mine + name: t for name, t in rename_from_torch(part).items()} if part else {}
     renamed = {f"linear{n}.": f"feed.W_{n}." for n in (1, 2)}
     renamed |= {f"norm{n}.": f"norm_{name}." for n, name in enumerate(NORMS[parts], 1)}
     for name, t in state.items():

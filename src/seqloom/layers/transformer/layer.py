@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from seqloom.attention import ATTENTIONS
 from seqloom.attention.dense import Attention
-from seqloom.attention.parts import Lengths, State, blank, check_input, check_state, real_steps
-from seqloom.attention.position import ADDED, POSITIONS, Position
+from seqloom.attention.parts import Lengths, State, check_input, check_state, mask_steps, real_steps
+from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Position
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.layer import Layer
 from seqloom.layers.transformer.block import Block, TransformerLayer
@@ -101,7 +101,7 @@ class Transformer(Layer):
             raise InputError("a memory was given to a Transformer without one; make it with memory_size=")
         real = real_steps(lengths, x)
         count = x.new_zeros(x.shape[0], dtype=torch.long) if state is None else state[0]
-        x = blank(x, real)  # NaN there would come back through a norm as a gradient
+        x = mask_steps(x, real)  # NaN there would come back through a norm as a gradient
         if self.position is not None:
             at = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
             at = at if state is None else at + count.unsqueeze(1)
@@ -113,7 +113,7 @@ class Transformer(Layer):
             own, left = (left[: layer.state_size], left[layer.state_size :]) if left else (None, left)
             x, end = layer(x, own, lengths, memory=memory, memory_lengths=memory_lengths, mask=mask)
             ends += end or ()
-        return blank(self.norm(x), real), tuple(ends) if self.causal else None
+        return mask_steps(self.norm(x), real), tuple(ends) if self.causal else None
 
     def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State]:
         """One time step for streaming: (B, D) -> (B, D), state; `aside` is what `forward` takes of a memory."""
@@ -125,11 +125,11 @@ class Transformer(Layer):
 
 def _positions(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:
     """What is added to the input, and what is told to the attentions."""
-    if isinstance(position, str) and position not in (*ADDED, *POSITIONS):
-        raise UserError(f"position must be one of {', '.join((*ADDED, *POSITIONS))}, got {position!r}")
+    if isinstance(position, str) and position not in (*INPUT_POSITIONS, *POSITIONS):
+        raise UserError(f"position must be one of {', '.join((*INPUT_POSITIONS, *POSITIONS))}, got {position!r}")
     if isinstance(position, Position) or (isinstance(position, str) and position in POSITIONS):
         return None, position
-    return (ADDED[position](dim) if isinstance(position, str) else position), None
+    return (INPUT_POSITIONS[position](dim) if isinstance(position, str) else position), None
 
 
 def _make_attention(
@@ -145,6 +145,8 @@ def _make_attention(
     make: Callable[..., nn.Module] = ATTENTIONS[attention] if isinstance(attention, str) else attention
     takes = inspect.signature(make).parameters
     if position is not None and "position" not in takes:
-        raise UserError(f"attention {attention!r} takes no position; take one of {', '.join(ADDED)} for the input")
+        raise UserError(
+            f"attention {attention!r} takes no position; take one of {', '.join(INPUT_POSITIONS)} for the input"
+        )
     settings = {"position": position, "dropout": block.on_weights, "bias": block.bias}
     return make(dim, heads, causal=causal, **{name: value for name, value in settings.items() if name in takes})

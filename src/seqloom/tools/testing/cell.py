@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.weights import bound, weights
+from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels.runner import scan
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.testing.layer import check_layer, same
@@ -60,7 +60,7 @@ def _check_gradients(cell: Cell, x: Tensor) -> None:
     own = {name: w.detach().clone() for name, w in weights(cell).items() if w.is_floating_point()}
 
     def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        view = bound(cell, dict(zip(own, rest[len(state) :], strict=True)))
+        view = bind_weights(cell, dict(zip(own, rest[len(state) :], strict=True)))
         y, after = scan(view, x, rest[: len(state)], kernel="loop")
         return y, *after
 

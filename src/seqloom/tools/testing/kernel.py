@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.registry import Code, find_kernel
 
@@ -56,7 +56,7 @@ def check_kernel(
                 if seed == draws and not _far(ratios, limit):
                     break
                 torch.manual_seed(seed)
-                one = find(cell)(*shape[2:], **settings).to(device)
+                one = find_cell(cell)(*shape[2:], **settings).to(device)
                 if "reset" in wishes:
                     one.learn_initial_state()
                 for name, ratio in _ratios(code, one, _job(one, shape, ragged, wishes), dtype, where).items():
@@ -82,11 +82,11 @@ def _jobs() -> Iterator[tuple[tuple[int, ...], bool, tuple[str, ...]]]:
                 yield from ((shape, ragged, wishes) for wishes in (WISHES, *((wish,) for wish in WISHES)))
 
 
-def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, wishes: tuple[str, ...]) -> Job:
+def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, wishes: tuple[str, ...]) -> ScanJob:
     B, T, D, _ = shape
     device = next(cell.parameters()).device
     x = torch.randn(T, B, D).transpose(0, 1).to(device)  # strided
-    job = Job(x, cell.start(x), (torch.arange(B) * T // max(1, B - 1)).to(device) if ragged else None)
+    job = ScanJob(x, cell.start(x), (torch.arange(B) * T // max(1, B - 1)).to(device) if ragged else None)
     if "reset" in wishes:
         job = replace(job, reset=(torch.rand(B, T) < 0.2).to(device))
     if "mask" in wishes and "mask" in cell.takes:
@@ -97,11 +97,11 @@ def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, wishes: tuple[str, ..
     return job
 
 
-def _ratios(code: Code, cell: Cell, job: Job, dtype: torch.dtype, where: str) -> dict[str, float]:
+def _ratios(code: Code, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str) -> dict[str, float]:
     """Distances from float64 of the kernel over those of the loop, each in units of its type's rounding."""
     own = copy.deepcopy(cell).to(dtype)
     reason = code.why_not(own, _typed(own, job, dtype))
-    if reason is not None and not job.plain:
+    if reason is not None and not job.is_plain:
         return {}
     assert reason is None, f"the kernel does not take {where}: {reason}"
     low = torch.finfo(dtype).bits < 32
@@ -121,7 +121,7 @@ def _ratios(code: Code, cell: Cell, job: Job, dtype: torch.dtype, where: str) ->
     return ratios
 
 
-def _typed(cell: Cell, job: Job, dtype: torch.dtype) -> Job:
+def _typed(cell: Cell, job: ScanJob, dtype: torch.dtype) -> ScanJob:
     """The job in another type, from a first state of its own."""
     x = job.x.detach().to(dtype).requires_grad_()
     state = tuple((s.detach() + 0.1).requires_grad_() for s in cell.start(x))
@@ -129,7 +129,7 @@ def _typed(cell: Cell, job: Job, dtype: torch.dtype) -> Job:
     return replace(job, x=x, state=state, mask=mask, keep=tuple(k.to(dtype) for k in job.keep))
 
 
-def everything(run: Any, cell: Cell, job: Job, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def everything(run: Any, cell: Cell, job: ScanJob, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """What a scan gives, and the gradients of a loss that weighs every output differently."""
     job = _typed(cell, job, dtype)
     y, last = run(cell, job)

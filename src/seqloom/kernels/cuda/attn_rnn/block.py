@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.attn_rnn import parts
 from seqloom.kernels.cuda.attn_rnn import scan as _attn_rnn_scan
 from seqloom.kernels.cuda.attn_rnn.block_backward import BlockChunk
@@ -26,14 +26,14 @@ CHUNKS = 2  # a chunk's memory, eleven planes of its states, stays small beside 
 SMALL, LARGE = 1 << 19, 1 << 24  # numbers in a plane: fewer are not worth their launches, more not their memory
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     reason = parts.why_not(cell, job, (torch.bfloat16, torch.float16), heads=16)
     if reason is None and (cell.hidden_size % MULTIPLE or cell.hidden_size > LARGEST):
         return f"it takes hidden sizes {MULTIPLE}, {2 * MULTIPLE}, .. {LARGEST}, not {cell.hidden_size}"
     return reason
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_TIER, cell, job)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels.cuda.attn_rnn import grid as attn_rnn_grid
 from seqloom.kernels.cuda.attn_rnn import parts
@@ -30,7 +30,7 @@ WIDE, EXACT = 640, 320  # units above which groups of more blocks are faster; of
 LESS, SEVERAL = 448, 56  # units and rows above which they are, too
 
 
-def why_not(cell: Any, job: Job) -> str | None:
+def why_not(cell: Any, job: ScanJob) -> str | None:
     reason = parts.why_not(cell, job, TYPES, heads=16)
     if reason is not None:
         return reason
@@ -44,7 +44,7 @@ def why_not(cell: Any, job: Job) -> str | None:
     return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
 
 
-def why_not_auto(cell: Any, job: Job) -> str | None:
+def why_not_auto(cell: Any, job: ScanJob) -> str | None:
     """Where another of ours is the faster one, as it was on an H200."""
     H, B = cell.hidden_size, len(job.x)
     exact = (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not tf32()
@@ -55,7 +55,7 @@ def why_not_auto(cell: Any, job: Job) -> str | None:
     return f"attn_rnn_grid is faster with {H} units and {B} rows" if faster else None
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_TIER, cell, job)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.attn_rnn import parts as _attn_rnn_parts
 from seqloom.kernels.cuda.attn_rnn.block_code import TYPES
 from seqloom.kernels.cuda.attn_rnn.chunks import Back, Onward
@@ -27,11 +27,11 @@ from seqloom.kernels.cuda.runtime.graphs import recorded
 STEPS = 32  # of a chunk, where there are so many
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     return _attn_rnn_parts.why_not(cell, job, TYPES, heads=32, slots=True)
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     y, h = _Scan.apply(*parts(cell, job))
     return y, (h.to(job.state[0].dtype),)
 

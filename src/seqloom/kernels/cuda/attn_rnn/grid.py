@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels.cuda.attn_rnn import parts
 from seqloom.kernels.cuda.attn_rnn import scan as _attn_rnn_scan
@@ -43,7 +43,7 @@ WARPS = 8
 PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row
 
 
-def why_not(cell: Any, job: Job) -> str | None:
+def why_not(cell: Any, job: ScanJob) -> str | None:
     reason = parts.why_not(cell, job, TYPES, heads=16)
     if reason is not None:
         return reason
@@ -56,11 +56,11 @@ def why_not(cell: Any, job: Job) -> str | None:
     return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
 
 
-def why_not_auto(_: Any, job: Job) -> str | None:
+def why_not_auto(_: Any, job: ScanJob) -> str | None:
     return f"attn_rnn_graph is faster above {MANY} rows" if len(job.x) > MANY else None
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_TIER, cell, job)
 
 

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.core.weights import bound
-from seqloom.kernels.attn_rnn_plain import NAMES
+from seqloom.core.weights import bind_weights
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn import walk
-from seqloom.kernels.transforms import transformed
-from seqloom.kernels.twice import run_twice
+from seqloom.kernels.fused import run_fused, why_not_fused
 
 
-def why_not(cell: Cell, job: Job) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     if job.dt is not None:
         return "the hand-written backward knows no timespans"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
@@ -29,23 +28,23 @@ def why_not(cell: Cell, job: Job) -> str | None:
         return "the hand-written backward does not run under autocast"
     if job.x.shape[0] == 0:
         return "the batch is empty"
-    return transformed()
+    return why_not_fused()
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
-        start = None if job.reset is None else bound(cell, w).start(x)[0]
-        y, h = _Scan.apply(cell, job, start, u, state[0], *(w.get(name) for name in NAMES))
+        start = None if job.reset is None else bind_weights(cell, w).start(x)[0]
+        y, h = _Scan.apply(cell, job, start, u, state[0], *(w.get(name) for name in WEIGHT_NAMES))
         return y, (h,)
 
-    return run_twice(cell, job, cell.own(), fused)
+    return run_fused(cell, job, cell.own_parameters(), fused)
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, cell: Cell, job: Job, start: Tensor | None, u: Tensor, h0: Tensor, *own: Any
+        ctx: Any, cell: Cell, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, *own: Any
     ) -> tuple[Tensor, Tensor]:
         kept, h = walk.forth(cell, job, start, u, h0, own)
         ctx.cell, ctx.job = cell, replace(job, x=u.detach(), state=())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.attn_rnn import parts
 from seqloom.kernels.cuda.attn_rnn import scan as _attn_rnn_scan
 from seqloom.kernels.cuda.attn_rnn.block_code import Setting, setting
@@ -31,7 +31,7 @@ AWAY = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
 STAGES = 4  # steps in the ring of what comes from the GPU's memory
 
 
-def why_not(cell: Any, job: Job) -> str | None:
+def why_not(cell: Any, job: ScanJob) -> str | None:
     reason = parts.why_not(cell, job, (torch.float32,), heads=16)
     if reason is not None:
         return reason
@@ -50,7 +50,7 @@ def _no_room(how: Setting, device: torch.device) -> str | None:
     return None
 
 
-def why_not_auto(cell: Any, job: Job) -> str | None:
+def why_not_auto(cell: Any, job: ScanJob) -> str | None:
     """A multiprocessor takes a row at a time, of 64 units two: of many rows a cluster takes more at once.
 
     Where the two meet is reckoned from their times with 256 rows.
@@ -61,7 +61,7 @@ def why_not_auto(cell: Any, job: Job) -> str | None:
     return f"clusters of blocks should be faster with {B} rows of {cell.hidden_size} units; kernel='row' asks for it"
 
 
-def run(cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_TIER, cell, job)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.attn_rnn.block_backward import Chunk
 from seqloom.kernels.cuda.attn_rnn.block_code import Forward, Setting, Weights
 from seqloom.kernels.cuda.attn_rnn.parts import Plan, parts, second
@@ -30,7 +30,7 @@ class Tier:
     states: Callable[[Tensor, Tensor], Tensor | None] = lambda y, _: y  # what is kept for the way back, of y and h0
 
 
-def run(tier: Tier, cell: Cell, job: Job) -> tuple[Tensor, State]:
+def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     y, h = _Scan.apply(tier, *parts(cell, job))
     return y, (h.to(job.state[0].dtype),)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.attn_rnn import parts as _attn_rnn_parts
 from seqloom.kernels.cuda.attn_rnn import scan as _attn_rnn_scan
 from seqloom.kernels.cuda.attn_rnn.block import MULTIPLE, steps
@@ -29,7 +29,7 @@ SLOTS = 8  # at most
 KERNELS = ("forward", "inside", "reverse")
 
 
-def why_not(cell: Any, job: Job) -> str | None:
+def why_not(cell: Any, job: ScanJob) -> str | None:
     reason = _attn_rnn_parts.why_not(cell, job, (torch.bfloat16, torch.float16), heads=16, slots=True)
     if reason is not None:
         return reason
@@ -40,7 +40,7 @@ def why_not(cell: Any, job: Job) -> str | None:
     return None
 
 
-def run(cell: Any, job: Job) -> tuple[Tensor, State]:
+def run(cell: Any, job: ScanJob) -> tuple[Tensor, State]:
     return _attn_rnn_scan.run(_tier(cell.slots, torch.is_grad_enabled()), cell, job)
 
 

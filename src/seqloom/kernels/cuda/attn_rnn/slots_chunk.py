@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.attn_rnn import walk
 from seqloom.kernels.cuda.attn_rnn.block_code import Setting
 from seqloom.kernels.cuda.attn_rnn.parts import Plan
@@ -43,7 +43,7 @@ class Slots:
         reset = self._new(B, K, dtype=torch.bool) if setting.reset else None
         mask = self._new(B, H) if setting.mask else None
         keep = (self._new(B, K, slots, H),) if setting.keep else ()
-        self.job = Job(self.u, (), left, reset, None, mask, keep)
+        self.job = ScanJob(self.u, (), left, reset, None, mask, keep)
 
     def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -70,7 +70,7 @@ class Slots:
 
     def _clear(self, t: Tensor) -> None:
         """What lies past a length may be anything, and 0 times NaN is NaN."""
-        t.masked_fill_(~self.job.valid()[(...,) + (None,) * (t.dim() - 2)], 0)
+        t.masked_fill_(~self.job.valid_steps()[(...,) + (None,) * (t.dim() - 2)], 0)
 
 
 class SlotsOnward(Slots):

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels import attn_rnn_plain, loop
-from seqloom.kernels.sums import past
 
 
 def forth(
-    cell: Any, job: Job, start: Tensor | None, u: Tensor, h0: Tensor, own: Sequence[Tensor]
+    cell: Any, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, own: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The states after all steps, (B, T, ...), and the last one; `own` are the weights, as in attn_rnn_plain.NAMES."""
+    """Return the states after all steps, (B, T, ...), and the last; `own`: the weights, as in WEIGHT_NAMES."""
     steps: Any = _Steps(cell, start, own)
     kept, (h,) = loop.run(steps, replace(job, x=u, state=(h0,)))
     return kept, h
@@ -47,7 +46,7 @@ class _Steps:
     def step(self, u: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
         h = state[0].unsqueeze(1) if self.cell.slots == 1 else state[0]  # (B, m, H)
         seen = h if mask is None else h * mask.unsqueeze(1)
-        h = attn_rnn_plain.onward(self.cell, h, seen, u, self.own).view(state[0].shape)
+        h = attn_rnn_plain.step_forward(self.cell, h, seen, u, self.own).view(state[0].shape)
         return h, (h,)
 
 
@@ -58,7 +57,7 @@ def output(cell: Any, kept: Tensor) -> Tensor:
 
 def back(
     cell: Any,
-    job: Job,
+    job: ScanJob,
     inputs: tuple[Tensor | None, Tensor, Tensor],
     kept: Tensor,
     grads: tuple[Tensor, Tensor],
@@ -67,13 +66,13 @@ def back(
     """The gradients of the inputs (start, u and h0) and of the weights, from those of the output and the last state."""
     (start, u, h0), (dy, dlast), now = inputs, grads, job.per_step()
     (B, T, H), m = u.shape, cell.slots
-    h = past(kept, h0).view(B, T, m, H)
+    h = torch.cat([h0.unsqueeze(1), kept[:, :-1]], 1).view(B, T, m, H)  # the state before every step
     if start is not None and job.reset is not None:
         h = torch.where(job.reset.view(B, T, 1, 1), start.view(B, 1, m, H), h)
     mask = None if job.mask is None else job.mask.unsqueeze(1)
     seen = h if mask is None else h * mask.unsqueeze(1)
-    at = attn_rnn_plain.inside(cell, h, seen, u, own)
-    slopes = attn_rnn_plain.slopes(at, own)
+    at = attn_rnn_plain.compute_inside(cell, h, seen, u, own)
+    slopes = attn_rnn_plain.compute_slopes(at, own)
     inside, around = at.steps(), slopes.steps()
     found: list[tuple[Tensor, ...]] = []
     dh = dlast.reshape(B, m, H)
@@ -82,7 +81,7 @@ def back(
         dlater = dh + dy[:, t].unsqueeze(1)
         stays = now["keep_0"][t].view(dh.shape).to(dh.dtype) * dlater if job.keep else None
         passed = dlater if stays is None else dlater - stays
-        before, dseen, *inner = attn_rnn_plain.back(cell, inside[t], around[t], passed, own)
+        before, dseen, *inner = attn_rnn_plain.step_backward(cell, inside[t], around[t], passed, own)
         before = before + (dseen if mask is None else dseen * mask)
         before = before if stays is None else before + stays
         if start is not None:
@@ -96,6 +95,6 @@ def back(
         dh = before
         found.append(tuple(inner))
     dq, ds, dg, dn, du = (torch.stack(parts[::-1], 1) for parts in zip(*found, strict=True))
-    weights = attn_rnn_plain.weights(at, seen, slopes, (dq, ds, dg, dn), own)
+    weights = attn_rnn_plain.weight_gradients(at, seen, slopes, (dq, ds, dg, dn), own)
     begun = None if start is None else dstart.view(start.shape)
     return begun, du.squeeze(2), dh.view(h0.shape), *weights

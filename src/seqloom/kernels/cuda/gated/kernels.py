@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.gated import scan
 from seqloom.kernels.cuda.gated.code import Kind
 
@@ -30,7 +30,7 @@ class Gated:
     kind: Kind
     grid: bool = False
 
-    def why_not(self, cell: Cell, job: Job) -> str | None:
+    def why_not(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
         if cell.name == "gru" and not cell.reset_after:
             return "it applies the reset gate after the product (reset_after=True)"
@@ -38,10 +38,10 @@ class Gated:
             return "it has no projected LSTM (proj_size)"
         return scan.why_not(self.kind, cell, job, self.grid)
 
-    def why_not_auto(self, cell: Cell, job: Job) -> str | None:
+    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         return scan.why_not_auto(self.kind, cell, job, self.grid)
 
-    def run(self, cell: Cell, job: Job) -> tuple[Tensor, State]:
+    def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""
         return scan.run(self.kind, cell, job, self.grid)

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.core.weights import bound
+from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.code import LARGEST, MULTIPLE, TYPES, Kind, Setting
 from seqloom.kernels.cuda.gated.grid import as_taken, code_for
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import record
-from seqloom.kernels.transforms import transformed
+from seqloom.kernels.fused import why_not_fused
 
 OWN = ("weight", "bias", "scale", "scale_c", "bias_c")
 NAMES = ("weight_hh", "bias_hh", "scale_hh", "scale_c", "bias_c")  # as cells have them, or have not
@@ -45,7 +45,7 @@ Forward = record(
 )
 
 
-def why_not(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
+def why_not(kind: Kind, cell: Cell, job: ScanJob, grid: bool = False) -> str | None:
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
     if not job.x.is_cuda:
         return "it is for CUDA tensors"
@@ -57,7 +57,7 @@ def why_not(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
         return "it gives dropout masks no gradient"
     if job.x.shape[0] == 0 or job.x.shape[1] == 0:
         return "the batch is empty"
-    reason = transformed() or launch.why_not(job.x.device)
+    reason = why_not_fused() or launch.why_not(job.x.device)
     if reason is not None:
         return reason
     how = Setting(kind, H, dtype, job.mask is not None, bool(job.keep), job.reset is not None, grid)
@@ -65,10 +65,10 @@ def why_not(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
     return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
 
 
-def why_not_auto(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | None:
+def why_not_auto(kind: Kind, cell: Cell, job: ScanJob, grid: bool = False) -> str | None:
     """Where torch's own is the faster one, or the other of ours, as it was on an H200."""
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
-    if job.plain and not (kind.norm or kind.memory):  # all that torch's own takes
+    if job.is_plain and not (kind.norm or kind.memory):  # all that torch's own takes
         if H <= CUDNN and dtype == torch.float16:
             return f"torch's own (cuDNN) is fast in float16 up to {CUDNN} units"
         if H > WIDE and len(job.x) > MANY:
@@ -79,8 +79,8 @@ def why_not_auto(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> str | 
     return f"{cell.name}_grid is faster above {NARROW} units" if leaves else None
 
 
-def run(kind: Kind, cell: Cell, job: Job, grid: bool = False) -> tuple[Tensor, State]:
-    dtype, w = autocast_dtype(job.x.device.type) or job.x.dtype, cell.own()
+def run(kind: Kind, cell: Cell, job: ScanJob, grid: bool = False) -> tuple[Tensor, State]:
+    dtype, w = autocast_dtype(job.x.device.type) or job.x.dtype, cell.own_parameters()
     start = cell.start(job.x) if job.reset is not None else (None,) * kind.states
     how = Setting(kind, cell.hidden_size, dtype, job.mask is not None, bool(job.keep), job.reset is not None, grid)
     asked = {
@@ -159,12 +159,12 @@ def _second(plan: Plan, inputs: Sequence[Tensor | None], grads: Sequence[Tensor]
     own, first, start = parted(inputs[1:], plan.setting.kind.states)
     assert x is not None
     with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
-        view = bound(plan.cell, {n: w for n, w in zip(NAMES, own, strict=True) if w is not None})
+        view = bind_weights(plan.cell, {n: w for n, w in zip(NAMES, own, strict=True) if w is not None})
         view.project = lambda x: x  # type: ignore[method-assign]  # it is projected already
         view.start = lambda x: tuple(s.to(x.dtype) for s in start)  # type: ignore[method-assign]
         keep = tuple(t for name, t in asked.items() if name.startswith("keep") and t is not None)
         state = tuple(s.to(x.dtype) for s in first)
-        y, last = loop.run(view, Job(x, state, asked["lengths"], asked["reset"], None, asked["mask"], keep))
+        y, last = loop.run(view, ScanJob(x, state, asked["lengths"], asked["reset"], None, asked["mask"], keep))
         wanted = [t for t in inputs if t is not None and t.requires_grad]
         ends = [y, *(s.float() for s in last)]
         found = iter(torch.autograd.grad(ends, wanted, grads, create_graph=True, allow_unused=True))

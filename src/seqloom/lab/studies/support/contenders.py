@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.cells.attn_rnn import AttnRNNCell
-from seqloom.cells.lookup import find
+from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
 from seqloom.core.init import Init
 from seqloom.layers.recurrent.layer import Recurrent
@@ -39,7 +39,7 @@ def layer(cell: str | type[Cell], inputs: int, hidden: int, start: str, span: in
 
 def starts(cell: str, wanted: Sequence[str]) -> tuple[str, ...]:
     """These starts, or as many others for a cell that has no gate to set: tuning costs the same."""
-    gated = find(cell).remember is not Cell.remember
+    gated = find_cell(cell).remember is not Cell.remember
     return tuple(wanted) if gated else UNGATED[: len(wanted)]
 
 
@@ -52,7 +52,7 @@ def multiple(cell: str, device: str) -> int:
     """Of which the hidden size is one."""
     if device != "cuda":
         return MULTIPLE
-    return FUSED if issubclass(find(cell), AttnRNNCell) else CUDNN if cell in OF_CUDNN else MULTIPLE
+    return FUSED if issubclass(find_cell(cell), AttnRNNCell) else CUDNN if cell in OF_CUDNN else MULTIPLE
 
 
 def hidden_size(build: Callable[[int], nn.Module], budget: int, multiple: int) -> int:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.dispatch import choose
-from seqloom.kernels.transforms import transformed
+from seqloom.kernels.fused import why_not_fused
 from seqloom.layers.formats import Batch
 
 ROOM = 1 << 24  # for rows times units squared: above, rows take turns on a large GPU
@@ -25,9 +25,9 @@ def pays(batch: Batch, cell: Cell, kernel: str) -> bool:
     """Whether the order matters; a packed batch has it already."""
     if batch.lengths is None or batch.source is not None or not batch.x.is_cuda or torch.compiler.is_compiling():
         return False
-    if transformed() is not None or len(batch.x) * max(cell.hidden_size, 128) ** 2 <= ROOM:
+    if why_not_fused() is not None or len(batch.x) * max(cell.hidden_size, 128) ** 2 <= ROOM:
         return False
-    return choose(cell, Job(batch.x, cell.start(batch.x), batch.lengths), kernel).kernel.skips_ended_rows
+    return choose(cell, ScanJob(batch.x, cell.start(batch.x), batch.lengths), kernel).kernel.skips_ended_rows
 
 
 @dataclass(frozen=True, eq=False)

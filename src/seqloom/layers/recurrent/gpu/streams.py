@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import Cell
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.core.weights import weights
-from seqloom.kernels.transforms import transformed
+from seqloom.kernels.fused import why_not_fused
 
 LONG = {"attn_rnn": 128}  # steps of a cell below which the host takes longer to start two scans than a GPU to run them
 LONGER = 1_024  # of the others: theirs are half as long
@@ -26,7 +26,7 @@ class Work:
     """A job and the cell that does it; `values` stand in for weights of the same name."""
 
     cell: Cell
-    job: Job
+    job: ScanJob
     values: dict[str, Tensor]
 
 
@@ -83,7 +83,7 @@ def may_part(cell: Cell, x: Tensor) -> bool:
         x.is_cuda
         and not torch.compiler.is_compiling()
         and (x.shape[1] >= LONG.get(cell.name, LONGER) or torch.cuda.is_current_stream_capturing())
-        and transformed() is None
+        and why_not_fused() is None
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     )
@@ -110,7 +110,7 @@ def lend(work: Work, stream: torch.cuda.Stream | None) -> Work:
             t.record_stream(stream)
         return t.view_as(t) if t.requires_grad and torch.is_grad_enabled() else t
 
-    job = replace(work.job, **{field.name: lent(getattr(work.job, field.name)) for field in fields(Job)})
+    job = replace(work.job, **{field.name: lent(getattr(work.job, field.name)) for field in fields(ScanJob)})
     return replace(work, job=job, values={name: lent(t) for name, t in (weights(work.cell) | work.values).items()})
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.job import Job
+from seqloom.core.job import ScanJob
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.runner import run_job
 from seqloom.layers.recurrent.gpu.streams import Work, beside, keeps_up, may_part
@@ -59,12 +59,12 @@ def wave(works: Sequence[Work], kernel: str, between: Callable[[Tensor], Tensor]
     return torch.cat(outputs, 1), ends
 
 
-def _full(job: Job) -> Job:
+def _full(job: ScanJob) -> ScanJob:
     """With a state that is carried from piece to piece as it is inside one."""
     return replace(job, state=tuple(s.to(torch.promote_types(s.dtype, torch.float32)) for s in job.state))
 
 
-def _cut(job: Job, x: Tensor, state: State, begin: int) -> Job:
+def _cut(job: ScanJob, x: Tensor, state: State, begin: int) -> ScanJob:
     """The job of the steps from `begin` on whose input x is."""
 
     def part(t: Tensor | None) -> Tensor | None:

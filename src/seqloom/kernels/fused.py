@@ -1,4 +1,4 @@
-"""Second derivatives for kernels that have only a first: through the reference."""
+"""What fused kernels share: when they cannot run, and second derivatives through the reference loop."""
 
 from __future__ import annotations
 
@@ -8,23 +8,33 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
-from seqloom.core.job import Job
-from seqloom.core.weights import bound
+from seqloom.core.job import ScanJob
+from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
 
 Fused = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
 Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-def detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+def why_not_fused() -> str | None:
+    """Return why a kernel that needs addresses or a fixed length cannot run now; None if it can."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return "fused kernels know no vmap and no forward-mode derivative"
+    if torch.compiler.is_exporting():
+        return "fused kernels freeze the length when exported"
+    return None
+
+
+def detach_all(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.detach() for t in tensors]
 
 
-def run_twice(
-    cell: Cell, job: Job, own: Mapping[str, Tensor], fused: Fused, leaves: Leaves = detached
+def run_fused(
+    cell: Cell, job: ScanJob, own: Mapping[str, Tensor], fused: Fused, leaves: Leaves = detach_all
 ) -> tuple[Tensor, State]:
     """Run `fused` on the input, the state and the cell's own weights.
 
@@ -37,7 +47,7 @@ def run_twice(
         return y, *state
 
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        view = bound(cell, dict(zip(names, rest[k:], strict=True)))
+        view = bind_weights(cell, dict(zip(names, rest[k:], strict=True)))
         y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k])))
         return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # a kernel may carry more than x has
 
