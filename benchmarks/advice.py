@@ -1,7 +1,7 @@
 """What `seqloom advise` says of ten data sets, and whether the winner of a comparison is among its first three.
 
     python benchmarks/advice.py look --data DATA --out benchmarks/results/advice.json   ask for advice on all of them
-    python benchmarks/advice.py table                                  the table, as docs/choose.md has it
+    python benchmarks/advice.py table                                  the table, as docs/how-to/choose.md has it
     python benchmarks/advice.py store                                  measurements into the package
 
 `table` takes the advice from benchmarks/results, and every record of `seqloom compare` (study.json under the name of

@@ -1,4 +1,4 @@
-"""The tables of docs/kernels.md from the stored times: python benchmarks/kernels_page.py.
+"""The tables of docs/results/speed.md from the stored times: python benchmarks/kernels_page.py.
 
 Every benchmarks/results/*-h200-bench-<type>*.json (`seqloom bench --device cuda --json`) is a table, without what a
 later one has measured again; what stands between the two marks of the page is written anew.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "kernels.md"
+PAGE = HERE.parent / "docs" / "results" / "speed.md"
 MARKS = ("<!-- made by benchmarks/kernels_page.py -->", "<!-- end -->")
 TYPES = ("bfloat16", "float16", "float32", "tf32")
 PASSES = ("forward", "forward+backward")

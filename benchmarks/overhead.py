@@ -29,7 +29,7 @@ from seqloom.lab.training.distributed import Processes
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import optimiser
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
 from seqloom.tools import doctor
@@ -118,7 +118,7 @@ def main():
         task_name, options, more = CASES[name]
         task = open_task(task_name, **options)
         task.splits = {"train": Split(None, "")}  # nothing to validate or test on
-        settings = Train(steps=given.steps, validate_every=given.steps, batch=32, device="cpu", **more)
+        settings = TrainSettings(steps=given.steps, validate_every=given.steps, batch=32, device="cpu", **more)
         hand, lab = [], []
         for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:

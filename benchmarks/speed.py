@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from seqloom.lab import bench, console
-from seqloom.lab.cell_names import cells
-from seqloom.lab.settings import Bench
+from seqloom.lab import console
+from seqloom.lab.bench import race, shown
+from seqloom.lab.bench.settings import BenchSettings
+from seqloom.lab.cell_names import find_cells
 
 FULL = dict(hidden=(64, 128, 256, 512, 1024), batch=(1, 8, 32, 64), threads=(1, 2), length=64)
 QUICK = dict(hidden=(64, 256), batch=(1, 32), threads=(1, 2), length=64, rounds=2)
@@ -21,16 +22,16 @@ def main() -> None:
     flags.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     flags.add_argument("--dtype", default="float32")
     given = flags.parse_args()
-    settings = Bench(device=given.device, dtype=given.dtype, **(QUICK if given.quick else FULL))
+    settings = BenchSettings(device=given.device, dtype=given.dtype, **(QUICK if given.quick else FULL))
     found = []
-    with console.progress(len(bench.grid(settings))) as (before, after):
-        for row in bench.rows(settings, cells(settings.cells), before):
+    with console.progress(len(race.grid(settings))) as (before, after):
+        for row in race.rows(settings, find_cells(settings.cells), before):
             found.append(row)
             after(str(row))
     kind = torch.cuda.get_device_name() if given.device == "cuda" else torch.backends.cpu.get_cpu_capability()
     name = f"{datetime.now(UTC):%Y-%m-%d}-{kind.split()[-1].lower()}-speed{'-quick' * given.quick}.json"
     file = Path(__file__).parent / "results" / name
-    file.write_text(json.dumps(bench.document(settings, found), indent=1) + "\n")
+    file.write_text(json.dumps(shown.document(settings, found), indent=1) + "\n")
     print(file)
 
 

@@ -12,7 +12,7 @@ import torch
 from seqloom import __version__
 from seqloom.cli import main
 from seqloom.core.cell import Cell
-from seqloom.lab.settings import Compare
+from seqloom.lab.compare.settings import CompareSettings
 from seqloom.tools import doctor
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ assert not heavy, heavy
         (["compare", "--seeds", "0"], "--seeds: Input should be greater than or equal to 1, got '0'"),
         (["compare", "--steps", "many"], "--steps: Input should be a valid integer"),
         (["compare", "--models", ","], "--models: name at least one model"),
-        (["compare", "--budget", "10"], "--budget: a time is written as 90s, 10m, 2h or 1h30m, got '10'"),
+        (["compare", "--budget", "10"], "--budget: write a time as 90s, 10m, 2h or 1h30m, got '10'"),
         (["compare", "--task.reading", "columns"], "reading must be one of rows, pixels, got 'columns'"),
         (["compare", "nothing.csv"], "'nothing.csv' is neither a file, nor a folder, nor a task"),
         (["compare", "--models", "gur"], "there is no layer 'gur'; did you mean 'gru'?"),
@@ -186,8 +186,8 @@ def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_repor
 
 
 def test_the_command_in_the_document_makes_the_same_settings():
-    settings = Compare(models="gru,my cells.py:Mine", budget="1h30m", seeds=2)
-    words = shlex.split(shlex.join(["compare", *settings.words()]))
+    settings = CompareSettings(models="gru,my cells.py:Mine", budget="1h30m", seeds=2)
+    words = shlex.split(shlex.join(["compare", *settings.to_flags()]))
     _, bound, *_ = main.app.parse_args(words)
     assert bound.arguments["settings"] == settings and settings.seconds == 5400
 

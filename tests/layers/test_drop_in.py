@@ -224,7 +224,7 @@ def test_the_state_starts_at_zero(kind):
 
 def test_every_test_that_the_documentation_names_exists():
     root = Path(__file__).parents[2]
-    text = (root / "docs/drop_in.md").read_text()
+    text = (root / "docs/reference/drop-in.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
     named = re.findall(r"`([\w/]+\.py)::(\w+)` \|$", text, re.MULTILINE)
     assert len(named) == len(rows) - 3  # each row but the three headings ends with a test

@@ -16,7 +16,7 @@ from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.cli.commands.study import study
 from seqloom.core.errors import UserError
 from seqloom.lab import console
-from seqloom.lab.settings import Bench
+from seqloom.lab.bench.settings import BenchSettings
 
 NO_MEMORY = "OutOfMemoryError"  # torch's, which is not loaded here
 app = App(
@@ -193,23 +193,22 @@ def doctor(*, json: Json = False) -> int:
 
 
 @app.command
-def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Json = False) -> int:
+def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSettings(), json: Json = False) -> int:
     """Time layers beside torch.nn's, forward and forward+backward.
 
     A kernel is checked against the reference loop first; one that fails is not timed, and the command ends with 1.
     """
     with console.working("loading"):
-        from seqloom.lab import bench as timing
-        from seqloom.lab.cell_names import cells as find_cells
-        from seqloom.lab.cell_names import check_kernels
+        from seqloom.lab.bench import race, shown
+        from seqloom.lab.cell_names import check_kernels, find_cells
 
         check_kernels(settings.kernels)
         kinds = find_cells(settings.cells)
-    found: list[timing.Row] = []
+    found: list[race.Row] = []
     finished = False
     try:
-        with console.progress(len(timing.grid(settings))) as (before, after):
-            for row in timing.rows(settings, kinds, before):
+        with console.progress(len(race.grid(settings))) as (before, after):
+            for row in race.rows(settings, kinds, before):
                 found.append(row)
                 after(str(row))
         finished = True
@@ -222,10 +221,10 @@ def bench(*, settings: Annotated[Bench, Parameter(name="*")] = Bench(), json: Js
             speed(found, settings.plot)
         console.note(f"drawn in {settings.plot}")
     if json:
-        console.show_json(timing.document(settings, found, finished))
+        console.show_json(shown.document(settings, found, finished))
     else:
-        console.show_table(timing.table(settings, found))
-        print(f"\n{timing.caption(settings)}")
+        console.show_table(shown.table(settings, found))
+        print(f"\n{shown.caption(settings)}")
     if not finished:
         return INTERRUPTED
-    return int(any(row.reason.startswith(timing.RED) for row in found))
+    return int(any(row.reason.startswith(race.RED) for row in found))

@@ -11,7 +11,7 @@ from seqloom.core.suggest import suggest
 from seqloom.kernels.registry import KERNELS
 
 
-def cells(names: Sequence[str]) -> dict[str, type[Cell]]:
+def find_cells(names: Sequence[str]) -> dict[str, type[Cell]]:
     """The cell of every name, or one error that says what is wrong."""
     found = {}
     for name in names:

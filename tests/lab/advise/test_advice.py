@@ -11,7 +11,7 @@ from seqloom.lab.advise.advice import advise
 from seqloom.lab.advise.document import document
 from seqloom.lab.advise.sample import sample
 from seqloom.lab.advise.trial import NOT_TRIED, trial
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import find
 
 pytestmark = pytest.mark.xdist_group("advice")  # whose fixture is made once
@@ -41,7 +41,7 @@ def test_it_takes_no_longer_than_it_was_given_where_models_keep_to_their_share(m
 
     monkeypatch.setattr(advice, "trial", one)
     monkeypatch.setattr(advice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    advice._trials(None, {str(n): Train() for n in range(20)}, torch.device("cpu"), 20.0)
+    advice._trials(None, {str(n): TrainSettings() for n in range(20)}, torch.device("cpu"), 20.0)
     if late == 1:
         assert len(shares) == 20 and sum(shares) == pytest.approx(20)
     else:  # those that are tried in any case, and nobody who would begin when the time is up
@@ -94,7 +94,7 @@ def test_the_tables_have_one_row_for_each_thing(found):
 def test_a_model_that_fails_is_told_with_its_reason():
     x, ids = tokens(60, 5)
     some = sample(task("classify", x, ids[:, 0] % 2))
-    failed = trial(some, Train(model="tcn", zoneout=0.1), torch.device("cpu"), 1.0)
+    failed = trial(some, TrainSettings(model="tcn", zoneout=0.1), torch.device("cpu"), 1.0)
     assert "zoneout" in failed.failed and np.isnan(failed.score)
 
 

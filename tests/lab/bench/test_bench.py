@@ -13,9 +13,8 @@ from seqloom import testing
 from seqloom.cells.lookup import find_cell
 from seqloom.cli import main
 from seqloom.kernels.cpu.gated import ONEDNN
-from seqloom.lab import bench
 from seqloom.lab.bench import race
-from seqloom.lab.settings import Bench
+from seqloom.lab.bench.settings import BenchSettings
 from seqloom.tools import doctor, timing
 
 TINY = dict(cells="gru", hidden=8, batch=2, length=5, rounds=1)
@@ -34,8 +33,8 @@ def _short(monkeypatch):
 
 
 def times(**settings):
-    settings = Bench(**TINY | settings)
-    return list(bench.rows(settings, {name: find_cell(name) for name in settings.cells}, lambda _: None))
+    settings = BenchSettings(**TINY | settings)
+    return list(race.rows(settings, {name: find_cell(name) for name in settings.cells}, lambda _: None))
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_every_row_has_a_time_and_says_what_ran(ragged):
 
 def test_ratios_are_to_torchs_gru_of_the_same_shape_and_pass():
     rows = times(hidden=(8, 12))
-    gru = {(row.hidden, row.pass_): row for row in rows if row.cell == bench.GRU}
+    gru = {(row.hidden, row.pass_): row for row in rows if row.cell == race.GRU}
     assert len(gru) == 4 and all(row.ratio_to_gru == 1 for row in gru.values())
     for row in rows:
         assert row.ratio_to_gru == pytest.approx(gru[row.hidden, row.pass_].us_per_step / row.us_per_step)
@@ -179,7 +178,7 @@ def test_the_table_says_how_it_was_made(here):
 
 
 def test_the_command_in_the_document_makes_the_same_settings():
-    settings = Bench(cells="gru,my cells.py:Mine", hidden=(8, 16), threads=[1, 2], ragged=True)
+    settings = BenchSettings(cells="gru,my cells.py:Mine", hidden=(8, 16), threads=[1, 2], ragged=True)
     _, *words = shlex.split(settings.command())
     assert main.app.parse_args(words)[1].arguments["settings"] == settings
 
@@ -191,8 +190,11 @@ def test_the_command_in_the_document_makes_the_same_settings():
         (["--batch", "1,many"], "--batch: Input should be a valid integer"),
         (["--cells", ","], "--cells: name at least one"),
         (["--cells", "gur"], "unknown cell 'gur'; did you mean 'gru'?"),
-        (["--plot", "b.xyz"], "seqloom: --plot: a picture ends in .svg, .png or .pdf, got 'b.xyz'\n"),
-        (["--dtype", "tf32"], "tf32 is a way of GPUs to multiply; use --dtype float32, or --device cuda"),
+        (
+            ["--plot", "b.xyz"],
+            "seqloom: --plot: the file name of a chart must end in .svg, .png or .pdf, got 'b.xyz'\n",
+        ),
+        (["--dtype", "tf32"], "tf32 works on GPUs only; use --dtype float32 or --device cuda"),
         (["--dtype", "int8"], "'float32', 'float64', 'bfloat16', 'float16' or 'tf32'"),
     ],
 )
@@ -219,5 +221,5 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_timed(here, t
 def test_the_page_on_kernels_has_the_stored_times():
     root = Path(__file__).parents[3]
     made = runpy.run_path(str(root / "benchmarks" / "kernels_page.py"))
-    assert made["tables"]() in (root / "docs" / "kernels.md").read_text()
+    assert made["tables"]() in (root / "docs" / "results" / "speed.md").read_text()
     assert "attn_rnn_cuda" in made["tables"]()

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from seqloom import testing
-from seqloom.lab.cell_names import cells
+from seqloom.lab.cell_names import find_cells
 from seqloom.lab.compare.candidates import Candidate, candidates
 from seqloom.lab.compare.sizes import measured, size
 from seqloom.lab.data.digits_task import digits
@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_loaded_is_told_in_one_error(tmp_path):
     file = tmp_path / "bad.py"
     file.write_text("import nothing_of_that_name\n")
     with pytest.raises(ValueError, match="cannot be loaded: ModuleNotFoundError: No module named"):
-        cells([f"{file}:MyCell"])
+        find_cells([f"{file}:MyCell"])
 
 
 @pytest.mark.parametrize("name", ["gru", "attn_rnn:2", "bi_lstm", "bi_hybrid"])

@@ -12,13 +12,13 @@ from seqloom.cli.commands.compare import compare
 from seqloom.lab.compare import trial
 from seqloom.lab.compare.folder import resumed, started, tidy
 from seqloom.lab.compare.leaderboard import leaderboard
+from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.story import document, page
 from seqloom.lab.compare.table import table
 from seqloom.lab.compare.tune import Choice
 from seqloom.lab.compare.work import Trial
 from seqloom.lab.data.digits_task import digits
 from seqloom.lab.jobs import runner
-from seqloom.lab.settings import Compare
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import Run
 
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.xdist_group("comparison")  # whose fixture is made once
 def settings(tmp_path_factory):
     file = tmp_path_factory.mktemp("cell") / "broken.py"
     file.write_text(BROKEN)
-    return Compare(models=f"rnn,gru,tcn,lstm,{file}:Broken", steps=9, seeds=2, tune=1)
+    return CompareSettings(models=f"rnn,gru,tcn,lstm,{file}:Broken", steps=9, seeds=2, tune=1)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole
     place = tmp_path / "c"
     worked(started(None, {}, settings, place), stop=4)
     for stop in (9, 13, None):
-        found = worked(resumed(None, {}, Compare(), place), stop)
+        found = worked(resumed(None, {}, CompareSettings(), place), stop)
         assert leaderboard(table(found))  # at any time
     assert shown(found) == shown(whole)
     assert document(found, table(found), True)["verdict"] == document(whole, table(whole), True)["verdict"]
@@ -93,7 +93,7 @@ def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
     wrong = digits()
     x, y = wrong._parts["test"]
     wrong._parts["test"] = x, (y + 1) % 10
-    small = Compare(models="rnn,gru", steps=9, seeds=1, tune=1)
+    small = CompareSettings(models="rnn,gru", steps=9, seeds=1, tune=1)
     honest = worked(started(None, {}, small, tmp_path / "honest"))
     monkeypatch.setattr(trial, "opened", lambda _: wrong)
     fooled = worked(started(None, {}, small, tmp_path / "fooled"))
@@ -127,18 +127,18 @@ def test_the_page_and_the_document_tell_the_whole_and_the_winner_predicts(whole)
 @pytest.mark.slow
 def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
     with pytest.raises(ValueError, match="holds a comparison already"):
-        started(None, {}, Compare(), whole.folder)
+        started(None, {}, CompareSettings(), whole.folder)
     with pytest.raises(ValueError, match="was started with seeds=2, not 5"):
-        resumed(None, {}, Compare(seeds=5), whole.folder)
+        resumed(None, {}, CompareSettings(seeds=5), whole.folder)
     with pytest.raises(ValueError, match="holds no comparison to go on with"):
-        resumed(None, {}, Compare(), tmp_path / "nothing")
+        resumed(None, {}, CompareSettings(), tmp_path / "nothing")
     (tmp_path / "report.html").write_text("mine")
     with pytest.raises(ValueError, match=r"report\.html is there and is no comparison's; name a new folder"):
-        started(None, {}, Compare(), tmp_path)
+        started(None, {}, CompareSettings(), tmp_path)
     assert (tmp_path / "report.html").read_text() == "mine"
     (tmp_path / "compare.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="newer seqloom"):
-        resumed(None, {}, Compare(), tmp_path)
+        resumed(None, {}, CompareSettings(), tmp_path)
 
 
 def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tmp_path, monkeypatch):
@@ -150,14 +150,14 @@ def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tm
         write(path, data)
 
     monkeypatch.setattr(checkpoint, "write_file", look)
-    assert started(None, {}, Compare(), None).folder == tmp_path / "comparisons" / "digits"
+    assert started(None, {}, CompareSettings(), None).folder == tmp_path / "comparisons" / "digits"
     assert not there
     assert [path.name for path in Path("comparisons").rglob("*")] == ["digits", "compare.json"]
 
 
 def test_a_probe_writes_in_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    found = started(None, {}, Compare(models="rnn", steps=9), tmp_path / "c")
+    found = started(None, {}, CompareSettings(models="rnn", steps=9), tmp_path / "c")
     trial = Trial(found.candidates["rnn"], Choice(1e-3), 8)
     (result,) = runner.run([found.work.probe(trial, 0.0)], runner.Here(), found.folder / "jobs")
     assert result.value["valid"] > 0
@@ -168,7 +168,7 @@ def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path,
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match=r"--budget \d+m is enough for [\d,]+ steps of 1 model"):
-        compare(settings=Compare(models="gru", budget="1s"), out=tmp_path)
+        compare(settings=CompareSettings(models="gru", budget="1s"), out=tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -176,14 +176,14 @@ def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path,
 def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
     monkeypatch.setattr("seqloom.cli.commands.compare.told", lambda *_: print("a machine died") or "")
-    assert compare(settings=Compare(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
+    assert compare(settings=CompareSettings(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["finished"] and "a machine died" in said.err
 
 
 @pytest.mark.slow
 def test_tuning_tries_what_optuna_proposes(tmp_path):
-    found = worked(started(None, {}, Compare(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c"))
+    found = worked(started(None, {}, CompareSettings(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c"))
     trials = found.trials["rnn"]
     assert len(trials) == 5 and len({t.key for t in trials}) >= 4
     assert table(found).models[0].lr == min(trials, key=found.rank_of).choice.lr
@@ -197,7 +197,7 @@ def test_no_cell_of_a_test_stays_registered():
 def test_where_no_model_can_be_trained_the_baselines_stand(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)
-    found = worked(started(None, {}, Compare(models=f"{file}:Broken", steps=9), tmp_path / "c"))
+    found = worked(started(None, {}, CompareSettings(models=f"{file}:Broken", steps=9), tmp_path / "c"))
     made = table(found)
     assert [r.note for r in made.rows if not r.baseline] == ["failed: RuntimeError: a step that fails"]
     told = document(found, made, True)["verdict"]

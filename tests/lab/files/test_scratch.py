@@ -12,7 +12,7 @@ from seqloom.lab.files import scratch
 from seqloom.lab.files.whole import whole
 from seqloom.lab.training.fit import trained
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 
 def dead_process():
@@ -49,7 +49,7 @@ def test_what_an_earlier_process_of_the_same_number_left_is_removed(tmp_path):
     """A container that is restarted has the same name, and its processes have the same numbers."""
     left = tmp_path / f".run.{scratch._HOST}-{os.getpid()}-00000000-0.new"
     left.mkdir()
-    Run.create(tmp_path / "run", Train(), open_task("adding", steps=5))
+    Run.create(tmp_path / "run", TrainSettings(), open_task("adding", steps=5))
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
@@ -91,7 +91,7 @@ def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypat
 
     def make(number):
         try:
-            results.append(Run.create(folder, Train(seed=number), task).settings.seed)
+            results.append(Run.create(folder, TrainSettings(seed=number), task).settings.seed)
         except ValueError as error:
             results.append(str(error))
 
@@ -115,12 +115,12 @@ def test_a_training_that_comes_second_leaves_the_first_one_alone(tmp_path, monke
 
     def choose_late(path):
         monkeypatch.setattr(scratch, "choose_name", choose)
-        Run.create(folder, Train(seed=1), task)
+        Run.create(folder, TrainSettings(seed=1), task)
         return choose(path)
 
     monkeypatch.setattr(scratch, "choose_name", choose_late)
     with pytest.raises(ValueError, match="holds a run already"):
-        trained(task, Train(seed=2, steps=1), folder, None)
+        trained(task, TrainSettings(seed=2, steps=1), folder, None)
     assert Run.load(folder).settings.seed == 1
 
 
@@ -129,14 +129,14 @@ def test_a_process_that_is_killed_while_it_makes_a_run_leaves_the_name_free(tmp_
 import os, signal
 from seqloom.lab.training.run import Run
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training import checkpoint
 checkpoint.settle = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
-Run.create({str(tmp_path / "run")!r}, Train(), open_task("adding", steps=5))
+Run.create({str(tmp_path / "run")!r}, TrainSettings(), open_task("adding", steps=5))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert not (tmp_path / "run").exists() and len(list(tmp_path.iterdir())) == 1
-    Run.create(tmp_path / "run", Train(), open_task("adding", steps=5))
+    Run.create(tmp_path / "run", TrainSettings(), open_task("adding", steps=5))
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
@@ -149,5 +149,5 @@ def test_a_run_takes_no_place_of_other_files(tmp_path, there):
         place.mkdir()
         (place / "mine").write_text("mine")
     with pytest.raises(ValueError, match="holds files that are no run"):
-        Run.create(place, Train(), open_task("adding", steps=5))
+        Run.create(place, TrainSettings(), open_task("adding", steps=5))
     assert (place if there == "a file" else place / "mine").read_text() == "mine"

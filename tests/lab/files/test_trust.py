@@ -16,7 +16,7 @@ from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest
 from seqloom.lab.training.output import write
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.summary import listing
 from seqloom.lab.training.train import train
 
@@ -66,7 +66,7 @@ def run(tmp_path, elsewhere):
     """Return a run of a cell of one's own, whose file is then gone."""
     (tmp_path / "mine.py").write_text(CELL)
     task, source = open_data("adding", {"steps": 5, "valid": 8, "test": 8})
-    made = train(task, Train(model=f"{tmp_path / 'mine.py'}:Mine", **SETTINGS), tmp_path / "run", source=source)
+    made = train(task, TrainSettings(model=f"{tmp_path / 'mine.py'}:Mine", **SETTINGS), tmp_path / "run", source=source)
     (tmp_path / "mine.py").unlink()
     return made
 
@@ -112,7 +112,7 @@ def test_the_commands_say_what_would_be_executed(command_name, task_name, tmp_pa
         "pairs": (str(tmp_path / "pairs.jsonl"), {"kind": "translate", "input": ("de",), "target": ("en",)}),
     }[task_name]
     task, source = open_data(data, options)
-    settings = Train(model=f"{tmp_path / 'mine.py'}:Mine", embedding=4, **SETTINGS)
+    settings = TrainSettings(model=f"{tmp_path / 'mine.py'}:Mine", embedding=4, **SETTINGS)
     made = train(task, settings, tmp_path / "run", source=source)
     rows = tmp_path / "rows.txt"
     rows.write_text(json.dumps([[0.5, 1.0], [0.1, 0.0]]) if task_name == "adding" else "ein wort1 und wort2")
@@ -128,7 +128,7 @@ def test_the_commands_say_what_would_be_executed(command_name, task_name, tmp_pa
 def test_a_model_named_by_a_changed_run_file_is_not_executed(tmp_path, elsewhere):
     """A folder that says "model": "evil.py:X" without a copy of that file, as one that was made by hand would."""
     task = open_task("adding", steps=5, valid=8, test=8)
-    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     witness = elsewhere()
     (tmp_path / "evil.py").write_text(CELL)
     file = made.folder / "run.json"
@@ -162,7 +162,7 @@ def test_a_comparison_from_elsewhere_is_not_executed(tmp_path, elsewhere, capsys
 @pytest.mark.parametrize("name", ["run.json", "task/task.json", "best/state.json", "best/weights.safetensors"])
 def test_a_flipped_bit_is_damage_and_never_another_prediction(tmp_path, name):
     task = open_task("adding", steps=5, valid=8, test=8)
-    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     shutil.rmtree(made.folder / "last")  # nothing to fall back to
     x = task.encode([[[0.5, 1.0], [0.1, 0.0]]])
     before = Run.load(made.folder).model().predict(x).values
@@ -189,7 +189,7 @@ def test_a_flipped_bit_is_damage_and_never_another_prediction(tmp_path, name):
 def test_a_damaged_line_of_metrics_is_told_and_spares_the_other_runs(tmp_path, line):
     task = open_task("adding", steps=5, valid=8, test=8)
     for name in ("a", "b"):
-        train(task, Train(model="gru", **SETTINGS), tmp_path / name)
+        train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / name)
     file = tmp_path / "a" / "metrics.jsonl"
     file.write_bytes(line + b"\n" + file.read_bytes())
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged: line 1"):
@@ -201,7 +201,7 @@ def test_a_damaged_line_of_metrics_is_told_and_spares_the_other_runs(tmp_path, l
 def test_weights_that_are_no_tensors_fall_back_to_the_other_checkpoint(tmp_path):
     """Their digest is right, as of a file that was made to look so."""
     task = open_task("adding", steps=5, valid=8, test=8)
-    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     best = made.folder / "best"
     (best / "weights.safetensors").write_bytes(b"\xff" * 64)
     facts = sealed.loads((best / "state.json").read_bytes(), best, 1)
@@ -216,7 +216,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
     with pytest.raises(ValueError, match=r"rows\.csv is a pipe or a device"):
         open_task(tmp_path / "rows.csv")
     task = open_task("adding", steps=5, valid=8, test=8)
-    made = train(task, Train(model="gru", **SETTINGS), tmp_path / "run")
+    made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     with pytest.raises(ValueError, match=r"rows\.csv is a pipe or a device"):
         made.predict(tmp_path / "rows.csv")
 
@@ -237,9 +237,9 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
 
 def test_other_threads_on_resume_are_told(tmp_path):
     task = open_task("adding", steps=5, valid=8, test=8)
-    train(task, Train(model="gru", threads=1, **SETTINGS), tmp_path / "run")
+    train(task, TrainSettings(model="gru", threads=1, **SETTINGS), tmp_path / "run")
     with pytest.warns(UserWarning, match=r"was trained with threads=1, and goes on with 2: sums are taken in another"):
-        train(task, Train(model="gru", threads=2, **SETTINGS), tmp_path / "run", resume=True)
+        train(task, TrainSettings(model="gru", threads=2, **SETTINGS), tmp_path / "run", resume=True)
 
 
 def test_a_field_that_a_spreadsheet_would_run_is_written_as_text(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 
@@ -71,7 +71,9 @@ def meet(place, folder, patience=300.0):
 def training(seed, folder, steps=30):
     """A small one, that goes on from its checkpoint."""
     torch.set_flush_denormal(True)
-    settings = Train(steps=steps, validate_every=10, checkpoint_steps=5, hidden=8, embedding=4, seed=seed, device="cpu")
+    settings = TrainSettings(
+        steps=steps, validate_every=10, checkpoint_steps=5, hidden=8, embedding=4, seed=seed, device="cpu"
+    )
     run = train(open_task("pattern", steps=10, valid=20, test=20), settings, folder / "run", resume=True)
     return {"test": [line for line in run.metrics() if line.get("split") == "test"][-1]["loss"]}
 

@@ -15,6 +15,7 @@ import torch
 
 from seqloom.lab.compare.folder import started
 from seqloom.lab.compare.leaderboard import leaderboard
+from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.table import table
 from seqloom.lab.jobs import memory, processes
 from seqloom.lab.jobs.call import kept
@@ -22,7 +23,6 @@ from seqloom.lab.jobs.processes import InProcesses
 from seqloom.lab.jobs.ranks import together
 from seqloom.lab.jobs.runner import Cluster, Here, Job, Processes, run
 from seqloom.lab.jobs.storage import Storage
-from seqloom.lab.settings import Compare
 from seqloom.lab.training.cpu import denormals_flushed
 
 TIMES = ("training s", "ms for 1", "ms for 64")
@@ -294,7 +294,7 @@ def test_a_comparison_on_a_cluster_that_loses_a_machine_has_the_rows_of_one_in_t
     from ray.cluster_utils import Cluster as Machines
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    settings = Compare(models="rnn", steps=90, seeds=4, tune=1)
+    settings = CompareSettings(models="rnn", steps=90, seeds=4, tune=1)
     here = compared(started(None, {}, settings, tmp_path / "here"), Here())
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
     machines = Machines(initialize_head=True, head_node_args={**small, "include_dashboard": False})

@@ -200,10 +200,10 @@ def test_what_is_better():
 def test_a_split_is_scored_alike_whatever_the_batches(tmp_path):
     from seqloom.lab.data.registry import open_task
     from seqloom.lab.training.model import build
-    from seqloom.lab.training.settings import Train
+    from seqloom.lab.training.settings import TrainSettings
 
     task = open_task("reverse", steps=5, valid=40)
-    model = build(task, Train(hidden=8, embedding=8))
+    model = build(task, TrainSettings(hidden=8, embedding=8))
     one, other = (score(model, task, "valid", batch=size, intervals=True) for size in (7, 40))
     assert one.rows == other.rows == 40
     assert one.values == pytest.approx(other.values, rel=1e-5)

@@ -18,11 +18,11 @@ import torch
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 torch.set_num_threads(1)
-SETTINGS = Train(
+SETTINGS = TrainSettings(
     steps=60, validate_every=10, checkpoint_steps=1, hidden=12, embedding=8, dropout=0.3, ema=0.9, batch=8, device="cpu"
 )
 

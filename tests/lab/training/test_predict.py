@@ -21,7 +21,7 @@ from seqloom.lab.training.generate import Words, generate
 from seqloom.lab.training.output import write
 from seqloom.lab.training.predict import TOKENS, encoded, parts, predict
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 from seqloom.lab.training.translate import translate
 from seqloom.models.decoding.beam import Beam
@@ -72,7 +72,7 @@ def test_a_new_training_with_smoothed_labels_and_a_crf_is_refused_and_an_old_one
     with pytest.raises(ValueError, match=r"label_smoothing=0\.1 does nothing with crf=True"):
         fit(task, runs=tmp_path, name="both", **both)
     assert not (tmp_path / "both").exists()
-    train(task, Train(**both), tmp_path / "old")
+    train(task, TrainSettings(**both), tmp_path / "old")
     assert Run.load(tmp_path / "old").predict(X[:1])
 
 

@@ -11,10 +11,10 @@ from seqloom.lab.files import sealed
 from seqloom.lab.files.sealed import Damaged
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
-SETTINGS = Train(steps=4, validate_every=2, hidden=8, batch=8, device="cpu")
+SETTINGS = TrainSettings(steps=4, validate_every=2, hidden=8, batch=8, device="cpu")
 
 
 def trained(folder):
@@ -25,7 +25,7 @@ def test_a_run_tells_all_that_made_it(tmp_path):
     trained(tmp_path / "one")
     run = Run.load(tmp_path / "one")
     record = json.loads((tmp_path / "one/run.json").read_text())
-    assert Train(**record["settings"]) == run.settings == SETTINGS
+    assert TrainSettings(**record["settings"]) == run.settings == SETTINGS
     assert record["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert record["seed"] == 0 and record["task"] == {"name": "adding", "kind": "regress"}
     assert {name: split.hash for name, split in run.task.splits.items()} == {

@@ -17,7 +17,7 @@ from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import Average, optimiser
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.schedule import Schedule
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
 from seqloom.lab.training.weights_file import load_weights
@@ -78,7 +78,7 @@ def opened(kind):
 def test_every_kind_of_task_trains_saves_loads_and_predicts(kind, tmp_path):
     task = opened(kind)
     assert task.kind == kind
-    made = train(task, Train(steps=4, **SMALL), tmp_path / "run", source={"path": "x"})
+    made = train(task, TrainSettings(steps=4, **SMALL), tmp_path / "run", source={"path": "x"})
     run = Run.load(tmp_path / "run")
     assert (run.finished, run.record["source"], run.settings) == ("steps", {"path": "x"}, made.settings)
     tested = run.metrics()[-1]
@@ -100,24 +100,24 @@ def test_every_kind_of_task_trains_saves_loads_and_predicts(kind, tmp_path):
 def test_other_layers_train_too(kind, model, tmp_path):
     if (kind, model) == ("translate", "bi_lstm"):
         model = "lstm"
-    train(opened(kind), Train(steps=2, model=model, **SMALL), tmp_path / "run")
+    train(opened(kind), TrainSettings(steps=2, model=model, **SMALL), tmp_path / "run")
     assert Run.load(tmp_path / "run").model() is not None
 
 
 def test_the_options_of_models_reach_them(tmp_path):
-    crf = build(opened("tag"), Train(crf=True, **SMALL))
+    crf = build(opened("tag"), TrainSettings(crf=True, **SMALL))
     assert crf.model.crf is not None
-    assert build(opened("forecast"), Train(**SMALL)).segment == 8
-    assert build(opened("forecast"), Train(segment=0, **SMALL)).segment == 0
-    assert build(opened("classify"), Train(**SMALL)).model.readout.name == "max_mean"
-    assert build(opened("classify"), Train(readout="last", **SMALL)).model.readout.name == "last"
-    assert isinstance(build(opened("classify"), Train(normalise=False, **SMALL)).model.head, nn.Linear)
-    tied = build(opened("generate"), Train(tied=True, **SMALL))
+    assert build(opened("forecast"), TrainSettings(**SMALL)).segment == 8
+    assert build(opened("forecast"), TrainSettings(segment=0, **SMALL)).segment == 0
+    assert build(opened("classify"), TrainSettings(**SMALL)).model.readout.name == "max_mean"
+    assert build(opened("classify"), TrainSettings(readout="last", **SMALL)).model.readout.name == "last"
+    assert isinstance(build(opened("classify"), TrainSettings(normalise=False, **SMALL)).model.head, nn.Linear)
+    tied = build(opened("generate"), TrainSettings(tied=True, **SMALL))
     assert tied.model.head.linear.weight is tied.model.embed.table.weight
     with pytest.raises(ValueError, match="'tcn' is none"):
-        build(opened("classify"), Train(model="tcn", zoneout=0.1, **SMALL))
+        build(opened("classify"), TrainSettings(model="tcn", zoneout=0.1, **SMALL))
     with pytest.raises(ValueError, match="did you mean 'gru'"):
-        build(opened("classify"), Train(model="gruu", **SMALL))
+        build(opened("classify"), TrainSettings(model="gruu", **SMALL))
 
 
 @pytest.mark.parametrize(
@@ -136,17 +136,21 @@ def test_small_data_is_passed_over_more_often_than_large(kind, steps, pieces, ep
 
 
 def test_word_vectors_start_small_where_a_text_has_one_answer():
-    spread = {kind: build(opened(kind), Train(**SMALL)).model.embed.table.weight.std() for kind in ("classify", "tag")}
+    spread = {
+        kind: build(opened(kind), TrainSettings(**SMALL)).model.embed.table.weight.std() for kind in ("classify", "tag")
+    }
     assert spread["classify"] < 0.2 and spread["tag"] > 0.8
-    attn = build(opened("classify"), Train(model="attn_rnn", **SMALL)).model  # its input stands beside its state
+    attn = build(
+        opened("classify"), TrainSettings(model="attn_rnn", **SMALL)
+    ).model  # its input stands beside its state
     assert attn.embed.table.weight.std() * attn.embed.scale > 0.8 and attn.layer.bias_g_l0.max() < 0
-    own = build(opened("classify"), Train(model="attn_rnn", chrono=0, **SMALL)).model
+    own = build(opened("classify"), TrainSettings(model="attn_rnn", chrono=0, **SMALL)).model
     assert own.layer.bias_g_l0.max() == 0
 
 
 def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
-    train(opened("classify"), Train(steps=1, **SMALL), tmp_path / "run")
-    other = build(opened("classify"), Train(readout="last", **SMALL))
+    train(opened("classify"), TrainSettings(steps=1, **SMALL), tmp_path / "run")
+    other = build(opened("classify"), TrainSettings(readout="last", **SMALL))
     with pytest.raises(ValueError, match=r"'model.head.0.weight' is \(16,\) in the file, not \(8,\)"):
         load_weights(other, Run.load(tmp_path / "run").checkpoint("best").tensors("weights"))
 
@@ -154,7 +158,7 @@ def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
 def test_tied_weights_and_a_crf_survive_the_disk(tmp_path):
     for kind, more in (("generate", {"tied": True}), ("tag", {"crf": True})):
         task = opened(kind)
-        train(task, Train(steps=3, **more, **SMALL), tmp_path / kind)
+        train(task, TrainSettings(steps=3, **more, **SMALL), tmp_path / kind)
         batch = next(iter(task.batches("test", batch=4)))
         one, two = (Run.load(tmp_path / kind).model("last") for _ in range(2))
         assert torch.equal(one(batch)[0], two(batch)[0])
@@ -163,7 +167,7 @@ def test_tied_weights_and_a_crf_survive_the_disk(tmp_path):
 
 def test_a_forecast_of_some_features_reads_them_in_the_order_it_needs():
     task = open_task(pl.DataFrame(waves()), kind="forecast", lookback=24, horizon=8, input="a,b", target="b")
-    model = build(task, Train(**SMALL)).eval()
+    model = build(task, TrainSettings(**SMALL)).eval()
     batch = next(iter(task.batches("test", batch=3)))
     assert model.order == [1, 0]
     # the last value of b comes back where the head says nothing
@@ -184,13 +188,13 @@ def test_irregular_time_stamps_reach_the_layer(model, tmp_path):
     }
     task = open_task(pl.DataFrame(data), input="series", target="label", time="times")
     assert next(iter(task.batches("train", batch=4))).timespans is not None
-    run = train(task, Train(epochs=15, model=model, lr=0.02, **SMALL), tmp_path / "run")
+    run = train(task, TrainSettings(epochs=15, model=model, lr=0.02, **SMALL), tmp_path / "run")
     assert run.metrics()[-1]["accuracy"] == 1.0
     assert run.model().predict(run.task.encode([{"series": [1.0, 2.0]}])).values.shape == (1,)
 
 
 def test_losses_leave_out_what_has_no_target():
-    model = build(opened("classify"), Train(dropout=0, **SMALL)).eval()
+    model = build(opened("classify"), TrainSettings(dropout=0, **SMALL)).eval()
     batch = next(iter(opened("classify").batches("valid", batch=4)))
     whole, some = batch.y.clone(), batch.y.clone()
     some[1] = UNSEEN
@@ -199,7 +203,7 @@ def test_losses_leave_out_what_has_no_target():
     torch.testing.assert_close(model(less)[0], each[[0, 2, 3]].sum())
     assert (model.counts(batch).sum(), model.counts(less).sum()) == (len(whole), len(whole) - 1)
     task = opened("regress")
-    model, batch = build(task, Train(**SMALL)).eval(), next(iter(task.batches("valid", batch=4)))
+    model, batch = build(task, TrainSettings(**SMALL)).eval(), next(iter(task.batches("valid", batch=4)))
     each = model.each(model.scores(batch)[0], batch)
     y = batch.y.clone()
     y[2] = torch.nan
@@ -226,7 +230,7 @@ def test_the_past_of_a_forecast_is_taken_as_it_stands_or_refused():
 
 def test_a_translation_without_end_is_as_long_beside_a_longer_source_as_alone():
     task = opened("translate")
-    model = build(task, Train(**SMALL)).eval()
+    model = build(task, TrainSettings(**SMALL)).eval()
     with torch.no_grad():
         model.model.decoder.head.linear.bias[END] = -1e9
     both, short = task.encode(["one", "one two " * 9]), task.encode(["one"])
@@ -238,7 +242,7 @@ def test_a_translation_without_end_is_as_long_beside_a_longer_source_as_alone():
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_recording_too_short_for_its_text_counts_for_nothing(stack):
     task = opened("transcribe")
-    model = build(task, Train(dropout=0, stack=stack, **SMALL)).eval()
+    model = build(task, TrainSettings(dropout=0, stack=stack, **SMALL)).eval()
     batch = next(iter(task.batches("valid", batch=4)))
     y, steps = batch.y.clone(), torch.tensor([3, 3, 4, 2])
     y[:, :3] = torch.tensor([[5, 6, 7], [5, 5, 7], [5, 5, 7], [5, 6, 7]])
@@ -251,7 +255,7 @@ def test_a_recording_too_short_for_its_text_counts_for_nothing(stack):
 def stepper(more=None, dropout=0.0):
     task = opened("tag")
     torch.manual_seed(0)
-    settings = Train(dropout=dropout, **(SMALL | (more or {})))
+    settings = TrainSettings(dropout=dropout, **(SMALL | (more or {})))
     return Stepper(build(task, settings), settings, Processes()), task
 
 
@@ -322,7 +326,7 @@ def test_a_weight_that_is_not_finite_is_named_with_the_step_and_the_rows(tmp_pat
 
     monkeypatch.setattr(step.Stepper, "step", poisoned)
     with pytest.raises(FloatingPointError) as found:
-        train(task, Train(steps=9, **SMALL), tmp_path / "run")
+        train(task, TrainSettings(steps=9, **SMALL), tmp_path / "run")
     text = str(found.value)
     assert "in step 4, in the batch of rows " in text and "and 8 more" in text
     assert "first not finite: weight 'model.layer.weight_hh_l0'" in text
@@ -372,8 +376,8 @@ def test_noise_follows_from_the_seed_and_the_step_alone():
 
 @pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
 def test_biases_norms_and_embeddings_do_not_decay(kind):
-    model = build(opened("classify"), Train(**SMALL))
-    made = optimiser(model, Train(optimiser=kind, weight_decay=0.1))
+    model = build(opened("classify"), TrainSettings(**SMALL))
+    made = optimiser(model, TrainSettings(optimiser=kind, weight_decay=0.1))
     names = {id(p): name for name, p in model.named_parameters()}
     decays = {names[id(p)]: group["weight_decay"] for group in made.param_groups for p in group["params"]}
     assert decays.keys() == set(names.values())
@@ -386,7 +390,7 @@ def test_biases_norms_and_embeddings_do_not_decay(kind):
 
 def test_schedules():
     def shares(kind, progress=(), **more):
-        made = Schedule(Train(schedule=kind, warmup=0.2, **more), 10)
+        made = Schedule(TrainSettings(schedule=kind, warmup=0.2, **more), 10)
         found = []
         for number in range(10):
             found.append(made.share(number))
@@ -420,14 +424,14 @@ def test_the_average_follows_the_weights():
 
 
 def test_patience_stops_a_training_that_gets_no_better(tmp_path):
-    settings = Train(epochs=50, patience=2, lr=1e-12, warmup=0, schedule="constant", **SMALL)
+    settings = TrainSettings(epochs=50, patience=2, lr=1e-12, warmup=0, schedule="constant", **SMALL)
     run = train(opened("classify"), settings, tmp_path / "run")
     assert run.finished == "patience"
     assert len([line for line in run.metrics() if line["split"] == "valid"]) < 20
 
 
 def test_the_best_weights_are_those_of_the_best_validation(tmp_path):
-    run = train(open_task("digits"), Train(epochs=4, hidden=16, lr=0.02, device="cpu"), tmp_path / "run")
+    run = train(open_task("digits"), TrainSettings(epochs=4, hidden=16, lr=0.02, device="cpu"), tmp_path / "run")
     lines = [line for line in run.metrics() if line["split"] == "valid"]
     best = max(lines, key=lambda line: (line["accuracy"], -line["loss"]))
     assert run.checkpoint("best").facts["step"] == best["step"] == run.metrics()[-1]["step"]
@@ -437,7 +441,7 @@ def test_the_best_weights_are_those_of_the_best_validation(tmp_path):
 
 def test_the_average_is_what_is_validated_and_loaded(tmp_path):
     task = opened("classify")
-    run = train(task, Train(steps=6, ema=0.99, lr=0.1, **SMALL), tmp_path / "run")
+    run = train(task, TrainSettings(steps=6, ema=0.99, lr=0.1, **SMALL), tmp_path / "run")
     found = run.checkpoint("last")
     own, mean = found.tensors("training"), found.tensors("weights")
     assert not torch.equal(own["weights/model.head.1.weight"], mean["model.head.1.weight"])
@@ -445,16 +449,16 @@ def test_the_average_is_what_is_validated_and_loaded(tmp_path):
 
 
 def test_half_precision_trains_on_a_cpu_and_fp16_asks_for_a_gpu(tmp_path):
-    run = train(opened("classify"), Train(steps=3, precision="bf16", **SMALL), tmp_path / "run")
+    run = train(opened("classify"), TrainSettings(steps=3, precision="bf16", **SMALL), tmp_path / "run")
     assert math.isfinite(run.metrics()[-1]["loss"])
     with pytest.raises(ValueError, match="precision='fp16' needs a GPU"):
-        train(opened("classify"), Train(steps=3, precision="fp16", **SMALL), tmp_path / "half")
+        train(opened("classify"), TrainSettings(steps=3, precision="fp16", **SMALL), tmp_path / "half")
 
 
 @pytest.mark.slow
 def test_a_compiled_model_trains_as_a_plain_one_does(tmp_path):
     plain, fast = (
-        train(opened("classify"), Train(steps=3, dropout=0, compile=c, **SMALL), tmp_path / f"run{c}")
+        train(opened("classify"), TrainSettings(steps=3, dropout=0, compile=c, **SMALL), tmp_path / f"run{c}")
         for c in (False, True)
     )
     torch.testing.assert_close(
@@ -464,28 +468,28 @@ def test_a_compiled_model_trains_as_a_plain_one_does(tmp_path):
 
 def test_tensorboard_files_are_written_on_request(tmp_path):
     pytest.importorskip("tensorboard")
-    train(opened("classify"), Train(steps=3, tensorboard=True, **SMALL), tmp_path / "run")
+    train(opened("classify"), TrainSettings(steps=3, tensorboard=True, **SMALL), tmp_path / "run")
     assert next(p.name for p in (tmp_path / "run/tensorboard").iterdir()).startswith("events")
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path):
     with pytest.raises(ValueError, match="give one of batch and tokens"):
-        Train(batch=3, tokens=4)
+        TrainSettings(batch=3, tokens=4)
     with pytest.raises(ValueError, match="give one of epochs and steps"):
-        Train(epochs=3, steps=4)
+        TrainSettings(epochs=3, steps=4)
     with pytest.raises(ValueError, match="tied needs embedding and hidden to be equal"):
-        Train(tied=True, hidden=3)
+        TrainSettings(tied=True, hidden=3)
     with pytest.raises(ValueError, match="has no end; give steps in place of epochs"):
-        train(open_task("adding"), Train(epochs=3, **SMALL), tmp_path / "run")
+        train(open_task("adding"), TrainSettings(epochs=3, **SMALL), tmp_path / "run")
     with pytest.raises(ValueError, match="device 'gpu' cannot be used"):
-        train(open_task("adding"), Train(device="gpu"), tmp_path / "other")
+        train(open_task("adding"), TrainSettings(device="gpu"), tmp_path / "other")
 
 
 def test_a_line_a_minute_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("seqloom.lab.training.progress.MINUTE", 0.0)
     monkeypatch.setattr("seqloom.lab.training.progress.BLINK", 0.0)
     monkeypatch.setattr("seqloom.lab.training.progress.SOON", 0.0)
-    train(opened("classify"), Train(steps=6, validate_every=3, **SMALL), tmp_path / "run")
+    train(opened("classify"), TrainSettings(steps=6, validate_every=3, **SMALL), tmp_path / "run")
     said = capsys.readouterr()
     assert "steps/s" in said.err and "left" in said.err and "accuracy" in said.err
     assert not said.out

@@ -16,12 +16,13 @@ SCRIPT = """
 import os, sys, torch
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.training.train import train
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 torch.set_num_threads(1)
 name, folder, more, path = sys.argv[1], sys.argv[2], eval(sys.argv[3]), sys.argv[4]
 options = {"text": dict(unit="characters", lookback=16), "reverse": dict(steps=5, valid=30, test=30)}
-settings = Train(**dict(hidden=8, embedding=8, dropout=0.0, batch=7, steps=12, validate_every=4, device="cpu") | more)
+small = dict(hidden=8, embedding=8, dropout=0.0, batch=7, steps=12, validate_every=4, device="cpu")
+settings = TrainSettings(**small | more)
 
 
 def run():

@@ -13,7 +13,7 @@ import torch
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.training import checkpoint, step
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 KILLER = Path(__file__).with_name("killed_training.py")
@@ -73,7 +73,7 @@ CASES = {
 @pytest.mark.parametrize("number", [2, 7, 10])
 def test_a_training_that_stopped_anywhere_ends_with_the_same_weights_and_metrics(case, number, tmp_path, monkeypatch):
     kind, more = CASES[case]
-    settings = Train(**{"hidden": 8, "embedding": 8, "checkpoint_steps": 3, "device": "cpu"} | more)
+    settings = TrainSettings(**{"hidden": 8, "embedding": 8, "checkpoint_steps": 3, "device": "cpu"} | more)
     task = task_of(kind, tmp_path)
     train(task, settings, tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -86,7 +86,7 @@ def test_a_training_that_stopped_anywhere_ends_with_the_same_weights_and_metrics
 
 
 def test_a_torn_line_and_lines_after_the_checkpoint_are_cut_on_resume(tmp_path, monkeypatch):
-    task, settings = task_of("endless", tmp_path), Train(steps=9, validate_every=3, hidden=8, device="cpu")
+    task, settings = task_of("endless", tmp_path), TrainSettings(steps=9, validate_every=3, hidden=8, device="cpu")
     train(task, settings, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stopped_at(patch, 5)
@@ -100,7 +100,7 @@ def test_a_torn_line_and_lines_after_the_checkpoint_are_cut_on_resume(tmp_path, 
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    task, settings = task_of("endless", tmp_path), Train(steps=3, hidden=8, device="cpu")
+    task, settings = task_of("endless", tmp_path), TrainSettings(steps=3, hidden=8, device="cpu")
     train(task, settings, tmp_path / "run")
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     train(task, None, tmp_path / "run", resume=True)
@@ -108,7 +108,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 
 def test_a_run_whose_last_step_was_validated_on_the_way_is_finished_too(tmp_path):
-    settings = Train(epochs=2, batch=16, validate_every=2, hidden=8, embedding=8, device="cpu")
+    settings = TrainSettings(epochs=2, batch=16, validate_every=2, hidden=8, embedding=8, device="cpu")
     run = train(task_of("rows", tmp_path), settings, tmp_path / "run")
     steps = [line["step"] for line in run.metrics() if line["split"] == "valid"]
     assert (run.finished, steps) == ("epochs", [2, 4, 6, 8])
@@ -117,7 +117,7 @@ def test_a_run_whose_last_step_was_validated_on_the_way_is_finished_too(tmp_path
 
 
 def test_other_settings_and_other_data_are_refused_on_resume(tmp_path):
-    task, settings = task_of("endless", tmp_path), Train(steps=3, hidden=8, device="cpu")
+    task, settings = task_of("endless", tmp_path), TrainSettings(steps=3, hidden=8, device="cpu")
     train(task, settings, tmp_path / "run")
     with pytest.raises(ValueError, match=r"was trained with lr=0.001, not 0.1"):
         train(task, settings.model_copy(update={"lr": 0.1}), tmp_path / "run", resume=True)
@@ -130,7 +130,7 @@ def test_other_settings_and_other_data_are_refused_on_resume(tmp_path):
 
 def test_a_damaged_last_checkpoint_is_replaced_by_the_best_one(tmp_path, monkeypatch):
     task = task_of("endless", tmp_path)
-    settings = Train(steps=9, validate_every=3, checkpoint_steps=1, hidden=8, device="cpu")
+    settings = TrainSettings(steps=9, validate_every=3, checkpoint_steps=1, hidden=8, device="cpu")
     train(task, settings, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stopped_at(patch, 5)
@@ -146,7 +146,7 @@ def test_a_damaged_last_checkpoint_is_replaced_by_the_best_one(tmp_path, monkeyp
 @pytest.mark.parametrize("moment", ["first file", "later"])
 def test_a_full_disk_loses_nothing(moment, tmp_path, monkeypatch):
     task = task_of("endless", tmp_path)
-    settings = Train(steps=9, validate_every=3, checkpoint_steps=1, hidden=8, device="cpu")
+    settings = TrainSettings(steps=9, validate_every=3, checkpoint_steps=1, hidden=8, device="cpu")
     train(task, settings, tmp_path / "whole")
     put, calls = checkpoint._put, []
 
@@ -171,7 +171,7 @@ def test_a_full_disk_loses_nothing(moment, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_what_a_kill_between_two_renames_left_is_gone_after_a_resume(finished, tmp_path):
-    task, settings = task_of("endless", tmp_path), Train(steps=3, hidden=8, device="cpu")
+    task, settings = task_of("endless", tmp_path), TrainSettings(steps=3, hidden=8, device="cpu")
     folder = train(task, settings, tmp_path / "run").folder
     expected = ends(folder)
     (folder / "last").rename(folder / "last.new")
@@ -185,7 +185,7 @@ def test_what_a_kill_between_two_renames_left_is_gone_after_a_resume(finished, t
 
 
 def test_two_processes_do_not_train_one_run(tmp_path):
-    task, settings = task_of("endless", tmp_path), Train(steps=3, hidden=8, device="cpu")
+    task, settings = task_of("endless", tmp_path), TrainSettings(steps=3, hidden=8, device="cpu")
     run = Run.create(tmp_path / "run", settings, task)
     with run.locked(), pytest.raises(ValueError, match="being trained by another process"):
         train(task, settings, tmp_path / "run", resume=True)
@@ -204,6 +204,6 @@ def test_a_process_that_was_killed_twenty_times_ends_with_the_same_weights(tmp_p
 
 def test_the_random_numbers_and_threads_of_the_caller_are_left_alone(tmp_path):
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    train(task_of("endless", tmp_path), Train(steps=3, hidden=8, threads=2, device="cpu"), tmp_path / "run")
+    train(task_of("endless", tmp_path), TrainSettings(steps=3, hidden=8, threads=2, device="cpu"), tmp_path / "run")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() == threads

@@ -17,16 +17,16 @@ from seqloom.cli.warning_notes import warned
 from seqloom.lab import console
 from seqloom.lab.compare.metric import metric
 from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.jobs.runner import Result
-from seqloom.lab.settings import Compare
 
 
 @warned
 def compare(
     data: Annotated[str | None, WHAT] = None,
     *,
-    settings: Annotated[Compare, Parameter(name="*", group="The comparison", **SWITCH)] = Compare(),
+    settings: Annotated[CompareSettings, Parameter(name="*", group="The comparison", **SWITCH)] = CompareSettings(),
     out: Annotated[Path | None, Parameter(help="A folder for all of it; by default comparisons/NAME.")] = None,
     resume: Annotated[bool, Parameter(help="Go on with a comparison that was interrupted.")] = False,
     trust: Trust = False,
@@ -77,7 +77,7 @@ def compare(
     return 0 if made.models else 1
 
 
-def _work(found: Any, settings: Compare) -> None:
+def _work(found: Any, settings: CompareSettings) -> None:
     """All jobs, told of as they end."""
     from seqloom.lab.jobs import runner
 

@@ -17,7 +17,7 @@ from seqloom.core.suggest import suggest
 from seqloom.lab import console
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.training.folders import RUNS, first_process
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 SWITCH: Any = {"negative": None, "negative_bool": "no-", "negative_iterable": "", "negative_none": ""}
 WHAT = Parameter(help="A file, a folder, two parallel files as a.de,a.en, or the name of a task.")
@@ -43,7 +43,7 @@ def init(
     data: Data,
     *,
     out: Annotated[Path | None, Parameter(help="The file to write; by default the data's name and .toml.")] = None,
-    settings: Annotated[Train, Parameter(name="*", group="The training", **SWITCH)] = Train(),
+    settings: Annotated[TrainSettings, Parameter(name="*", group="The training", **SWITCH)] = TrainSettings(),
     reading: Read = Reading(),
     task: Options = None,
     force: Annotated[bool, Parameter(help="Write over a file that is there.")] = False,
@@ -92,7 +92,7 @@ def train(
     name: Annotated[str | None, Parameter(help="What the run is called; by default after data and model.")] = None,
     runs: Runs = Path(RUNS),
     resume: Annotated[bool, Parameter(help="Go on with a run that was interrupted.")] = False,
-    settings: Annotated[Train, Parameter(name="*", group="The training", **SWITCH)] = Train(),
+    settings: Annotated[TrainSettings, Parameter(name="*", group="The training", **SWITCH)] = TrainSettings(),
     trust: Trust = False,
     reading: Read = Reading(),
     task: Options = None,

@@ -16,7 +16,7 @@ def results(
     folder: Path = STUDIES,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="A file to write to, such as docs/results.md.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file to write to, such as docs/results/studies.md.")] = None,
 ) -> None:
     """Make one Markdown document of the stored studies: verdicts, tables, commands, hardware.
 

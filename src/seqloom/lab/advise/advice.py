@@ -21,7 +21,7 @@ from seqloom.lab.advise.settings import LINEAR, settings, total_steps
 from seqloom.lab.advise.trial import NOT_TRIED, Trial, trial
 from seqloom.lab.compare.candidates import candidates
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import BOTH
 
 RACE = 1.5
@@ -46,7 +46,7 @@ class Advised:
     name: str  # as `seqloom compare --models` takes it, or "linear"
     points: float
     reasons: tuple[str, ...] = ()
-    settings: Train | None = None
+    settings: TrainSettings | None = None
     trial: Trial = NOT_TRIED
     seconds: float | None = None  # of the whole training
     race: float = 0.0  # part of the points
@@ -80,7 +80,7 @@ def advise(task: Task, seconds: float = SECONDS) -> Advice:
     return Advice(known, rules, _ranked(some, known, rules, chosen, trials), steps, time.perf_counter() - begun)
 
 
-def _trials(some: Sample, chosen: Mapping[str, Train], device: torch.device, end: float) -> dict[str, Trial]:
+def _trials(some: Sample, chosen: Mapping[str, TrainSettings], device: torch.device, end: float) -> dict[str, Trial]:
     """The likeliest first, each with its share of the time that is left."""
     shares = [1.0 if number < RACERS else TIMED for number in range(len(chosen))]
     trials = {}
@@ -92,7 +92,7 @@ def _trials(some: Sample, chosen: Mapping[str, Train], device: torch.device, end
 
 
 def _ranked(
-    some: Sample, known: Facts, rules: list[Fired], chosen: Mapping[str, Train], trials: Mapping[str, Trial]
+    some: Sample, known: Facts, rules: list[Fired], chosen: Mapping[str, TrainSettings], trials: Mapping[str, Trial]
 ) -> list[Advised]:
     places = race(trials, known, len(some) - some.fit)
     models = [Advised(LINEAR, points(LINEAR, rules), reasons(LINEAR, rules))] if known.baseline else []

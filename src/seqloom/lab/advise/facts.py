@@ -16,7 +16,7 @@ from seqloom.lab.advise.dependence import autocorrelation, dependence
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Tokens
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 NEIGHBOURS = 1_500  # examples among which the nearest is looked for
 
@@ -114,7 +114,7 @@ def facts(sample: Sample) -> Facts:
 
 
 def _forecast(sample: Sample) -> dict[str, Any]:
-    model: Any = build(sample.task, Train())
+    model: Any = build(sample.task, TrainSettings())
     return {"season": season(sample), "segment": model.segment}
 
 

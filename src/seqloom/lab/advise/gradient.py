@@ -22,7 +22,7 @@ from seqloom.lab.advise.sample import Sample
 from seqloom.lab.advise.trial import Training, quiet
 from seqloom.lab.data.task import Batch
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.models.embed import Embed
 
 STEPS = 20, 300  # of training, at least and at most
@@ -36,7 +36,7 @@ AT_A_STEP = ("tag", "generate", "translate", "transcribe")
 def gradient(sample: Sample, seconds: float, device: torch.device, seed: int = 0) -> tuple[Curve, int]:
     """The curve, and how many steps the model was trained for."""
     ahead = sample.task.kind in BOTH_WAYS
-    settings = Train(
+    settings = TrainSettings(
         model="bi_gru" if ahead else "gru",
         hidden=32,
         embedding=32,

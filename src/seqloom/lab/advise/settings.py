@@ -11,7 +11,7 @@ from seqloom.lab.advise.facts import Facts
 from seqloom.lab.compare.candidates import Candidate
 from seqloom.lab.compare.sizes import EMBEDDING, size, usual_parameters
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 LINEAR = "linear"  # in place of a layer's name: no sequence model at all
 FEW, SMALL_BATCH = 1_000, 16  # up to so many examples, smaller batches: more steps an epoch
@@ -19,14 +19,14 @@ STEPS = 4_000  # that a training should have, in 3 to 100 epochs
 EPOCHS = (3, 100)
 
 
-def settings(task: Task, facts: Facts, candidate: Candidate) -> Train:
+def settings(task: Task, facts: Facts, candidate: Candidate) -> TrainSettings:
     """Width by the parameters that `seqloom compare` gives to each model, the learning rate it tries first."""
     batch = SMALL_BATCH if facts.examples is not None and facts.examples <= FEW else 32
     length: dict[str, Any] = {"steps": STEPS}
     if facts.examples is not None:
         each = _batches(task, facts, batch)
         length = {"epochs": max(EPOCHS[0], min(EPOCHS[1], round(STEPS / each)))}
-    return Train(
+    return TrainSettings(
         model=candidate.model,
         layers=candidate.layers,
         hidden=size(task, candidate, usual_parameters(task)).hidden,
@@ -37,7 +37,7 @@ def settings(task: Task, facts: Facts, candidate: Candidate) -> Train:
     )
 
 
-def total_steps(task: Task, facts: Facts, settings: Train) -> int:
+def total_steps(task: Task, facts: Facts, settings: TrainSettings) -> int:
     """Of the whole training."""
     if settings.steps is not None or settings.epochs is None:
         return settings.steps or STEPS
@@ -48,9 +48,9 @@ def _batches(task: Task, facts: Facts, batch: int) -> int:
     return max(1, task.count("train", batch=batch) or math.ceil((facts.examples or 1) / batch))
 
 
-def train_command(data: str, options: Mapping[str, Any], settings: Train) -> str:
+def train_command(data: str, options: Mapping[str, Any], settings: TrainSettings) -> str:
     """Only what differs from what `seqloom train` does by itself."""
-    usual = Train().model_dump()
+    usual = TrainSettings().model_dump()
     every = settings.model_dump()  # the model's name comes first
     said = {name: value for name, value in every.items() if value != usual[name] or name == "model"}
     return shlex.join(["seqloom", "train", data, *flags(options), *flags(said)])

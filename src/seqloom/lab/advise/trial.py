@@ -16,7 +16,7 @@ from seqloom.lab.data.task import Batch
 from seqloom.lab.training.cpu import small_models_on_cpu
 from seqloom.lab.training.distributed import Processes
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.tools.measure import kept_bytes
 
@@ -42,7 +42,7 @@ class Trial:
 NOT_TRIED = Trial()
 
 
-def trial(sample: Sample, settings: Train, device: torch.device, seconds: float) -> Trial:
+def trial(sample: Sample, settings: TrainSettings, device: torch.device, seconds: float) -> Trial:
     """A fresh model for so many seconds, the timing and the score included; what fails is told, not raised."""
     end = time.perf_counter() + seconds
     try:
@@ -61,7 +61,7 @@ def trial(sample: Sample, settings: Train, device: torch.device, seconds: float)
 class Training:
     """Steps on the part of the sample that is to learn from."""
 
-    def __init__(self, sample: Sample, settings: Train, device: torch.device) -> None:
+    def __init__(self, sample: Sample, settings: TrainSettings, device: torch.device) -> None:
         self.sample, self.device, self.steps, self.size = sample, device, 0, settings.batch or 32
         self.model = build(sample.task, settings).to(device)
         self.stepper = Stepper(self.model, settings, Processes())

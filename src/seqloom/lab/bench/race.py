@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.kernels.registry import ANY, KERNELS, find_kernel
-from seqloom.lab.settings import Bench
+from seqloom.lab.bench.settings import BenchSettings
 from seqloom.lab.training.cpu import small_models_on_cpu
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools import doctor, testing
@@ -71,12 +71,12 @@ class Row:
         return f"{self.cell}, {self.kernel}, H={self.hidden} B={self.batch} T={self.length} {self.pass_}: {found}"
 
 
-def grid(settings: Bench) -> list[tuple[Any, ...]]:
+def grid(settings: BenchSettings) -> list[tuple[Any, ...]]:
     """Every shape with every pass, the first axis slowest."""
     return list(product(*(getattr(settings, name) for name in AXES), PASSES))
 
 
-def rows(settings: Bench, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]) -> Iterator[Row]:
+def rows(settings: BenchSettings, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]) -> Iterator[Row]:
     """Every cell with every kernel, then other libraries' layers, for one shape and pass after the other."""
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise UserError("there is no CUDA device here; use --device cpu")
@@ -120,7 +120,7 @@ class _Padded(nn.Module):
         return pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
 
 
-def _race(settings: Bench, kinds: Mapping[str, type[Cell]], blank: Row, check: Check) -> list[Row]:
+def _race(settings: BenchSettings, kinds: Mapping[str, type[Cell]], blank: Row, check: Check) -> list[Row]:
     """Round after round, each layer in its turn, so that what slows the machine slows all of them."""
     found: dict[tuple[str, str], tuple[Row, Run | None]] = {}
     data = _data(settings, blank)
@@ -136,7 +136,7 @@ def _race(settings: Bench, kinds: Mapping[str, type[Cell]], blank: Row, check: C
     return list(rows.values())
 
 
-def _best(settings: Bench, racing: Mapping[tuple[str, str], Run]) -> dict[tuple[str, str], float]:
+def _best(settings: BenchSettings, racing: Mapping[tuple[str, str], Run]) -> dict[tuple[str, str], float]:
     best = dict.fromkeys(racing, float("inf"))
     for _ in range(settings.rounds):
         for key, run in racing.items():
@@ -175,7 +175,7 @@ def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple
     return row, run
 
 
-def _data(settings: Bench, blank: Row) -> Data:
+def _data(settings: BenchSettings, blank: Row) -> Data:
     """Input, gradient of the output, and lengths from the longest to one step."""
     noise = torch.Generator(settings.device).manual_seed(0)
     shape = (2, blank.batch, blank.length, blank.hidden)

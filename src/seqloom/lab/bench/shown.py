@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from seqloom.lab.bench.race import Row
-from seqloom.lab.settings import Bench
+from seqloom.lab.bench.settings import BenchSettings
 from seqloom.tools import doctor
 
 
-def table(settings: Bench, found: Sequence[Row]) -> list[dict[str, Any]]:
+def table(settings: BenchSettings, found: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows as they are printed; what is the same in all of them stands in the caption."""
     several = [name for name in ("threads", "dtype") if len(getattr(settings, name)) > 1]
     last = ["reason"] if any(row.reason for row in found) else []
@@ -32,7 +32,7 @@ def _in_a_graph(row: Row) -> dict[str, Any]:
     return {"graph us/step": row.graph_us_per_step, "x nn.GRU in a graph": row.graph_ratio_to_gru}
 
 
-def caption(settings: Bench) -> str:
+def caption(settings: BenchSettings) -> str:
     """What ran where, and how it was timed."""
     versions, here = doctor.versions(), doctor.hardware()
     machine = here["gpus"][0]["name"] if settings.device == "cuda" else f"{here['cpu']}, {here['instructions']}"
@@ -40,7 +40,7 @@ def caption(settings: Bench) -> str:
     graph = "graph: the same call recorded as a CUDA graph; " if settings.device == "cuda" else ""
     given = "ragged: lengths from T to 1, torch.nn packs and pads them; " if settings.ragged else ""
     return (
-        f"{machine}, {here['cores']} cores; threads: {settings.words('threads')}; {settings.words('dtype')}; "
+        f"{machine}, {here['cores']} cores; threads: {settings.join('threads')}; {settings.join('dtype')}; "
         f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
         f"whole layers, input size = H; {given}denormals flushed on the CPU; {how} of {settings.rounds} rounds, "
         f"in which every layer has its turn; {graph}x nn.GRU above 1 is faster than torch.nn.GRU\n"
@@ -48,7 +48,7 @@ def caption(settings: Bench) -> str:
     )
 
 
-def document(settings: Bench, found: Sequence[Row], finished: bool = True) -> dict[str, Any]:
+def document(settings: BenchSettings, found: Sequence[Row], finished: bool = True) -> dict[str, Any]:
     """Everything that a reader needs to believe the times, and to take them again."""
     return {
         "command": settings.command(),

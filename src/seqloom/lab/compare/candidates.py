@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqloom.core.errors import UserError
-from seqloom.lab.cell_names import cells
+from seqloom.lab.cell_names import find_cells
 from seqloom.layers import registry
 
 ALL = "all"
@@ -95,7 +95,7 @@ def _parsed(name: str, steps: int) -> Candidate:
         raise UserError(f"model {name!r}: a model has at least one layer")
     place, _, cell = model.rpartition(".py:")
     if place:
-        cells([model.removeprefix(registry.BOTH)])
+        find_cells([model.removeprefix(registry.BOTH)])
         bare = place.removeprefix(registry.BOTH)
         both = registry.BOTH if bare != place else ""
         model = f"{both}{Path(bare + '.py').absolute()}:{cell}"

@@ -22,13 +22,13 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.story import winner
 from seqloom.lab.compare.table import Table
 from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed
 from seqloom.lab.files.trust import check, remember
-from seqloom.lab.settings import Compare
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import CELL, fingerprint
 from seqloom.layers.registry import BOTH
@@ -41,7 +41,7 @@ AT_A_GPU = 4  # processes
 ANYWHERE = {"workers", "ray"}  # settings that change no result
 
 
-def started(data: str | None, options: Mapping[str, Any], settings: Compare, out: Path | None) -> Comparison:
+def started(data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None) -> Comparison:
     """A new one."""
     if out is not None and (out / FILE).exists():
         raise UserError(f"{out} holds a comparison already; go on with it by --resume, or name another folder")
@@ -82,7 +82,7 @@ def _create(folder: Path, record: bytes) -> None:
 
 
 def resumed(
-    data: str | None, options: Mapping[str, Any], settings: Compare, out: Path | None, trust: bool = False
+    data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None, trust: bool = False
 ) -> Comparison:
     """Open a comparison that was interrupted, under its own settings. With `trust`, its code may be executed."""
     folder = out or _latest(open_data(DIGITS if data is None else data, options)[0].name)
@@ -92,7 +92,7 @@ def resumed(
         raise UserError(f"{folder} holds no comparison to go on with; name its folder with --out") from None
     record = sealed.loads(stored, folder / FILE, FORMAT)
     with sealed.interpret(folder / FILE):
-        before = Compare(**record["settings"])
+        before = CompareSettings(**record["settings"])
     for name in settings.model_fields_set - ANYWHERE:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:

@@ -19,7 +19,7 @@ from seqloom.lab.training import checkpoint
 from seqloom.lab.training.cpu import small_models_on_cpu
 from seqloom.lab.training.distributed import Processes
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.step_state import tensors_of
 from seqloom.lab.training.train import choose_device
@@ -64,7 +64,7 @@ def probe(
     source: Mapping[str, Any], settings: Mapping[str, Any], steps: Mapping[str, Any], seconds: float, folder: Path
 ) -> dict[str, Any]:
     """Seconds of a step, of a validation, of the test; bytes that training holds. `steps` are the task's facts."""
-    task, chosen, known = opened(source), Train(**settings), Facts(**steps)
+    task, chosen, known = opened(source), TrainSettings(**settings), Facts(**steps)
     device = choose_device(chosen)
     with small_models_on_cpu(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(chosen.seed)

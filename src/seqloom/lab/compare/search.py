@@ -17,13 +17,13 @@ from seqloom.lab.compare.candidates import Candidate, candidates
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.plan import Asked, Plan, Speed, clock, fixed, plan
 from seqloom.lab.compare.probe import facts
+from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.sizes import Size, size, usual_parameters
 from seqloom.lab.compare.tune import WAVE, Choice, listed, proposed
 from seqloom.lab.compare.work import Trial, Work, trial_key
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import sealed
 from seqloom.lab.jobs.runner import Job, Result
-from seqloom.lab.settings import Compare
 from seqloom.lab.training import checkpoint
 
 SMALL, LARGE = 500, 50_000  # training examples
@@ -37,7 +37,9 @@ Jobs = Iterator[Job | None]
 class Comparison:
     """Of one task in one folder. `jobs` makes the work; whoever does it puts each result into `results`."""
 
-    def __init__(self, folder: Path, settings: Compare, source: Mapping[str, Any], task: Task, workers: int) -> None:
+    def __init__(
+        self, folder: Path, settings: CompareSettings, source: Mapping[str, Any], task: Task, workers: int
+    ) -> None:
         self.folder, self.settings, self.source, self.task = folder.resolve(), settings, source, task
         self.workers, self.began = workers, time.perf_counter()
         examples = task.splits["train"].size

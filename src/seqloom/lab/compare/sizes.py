@@ -10,7 +10,7 @@ from torch import nn
 from seqloom.lab.compare.candidates import Candidate
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 MULTIPLE = 8  # of which widths are multiples, so that attention heads fit and vectors fill
 WIDEST = 2048
@@ -59,7 +59,7 @@ def embedding(kind: str, candidate: Candidate, hidden: int) -> int:
 
 def measured(task: Task, candidate: Candidate, hidden: int) -> Size:
     wide = embedding(task.kind, candidate, hidden)
-    settings = Train(model=candidate.model, layers=candidate.layers, hidden=hidden, embedding=wide)
+    settings = TrainSettings(model=candidate.model, layers=candidate.layers, hidden=hidden, embedding=wide)
     with torch.random.fork_rng(devices=[]):
         model = build(task, settings)
     every = sum(p.numel() for p in model.parameters())

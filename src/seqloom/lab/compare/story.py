@@ -115,7 +115,7 @@ def command(found: Comparison) -> str:
     named = "task." if str(data) in TASKS else ""
     for name, value in options.items():
         words += [f"--{named}{name}", ",".join(value) if isinstance(value, (list, tuple)) else str(value)]
-    return shlex.join([*words, *found.settings.words()])
+    return shlex.join([*words, *found.settings.to_flags()])
 
 
 def document(found: Comparison, table: Table, finished: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.progress import Telling
 from seqloom.lab.training.run import FILE, METRICS, Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.summary import summary
 from seqloom.lab.training.train import choose_device
 from seqloom.lab.training.weights_file import load_weights
@@ -34,7 +34,7 @@ def trial(
     """Train up to step `until`; with `test`, leave what the test rows add up to in the job's folder."""
     task, place = opened(source), Path(run)
     if not (place / FILE).exists():
-        Run.create(place, Train(**settings), task, dict(source))
+        Run.create(place, TrainSettings(**settings), task, dict(source))
     made = Run.load(place)
     with small_models_on_cpu(), torch.random.fork_rng(devices=[]), made.locked():
         rung = Rung(task, made, until)

@@ -16,7 +16,7 @@ from seqloom.lab.compare.probe import Facts
 from seqloom.lab.compare.sizes import embedding
 from seqloom.lab.compare.tune import Choice
 from seqloom.lab.jobs.runner import Job
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 SHARED = 0.25  # of a GPU, where there is one
 
@@ -70,7 +70,9 @@ class Work:
     def _settings(self, trial: Trial) -> dict[str, Any]:
         c, chosen = trial.candidate, trial.choice
         wide = embedding(self.kind, c, trial.hidden)
-        made = Train(model=c.model, layers=c.layers, hidden=trial.hidden, embedding=wide, dropout=chosen.dropout)
+        made = TrainSettings(
+            model=c.model, layers=c.layers, hidden=trial.hidden, embedding=wide, dropout=chosen.dropout
+        )
         return made.model_dump() | {"batch": self.batch, "lr": chosen.lr, "seed": trial.seed, "threads": 1}
 
     def _job(self, key: str, function: str, settings: dict[str, Any]) -> Job:

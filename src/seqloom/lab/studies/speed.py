@@ -8,10 +8,10 @@ from itertools import product
 from typing import Any
 
 from seqloom.cells.lookup import find_cell
-from seqloom.lab import bench
+from seqloom.lab.bench import race, shown
 from seqloom.lab.bench.race import PASSES
+from seqloom.lab.bench.settings import BenchSettings
 from seqloom.lab.report.page import Block, Chart, Curve, Table
-from seqloom.lab.settings import Bench
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support.ledger import Ledger
 
@@ -36,7 +36,7 @@ class Settings:
     rounds: int = 3
 
 
-class Speed(Study[Settings, bench.Row], name="speed"):
+class Speed(Study[Settings, race.Row], name="speed"):
     """Step time, training speed and memory of every cell and kernel, beside torch's own layers."""
 
     full = Settings()
@@ -50,11 +50,11 @@ class Speed(Study[Settings, bench.Row], name="speed"):
         s = self.settings
         return list(product(s.hidden, s.batch, s.length, DTYPES[self.device]))
 
-    def run(self, before: Callable[[str], None]) -> Iterator[bench.Row]:
+    def run(self, before: Callable[[str], None]) -> Iterator[race.Row]:
         kinds = {name: find_cell(name) for name in self.settings.models}
         ledger = Ledger(self.folder)
         for hidden, batch, length, dtype in self._grid():
-            told = Bench(
+            told = BenchSettings(
                 cells=tuple(kinds),
                 kernels=KERNELS[self.device],
                 hidden=(hidden,),
@@ -66,19 +66,19 @@ class Speed(Study[Settings, bench.Row], name="speed"):
             )
             key = {"study": self.name, "told": told.model_dump(mode="json")}
             if ledger.get(key) is None:
-                rows = [asdict(row) for row in bench.rows(told, kinds, before) if _ran(row)]
+                rows = [asdict(row) for row in race.rows(told, kinds, before) if _ran(row)]
                 ledger.add(key, {"rows": rows})
             else:
                 for name in PASSES:
                     before(f"H={hidden} B={batch} T={length} {name}: known")
-            yield from (bench.Row(**row) for row in (ledger.get(key) or {})["rows"])
+            yield from (race.Row(**row) for row in (ledger.get(key) or {})["rows"])
 
-    def table(self, rows: Sequence[bench.Row]) -> list[dict[str, Any]]:
-        return bench.table(self._told(), rows)
+    def table(self, rows: Sequence[race.Row]) -> list[dict[str, Any]]:
+        return shown.table(self._told(), rows)
 
-    def _told(self) -> Bench:
+    def _told(self) -> BenchSettings:
         s = self.settings
-        return Bench(
+        return BenchSettings(
             cells=s.models,
             kernels=KERNELS[self.device],
             hidden=s.hidden,
@@ -90,12 +90,12 @@ class Speed(Study[Settings, bench.Row], name="speed"):
         )
 
     def caption(self) -> str:
-        return bench.caption(self._told())
+        return shown.caption(self._told())
 
-    def blocks(self, rows: Sequence[bench.Row]) -> list[Block]:
+    def blocks(self, rows: Sequence[race.Row]) -> list[Block]:
         return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
 
-    def _charts(self, rows: Sequence[bench.Row]) -> list[Chart]:
+    def _charts(self, rows: Sequence[race.Row]) -> list[Chart]:
         """Training, against the hidden size: the fastest kernel of each cell."""
         charts = []
         for batch, length, dtype in product(self.settings.batch, self.settings.length, DTYPES[self.device]):
@@ -111,7 +111,7 @@ class Speed(Study[Settings, bench.Row], name="speed"):
             charts += [Chart(title, "hidden size", "us a step", curves, log_x=True, log_y=True)] if curves else []
         return charts
 
-    def verdict(self, rows: Sequence[bench.Row]) -> str:
+    def verdict(self, rows: Sequence[race.Row]) -> str:
         training = [r for r in rows if r.pass_ == PASSES[1] and r.us_per_step is not None]
         best: dict[tuple[Any, ...], dict[str, float]] = {}
         for r in training:
@@ -119,8 +119,8 @@ class Speed(Study[Settings, bench.Row], name="speed"):
             shape[r.cell] = min(shape.get(r.cell, float("inf")), _time(r))
             if r.cell == "attn_rnn" and r.kernel == "any_loop":
                 shape["loop"] = _time(r)
-        ratios = sorted(s["attn_rnn"] / s[bench.GRU] for s in best.values() if {"attn_rnn", bench.GRU} <= set(s))
-        loops = sorted(s["loop"] / s[bench.GRU] for s in best.values() if {"loop", bench.GRU} <= set(s))
+        ratios = sorted(s["attn_rnn"] / s[race.GRU] for s in best.values() if {"attn_rnn", race.GRU} <= set(s))
+        loops = sorted(s["loop"] / s[race.GRU] for s in best.values() if {"loop", race.GRU} <= set(s))
         told = []
         if ratios:
             told.append(f"A training step of AttnRNN takes {_span(ratios)} times torch.nn.GRU's by its fastest kernel")
@@ -134,12 +134,12 @@ class Speed(Study[Settings, bench.Row], name="speed"):
         return f"{', and '.join(told)}. {last}" if told else last
 
 
-def _ran(row: bench.Row) -> bool:
+def _ran(row: race.Row) -> bool:
     """Not every cell has every kernel; one that is wrong is told all the same."""
-    return row.us_per_step is not None or row.reason.startswith(bench.RED)
+    return row.us_per_step is not None or row.reason.startswith(race.RED)
 
 
-def _time(row: bench.Row) -> float:
+def _time(row: race.Row) -> float:
     """Microseconds a step: of a recorded step, where there is one."""
     assert row.us_per_step is not None
     return row.us_per_step if row.graph_us_per_step is None else row.graph_us_per_step

@@ -20,7 +20,7 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.training.folders import RUNS, new_folder
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import WHICH, Run, TakenError
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 _ALONE = threading.RLock()
@@ -42,7 +42,7 @@ def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | 
     return trained(task, training, new_folder(task.name, model, name, runs), source)
 
 
-def trained(task: Task, settings: Train, folder: Path, source: Any) -> Run:
+def trained(task: Task, settings: TrainSettings, folder: Path, source: Any) -> Run:
     """A new run. Settings that turn out wrong before the first step leave no folder behind."""
     there = folder.exists()
     try:
@@ -64,14 +64,14 @@ def own_random() -> Iterator[None]:
         yield
 
 
-def check_builds(task: Task, settings: Train) -> None:
+def check_builds(task: Task, settings: TrainSettings) -> None:
     """Raise what is wrong with the model before anything is on disk."""
     check_effects(task, settings)
     with torch.random.fork_rng(devices=[]):
         build(task, settings)
 
 
-def check_effects(task: Task, settings: Train) -> None:
+def check_effects(task: Task, settings: TrainSettings) -> None:
     """Raise where a setting would do nothing; runs of before that have it are still loaded."""
     if task.kind == "tag" and settings.crf and settings.label_smoothing:
         raise UserError(
@@ -80,16 +80,16 @@ def check_effects(task: Task, settings: Train) -> None:
         )
 
 
-def sorted_out(settings: Mapping[str, Any]) -> tuple[Train, dict[str, Any]]:
+def sorted_out(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
     """The settings of the training, checked, and those of the reading."""
-    known = [*Train.model_fields, *Reading.model_fields]
+    known = [*TrainSettings.model_fields, *Reading.model_fields]
     for name in settings:
         if name not in known:
             hint = suggest(name, known) or f"there are {', '.join(known)}"
             raise UserError(f"no setting {name!r}; {hint}")
     reading = {name: value for name, value in settings.items() if name in Reading.model_fields}
     try:
-        return Train(**{name: value for name, value in settings.items() if name not in reading}), reading
+        return TrainSettings(**{name: value for name, value in settings.items() if name not in reading}), reading
     except ValidationError as error:
         first = error.errors()[0]
         what, told = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")

@@ -14,7 +14,7 @@ from seqloom.core.init import Init
 from seqloom.lab.data.task import END, PAD, START, Features, Task, Tokens, Values
 from seqloom.lab.training import for_task
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers import registry
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.memory import Segmented
@@ -41,7 +41,7 @@ SPAN = 100  # and to last, in steps, where the answer comes at the end
 SEGMENT = 48  # steps of a forecast that are read as one, where the data allows it
 
 
-def build(task: Task, settings: Train) -> ForTask:
+def build(task: Task, settings: TrainSettings) -> ForTask:
     """The right model for this task over the layer named in the settings, with fresh weights."""
     makers = {
         "classify": _classify,
@@ -57,7 +57,7 @@ def build(task: Task, settings: Train) -> ForTask:
     return made
 
 
-def layer(settings: Train, input_size: int, name: str | None = None) -> nn.Module:
+def layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:
     """The layer of the settings, or another one of the same size and noise."""
     name = settings.model if name is None else name
     options: dict[str, Any] = {"layers": settings.layers, "dropout": settings.dropout}
@@ -70,7 +70,7 @@ def layer(settings: Train, input_size: int, name: str | None = None) -> nn.Modul
     return registry.make(name, input_size, settings.hidden, **options)
 
 
-def _layer(task: Task, settings: Train, input_size: int) -> nn.Module:
+def _layer(task: Task, settings: TrainSettings, input_size: int) -> nn.Module:
     """The layer of a model that is given irregular time stamps as its last feature, where there are any."""
     made = layer(settings, input_size)
     if not irregular(task) or not isinstance(made, Recurrent) or "dt" not in made.cell_at(0).takes:
@@ -85,7 +85,7 @@ def irregular(task: Task) -> bool:
     return takes and getattr(saved, "times", None) is not None
 
 
-def _classify(task: Task, settings: Train) -> ForTask:
+def _classify(task: Task, settings: TrainSettings) -> ForTask:
     embed, width = _input(task, settings)
     if settings.model.removeprefix(registry.BOTH) in BESIDE:
         settings = settings.model_copy(update={"chrono": SPAN if settings.chrono is None else settings.chrono})
@@ -101,7 +101,7 @@ def _classify(task: Task, settings: Train) -> ForTask:
     return for_task.ForClassify(_normalised(model, settings), settings.label_smoothing)
 
 
-def _readout(task: Task, settings: Train, made: nn.Module) -> str:
+def _readout(task: Task, settings: TrainSettings, made: nn.Module) -> str:
     """Where a text or a series is classed, and of a layer that looks ahead, the last step knows no more than others.
 
     Synthetic tokens are about what a state can hold to the end, so there the last step has to know.
@@ -113,7 +113,7 @@ def _readout(task: Task, settings: Train, made: nn.Module) -> str:
     return "last" if getattr(made, "causal", True) else "mean"
 
 
-def _tag(task: Task, settings: Train) -> ForTask:
+def _tag(task: Task, settings: TrainSettings) -> ForTask:
     embed, width = _input(task, settings)
     model = Tag(
         _layer(task, settings, width), task.target.size, embed=embed, dropout=settings.dropout, crf=settings.crf
@@ -121,7 +121,7 @@ def _tag(task: Task, settings: Train) -> ForTask:
     return for_task.ForTag(_normalised(model, settings), settings.label_smoothing)
 
 
-def _generate(task: Task, settings: Train) -> ForTask:
+def _generate(task: Task, settings: TrainSettings) -> ForTask:
     embed, width = _input(task, settings)
     assert embed is not None
     made = layer(settings, width)
@@ -146,7 +146,7 @@ def _flat(state: Any) -> list[torch.Tensor]:
     return [state] if isinstance(state, torch.Tensor) else list(state or ())
 
 
-def _translate(task: Task, settings: Train) -> ForTask:
+def _translate(task: Task, settings: TrainSettings) -> ForTask:
     source, width = _input(task, settings)
     assert source is not None
     base = settings.model.removeprefix(registry.BOTH)
@@ -171,7 +171,7 @@ def _translate(task: Task, settings: Train) -> ForTask:
     return for_task.ForTranslate(model, settings.label_smoothing)
 
 
-def _forecast(task: Task, settings: Train) -> ForTask:
+def _forecast(task: Task, settings: TrainSettings) -> ForTask:
     if not isinstance(task.input, Features) or not isinstance(task.target, Values):
         raise UserError(f"a forecast needs numbers in and out, task {task.name!r} has {task.input}, {task.target}")
     inputs, targets, horizon = task.input.names, task.target.names, task.target.steps
@@ -188,7 +188,7 @@ def _forecast(task: Task, settings: Train) -> ForTask:
     return for_task.ForForecast(model, order)
 
 
-def _segment(task: Task, settings: Train, horizon: int, all_targets: bool) -> int:
+def _segment(task: Task, settings: TrainSettings, horizon: int, all_targets: bool) -> int:
     if settings.segment is not None:
         if settings.segment and not all_targets:
             raise UserError(f"segment={settings.segment} forecasts all inputs; make all of them targets, or segment=0")
@@ -199,20 +199,20 @@ def _segment(task: Task, settings: Train, horizon: int, all_targets: bool) -> in
     return w if all_targets and not ahead and w >= 8 else 0
 
 
-def _transcribe(task: Task, settings: Train) -> ForTask:
+def _transcribe(task: Task, settings: TrainSettings) -> ForTask:
     made = layer(settings, settings.stack * task.input.size)
     model = Transcribe(made, task.target.size - 1, stack=settings.stack, dropout=settings.dropout)
     return for_task.ForTranscribe(_normalised(model, settings))
 
 
-def _input(task: Task, settings: Train) -> tuple[Embed | None, int]:
+def _input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int]:
     """The embedding, where ids come in, and the layer's input size."""
     if isinstance(task.input, Features):
         return None, task.input.size + irregular(task)
     return Embed(task.input.size, settings.embedding, settings.dropout, padding=PAD), settings.embedding
 
 
-def _normalised(model: Any, settings: Train) -> nn.Module:
+def _normalised(model: Any, settings: TrainSettings) -> nn.Module:
     """The same model, its head reading what is normalised."""
     if settings.normalise:
         width = getattr(model, "readout", model.layer).output_size

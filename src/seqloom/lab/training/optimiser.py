@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.weights_file import weights_of
 
 MOMENTUM = 0.9
 
 
-def optimiser(model: nn.Module, settings: Train) -> torch.optim.Optimizer:
+def optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
     """Matrices decay; biases, norms and embeddings do not."""
     kept = {id(p) for m in model.modules() if isinstance(m, nn.Embedding | nn.LayerNorm) for p in m.parameters()}
     every = list(model.parameters())

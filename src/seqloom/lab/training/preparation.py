@@ -15,7 +15,7 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.training.fit import check_builds, trained
 from seqloom.lab.training.folders import RUNS, find_run, latest, names, new_folder
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 
@@ -24,7 +24,7 @@ class Job:
     """What is to be trained, where, and what to tell before."""
 
     task: Task
-    settings: Train | None
+    settings: TrainSettings | None
     folder: Path
     source: Any
     resume: bool
@@ -34,7 +34,7 @@ class Job:
     def do(self) -> Run:
         if self.resume:
             return train(self.task, self.settings, self.folder, resume=True, trust=self.trust)
-        return trained(self.task, self.settings or Train(), self.folder, self.source)
+        return trained(self.task, self.settings or TrainSettings(), self.folder, self.source)
 
     @property
     def resume_command(self) -> str:
@@ -42,7 +42,7 @@ class Job:
         return shlex.join(["seqloom", "train", "--resume", "--name", self.folder.name, *where])
 
 
-def started(data: str | None, name: str | None, runs: Path, settings: Train, options: Mapping[str, Any]) -> Job:
+def started(data: str | None, name: str | None, runs: Path, settings: TrainSettings, options: Mapping[str, Any]) -> Job:
     """A new training."""
     if data is None:
         raise UserError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
@@ -56,7 +56,7 @@ def resumed(
     data: str | None,
     name: str | None,
     runs: Path,
-    settings: Train,
+    settings: TrainSettings,
     options: Mapping[str, Any],
     trust: bool = False,
 ) -> Job:
@@ -70,7 +70,7 @@ def resumed(
     run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
     changed = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened
-    asked = Train(**(run.settings.model_dump() | changed)) if changed else None
+    asked = TrainSettings(**(run.settings.model_dump() | changed)) if changed else None
     return Job(task, asked, run.folder, None, True, [*said(task), f"going on with {run.folder}"], trust)
 
 

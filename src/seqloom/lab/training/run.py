@@ -34,7 +34,7 @@ from seqloom.lab.files.sealed import Damaged
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.checkpoint import Checkpoint
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import BOTH
 
 FORMAT = 1
@@ -70,11 +70,11 @@ class TakenError(UserError):
 class Run:
     """A training on disk: `Run.load("runs/reviews")`."""
 
-    def __init__(self, folder: Path, record: dict[str, Any], settings: Train, trust: bool = False) -> None:
+    def __init__(self, folder: Path, record: dict[str, Any], settings: TrainSettings, trust: bool = False) -> None:
         self.folder, self.record, self.settings, self.trust = folder, record, settings, trust
 
     @classmethod
-    def create(cls, folder: Path | str, settings: Train, task: Task, source: Any = None) -> Run:
+    def create(cls, folder: Path | str, settings: TrainSettings, task: Task, source: Any = None) -> Run:
         """Make a new folder, whole or not at all. `source` (JSON) says where the data came from.
 
         Raises:
@@ -133,7 +133,7 @@ class Run:
             raise UserError(f"{folder} is not a run: {there}")
         record = sealed.loads(file.read_bytes(), file, FORMAT)
         try:
-            settings = Train(**record["settings"])
+            settings = TrainSettings(**record["settings"])
         except ValidationError as error:
             wrong = ", ".join(".".join(map(str, one["loc"])) or one["msg"] for one in error.errors())
             raise UserError(f"{file} has settings that this seqloom does not know: {wrong}") from None
@@ -143,7 +143,7 @@ class Run:
             TypeAdapter(_Record).validate_python(record)
         return cls(folder, record, settings, trust)
 
-    def settings_to_build(self) -> Train:
+    def settings_to_build(self) -> TrainSettings:
         """Return the settings to build the model from. A cell from a file is replaced by its copy in the folder.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 
 class Schedule:
@@ -16,7 +16,7 @@ class Schedule:
     constant   1
     """
 
-    def __init__(self, settings: Train, steps: int) -> None:
+    def __init__(self, settings: TrainSettings, steps: int) -> None:
         self.kind, self.decay, self.after = settings.schedule, settings.decay, settings.decay_after
         self.steps, self.warm = steps, math.ceil(settings.warmup * steps)
         self.falls, self.waited = 0, 0

@@ -21,7 +21,7 @@ class Sizes(TypedDict):
     tokens: int | None
 
 
-class Train(BaseModel):
+class TrainSettings(BaseModel):
     """What `seqloom train` builds, and how it is trained."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -113,7 +113,7 @@ class Train(BaseModel):
     """Write TensorBoard files, too."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Train:
+    def _consistent(self) -> TrainSettings:
         if self.batch is not None and self.tokens is not None:
             raise UserError(f"give one of batch and tokens, got batch={self.batch} and tokens={self.tokens}")
         if self.epochs is not None and self.steps is not None:

@@ -14,7 +14,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.look import facts
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 WIDTH = 100
 
@@ -24,7 +24,7 @@ MOST = 20  # columns: more are left to be found again
 
 
 def settings_for(
-    data: str, task: Task, settings: Train, said: Mapping[str, Any], made: Mapping[str, Any] | None
+    data: str, task: Task, settings: TrainSettings, said: Mapping[str, Any], made: Mapping[str, Any] | None
 ) -> str:
     """What was asked for and what was found stand in the file; all else is there as a comment."""
     chosen: dict[str, Any] = {"data": data}
@@ -42,7 +42,7 @@ def settings_for(
         "",
         *facts(task),
     ]
-    records: dict[str, type[BaseModel]] = {"The training": Train}
+    records: dict[str, type[BaseModel]] = {"The training": TrainSettings}
     if plan is not None:
         records = {"How the data are read": Reading, **records}
     return settings_file(heading, chosen, records)

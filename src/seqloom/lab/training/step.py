@@ -18,7 +18,7 @@ from seqloom.lab.training import finite
 from seqloom.lab.training.distributed import Processes
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.optimiser import Average, optimiser
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,7 +26,7 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Stepper:
     """The model, its optimiser and all that changes from step to step."""
 
-    def __init__(self, model: ForTask, settings: Train, processes: Processes) -> None:
+    def __init__(self, model: ForTask, settings: TrainSettings, processes: Processes) -> None:
         self.model, self.settings, self.processes = model, settings, processes
         self.weights = list(model.parameters())
         self.device = self.weights[0].device

@@ -16,7 +16,7 @@ from seqloom.lab.training.cpu import denormals_flushed
 from seqloom.lab.training.distributed import Processes, joined, local_device
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.run import Run, fingerprint
-from seqloom.lab.training.settings import Train
+from seqloom.lab.training.settings import TrainSettings
 
 # May change on resume. More or fewer threads add in another order, so that is said.
 FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}  # may change on resume
@@ -24,7 +24,7 @@ FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboar
 
 def train(
     task: Task,
-    settings: Train | None,
+    settings: TrainSettings | None,
     folder: Path | str,
     *,
     resume: bool = False,
@@ -54,7 +54,7 @@ def train(
 
 def _open(
     task: Task,
-    settings: Train | None,
+    settings: TrainSettings | None,
     folder: Path,
     resume: bool,
     source: Any,
@@ -64,7 +64,7 @@ def _open(
     there = processes.same((folder / "run.json").exists())
     if not (resume and there):
         if processes.first:
-            Run.create(folder, settings or Train(), task, source)
+            Run.create(folder, settings or TrainSettings(), task, source)
         processes.same(None)
         return Run.load(folder)
     run = Run.load(folder, trust=trust)
@@ -86,11 +86,11 @@ def _open(
     return run
 
 
-def _settings_of(folder: Path) -> Train:
-    return Run.load(folder).settings if (folder / "run.json").exists() else Train()
+def _settings_of(folder: Path) -> TrainSettings:
+    return Run.load(folder).settings if (folder / "run.json").exists() else TrainSettings()
 
 
-def choose_device(settings: Train) -> torch.device:
+def choose_device(settings: TrainSettings) -> torch.device:
     """The one asked for; a GPU where there is one."""
     asked = settings.device
     if asked == "auto":
@@ -103,7 +103,7 @@ def choose_device(settings: Train) -> torch.device:
 
 
 @contextmanager
-def _quiet_machine(settings: Train, device: torch.device) -> Iterator[None]:
+def _quiet_machine(settings: TrainSettings, device: torch.device) -> Iterator[None]:
     """The threads asked for, no denormals, which slow a CPU down, and the caller's random numbers untouched."""
     threads, flushed = torch.get_num_threads(), denormals_flushed()
     if settings.threads is not None:

@@ -1,0 +1,73 @@
+"""The settings of a comparison: one flat, validated record that defines the CLI flags and the JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from seqloom.core.errors import UserError
+
+Count = Annotated[int, Field(ge=1)]
+SECONDS = {"h": 3600, "m": 60, "s": 1}
+
+
+class CompareSettings(BaseModel):
+    """Settings of `seqloom compare`; each field is a flag of the same name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    models: tuple[str, ...] = ()
+    """Models to compare, separated by commas: layer names (`seqloom list layers`), gru:2 for two stacked layers,
+    path/to/file.py:MyCell, or all. Default: those that suit the task, as many as the budget allows."""
+    seeds: Count = 3
+    """Trainings of each of the best models, with seeds 0, 1, 2, ..."""
+    budget: str | None = None
+    """Time for the whole comparison, such as 90s, 10m or 2h. Default: 10m, or 90s for the built-in digits."""
+    tune: Count | None = None
+    """Configurations to try for each model: first its usual learning rates, then learning rates, dropouts and sizes
+    proposed by Optuna. Default: one to three learning rates, as the budget allows."""
+    parameters: Annotated[int, Field(ge=100, le=100_000_000)] | None = None
+    """Approximate number of parameters of each model, not counting token embeddings; sets the hidden size."""
+    steps: Count | None = None
+    """Steps of the longest trainings, instead of a time budget. The table is then the same on every machine."""
+    workers: Count | None = None
+    """Processes on this machine that train at the same time. Default: one per core."""
+    ray: str | None = None
+    """Train on the Ray cluster at this address instead; auto finds a running one."""
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        """Split "gru,lstm" and drop duplicates."""
+        parts = [value] if isinstance(value, str) else value
+        names = dict.fromkeys(name.strip() for part in parts for name in part.split(","))
+        names.pop("", None)
+        if parts and not names:
+            raise UserError("name at least one model")
+        return tuple(names)
+
+    @field_validator("budget")
+    @classmethod
+    def _check_budget(cls, value: str | None) -> str | None:
+        if value is not None and not parse_seconds(value):
+            raise UserError("write a time as 90s, 10m, 2h or 1h30m")
+        return value
+
+    @property
+    def seconds(self) -> float:
+        return parse_seconds(self.budget or "10m")
+
+    def to_flags(self) -> list[str]:
+        """Return the settings that differ from "not set" as command-line flags."""
+        values = {name: value for name, value in self.model_dump(exclude_none=True).items() if value != ()}
+        pairs = [(f"--{n}", ",".join(v) if isinstance(v, tuple) else str(v)) for n, v in values.items()]
+        return [word for pair in pairs for word in pair]
+
+
+def parse_seconds(text: str) -> float:
+    """Convert 90s, 10m, 2h or 1h30m to seconds; anything else gives 0."""
+    if not re.fullmatch(r"(\d+(\.\d+)?[hms])+", text):
+        return 0.0
+    return sum(float(number) * SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([hms])", text))
