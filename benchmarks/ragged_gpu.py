@@ -55,7 +55,7 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
             if name in ORDERS
             else nullcontext()
         ):
-            found[name].append(timing.seconds(runs[name], "cuda"))
+            found[name].append(timing.time_call(runs[name], "cuda"))
     ns = {name: 1e9 * statistics.median(times) / steps[name] for name, times in found.items()}
     x = drawn(batch, hidden, back)[0]
     row: dict[str, object] = {

@@ -51,11 +51,11 @@ def measure(
     for at_once in (True, False):
         with order(at_once):
             run()  # kernels are compiled
-            runs[at_once, "call"], runs[at_once, "graph"] = run, timing.recorded(run)
+            runs[at_once, "call"], runs[at_once, "graph"] = run, timing.capture_graph(run)
     found: dict[tuple[bool, str], list[float]] = {key: [] for key, each in runs.items() if each}
     for _, key in product(range(rounds), found):
         with order(key[0]):
-            found[key].append(timing.seconds(runs[key], "cuda"))
+            found[key].append(timing.time_call(runs[key], "cuda"))
     ms = {key: 1e3 * statistics.median(times) for key, times in found.items()}
     row: dict[str, object] = {"cell": cell, "ways": ways, "layers": layers, "hidden": hidden, "batch": batch}
     row |= {"length": length, "pass": "both" if back else "forward"}

@@ -17,9 +17,9 @@ import contextlib, io, json
 import seqloom
 from seqloom.cli import main
 from seqloom.core.cell import Cell
-from seqloom.layers.registry import known, make
+from seqloom.layers.registry import list_names, make
 
-assert "my_cell" in known() and "bi_my_cell" in known()
+assert "my_cell" in list_names() and "bi_my_cell" in list_names()
 seqloom.testing.check_cell(Cell.registry["my_cell"])
 seqloom.testing.check_layer(lambda: make("my_cell", 5, 8))
 

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import seqloom
 from seqloom.core.errors import InputError
 from seqloom.layers.layer import Layer
-from seqloom.layers.registry import known, make
+from seqloom.layers.registry import list_names, make
 
 D, H, B, T = 6, 8, 3, 5
 LENGTHS = torch.tensor([2, 5, 3])
@@ -19,7 +19,7 @@ WHOLE = {
     "TransformerXL": lambda: seqloom.TransformerXL(H, heads=2, segment=2, memory=4),
     "MemoryTransformer": lambda: seqloom.MemoryTransformer(H, heads=2, segment=2, slots=2),
 }
-LAYERS = {**{name: lambda name=name: make(name, D, H) for name in known()}, **WHOLE}
+LAYERS = {**{name: lambda name=name: make(name, D, H) for name in list_names()}, **WHOLE}
 
 
 @pytest.fixture(params=LAYERS)

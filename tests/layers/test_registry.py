@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from seqloom.core.errors import InputError
-from seqloom.layers.registry import LAYERS, find, known, make
+from seqloom.layers.registry import LAYERS, find, list_names, make
 from seqloom.tools.testing import check_layer
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", list_names())
 def test_every_layer_keeps_the_promises_of_a_layer(name):
     check_layer(lambda: make(name, 5, 8))
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", list_names())
 def test_every_layer_takes_layers_and_dropout(name):
     layer = make(name, 5, 8, layers=2, dropout=0.5)
     assert layer.input_size == 5 and layer.batch_first
@@ -26,7 +26,7 @@ def test_every_layer_takes_layers_and_dropout(name):
     assert torch.equal(layer(x)[0], layer(x)[0])
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", list_names())
 def test_every_layer_can_be_pickled_and_copied(name):
     layer = make(name, 5, 8).eval()
     x = torch.randn(2, 6, 5)
@@ -35,7 +35,7 @@ def test_every_layer_can_be_pickled_and_copied(name):
         assert torch.equal(other(x)[0], layer(x)[0])
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", list_names())
 def test_every_layer_gives_shapes_on_the_meta_device(name):
     layer = make(name, 5, 8)
     y, _ = layer.to("meta")(torch.empty(2, 6, 5, device="meta"))
@@ -56,7 +56,7 @@ def test_a_state_that_does_not_fit_is_named(name):
 
 
 def test_the_layers_that_the_documents_speak_of_are_there():
-    assert {"rnn", "lstm", "gru", "bi_rnn", "bi_lstm", "bi_gru", "attn_rnn", "tcn", "hybrid"} <= set(known())
+    assert {"rnn", "lstm", "gru", "bi_rnn", "bi_lstm", "bi_gru", "attn_rnn", "tcn", "hybrid"} <= set(list_names())
 
 
 def test_a_bidirectional_name_reads_both_ways():
@@ -90,7 +90,7 @@ def test_a_cell_in_a_file_of_its_own_is_a_layer_too(tmp_path):
     assert y.shape == (2, 6, 16)
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", list_names())
 def test_a_layer_that_looks_ahead_says_so(name):
     layer = make(name, 5, 8).double().eval()
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.models.embed import Embed
-from seqloom.models.head import Head
+from seqloom.models.embed import Embed, Head
 
 
 def test_ids_become_vectors_and_padding_is_zero_and_stays_so():

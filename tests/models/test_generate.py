@@ -6,7 +6,7 @@ import torch
 import seqloom
 import seqloom.cells
 from seqloom.core.cell import Cell
-from seqloom.layers.select import select
+from seqloom.layers.layer import select_rows
 from seqloom.layers.tcn import TCN
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.decoding.beam import Beam
@@ -206,16 +206,16 @@ def test_select_takes_rows_of_any_cells_state(name):
     x, more = torch.randn(4, 3, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     rows = torch.tensor([2, 0, 2])
     _, state = layer(x)
-    y, _ = layer.step(more[rows], select(layer, state, rows))
+    y, _ = layer.step(more[rows], select_rows(layer, state, rows))
     torch.testing.assert_close(y, layer.step(more, state)[0][rows])
 
 
 def test_select_asks_the_layer_and_leaves_no_state_alone():
     layer, rows = TCN(3, 4).double(), torch.tensor([1, 1, 0])
     _, state = layer(torch.randn(2, 5, 3, dtype=torch.float64))
-    for mine, given in zip(select(layer, state, rows), state, strict=True):
+    for mine, given in zip(select_rows(layer, state, rows), state, strict=True):
         assert torch.equal(mine, given[rows])
-    assert select(layer, None, rows) is None
+    assert select_rows(layer, None, rows) is None
 
 
 def test_a_class_makes_its_own_word():

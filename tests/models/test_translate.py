@@ -8,10 +8,9 @@ from seqloom.core.cell import Cell
 from seqloom.layers.tcn import TCN
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.decoding.beam import Beam
-from seqloom.models.decoding.marks import Marks
 from seqloom.models.decoding.recurrent import RecurrentDecoder
 from seqloom.models.decoding.transformer import TransformerDecoder
-from seqloom.models.embed import Embed
+from seqloom.models.embed import Embed, Marks
 from seqloom.models.encode import Encoder
 from seqloom.models.translate import Translate
 

@@ -14,7 +14,7 @@ def stand_in(monkeypatch, **functions):
     """A kernel that is the reference but for these functions."""
     code = SimpleNamespace(**{"why_not": loop.why_not, "run": loop.run} | functions)
     monkeypatch.setattr(doctor, "find_kernel", lambda _: Kernel("gru", "aten", "", code, uses_torch=True))
-    return doctor.verdict("gru_aten", "cpu")
+    return doctor.run_self_test("gru_aten", "cpu")
 
 
 def test_the_versions_are_those_of_the_packages():
@@ -54,7 +54,7 @@ def test_the_engine_is_named_or_what_is_missing_and_what_that_costs(monkeypatch,
 
 @pytest.mark.parametrize("name", [k.name for k in KERNELS])
 def test_every_kernel_is_right_here_or_says_why_it_was_not_tested(name):
-    verdict = doctor.verdict(name, "cpu")
+    verdict = doctor.run_self_test(name, "cpu")
     assert verdict.self_test == "ok" or (verdict.self_test.startswith("skipped") and verdict.why_not)
 
 
@@ -62,12 +62,12 @@ def test_every_kernel_is_right_here_or_says_why_it_was_not_tested(name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", [k.name for k in KERNELS])
 def test_every_kernel_is_right_on_the_gpu_or_says_why_it_was_not_tested(name):
-    verdict = doctor.verdict(name, "cuda")
+    verdict = doctor.run_self_test(name, "cuda")
     assert verdict.self_test == "ok" or (verdict.self_test.startswith("skipped") and verdict.why_not)
 
 
 def test_the_kernel_that_compiles_first_is_not_tested():
-    verdict = doctor.verdict("any_scan", "cpu")
+    verdict = doctor.run_self_test("any_scan", "cpu")
     assert verdict.self_test == "skipped: it would have to compile first"
     assert "kernel='scan'" in verdict.why_not
 

@@ -140,12 +140,12 @@ def layers(*, json: Json = False) -> None:
     with console.working("reading"):
         from seqloom.layers import registry
 
-        names = registry.known()
-        both = {name: registry.BOTH + name if registry.BOTH + name in names else None for name in names}
+        names = registry.list_names()
+        both = {name: registry.BI_PREFIX + name if registry.BI_PREFIX + name in names else None for name in names}
         rows = [
-            {"layer": name, "both ways": both[name], "description": registry.about(name)}
+            {"layer": name, "both ways": both[name], "description": registry.describe(name)}
             for name in names
-            if not name.startswith(registry.BOTH)
+            if not name.startswith(registry.BI_PREFIX)
         ]
     console.show_json(rows) if json else console.show_table(rows)
 
@@ -172,7 +172,7 @@ def doctor(*, json: Json = False) -> int:
     with console.working("testing every kernel"):
         from seqloom.tools import doctor as here
 
-        versions, hardware, engine, verdicts = here.versions(), here.hardware(), here.engine(), here.verdicts()
+        versions, hardware, engine, verdicts = here.versions(), here.hardware(), here.engine(), here.run_self_tests()
     failed = any(verdict.failed for verdict in verdicts)
     if json:
         tests = [asdict(verdict) for verdict in verdicts]

@@ -17,7 +17,7 @@ from seqloom.core.masks import make_mask
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class PaddedBatch:
     """(B, T, D) with lengths, and how to give results back in the form the input had."""
 
     x: Tensor
@@ -61,13 +61,13 @@ class Batch:
 
 def read(
     source: Any, lengths: Tensor | Sequence[int] | None, batch_first: bool, input_size: int, check: bool = False
-) -> Batch:
+) -> PaddedBatch:
     """Take an input apart, or say what is wrong with it."""
     if isinstance(source, PackedSequence):
         if lengths is not None:
             raise InputError("lengths were given beside a PackedSequence, which has its own; give one of them")
         x, lengths = _unpack(source)
-        batch = Batch(x, lengths, True, source, source.sorted_indices, source.unsorted_indices)
+        batch = PaddedBatch(x, lengths, True, source, source.sorted_indices, source.unsorted_indices)
     elif not isinstance(source, Tensor):
         raise UserTypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
     elif source.is_nested:
@@ -78,13 +78,13 @@ def read(
         if cast(Any, source).lengths() is not None:
             raise InputError("a nested input with holes is not supported; make it contiguous first")
         x = torch.nested.to_padded_tensor(source, 0.0)
-        batch = Batch(x, _offsets(source).diff(), True, source)
+        batch = PaddedBatch(x, _offsets(source).diff(), True, source)
     elif source.dim() == 2:
         x = source.unsqueeze(0)
-        batch = Batch(x, _lengths(lengths, x), batch_first, source)
+        batch = PaddedBatch(x, _lengths(lengths, x), batch_first, source)
     elif source.dim() == 3:
         x = source if batch_first else source.transpose(0, 1)
-        batch = Batch(x, _lengths(lengths, x), batch_first)
+        batch = PaddedBatch(x, _lengths(lengths, x), batch_first)
     else:
         raise InputError(
             f"input must be 2-D (one sequence) or 3-D (a batch), got {source.dim()}-D {tuple(source.shape)}"

@@ -88,3 +88,19 @@ class Layer(nn.Module, metaclass=Checked):
         if state is None or isinstance(state, Tensor):
             return state if state is None else state.detach()
         return tuple(s.detach() for s in state)
+
+
+def select_rows(layer: nn.Module, state: Any, rows: Tensor) -> Any:
+    """The state of these rows of the batch; `rows` (N,) are row numbers, which may repeat.
+
+    A layer with a `select(state, rows)` of its own is asked, as all of seqloom are; states of torch's layers are
+    (layers, B, ...), one tensor or a tuple of them. None, the state before the first step, stays None.
+    """
+    if state is None:
+        return None
+    own = getattr(layer, "select", None)
+    if callable(own):
+        return own(state, rows)
+    if isinstance(state, Tensor):
+        return state.index_select(1, rows)
+    return tuple(s.index_select(1, rows) for s in state)

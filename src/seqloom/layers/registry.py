@@ -15,12 +15,12 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
 from seqloom.layers.memory import MemoryTransformer, TransformerXL
-from seqloom.layers.projected import around
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import TCN
-from seqloom.layers.transformer.layer import Transformer
+from seqloom.layers.transformer.block import Block
+from seqloom.layers.transformer.layer import Projected, Transformer
 
-BOTH = "bi_"  # before a name: a form that also looks ahead
+BI_PREFIX = "bi_"  # before a name: a form that also looks ahead
 AHEAD = {"causal": False}
 
 
@@ -57,10 +57,10 @@ LAYERS = {
 }
 
 
-def known() -> list[str]:
+def list_names() -> list[str]:
     """The names that `make` takes."""
     both = [name for name, entry in LAYERS.items() if entry.ahead is not None]
-    return [*_cells(), *LAYERS, *(BOTH + name for name in (*_cells(), *both))]
+    return [*_cells(), *LAYERS, *(BI_PREFIX + name for name in (*_cells(), *both))]
 
 
 def find(name: str) -> Callable[..., nn.Module]:
@@ -68,18 +68,18 @@ def find(name: str) -> Callable[..., nn.Module]:
 
     Every one takes (B, T, D), and the settings `layers` and `dropout`.
     """
-    base, both = name.removeprefix(BOTH), name.startswith(BOTH)
+    base, both = name.removeprefix(BI_PREFIX), name.startswith(BI_PREFIX)
     if base in _cells() or ".py:" in base:  # a person's own cell, in a file
         return partial(_recurrent, base, bidirectional=both)
-    if name in known():
+    if name in list_names():
         entry = LAYERS[base]
         settings = entry.settings | (entry.ahead or {} if both else {})
-        return partial(around, entry.kind, **settings) if entry.width else partial(entry.kind, **settings)
-    hint = suggest(name, known()) or f"known are {', '.join(known())}"
+        return partial(_make_projected, entry.kind, **settings) if entry.width else partial(entry.kind, **settings)
+    hint = suggest(name, list_names()) or f"known are {', '.join(list_names())}"
     raise UserError(f"there is no layer {name!r}; {hint}")
 
 
-def about(name: str) -> str:
+def describe(name: str) -> str:
     """What it is, in one line."""
     if name in _cells():
         text = Cell.registry[name].__doc__ or ""
@@ -97,6 +97,23 @@ def _recurrent(
     cell: str, input_size: int, hidden_size: int, *, layers: int = 1, bidirectional: bool = False, **settings: Any
 ) -> nn.Module:
     return Recurrent(cell, input_size, hidden_size, layers, batch_first=True, bidirectional=bidirectional, **settings)
+
+
+def _make_projected(
+    kind: Callable[..., nn.Module],
+    input_size: int,
+    hidden_size: int,
+    *,
+    dropout: float = 0.0,
+    block: Block | None = None,
+    **settings: Any,
+) -> Projected:
+    """Build a Transformer of this class and `hidden_size` for inputs of another size; `settings` are its own.
+
+    `dropout` leaves the attention's weights alone: 600 steps train 2.5 times as fast on a CPU for it.
+    """
+    inner = kind(hidden_size, block=block or Block(dropout=dropout, attention_dropout=0.0), **settings)
+    return Projected(inner, input_size)
 
 
 def _cells() -> list[str]:

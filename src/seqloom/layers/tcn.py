@@ -36,7 +36,7 @@ class TCN(Layer):
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.reach = 1 + 2 * (kernel - 1) * (2**layers - 1)
         self.blocks = nn.ModuleList(
-            Block(hidden_size if i else input_size, hidden_size, kernel, 2**i, dropout) for i in range(layers)
+            ConvBlock(hidden_size if i else input_size, hidden_size, kernel, 2**i, dropout) for i in range(layers)
         )
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -49,7 +49,7 @@ class TCN(Layer):
         return y.transpose(1, 2), tuple(after)
 
 
-class Block(nn.Module):
+class ConvBlock(nn.Module):
     """Two causal convolutions and a way around them."""
 
     def __init__(self, width: int, hidden: int, kernel: int, dilation: int, dropout: float) -> None:

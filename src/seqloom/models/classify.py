@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
-from seqloom.models.embed import check_fits, check_ids
+from seqloom.models.checks import check_fits, check_ids
 
 
 class Classify(nn.Module):

@@ -1,11 +1,27 @@
-"""Words, characters or symbols as vectors."""
+"""Tokens going into a model and coming out of it: special ids, embedding and output head."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError, UserError
+from seqloom.core.errors import UserError
+from seqloom.models.checks import check_ids
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Ids that stand for the frame of a sequence: start, its words, stop, padding up to the batch's length."""
+
+    padding: int = 0
+    start: int = 1
+    stop: int = 2
+
+    def __post_init__(self) -> None:
+        if len({self.padding, self.start, self.stop}) < 3 or min(self.padding, self.start, self.stop) < 0:
+            raise UserError(f"padding, start and stop must be three different ids of at least 0, got {self}")
 
 
 class Embed(nn.Module):
@@ -38,33 +54,25 @@ class Embed(nn.Module):
         return self.dropout(self.table(ids) * self.scale)
 
 
-def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
-    """Raise where an id is not one of the `size` from `first` on, and say which and where."""
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
-        raise InputError(f"{what} must be whole numbers, got {ids.dtype}; convert them with .long()")
-    if not looked_at(ids):
-        return
-    wrong = (ids < first) | (ids >= first + size)
-    if bool(wrong.any()):
-        place = tuple(int(i) for i in wrong.nonzero()[0])
-        raise InputError(
-            f"{what} must lie between {first} and {first + size - 1} (a vocabulary of {size}), "
-            f"got {int(ids[place])} at {place}"
-        )
+class Head(nn.Module):
+    """Dropout, then logits = W y + b.
 
+    `tied` takes the embedding as W, one table for reading and writing (Press & Wolf 2017, arXiv
+    1608.05859). Where its vectors are of length sqrt(H), as they are unless scaled, y is divided by that.
+    """
 
-def looked_at(x: Tensor) -> bool:
-    """Whether values are checked: not on a GPU, where the look makes the host wait, nor in a graph, which has none."""
-    plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
-    return x.device.type == "cpu" and plain
+    def __init__(self, width: int, embed: Embed, *, tied: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        if tied and width != embed.output_size:
+            raise UserError(
+                f"tied weights need an embedding as wide as the output, {width}; it has {embed.output_size}"
+            )
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(width, embed.vocabulary)
+        self.scale = width**-0.5 if tied and embed.scale == 1.0 else 1.0
+        if tied:
+            self.linear.weight = embed.table.weight
 
-
-def check_fits(layer: nn.Module, model: str, *before: nn.Module | None) -> None:
-    """The layer takes (B, T, D), with the D that the parts before it give."""
-    if not getattr(layer, "batch_first", True):
-        raise UserError(f"{model} takes a layer with batch_first=True")
-    widths: list[int] = [part.output_size for part in before if part is not None]  # type: ignore[misc]
-    if widths and sum(widths) != layer.input_size:
-        raise UserError(
-            f"the embedding gives {' + '.join(map(str, widths))} features, the layer has input_size={layer.input_size}"
-        )
+    def forward(self, y: Tensor) -> Tensor:
+        """(..., H) -> (..., V)."""
+        return self.linear(self.dropout(y) * self.scale)

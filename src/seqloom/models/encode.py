@@ -13,7 +13,8 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.models.embed import Embed, looked_at
+from seqloom.models.checks import can_check
+from seqloom.models.embed import Embed
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Encoder(nn.Module):
             raise InputError(f"source must be (B, S) with at least one token for each row, got {tuple(source.shape)}")
         if lengths is not None:
             lengths = read_lengths(lengths, source.shape[0], source.shape[1], source.device)
-            if looked_at(lengths) and bool((lengths < 1).any()):
+            if can_check(lengths) and bool((lengths < 1).any()):
                 row = int(torch.nonzero(lengths < 1)[0])
                 raise InputError(f"source row {row} is empty; leave it out, there is nothing to attend to")
         values, _ = self.layer(self.embed(source), lengths=lengths)

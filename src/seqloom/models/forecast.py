@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
-from seqloom.models.causal import check_causal
-from seqloom.models.embed import check_fits
+from seqloom.models.checks import check_causal, check_fits
 from seqloom.models.scale import Scale, error, middle
 
 MODES = ("direct", "autoregressive")

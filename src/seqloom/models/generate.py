@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
-from seqloom.layers.select import select
-from seqloom.models.causal import check_causal, check_width
+from seqloom.layers.layer import select_rows
+from seqloom.models.checks import check_causal, check_width
 from seqloom.models.decoding import likelihood
 from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
 from seqloom.models.decoding.sampling import Sampling
-from seqloom.models.embed import Embed
-from seqloom.models.head import Head
+from seqloom.models.embed import Embed, Head
 
 Lengths = Tensor | Sequence[int] | None
 
@@ -61,7 +60,7 @@ class Generate(nn.Module):
 
         ids (B, T) are start, words, stop, padding; `lengths` counts all but the padding.
         """
-        read, target = likelihood.shifted(ids, lengths)
+        read, target = likelihood.shift_targets(ids, lengths)
         logits, _ = self(read, condition=condition)  # causal: the padding comes after all that counts
         return likelihood.loss(logits, target, smoothing)
 
@@ -155,4 +154,4 @@ class _Steps:
 
     def select(self, state: tuple[Any, Tensor | None], rows: Tensor) -> tuple[Any, Tensor | None]:
         inner, c = state
-        return select(self.model.layer, inner, rows), None if c is None else c.index_select(0, rows)
+        return select_rows(self.model.layer, inner, rows), None if c is None else c.index_select(0, rows)

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
-from seqloom.layers.select import select
-from seqloom.models.causal import check_causal
-from seqloom.models.embed import check_fits, looked_at
+from seqloom.layers.layer import select_rows
+from seqloom.models.checks import can_check, check_causal, check_fits
 from seqloom.models.scale import Scale, error, middle
 
 
@@ -63,7 +62,7 @@ class SegmentForecast(nn.Module):
         B, T, C = x.shape
         if lengths is not None:
             lengths = read_lengths(lengths, B, T, x.device)
-            if looked_at(lengths) and bool((lengths % w).any()):
+            if can_check(lengths) and bool((lengths % w).any()):
                 raise InputError(f"lengths must be multiples of the segment, {w}, got {lengths.tolist()}")
         x, by = self.scale(x, lengths)
         s = x.transpose(1, 2).reshape(B * C, T // w, w)
@@ -71,7 +70,7 @@ class SegmentForecast(nn.Module):
         _, h = self.layer(torch.relu(self.read(s)), lengths=n)
         rows = torch.arange(B * C, device=x.device).repeat_interleave(M)
         p = torch.cat([self.positions.repeat(C, 1), self.of_channel.repeat_interleave(M, 0)], 1)  # (C * M, d)
-        y, _ = self.layer.step(p.repeat(B, 1), select(self.layer, h, rows))  # type: ignore[operator]  # (B * C * M, H)
+        y, _ = self.layer.step(p.repeat(B, 1), select_rows(self.layer, h, rows))  # type: ignore[operator]  # (B * C * M, H)
         y = self.head(self.dropout(y)).view(B, C, self.horizon, -1).transpose(1, 2)  # (B, horizon, C, quantiles or 1)
         # contiguous: of a loss of what is not, a compiled backward expects other strides than it is given
         return by.undo(y if self.quantiles else y.squeeze(-1)).contiguous()

@@ -12,8 +12,8 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
 from seqloom.core.masks import make_mask
 from seqloom.models.characters import Characters
+from seqloom.models.checks import can_check, check_fits, check_ids
 from seqloom.models.decoding.crf import CRF
-from seqloom.models.embed import check_fits, check_ids, looked_at
 
 
 class Tag(nn.Module):
@@ -70,7 +70,7 @@ class Tag(nn.Module):
             raise InputError(f"y must hold a tag for each step, {tuple(x.shape[:2])}; got {tuple(y.shape)}")
         lengths = _lengths(lengths, y)
         real = make_mask(lengths, y.shape[1])
-        if not y.numel() or (looked_at(lengths) and not bool(real.any())):
+        if not y.numel() or (can_check(lengths) and not bool(real.any())):
             raise InputError(f"a loss needs at least one real step, got y of shape {tuple(y.shape)} and no length > 0")
         y = torch.where(real, y, torch.zeros_like(y))
         check_ids(y, self.tags, "tags y")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
+from seqloom.models.checks import can_check, check_fits, check_ids
 from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
-from seqloom.models.embed import check_fits, check_ids, looked_at
 
 
 class Transcribe(nn.Module):
@@ -54,7 +54,7 @@ class Transcribe(nn.Module):
         B, S = y.shape
         given = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
         y_lengths = read_lengths(given, B, S, given.device, "y_lengths")
-        if not y.numel() or (looked_at(y_lengths) and not bool(y_lengths.any())):
+        if not y.numel() or (can_check(y_lengths) and not bool(y_lengths.any())):
             raise InputError(f"a loss needs at least one target symbol, got y of shape {tuple(y.shape)}, all empty")
         y_lengths = y_lengths.to(y.device)
         real = make_mask(y_lengths, S)
@@ -93,7 +93,7 @@ class Transcribe(nn.Module):
 
 def _check_room(y: Tensor, real: Tensor, steps: Tensor) -> None:
     """A path needs a step for each symbol, and a blank between two that are equal."""
-    if not looked_at(y):
+    if not can_check(y):
         return  # there the loss of such a row is 0
     repeats = (y[:, 1:] == y[:, :-1]) & real[:, 1:]
     needed = real.sum(1) + repeats.sum(1)

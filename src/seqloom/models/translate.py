@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqloom.core.errors import InputError, UserError
 from seqloom.models.decoding import likelihood
 from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
-from seqloom.models.decoding.marks import Marks
+from seqloom.models.embed import Marks
 from seqloom.models.encode import Encoder
 
 Lengths = Tensor | Sequence[int] | None
@@ -62,7 +62,7 @@ class Translate(nn.Module):
         """
         if not 0 <= teacher <= 1:
             raise UserError(f"teacher must be a probability from 0 to 1, got {teacher}")
-        read, wanted = likelihood.shifted(target, target_lengths)
+        read, wanted = likelihood.shift_targets(target, target_lengths)
         if teacher == 1:
             logits, _ = self(source, read, lengths)
         else:

@@ -113,13 +113,13 @@ class Verdict:
         return self.self_test.startswith("FAILED")
 
 
-def verdicts() -> list[Verdict]:
+def run_self_tests() -> list[Verdict]:
     """Every kernel on every kind of device there is."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    return [verdict(name, device) for name in (k.name for k in KERNELS) for device in devices]
+    return [run_self_test(name, device) for name in (k.name for k in KERNELS) for device in devices]
 
 
-def verdict(name: str, device: str) -> Verdict:
+def run_self_test(name: str, device: str) -> Verdict:
     """Whether a kernel runs a small float32 job here, and whether it is right."""
     kernel = find_kernel(name)
     with torch.random.fork_rng(devices=[]):
@@ -135,10 +135,10 @@ def verdict(name: str, device: str) -> Verdict:
         return Verdict(name, device, reason, "skipped: it does not run here")
     if name == "any_scan":
         return Verdict(name, device, any_scan.why_not_auto(cell, job) or "", "skipped: it would have to compile first")
-    return _self_test(name, device, kernel.code.run, cell, x)
+    return _compare_with_loop(name, device, kernel.code.run, cell, x)
 
 
-def _self_test(name: str, device: str, run: Run, cell: Cell, x: Tensor) -> Verdict:
+def _compare_with_loop(name: str, device: str, run: Run, cell: Cell, x: Tensor) -> Verdict:
     """At most twice as far from the float64 loop as the float32 loop is, gradients too."""
     exact = _everything(any_loop.run, copy.deepcopy(cell).double().cpu(), x.double().cpu())
     try:

@@ -17,7 +17,7 @@ LIBRARIES = {"aten::_cudnn_rnn": "cuDNN", "aten::mkldnn_rnn_layer": "oneDNN"}
 Run = Callable[[], None]
 
 
-def seconds(run: Run, device: str) -> float:
+def time_call(run: Run, device: str) -> float:
     """Of a call in a round: the fastest on a CPU, the median between events on a GPU.
 
     The first call finds the caches as another layer left them. On a GPU calls follow each other as in a training, so a
@@ -56,7 +56,7 @@ def _mark() -> torch.cuda.Event:
     return event
 
 
-def recorded(run: Run) -> Run | None:
+def capture_graph(run: Run) -> Run | None:
     """The call as a CUDA graph, None where it cannot be one."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

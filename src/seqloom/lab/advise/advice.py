@@ -22,7 +22,7 @@ from seqloom.lab.advise.trial import NOT_TRIED, Trial, trial
 from seqloom.lab.compare.candidates import candidates
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.layers.registry import BOTH
+from seqloom.layers.registry import BI_PREFIX
 
 RACE = 1.5
 STEPS, FULL = 25, 200  # below which a trial is no more than timed; from which the race counts fully
@@ -119,7 +119,7 @@ def points(name: str, rules: Sequence[Fired]) -> float:
 def given(name: str, fired: Fired) -> float:
     """By the most particular name that the rule has: gru:2 of bi_gru:2, bi_gru, gru."""
     model = name.partition(":")[0]
-    for known in (name, model, model.removeprefix(BOTH)):
+    for known in (name, model, model.removeprefix(BI_PREFIX)):
         if known in fired.rule.points:
             return fired.rule.points[known]
     return 0.0

@@ -24,7 +24,7 @@ from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools import doctor, testing
 from seqloom.tools.explain import explain
 from seqloom.tools.measure import saved_bytes
-from seqloom.tools.timing import Library, Run, peak_bytes, recorded, seconds
+from seqloom.tools.timing import Library, Run, capture_graph, peak_bytes, time_call
 
 GRU = "torch.nn.GRU"
 AXES = ("threads", "dtype", "length", "hidden", "batch")
@@ -131,7 +131,7 @@ def _race(settings: BenchSettings, kinds: Mapping[str, type[Cell]], blank: Row, 
     best = _best(settings, racing)
     rows = {key: row.timed(best.get(key), best.get((GRU, "torch"))) for key, (row, _) in found.items()}
     if settings.device == "cuda":
-        best = _best(settings, {key: graph for key, run in racing.items() if (graph := recorded(run))})
+        best = _best(settings, {key: graph for key, run in racing.items() if (graph := capture_graph(run))})
         rows = {key: row.timed(best.get(key), best.get((GRU, "torch")), "graph_") for key, row in rows.items()}
     return list(rows.values())
 
@@ -140,7 +140,7 @@ def _best(settings: BenchSettings, racing: Mapping[tuple[str, str], Run]) -> dic
     best = dict.fromkeys(racing, float("inf"))
     for _ in range(settings.rounds):
         for key, run in racing.items():
-            best[key] = min(best[key], seconds(run, settings.device))
+            best[key] = min(best[key], time_call(run, settings.device))
     return best
 
 
@@ -197,7 +197,7 @@ def _check(kernel: str, kind: type[Cell], device: str, dtype: torch.dtype) -> st
     """ "" for a kernel that may be timed, RED and the reason for one that may not."""
     known = find_kernel(kernel)
     if known.uses_torch or known.cell == ANY:  # the doctor checks torch's own code, and the reference
-        verdict = doctor.verdict(kernel, device)
+        verdict = doctor.run_self_test(kernel, device)
         if verdict.failed:
             return RED + verdict.self_test.removeprefix("FAILED: ")
         return verdict.self_test.replace("skipped", "not checked").removesuffix("ok")

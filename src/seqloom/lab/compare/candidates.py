@@ -82,7 +82,7 @@ def candidates(kind: str, names: Sequence[str] = (), steps: int = 100) -> list[C
     wanted = tuple(names) or KINDS.get(kind, AHEAD)
     if wanted == (ALL,):
         causal = kind in KINDS
-        wanted = tuple(name for name in registry.known() if not (causal and name.startswith(registry.BOTH)))
+        wanted = tuple(name for name in registry.list_names() if not (causal and name.startswith(registry.BI_PREFIX)))
     found = [_parsed(name, steps) for name in wanted]
     return list(dict.fromkeys(found))
 
@@ -95,9 +95,9 @@ def _parsed(name: str, steps: int) -> Candidate:
         raise UserError(f"model {name!r}: a model has at least one layer")
     place, _, cell = model.rpartition(".py:")
     if place:
-        find_cells([model.removeprefix(registry.BOTH)])
-        bare = place.removeprefix(registry.BOTH)
-        both = registry.BOTH if bare != place else ""
+        find_cells([model.removeprefix(registry.BI_PREFIX)])
+        bare = place.removeprefix(registry.BI_PREFIX)
+        both = registry.BI_PREFIX if bare != place else ""
         model = f"{both}{Path(bare + '.py').absolute()}:{cell}"
     else:
         registry.find(model)

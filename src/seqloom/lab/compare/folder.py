@@ -31,7 +31,7 @@ from seqloom.lab.files import scratch, sealed
 from seqloom.lab.files.trust import check, remember
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import CELL, fingerprint
-from seqloom.layers.registry import BOTH
+from seqloom.layers.registry import BI_PREFIX
 
 FILE, FORMAT = "compare.json", 1
 OURS = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
@@ -119,7 +119,7 @@ def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
 
 def _named(models: Sequence[str]) -> list[Path]:
     """Return the files of those models that are cells from files."""
-    return [Path(model.removeprefix(BOTH).rpartition(".py:")[0] + ".py") for model in models if ".py:" in model]
+    return [Path(model.removeprefix(BI_PREFIX).rpartition(".py:")[0] + ".py") for model in models if ".py:" in model]
 
 
 def given_up(found: Comparison) -> None:

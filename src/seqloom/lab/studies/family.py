@@ -20,7 +20,7 @@ from seqloom.lab.studies.support.outcome import Metric, Trial, groups
 from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
 from seqloom.tools.measure import saved_bytes
-from seqloom.tools.timing import seconds
+from seqloom.tools.timing import time_call
 
 LETTERS, KNOWN, WIDTH, LANGUAGES = 20, 96, 32, 18
 FINE = 2  # steps of the hidden sizes of RNN, LSTM and GRU
@@ -122,7 +122,7 @@ class Family(Epochs[Settings], name="family"):
         run()  # a first call loads kernels
         with fast(inner, given.device):
             kept = saved_bytes(inner, given)
-        return {"ms alone": 1e3 * seconds(run, self.device), "MB kept": kept / 1e6}
+        return {"ms alone": 1e3 * time_call(run, self.device), "MB kept": kept / 1e6}
 
     def trivial(self, condition: Condition) -> float:
         return MOST[condition.task["data"]]

@@ -17,8 +17,7 @@ from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.trials import Batch, Draw
-from seqloom.layers.projected import Projected
-from seqloom.layers.transformer.layer import Transformer
+from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
 
 HEADS, WINDOW = 4, 64

@@ -15,8 +15,7 @@ from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Setti
 from seqloom.lab.studies.support.contenders import layer, multiple, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
-from seqloom.layers.projected import Projected
-from seqloom.layers.transformer.layer import Transformer
+from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
 
 HEADS = 4

@@ -169,10 +169,10 @@ def answers(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
             return model(x, lengths).float(), target
         if isinstance(model, Translate):
             source, written, n, m = batch
-            read, target = likelihood.shifted(written, m)
+            read, target = likelihood.shift_targets(written, m)
             return model(source, read, n)[0].float(), target
         ids, lengths, *condition = batch
-        read, target = likelihood.shifted(ids, lengths)
+        read, target = likelihood.shift_targets(ids, lengths)
         return model(read, condition=condition[0] if condition else None)[0].float(), target
 
 

@@ -28,7 +28,7 @@ from seqloom.models.decoding.transformer import TransformerDecoder
 from seqloom.models.embed import Embed
 from seqloom.models.encode import Encoder
 from seqloom.models.translate import Translate
-from seqloom.tools.timing import seconds
+from seqloom.tools.timing import time_call
 
 # Seed 002: BLEU, and training time relative to the first.
 PRINTED = {"none": (28.4, 1.0), "additive": (31.2, 1.2), "dot": (31.2, 1.2), "transformer": (35.7, 0.6)}
@@ -137,7 +137,7 @@ class Translation(Corpora[Settings], name="translation"):
             self.loss(model, batch).backward()
 
         run()
-        return 1e3 * seconds(run, self.device)
+        return 1e3 * time_call(run, self.device)
 
     def trivial(self, condition: Condition) -> float:
         return 0.0

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch
+from seqloom.models.checks import can_check
 from seqloom.models.decoding.ctc import greedy
-from seqloom.models.embed import looked_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class ForForecast(ForRegress):
 def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
     """(B, T, D) -> (B, T', D) and lengths that are multiples of w: a row begins with its first value, repeated."""
     T = x.shape[1]
-    if T % w == 0 and looked_at(lengths) and bool((lengths == T).all()):
+    if T % w == 0 and can_check(lengths) and bool((lengths == T).all()):
         return x, None  # as all windows of a series are; without lengths a layer is faster
     more = -lengths % w
     at = torch.arange(-(-T // w) * w, device=x.device) - more.unsqueeze(1)  # (B, T')

@@ -18,15 +18,13 @@ from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers import registry
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.memory import Segmented
-from seqloom.layers.projected import Projected
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block
-from seqloom.layers.transformer.layer import Transformer
+from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
-from seqloom.models.decoding.marks import Marks
 from seqloom.models.decoding.recurrent import RecurrentDecoder
 from seqloom.models.decoding.transformer import TransformerDecoder
-from seqloom.models.embed import Embed
+from seqloom.models.embed import Embed, Marks
 from seqloom.models.encode import Encoder
 from seqloom.models.forecast import Forecast
 from seqloom.models.generate import Generate
@@ -62,7 +60,7 @@ def layer(settings: TrainSettings, input_size: int, name: str | None = None) -> 
     name = settings.model if name is None else name
     options: dict[str, Any] = {"layers": settings.layers, "dropout": settings.dropout}
     inside = Dropouts(settings.recurrent_dropout, settings.zoneout, settings.weight_dropout)
-    base = name.removeprefix(registry.BOTH)
+    base = name.removeprefix(registry.BI_PREFIX)
     if base not in registry.LAYERS:
         options |= {"dropouts": inside, "init": Init(settings.init, settings.chrono or None)}
     elif inside != Dropouts():
@@ -87,7 +85,7 @@ def irregular(task: Task) -> bool:
 
 def _classify(task: Task, settings: TrainSettings) -> ForTask:
     embed, width = _input(task, settings)
-    if settings.model.removeprefix(registry.BOTH) in BESIDE:
+    if settings.model.removeprefix(registry.BI_PREFIX) in BESIDE:
         settings = settings.model_copy(update={"chrono": SPAN if settings.chrono is None else settings.chrono})
         embed = embed and Embed(task.input.size, width, settings.dropout, padding=PAD, scaled=True)
     elif embed is not None:
@@ -149,9 +147,9 @@ def _flat(state: Any) -> list[torch.Tensor]:
 def _translate(task: Task, settings: TrainSettings) -> ForTask:
     source, width = _input(task, settings)
     assert source is not None
-    base = settings.model.removeprefix(registry.BOTH)
-    ahead = registry.BOTH + base
-    encoder = Encoder(source, layer(settings, width, ahead if ahead in registry.known() else settings.model))
+    base = settings.model.removeprefix(registry.BI_PREFIX)
+    ahead = registry.BI_PREFIX + base
+    encoder = Encoder(source, layer(settings, width, ahead if ahead in registry.list_names() else settings.model))
     target = Embed(task.target.size, settings.embedding, settings.dropout, padding=PAD)
     options: dict[str, Any] = {"dropout": settings.dropout, "tied": settings.tied}
     decoder: nn.Module
@@ -193,7 +191,7 @@ def _segment(task: Task, settings: TrainSettings, horizon: int, all_targets: boo
         if settings.segment and not all_targets:
             raise UserError(f"segment={settings.segment} forecasts all inputs; make all of them targets, or segment=0")
         return settings.segment
-    ahead = settings.model.startswith(registry.BOTH) or settings.model == "linformer"
+    ahead = settings.model.startswith(registry.BI_PREFIX) or settings.model == "linformer"
     lookback = getattr(task, "lookback", 0)
     w = math.gcd(horizon, lookback, SEGMENT) if lookback else 0
     return w if all_targets and not ahead and w >= 8 else 0

@@ -35,7 +35,7 @@ from seqloom.lab.training import checkpoint
 from seqloom.lab.training.checkpoint import Checkpoint
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.layers.registry import BOTH
+from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
 FILE = "run.json"
@@ -164,7 +164,7 @@ class Run:
         if trust.digest(text) != kept.get("sha256"):
             raise Damaged(f"{file} is damaged: the run was trained with other content; restore it from a copy")
         trust.check(text, file, self.folder, self.trust)
-        both = BOTH if model.startswith(BOTH) else ""
+        both = BI_PREFIX if model.startswith(BI_PREFIX) else ""
         place = lookup.load_source(text, file.resolve(), model.rpartition(":")[2])
         return self.settings.model_copy(update={"model": both + place})
 
@@ -284,7 +284,7 @@ def _own_code(model: str) -> tuple[Path, bytes] | None:
     """Return the file of a cell named as FILE.py:CLASS and its content; None for a model by name."""
     if ".py:" not in model:
         return None
-    file = Path(model.removeprefix(BOTH).rpartition(":")[0]).absolute()
+    file = Path(model.removeprefix(BI_PREFIX).rpartition(":")[0]).absolute()
     return file, file.read_bytes()
 
 

@@ -24,7 +24,7 @@ from seqloom.core.suggest import suggest
 from seqloom.kernels.aten.cudnn import flatten_parameters
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
-from seqloom.layers.formats import Batch, read
+from seqloom.layers.formats import PaddedBatch, read
 from seqloom.layers.recurrent.gpu.row_order import longest_first, pays
 from seqloom.layers.recurrent.gpu.streams import Work, beside
 from seqloom.layers.recurrent.gpu.wavefront import wave, worth
@@ -202,7 +202,7 @@ class Recurrent(Streaming):
         y, end = run(work.cell, job, self.kernel, work.values)
         return (reverse_steps(y, job.lengths) if backwards else y), end
 
-    def _aside(self, name: str, given: Tensor | None, batch: Batch) -> Tensor | None:
+    def _aside(self, name: str, given: Tensor | None, batch: PaddedBatch) -> Tensor | None:
         if given is not None and name == "timespans" and "dt" not in self.cell_at(0).takes:
             raise InputError(f"timespans were given, but cell {self.cell_at(0).name!r} knows no time; take 'ode_gru'")
         return None if given is None else aside(name, given, batch, self.batch_first)

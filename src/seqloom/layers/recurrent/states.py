@@ -9,10 +9,10 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_state
 from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import zero_padding
-from seqloom.layers.formats import Batch
+from seqloom.layers.formats import PaddedBatch
 
 
-def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> list[State] | None:
+def states_in(hx: Tensor | State | None, batch: PaddedBatch, cells: list[Cell]) -> list[State] | None:
     """hx in torch's form -> one state for each cell."""
     if hx is None:
         return None
@@ -23,7 +23,7 @@ def states_in(hx: Tensor | State | None, batch: Batch, cells: list[Cell]) -> lis
     return [tuple(s[i] for s in whole) for i in range(len(cells))]
 
 
-def states_out(ends: list[State], batch: Batch) -> Tensor | State:
+def states_out(ends: list[State], batch: PaddedBatch) -> Tensor | State:
     """The last state of each cell -> torch's form."""
     whole = tuple(batch.state_out(_stacked(parts)) for parts in zip(*ends, strict=True))
     return whole[0] if len(whole) == 1 else whole
@@ -33,7 +33,7 @@ def _stacked(parts: tuple[Tensor, ...]) -> Tensor:
     return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)  # the usual one needs no copy
 
 
-def aside(name: str, given: Tensor, batch: Batch, batch_first: bool) -> Tensor:
+def aside(name: str, given: Tensor, batch: PaddedBatch, batch_first: bool) -> Tensor:
     """reset or timespans, shaped as the input without its features -> (B, T)."""
     if not isinstance(given, Tensor):
         raise UserTypeError(

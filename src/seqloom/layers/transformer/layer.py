@@ -123,6 +123,25 @@ class Transformer(Layer):
         return y.squeeze(1), cast(State, state)
 
 
+class Projected(Layer):
+    """y = layer(W x + b); the layer, a Transformer, takes and gives `hidden_size` features."""
+
+    def __init__(self, layer: nn.Module, input_size: int) -> None:
+        super().__init__()
+        width: int = layer.input_size  # type: ignore[assignment]
+        self.input_size, self.hidden_size = input_size, width
+        self.output_size: int = layer.output_size  # type: ignore[assignment]
+        self.causal = bool(layer.causal)
+        self.project = nn.Linear(input_size, width)
+        self.layer = layer
+
+    def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State | None]:
+        return self.layer(self.project(x), state, lengths)
+
+    def select(self, state: State, rows: Tensor) -> State:
+        return self.layer.select(state, rows)  # type: ignore[operator]
+
+
 def _positions(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:
     """What is added to the input, and what is told to the attentions."""
     if isinstance(position, str) and position not in (*INPUT_POSITIONS, *POSITIONS):

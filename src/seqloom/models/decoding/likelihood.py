@@ -15,7 +15,7 @@ from seqloom.core.errors import InputError
 IGNORED = -100  # torch's mark for a target that does not count
 
 
-def shifted(ids: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+def shift_targets(ids: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
     """(B, T) -> what is read (B, T-1) and what must be foreseen (B, T-1), the padding marked as ignored."""
     if ids.dim() != 2 or ids.shape[1] < 2:
         raise InputError(f"ids must be (B, T) with at least 2 steps, one to read and one to foresee; got {ids.shape}")

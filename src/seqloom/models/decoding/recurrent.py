@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from seqloom.attention.score import SCORES, Score, attend
 from seqloom.core.errors import UserError
+from seqloom.layers.layer import select_rows
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.layers.select import select
-from seqloom.models.causal import check_causal, check_width
-from seqloom.models.embed import Embed
+from seqloom.models.checks import check_causal, check_width
+from seqloom.models.embed import Embed, Head
 from seqloom.models.encode import Memory
-from seqloom.models.head import Head
 
 FEEDS = (None, "output", "context")
 
@@ -109,7 +108,7 @@ class RecurrentDecoder(nn.Module):
     def select(self, carried: Carried, rows: Tensor) -> Carried:
         """The same sources, other rows of each: the memory stays where it is, once for all of them."""
         output = None if carried.output is None else carried.output.index_select(0, rows)
-        return replace(carried, layer=select(self.layer, carried.layer, rows), output=output)
+        return replace(carried, layer=select_rows(self.layer, carried.layer, rows), output=output)
 
     def _one(self, e: Tensor, carried: Carried) -> tuple[Tensor, Tensor | None, Carried]:
         """e (N, E) -> o (N, H), weights (B, N / B, S), what follows."""

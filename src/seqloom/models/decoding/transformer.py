@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.layers.transformer.layer import Transformer
-from seqloom.models.causal import check_width
+from seqloom.models.checks import check_width
 from seqloom.models.decoding.recurrent import Carried
-from seqloom.models.embed import Embed
+from seqloom.models.embed import Embed, Head
 from seqloom.models.encode import Memory
-from seqloom.models.head import Head
 
 
 class TransformerDecoder(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
+from seqloom.layers.layer import select_rows
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.layers.select import select
 
 
 def check_layer(make: Callable[[], nn.Module]) -> None:
@@ -71,7 +71,7 @@ def _check_going_on(layer: Any, x: Tensor) -> None:
         same(y[row], alone[0, length:], f"a row of length {length} goes on differently from the same row alone")
     rows = torch.tensor([2, 0, 2, 1])
     _, state = layer(x[:, :3])
-    y, _ = layer(more[rows], select(layer, state, rows))
+    y, _ = layer(more[rows], select_rows(layer, state, rows))
     same(y, layer(more, state)[0][rows], "selected rows go on differently")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from seqloom.core.masks import make_mask
 from seqloom.lab.studies.data.place import find
 from seqloom.lab.studies.data.text import OTHER, WORD, lines, names, split_words, vocabulary
-from seqloom.models.decoding.marks import Marks
+from seqloom.models.embed import Marks
 
 MARKS = Marks()
 UNKNOWN = 3  # after padding, start and stop

@@ -16,12 +16,12 @@ from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.fused import why_not_fused
-from seqloom.layers.formats import Batch
+from seqloom.layers.formats import PaddedBatch
 
 ROOM = 1 << 24  # for rows times units squared: above, rows take turns on a large GPU
 
 
-def pays(batch: Batch, cell: Cell, kernel: str) -> bool:
+def pays(batch: PaddedBatch, cell: Cell, kernel: str) -> bool:
     """Whether the order matters; a packed batch has it already."""
     if batch.lengths is None or batch.source is not None or not batch.x.is_cuda or torch.compiler.is_compiling():
         return False
@@ -31,7 +31,7 @@ def pays(batch: Batch, cell: Cell, kernel: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Moved(Batch):
+class Moved(PaddedBatch):
     """A batch whose rows stand in another order, and which gives outputs back in its own."""
 
     def restore(self, y: Tensor) -> Any:
@@ -39,7 +39,7 @@ class Moved(Batch):
         return super().restore(moved(y, self.inverse, self.order))
 
 
-def longest_first(batch: Batch) -> Batch:
+def longest_first(batch: PaddedBatch) -> PaddedBatch:
     """The same batch with its longest row first."""
     assert batch.lengths is not None
     order = batch.lengths.argsort(descending=True, stable=True)

@@ -1,0 +1,55 @@
+"""Checks that several models share: ids, and whether parts fit together."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.errors import InputError, UserError
+
+
+def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
+    """Raise where an id is not one of the `size` from `first` on, and say which and where."""
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise InputError(f"{what} must be whole numbers, got {ids.dtype}; convert them with .long()")
+    if not can_check(ids):
+        return
+    wrong = (ids < first) | (ids >= first + size)
+    if bool(wrong.any()):
+        place = tuple(int(i) for i in wrong.nonzero()[0])
+        raise InputError(
+            f"{what} must lie between {first} and {first + size - 1} (a vocabulary of {size}), "
+            f"got {int(ids[place])} at {place}"
+        )
+
+
+def can_check(x: Tensor) -> bool:
+    """Whether values are checked: not on a GPU, where the look makes the host wait, nor in a graph, which has none."""
+    plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    return x.device.type == "cpu" and plain
+
+
+def check_fits(layer: nn.Module, model: str, *before: nn.Module | None) -> None:
+    """The layer takes (B, T, D), with the D that the parts before it give."""
+    if not getattr(layer, "batch_first", True):
+        raise UserError(f"{model} takes a layer with batch_first=True")
+    widths: list[int] = [part.output_size for part in before if part is not None]  # type: ignore[misc]
+    if widths and sum(widths) != layer.input_size:
+        raise UserError(
+            f"the embedding gives {' + '.join(map(str, widths))} features, the layer has input_size={layer.input_size}"
+        )
+
+
+def check_causal(layer: nn.Module, who: str) -> None:
+    """A layer that foresees must not look ahead."""
+    if not getattr(layer, "batch_first", True):
+        raise UserError(f"{who} takes a layer with batch_first=True")
+    if getattr(layer, "bidirectional", False) or not getattr(layer, "causal", True):
+        raise UserError(f"{who} takes a layer that does not look ahead: bidirectional=False, or causal=True")
+
+
+def check_width(layer: nn.Module, width: int, why: str) -> None:
+    """The layer takes what it will be given."""
+    takes = getattr(layer, "input_size", width)
+    if takes != width:
+        raise UserError(f"the layer takes inputs of {takes}, but will be given {width} ({why})")
