@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.lab.advise import measured
-from seqloom.lab.stats.metrics import HIGHER
+from seqloom.lab.stats.metrics import HIGHER_IS_BETTER
 from seqloom.tools.doctor import hardware, versions
 
 RESULTS = Path(__file__).parent / "results"
@@ -98,7 +98,7 @@ def comparisons(folder: Path) -> dict[str, dict[str, Any]]:
 def winner(record: dict[str, Any]) -> tuple[str, list[str]]:
     """The name with the best test score, and those that chance may have put behind it; a baseline is `linear`."""
     rows = [row for row in record["rows"] if row["test"] is not None]
-    sign = -1 if record["metric"] in HIGHER else 1
+    sign = -1 if record["metric"] in HIGHER_IS_BETTER else 1
     rows.sort(key=lambda row: sign * row["test"]["mean"])
     best = rows[0]["test"]
     even = [row for row in rows[1:] if abs(row["test"]["mean"] - best["mean"]) <= best["half"]]

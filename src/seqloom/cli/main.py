@@ -89,13 +89,13 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
 def _plain(error: Exception) -> str:
     """The message; of a settings record that does not hold, which flags and why."""
-    from seqloom.lab.files.sealed import Damaged
+    from seqloom.lab.files.sealed import DamagedError
     from seqloom.lab.flags import flags
 
     cause = error if isinstance(error, ValidationError) else error.__cause__
     if isinstance(error, OSError) and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if not isinstance(cause, ValidationError) or isinstance(error, Damaged):
+    if not isinstance(cause, ValidationError) or isinstance(error, DamagedError):
         return flags(str(error))
     wrong = [(e["loc"], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
     told = {at: reason if ", got " in reason else f"{reason}, got {value!r}" for at, reason, value in wrong}

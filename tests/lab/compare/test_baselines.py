@@ -6,7 +6,7 @@ import torch
 from seqloom.lab.compare.baselines.known import baseline, baselines
 from seqloom.lab.compare.rows import load
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.stats.metrics import scores
+from seqloom.lab.stats.metrics import compute_scores
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def measured(frame, tmp_path, name, **options):
     source = {"data": str(file), "options": options}
     found = baseline(source, name, 32, tmp_path)
     assert found["valid"] and found["latency"]["one"] > 0
-    return scores(load(tmp_path)).values
+    return compute_scores(load(tmp_path)).values
 
 
 def test_words_in_a_row_tell_classes_apart(tmp_path):

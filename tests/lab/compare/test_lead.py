@@ -4,7 +4,7 @@ from scipy.stats import binomtest
 
 from seqloom.lab.compare.lead import apart, drawn, known
 from seqloom.lab.compare.metric import ACCURACY, MSE, RMSE, rank
-from seqloom.lab.stats.metrics import scores
+from seqloom.lab.stats.metrics import compute_scores
 
 
 def rows(right):
@@ -19,7 +19,7 @@ def random_rows(n, p, seed):
 def test_a_models_number_is_the_mean_of_its_seeds_and_its_interval_that_of_the_metrics():
     one = random_rows(500, 0.8, 0)
     found = known(drawn({"a": [one]}, ACCURACY)["a"])
-    whole = scores(one, intervals=True)
+    whole = compute_scores(one, intervals=True)
     assert found.mean == pytest.approx(whole.values["accuracy"])
     low, high = whole.intervals["accuracy"]
     assert found.half == pytest.approx((high - low) / 2, rel=0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import scratch
-from seqloom.lab.files.whole import whole
+from seqloom.lab.files.scratch import write_atomically
 from seqloom.lab.training.fit import trained
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
@@ -40,7 +40,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     ]
     for other in others:
         other.write_text("whole")
-    with whole(tmp_path / "c.csv") as work:
+    with write_atomically(tmp_path / "c.csv") as work:
         work.write_text("new")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*(p.name for p in others), "c.csv"])
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_removed_stays_and_the_file_is_written(tmp_path, monkeypa
         unlink(path)
 
     monkeypatch.setattr(os, "unlink", refuse)
-    with whole(tmp_path / "a.csv") as work:
+    with write_atomically(tmp_path / "a.csv") as work:
         work.write_text("new")
     assert left.exists() and (tmp_path / "a.csv").read_text() == "new"
 

@@ -9,8 +9,7 @@ from scipy.stats import binomtest
 from sklearn import metrics as sk
 
 from seqloom.lab.data.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
-from seqloom.lab.stats.metrics import better, macro_f1, primary, scores
-from seqloom.lab.stats.spans import span_f1, spans
+from seqloom.lab.stats.metrics import compute_scores, find_spans, is_better, macro_f1, primary_metric, span_f1
 from seqloom.lab.training.for_task import Predicted
 from seqloom.lab.training.scoring import KINDS, _written, score
 
@@ -40,7 +39,7 @@ def batch(y, x=None, y_lengths=None):
 
 
 def measured(task, y, p, **more):
-    return scores(KINDS[task.kind](task, batch(y, **more), Predicted(p))).values
+    return compute_scores(KINDS[task.kind](task, batch(y, **more), Predicted(p))).values
 
 
 def test_accuracy_and_macro_f1_are_scikit_learns():
@@ -67,7 +66,7 @@ def test_tags_that_are_not_asked_for_or_not_scored_do_not_count():
 
 
 def test_chunks_follow_conllevals_rules():
-    assert spans(["B-NP", "I-NP", "B-NP", "O", "I-VP", "I-NP"]) == {
+    assert find_spans(["B-NP", "I-NP", "B-NP", "O", "I-VP", "I-NP"]) == {
         (0, 2, "NP"),
         (2, 3, "NP"),
         (4, 5, "VP"),
@@ -82,14 +81,19 @@ def test_chunks_follow_conllevals_rules():
 
 
 def test_chunks_that_mark_their_ends_are_kept_apart():
-    assert spans(["S-X", "S-X", "B-X", "E-X", "I-X", "S-X"]) == {
+    assert find_spans(["S-X", "S-X", "B-X", "E-X", "I-X", "S-X"]) == {
         (0, 1, "X"),
         (1, 2, "X"),
         (2, 4, "X"),
         (4, 5, "X"),
         (5, 6, "X"),
     }
-    assert spans(["U-X", "U-X", "B-X", "I-X", "L-X", "U-X"]) == {(0, 1, "X"), (1, 2, "X"), (2, 5, "X"), (5, 6, "X")}
+    assert find_spans(["U-X", "U-X", "B-X", "I-X", "L-X", "U-X"]) == {
+        (0, 1, "X"),
+        (1, 2, "X"),
+        (2, 5, "X"),
+        (5, 6, "X"),
+    }
     assert span_f1([["S-X", "S-X", "O"]], [["S-X", "O", "O"]]) == pytest.approx(2 * 1 / (1 + 2))
 
 
@@ -115,7 +119,9 @@ def test_mase_is_1_for_the_naive_forecast_of_a_straight_line():
 
 
 def test_perplexity_and_bits_follow_from_the_loss():
-    found = scores({"nats": np.array([2.0, 4.0]), "targets": np.array([1.0, 2.0]), "language": np.ones(2)}).values
+    found = compute_scores(
+        {"nats": np.array([2.0, 4.0]), "targets": np.array([1.0, 2.0]), "language": np.ones(2)}
+    ).values
     assert found == {"loss": 2.0, "perplexity": pytest.approx(math.exp(2)), "bits": pytest.approx(2 / math.log(2))}
 
 
@@ -130,8 +136,8 @@ def test_bleu_is_sacrebleus():
     made = Predicted(said, torch.randint(4, 9, (30,)))
     rows = _written(task, batch(right, y_lengths=lengths), made)
     references, texts = task.decode(right, lengths - 1), task.decode(said, made.lengths)
-    assert scores(rows).values["bleu"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
-    assert scores(rows).values["exact"] == sum(a == b for a, b in zip(references, texts, strict=True)) / 30
+    assert compute_scores(rows).values["bleu"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
+    assert compute_scores(rows).values["exact"] == sum(a == b for a, b in zip(references, texts, strict=True)) / 30
 
 
 def test_error_rates_are_jiwers():
@@ -145,7 +151,7 @@ def test_error_rates_are_jiwers():
     y, p = torch.randint(4, 11, (20, 12)), torch.randint(4, 11, (20, 12))
     n, m = torch.randint(4, 13, (20,)), torch.randint(1, 13, (20,))
     y[:, 0] = 5
-    found = scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Predicted(p, m))).values
+    found = compute_scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Predicted(p, m))).values
     right, said = task.decode(y, n), task.decode(p, m)
     assert found["cer"] == pytest.approx(jiwer.cer(right, said)) and found["wer"] == pytest.approx(
         jiwer.wer(right, said)
@@ -157,7 +163,9 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
     random, inside = np.random.default_rng(0), 0
     for number in range(60):
         right = (random.random(150) < 0.7).astype(float)
-        low, high = scores({"right": right, "scored": np.ones(150)}, intervals=True, seed=number).intervals["accuracy"]
+        low, high = compute_scores({"right": right, "scored": np.ones(150)}, intervals=True, seed=number).intervals[
+            "accuracy"
+        ]
         inside += low <= 0.7 <= high
     assert 50 <= inside <= 60
     assert high - low == pytest.approx(2 * 1.96 * math.sqrt(0.7 * 0.3 / 150), rel=0.2)
@@ -165,11 +173,11 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
 
 def test_a_share_of_rows_has_wilsons_interval_and_all_right_is_no_certainty():
     right = (np.arange(25) < 21).astype(float)
-    found = scores({"right": right, "scored": np.ones(25)}, intervals=True).intervals["accuracy"]
+    found = compute_scores({"right": right, "scored": np.ones(25)}, intervals=True).intervals["accuracy"]
     assert found == pytest.approx(tuple(binomtest(21, 25).proportion_ci(method="wilson")), abs=1e-6)
     y = np.arange(25) % 3
     columns = {"right": np.ones(25), "scored": np.ones(25), "y": y, "p": y}
-    found = scores(columns, intervals=True).intervals
+    found = compute_scores(columns, intervals=True).intervals
     low = binomtest(25, 25).proportion_ci(method="wilson").low
     assert found["accuracy"] == found["macro_f1"] == (pytest.approx(low, abs=1e-6), 1.0)
 
@@ -182,19 +190,24 @@ def test_the_interval_of_overlapping_windows_holds_the_truth_too():
         windows = np.convolve(steps, np.ones(24), "valid")
         columns = {"square": windows, "values": np.full(len(windows), 24.0)}
         for block in (1, 24):
-            low, high = scores(columns, intervals=True, seed=number, block=block).intervals["mse"]
+            low, high = compute_scores(columns, intervals=True, seed=number, block=block).intervals["mse"]
             inside, alone = inside + (block > 1 and low <= 2 <= high), alone + (block == 1 and low <= 2 <= high)
     assert inside >= 26 and alone < 20
-    assert not scores(columns, intervals=True, block=1000).intervals  # one window is not enough for one
+    assert not compute_scores(columns, intervals=True, block=1000).intervals  # one window is not enough for one
 
 
 def test_what_is_better():
-    assert better("accuracy", 0.9, 0.8) and not better("loss", 0.9, 0.8) and better("loss", 0.8, 0.9)
+    assert is_better("accuracy", 0.9, 0.8) and not is_better("loss", 0.9, 0.8) and is_better("loss", 0.8, 0.9)
     assert (
-        better("loss", 3.0, math.nan) and not better("loss", math.nan, 3.0) and not better("loss", math.nan, math.nan)
+        is_better("loss", 3.0, math.nan)
+        and not is_better("loss", math.nan, 3.0)
+        and not is_better("loss", math.nan, math.nan)
     )
-    assert primary("tag", {"accuracy": 1, "span_f1": 1}) == "span_f1" and primary("tag", {"accuracy": 1}) == "accuracy"
-    assert primary("translate", {"bleu": 1}) == "loss" and primary("transcribe", {"cer": 1}) == "cer"
+    assert (
+        primary_metric("tag", {"accuracy": 1, "span_f1": 1}) == "span_f1"
+        and primary_metric("tag", {"accuracy": 1}) == "accuracy"
+    )
+    assert primary_metric("translate", {"bleu": 1}) == "loss" and primary_metric("transcribe", {"cer": 1}) == "cer"
 
 
 def test_a_split_is_scored_alike_whatever_the_batches(tmp_path):

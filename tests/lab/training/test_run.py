@@ -8,7 +8,7 @@ import torch
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
-from seqloom.lab.files.sealed import Damaged
+from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
@@ -61,7 +61,7 @@ def test_no_file_of_a_run_needs_pickle(tmp_path):
         (lambda f: (f.mkdir(), (f / "run.json").write_text("[]")), "run.json is damaged"),
         (
             lambda f: (f.mkdir(), (f / "run.json").write_text('{"format": 99, "versions": {"seqloom": "9.1"}}')),
-            r"written by a newer seqloom \(9.1, format 99\); upgrade it",
+            r"written by a newer seqloom \(9.1, format 99\); upgrade seqloom",
         ),
         (
             lambda f: (f.mkdir(), (f / "run.json").write_bytes(sealed.dumps({"format": 1, "settings": {"modell": 3}}))),
@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_other_one(file, tmp_path):
         assert run.model() is not None
     path = run.folder / "last" / file
     path.unlink()
-    with pytest.raises(Damaged, match="no other checkpoint to fall back to"):
+    with pytest.raises(DamagedError, match="no other checkpoint to fall back to"):
         run.model()
 
 

@@ -25,7 +25,7 @@ def results(
     folder
         Where FOLDER/*/study.json are.
     """
-    from seqloom.lab.files.whole import whole
+    from seqloom.lab.files.scratch import write_atomically
     from seqloom.lab.report.results import results as text
 
     made = text(folder)
@@ -33,6 +33,6 @@ def results(
         print(made, end="")
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole(out) as work:
+    with write_atomically(out) as work:
         work.write_text(made, encoding="utf-8", newline="\n")
     console.note(f"written: {out}")

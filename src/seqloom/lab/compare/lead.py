@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from seqloom.lab.compare.metric import Columns, Metric
-from seqloom.lab.stats.interval import Z, interval, share, tail
+from seqloom.lab.stats.intervals import Z_95, mean_interval, tail_quantile, wilson_interval
 from seqloom.lab.stats.metrics import Array
 
 DRAWS = 1000
@@ -91,7 +91,7 @@ def known(one: Drawn) -> Known:
     if one.right is None:
         return _known(one.values, _half(one.drawn.mean(0), one.units))
     part = float(one.right.mean())
-    return _known(one.values, max(abs(end - part) for end in share(part, one.units)))
+    return _known(one.values, max(abs(end - part) for end in wilson_interval(part, one.units)))
 
 
 def apart(one: Drawn, other: Drawn) -> Known:
@@ -107,16 +107,16 @@ def apart(one: Drawn, other: Drawn) -> Known:
 def _counted(d: Array) -> float:
     """How far the mean of paired differences in -1 .. 1 may be off: as if half a row more were on either side."""
     n, middle = len(d) + 2, float(d.sum()) / (len(d) + 2)
-    half = Z * math.sqrt((float((d**2).sum()) + 1) / n - middle**2) / math.sqrt(n)
+    half = Z_95 * math.sqrt((float((d**2).sum()) + 1) / n - middle**2) / math.sqrt(n)
     return half + abs(float(d.mean()) - middle)
 
 
 def _half(rows: Array, units: int) -> float:
-    end = tail(units) if units > 1 else 0.0
+    end = tail_quantile(units) if units > 1 else 0.0
     low, high = np.quantile(rows, (end, 1 - end))
     return float(high - low) / 2
 
 
 def _known(values: Array, rows: float) -> Known:
-    seeds = interval(values.tolist()).half or 0.0
+    seeds = mean_interval(values.tolist()).half or 0.0
     return Known(float(values.mean()), math.hypot(rows, seeds), values.tolist())

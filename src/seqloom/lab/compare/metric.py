@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from seqloom.lab.stats.metrics import HIGHER, Array, primary
+from seqloom.lab.stats.metrics import HIGHER_IS_BETTER, Array, primary_metric
 
 Columns = Mapping[str, Array]
 
@@ -26,7 +26,7 @@ class Metric:
     @property
     def higher(self) -> bool:
         """Whether more is better."""
-        return self.name in HIGHER
+        return self.name in HIGHER_IS_BETTER
 
     @property
     def percent(self) -> bool:
@@ -52,7 +52,7 @@ def _column(name: str) -> Callable[[Columns], Array]:
 
 
 ACCURACY = Metric("accuracy", _column("right"), _column("scored"))
-SPANS = Metric("span_f1", lambda c: 2 * c["found"], lambda c: c["said"] + c["there"])
+SPANS = Metric("span_f1", lambda c: 2 * c["spans_right"], lambda c: c["spans_predicted"] + c["spans_true"])
 ERRORS = Metric("cer", _column("letter_edits"), _column("letters"))
 PERPLEXITY = Metric("perplexity", _column("nats"), _column("targets"), np.exp)
 MSE = Metric("mse", _column("square"), _column("values"))
@@ -70,6 +70,6 @@ def metric(kind: str, valid: Mapping[str, Any]) -> Metric:
 def rank(kind: str, valid: Mapping[str, float | None]) -> tuple[float, float]:
     """Sorts the better first: by the metric that chooses the best weights, then by the loss."""
     known = {name: math.inf if value is None else value for name, value in valid.items()}
-    name = primary(kind, known)
+    name = primary_metric(kind, known)
     value, loss = known.get(name, math.inf), known.get("loss", math.inf)
-    return (-value if name in HIGHER and math.isfinite(value) else value), loss
+    return (-value if name in HIGHER_IS_BETTER and math.isfinite(value) else value), loss

@@ -20,7 +20,7 @@ from seqloom.lab.data.look import about, columns, space
 from seqloom.lab.data.registry import TASKS
 from seqloom.lab.report.page import Block, Chart, Curve, Dots, Page, Words
 from seqloom.lab.report.page import Table as Shown
-from seqloom.lab.stats.metrics import HIGHER
+from seqloom.lab.stats.metrics import HIGHER_IS_BETTER
 from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
@@ -43,7 +43,7 @@ def page(found: Comparison, table: Table, finished: bool) -> Page:
         blocks.append(Dots("Each seed on the test rows", table.metric.name, values, lines))
     curves = _curves(found, table)
     if curves:
-        rate = "log" if table.metric.name not in HIGHER else ""
+        rate = "log" if table.metric.name not in HIGHER_IS_BETTER else ""
         blocks.append(Chart("Learning curves", "steps", f"validation {table.metric.name}", curves, log_y=bool(rate)))
     best = winner(found, table)
     if best is not None and finished:

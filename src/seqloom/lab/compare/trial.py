@@ -12,7 +12,7 @@ import torch
 from seqloom.lab.compare import rows
 from seqloom.lab.compare.data import opened
 from seqloom.lab.data.task import Task
-from seqloom.lab.stats.metrics import scores
+from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.cpu import small_models_on_cpu
 from seqloom.lab.training.distributed import Processes
 from seqloom.lab.training.evaluate import finite
@@ -91,7 +91,7 @@ class Rung(Training):
         made = rows.columns(self.model, self.task, "test", batch)
         if any(line.get("split") == "test" for line in self.run.metrics()):
             return made
-        told = scores(made, intervals=True, block=self.task.overlap)
+        told = compute_scores(made, intervals=True, block=self.task.overlap)
         intervals: dict[str, Any] = {f"{name}_interval": list(ends) for name, ends in told.intervals.items()}
         journal = Journal(self.run.folder / METRICS, (self.run.folder / METRICS).stat().st_size)
         journal.write(step=found.facts["step"], split="test", rows=told.rows, **told.values, **intervals)

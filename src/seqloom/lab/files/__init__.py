@@ -1,1 +1,1 @@
-"""Files that survive: atomic writing, digests, scratch names, trust."""
+"""Reliable files: atomic writing, digests, scratch names, trust."""

@@ -1,4 +1,7 @@
-"""Temporary names for files that are being written. What a killed process leaves under one is removed later."""
+"""Temporary names for files that are being written, and files that appear only when they are complete.
+
+Files that a killed process left under a temporary name are removed later.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from seqloom.core.errors import UserError
+
 _numbers = itertools.count()
 _HOST = re.sub(r"\W", "_", platform.node() or "here")
 _TOKEN = os.urandom(4).hex()  # a restarted container has the same host name and the same process ids
@@ -20,15 +25,38 @@ _OURS = re.compile(rf"\..+\.{_HOST}-(\d+)(?:-([0-9a-f]{{8}}))?-\d+\.new")
 def choose_name(path: Path) -> Path:
     """Return a temporary name beside `path` that no other process uses.
 
-    Leftovers of processes of this machine that were killed are removed from the folder first.
+    Files left in the folder by killed processes of this machine are removed first.
     """
     remove_leftovers(path.parent)
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_TOKEN}-{next(_numbers)}.new")
 
 
 @contextmanager
+def write_atomically(file: Path) -> Iterator[Path]:
+    """Yield a temporary name to write to, which replaces `file` at the end.
+
+    A link is followed; pipes and devices are written directly.
+
+    Raises:
+        UserError: If `file` is a folder.
+    """
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; name a file in it")
+    if file.is_relative_to("/dev") or (file.exists() and not file.is_file()):
+        yield file
+        return
+    file = file.resolve()
+    work = choose_name(file)
+    try:
+        yield work
+        os.replace(work, file)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+@contextmanager
 def make_folder(path: Path) -> Iterator[Path]:
-    """Make a folder under a temporary name beside `path`, for this user alone, and remove it at the end."""
+    """Make a folder under a temporary name beside `path`, readable by this user only; remove it at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = choose_name(path)
     folder.mkdir(mode=0o700)
@@ -39,14 +67,14 @@ def make_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes of this machine left in a folder under names that `choose_name` returned."""
+    """Remove the temporary files and folders that killed processes of this machine left in a folder."""
     if os.name != "posix" or not folder.is_dir():  # on Windows os.kill would end the process
         return
     for entry in os.scandir(folder):
-        found = _OURS.fullmatch(entry.name)
-        if found is None or _is_in_use(int(found[1]), found[2]):
+        match = _OURS.fullmatch(entry.name)
+        if match is None or _is_in_use(int(match[1]), match[2]):
             continue
-        with suppress(OSError):  # another user's, or another process was faster
+        with suppress(OSError):  # another user's, or already removed by another process
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:

@@ -1,4 +1,4 @@
-"""JSON documents that notice a change: one of their entries is the digest of all others."""
+"""JSON documents that detect changes: one entry is the digest of all others."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from seqloom.core.errors import UserError
 KEY = "digest"
 
 
-class Damaged(UserError):  # noqa: N818
-    """A file that is not what was written."""
+class DamagedError(UserError):
+    """A file whose content is not what was written."""
 
 
 def dumps(record: Mapping[str, Any], indent: int | None = None) -> bytes:
     """Return a record as JSON with its digest.
 
     Args:
-        record: What json.dumps takes; its keys are texts.
-        indent: As json.dumps has it.
+        record: A JSON-serialisable mapping with string keys.
+        indent: Passed to json.dumps.
     """
     plain = json.loads(json.dumps(record))
     return json.dumps(plain | {KEY: _digest(plain)}, indent=indent, ensure_ascii=False).encode()
@@ -44,18 +44,18 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):
-        raise Damaged(f"{file} is damaged: it is no JSON document; restore it from a copy") from None
+        raise DamagedError(f"{file} is damaged: it is not a JSON document; restore it from a copy") from None
     if not isinstance(record, dict):
-        raise Damaged(f"{file} is damaged: it is not what was written; restore it from a copy")
+        raise DamagedError(f"{file} is damaged: its content has changed; restore it from a copy")
     digest = record.pop(KEY, None)
     whole = digest == _digest(record)
     number = record.get("format")
     if isinstance(number, int) and number > format and (whole or digest is None):
         versions = record.get("versions")
-        made = versions.get("seqloom", "?") if isinstance(versions, dict) else "?"
-        raise UserError(f"{file} was written by a newer seqloom ({made}, format {number}); upgrade it")
+        version = versions.get("seqloom", "?") if isinstance(versions, dict) else "?"
+        raise UserError(f"{file} was written by a newer seqloom ({version}, format {number}); upgrade seqloom")
     if not whole:
-        raise Damaged(f"{file} is damaged: it is not what was written; restore it from a copy")
+        raise DamagedError(f"{file} is damaged: its content has changed; restore it from a copy")
     return record
 
 
@@ -71,10 +71,10 @@ def interpret(file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (Damaged, ImportError, OSError):
+    except (DamagedError, ImportError, OSError):
         raise
     except Exception as error:
-        raise Damaged(f"{file} is damaged: it does not describe what it should; restore it from a copy") from error
+        raise DamagedError(f"{file} is damaged: it does not describe what it should; restore it from a copy") from error
 
 
 def _digest(record: Mapping[str, Any]) -> str:

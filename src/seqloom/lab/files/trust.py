@@ -21,9 +21,9 @@ class UntrustedError(UserError):
 
 def state_folder() -> Path:
     """Return the folder in which digests are recorded. It may not exist yet."""
-    given = os.environ.get("SEQLOOM_STATE")
-    if given:
-        return Path(given)
+    folder = os.environ.get("SEQLOOM_STATE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "seqloom"
 
 

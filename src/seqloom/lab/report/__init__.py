@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seqloom.lab.files.whole import whole
+from seqloom.lab.files.scratch import write_atomically
 from seqloom.lab.report.markdown import markdown
 from seqloom.lab.report.page import Page, Table
 from seqloom.lab.report.sheets import sheet
@@ -34,6 +34,6 @@ def write(page: Page, folder: Path, document: Mapping[str, Any]) -> list[Path]:
     texts["study.json"] = json.dumps(stored, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        with whole(folder / name) as work:
+        with write_atomically(folder / name) as work:
             work.write_text(text, encoding="utf-8", newline="\n")
     return [folder / name for name in texts]

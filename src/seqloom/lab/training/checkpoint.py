@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from seqloom.lab.files import scratch, sealed
-from seqloom.lab.files.sealed import Damaged
+from seqloom.lab.files.sealed import DamagedError
 
 FACTS, FORMAT = "state.json", 1
 Tensors = Mapping[str, Tensor]
@@ -50,12 +50,14 @@ class Checkpoint:
             return self.read.get(name, {})
         data = (self.folder / file).read_bytes()
         if hashlib.sha256(data).hexdigest() != self.facts["files"][file]:
-            raise Damaged(f"{self.folder / file} is damaged: {len(data)} bytes that are not those that were written")
+            raise DamagedError(
+                f"{self.folder / file} is damaged: {len(data)} bytes that are not those that were written"
+            )
         # a copy of each, aligned in memory as torch aligns what it makes: sums then come out the same
         try:
             return {key: tensor.clone() for key, tensor in load(data).items()}
         except SafetensorError as error:
-            raise Damaged(f"{self.folder / file} is damaged: {error}") from None
+            raise DamagedError(f"{self.folder / file} is damaged: {error}") from None
 
 
 def write(place: Path, facts: Mapping[str, Any], **files: Tensors) -> None:
@@ -81,7 +83,7 @@ def recover(place: Path) -> None:
     _settle(place, new, old)
     try:
         read(place)
-    except Damaged:  # the old one may be the better one
+    except DamagedError:  # the old one may be the better one
         return
     shutil.rmtree(old, ignore_errors=True)
 
@@ -93,7 +95,7 @@ def _settle(place: Path, new: Path, old: Path) -> None:
             try:
                 read(folder).folder.rename(place)
                 break
-            except Damaged:
+            except DamagedError:
                 continue
     shutil.rmtree(new, ignore_errors=True)
 
@@ -115,13 +117,13 @@ def _fill(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Tensors]) 
 def find(place: Path) -> Checkpoint | None:
     """The checkpoint that belongs in `place`, whole; None where there never was one. Changes nothing."""
     new, old = _beside(place)
-    wrong: Damaged | None = None
+    wrong: DamagedError | None = None
     for folder in (place, new, old, place):  # the last look: it may have been renamed meanwhile
         if not folder.is_dir() or (folder == new and place.is_dir()):
             continue
         try:
             return read(folder)
-        except Damaged as error:
+        except DamagedError as error:
             wrong = wrong or (error if folder != new else None)  # a new one may always be half-written
     if wrong is not None:
         raise wrong
@@ -131,17 +133,17 @@ def find(place: Path) -> Checkpoint | None:
 def read(folder: Path) -> Checkpoint:
     """A checkpoint whose files are all there; their contents are looked at when they are read."""
     if not (folder / FACTS).is_file():  # a pipe in its place would be waited for
-        raise Damaged(f"{folder / FACTS} is missing or damaged")
+        raise DamagedError(f"{folder / FACTS} is missing or damaged")
     try:
         facts = sealed.loads((folder / FACTS).read_bytes(), folder / FACTS, FORMAT)
     except OSError:
-        raise Damaged(f"{folder / FACTS} is missing or damaged") from None
+        raise DamagedError(f"{folder / FACTS} is missing or damaged") from None
     files = facts.get("files")
     if not isinstance(files, dict) or not isinstance(facts.get("step"), int):
-        raise Damaged(f"{folder / FACTS} is damaged: it does not describe a checkpoint; restore it from a copy")
+        raise DamagedError(f"{folder / FACTS} is damaged: it does not describe a checkpoint; restore it from a copy")
     for file in files:
         if not (folder / file).is_file():
-            raise Damaged(f"{folder / file} is missing")
+            raise DamagedError(f"{folder / file} is missing")
     return Checkpoint(folder, facts)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.stats.metrics import better, primary
+from seqloom.lab.stats.metrics import is_better, primary_metric
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.distributed import Processes
 from seqloom.lab.training.journal import Journal
@@ -134,7 +134,7 @@ class Training:
             lr = s.lr * self.schedule.share(at.step)
             seconds = round(time.perf_counter() - self.began, 3)
             self.journal.write(step=at.step, epoch=at.epoch, split="valid", lr=lr, seconds=seconds, **facts)
-        self.telling.validated(f"epoch {at.epoch}, step {at.step}", facts, primary(self.task.kind, values))
+        self.telling.validated(f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values))
         # best before last: killed in between, the last one leads here again
         for which in ("best", "last") if progress else ("last",):
             self._save(which)
@@ -142,10 +142,10 @@ class Training:
 
     def _progress(self, values: dict[str, float]) -> bool:
         """Better than the best so far; of equals, the one with the lower loss."""
-        at, name = self.at, primary(self.task.kind, values)
+        at, name = self.at, primary_metric(self.task.kind, values)
         value, loss = (values.get(key, math.nan) for key in (name, "loss"))
         best, best_loss = (math.nan if v is None else v for v in (at.best, at.best_loss))
-        if values and not better(name, value, best) and not (value == best and better("loss", loss, best_loss)):
+        if values and not is_better(name, value, best) and not (value == best and is_better("loss", loss, best_loss)):
             return at.best is None
         at.best, at.best_loss = (None if math.isnan(v) else v for v in (value, loss))
         return True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.files.whole import whole
+from seqloom.lab.files.scratch import write_atomically
 
 FORMS = ("jsonl", "csv", "lines")
 Result = Mapping[str, Any]
@@ -47,7 +47,7 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
         return
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out}: there is no folder {out.parent}")
-    with whole(out) as work, work.open("w", encoding="utf-8", newline="") as file:
+    with write_atomically(out) as work, work.open("w", encoding="utf-8", newline="") as file:
         yield file
 
 

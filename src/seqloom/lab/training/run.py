@@ -30,7 +30,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed, trust
-from seqloom.lab.files.sealed import Damaged
+from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.checkpoint import Checkpoint
 from seqloom.lab.training.for_task import ForTask
@@ -138,7 +138,7 @@ class Run:
             wrong = ", ".join(".".join(map(str, one["loc"])) or one["msg"] for one in error.errors())
             raise UserError(f"{file} has settings that this seqloom does not know: {wrong}") from None
         except (KeyError, TypeError):
-            raise Damaged(f"{file} is damaged: it has no settings; restore it from a copy") from None
+            raise DamagedError(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
             TypeAdapter(_Record).validate_python(record)
         return cls(folder, record, settings, trust)
@@ -162,7 +162,7 @@ class Run:
             )
         text = file.read_bytes()
         if trust.digest(text) != kept.get("sha256"):
-            raise Damaged(f"{file} is damaged: the run was trained with other content; restore it from a copy")
+            raise DamagedError(f"{file} is damaged: the run was trained with other content; restore it from a copy")
         trust.check(text, file, self.folder, self.trust)
         both = BI_PREFIX if model.startswith(BI_PREFIX) else ""
         place = lookup.load_source(text, file.resolve(), model.rpartition(":")[2])
@@ -182,7 +182,7 @@ class Run:
         """Why training ended ("steps", "epochs", "patience"); None where it has not."""
         try:
             found = checkpoint.find(self.folder / "last")
-        except Damaged:
+        except DamagedError:
             return None
         return None if found is None else found.facts.get("finished")
 
@@ -192,14 +192,14 @@ class Run:
             raise UserError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
         try:
             found = self._whole(which, files)
-        except Damaged as error:
+        except DamagedError as error:
             other = WHICH[1 - WHICH.index(which)]
             try:
                 found = self._whole(other, files)
-            except Damaged:
+            except DamagedError:
                 found = None
             if found is None:
-                raise Damaged(f"{error}, and there is no other checkpoint to fall back to") from None
+                raise DamagedError(f"{error}, and there is no other checkpoint to fall back to") from None
             warnings.warn(f"{error}; taking {other}/ of step {found.facts['step']} instead", stacklevel=2)
         if found is None and not missing_ok:
             raise UserError(f"{self.folder} has no checkpoint yet; let it train for a while first")
@@ -210,9 +210,9 @@ class Run:
             try:
                 found = checkpoint.find(self.folder / which)
                 return None if found is None else found.whole(*files)
-            except (FileNotFoundError, Damaged) as error:
+            except (FileNotFoundError, DamagedError) as error:
                 wrong = error
-        raise wrong if isinstance(wrong, Damaged) else Damaged(str(wrong))
+        raise wrong if isinstance(wrong, DamagedError) else DamagedError(str(wrong))
 
     def model(self, which: str = "best", device: str = "cpu") -> ForTask:
         """The trained model: `predict(batch)`, in eval mode. Of an average of weights, the average."""
@@ -295,7 +295,7 @@ def _line(text: bytes, number: int, file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("step"), int):
-        raise Damaged(f"{file} is damaged: line {number} is not what was written; restore it from a copy")
+        raise DamagedError(f"{file} is damaged: line {number} is not what was written; restore it from a copy")
     return found
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Classes, Features, Tags, Task
-from seqloom.lab.stats import spans
-from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, scores
+from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, compute_scores, count_spans
 from seqloom.lab.training.for_task import ForTask, Predicted
 
 Columns = dict[str, Array]
@@ -52,7 +51,7 @@ def score(
     finally:
         model.train(training)
     found = {name: np.concatenate(parts) for name, parts in rows.items()}
-    return scores(found, intervals, block=task.overlap)
+    return compute_scores(found, intervals, block=task.overlap)
 
 
 def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> tuple[Columns, Any]:
@@ -97,10 +96,12 @@ def _tag(task: Task, batch: Batch, made: Predicted) -> Columns:
     if any(name.startswith("B-") for name in names):
         named = [*names, "B-<unseen>"]  # the last one is UNSEEN, -1: a chunk that nobody can say
         each = [
-            spans.counts([named[k] for k in row_y[keep]], [named[k] for k in row_p[keep]])
+            count_spans([named[k] for k in row_y[keep]], [named[k] for k in row_p[keep]])
             for row_y, row_p, keep in zip(y, p, asked, strict=True)
         ]
-        found |= dict(zip(("found", "said", "there"), np.array(each, dtype=np.float64).T, strict=True))
+        found |= dict(
+            zip(("spans_right", "spans_predicted", "spans_true"), np.array(each, dtype=np.float64).T, strict=True)
+        )
     return found
 
 

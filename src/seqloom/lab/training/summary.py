@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.files.sealed import Damaged
-from seqloom.lab.stats.metrics import primary
+from seqloom.lab.files.sealed import DamagedError
+from seqloom.lab.stats.metrics import primary_metric
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.evaluate import shown
 from seqloom.lab.training.folders import names
@@ -46,7 +46,7 @@ def summary(run: Run) -> dict[str, Any]:
 def _best(run: Run) -> int | None:
     try:
         found = checkpoint.find(run.folder / "best")
-    except Damaged:
+    except DamagedError:
         return None
     return None if found is None else int(found.facts["step"])
 
@@ -82,7 +82,7 @@ def _row(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         return {"run": folder.name} | empty | {"state": str(error)}
     known = one["test"] or one["valid"]
-    metric = primary(one["kind"], known) if known else None
+    metric = primary_metric(one["kind"], known) if known else None
     return {
         "run": one["name"],
         "model": one["model"],

@@ -12,7 +12,7 @@ from seqloom.lab.compare.baselines import counted, linear, naive, said
 from seqloom.lab.compare.data import opened
 from seqloom.lab.compare.latency import timed
 from seqloom.lab.data.task import Task, Tokens
-from seqloom.lab.stats.metrics import scores
+from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.evaluate import finite
 from seqloom.lab.training.for_task import ForTask
 
@@ -52,7 +52,7 @@ def baseline(source: Mapping[str, Any], name: str, batch: int, folder: Path) -> 
     model = baselines(task)[name](task).eval()
     seconds = time.perf_counter() - began
     waited = timed(model, task)
-    valid = scores(rows.columns(model, task, "valid", batch)).values
+    valid = compute_scores(rows.columns(model, task, "valid", batch)).values
     rows.save(folder, rows.columns(model, task, "test", batch))
     return {
         "parameters": int(model.model.size),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from seqloom.lab.report.page import Block, Chart, Curve, Dots
-from seqloom.lab.stats.seeds import summary
+from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.reach import LEAST, line
 
 ZERO = 1e-22  # in float32 the squares of such a gradient are 0, so the document printed 0.0
@@ -53,7 +53,7 @@ def table(rows: Sequence[Reached], lengths: Sequence[int]) -> list[dict[str, Any
     for (stage, x, model, start), mine in groups(rows).items():
         ends = [row.gradient[-1] for row in mine]
         lines = [fit for row in mine if (fit := line(lengths, row.gradient)) is not None]
-        k = summary([fit.k for fit in lines])
+        k = summarise([fit.k for fit in lines])
         products = [row.product[-1] for row in mine if row.product]
         made.append(
             {"stage": stage, "input": x, "model": model, "start": start}
@@ -61,7 +61,7 @@ def table(rows: Sequence[Reached], lengths: Sequence[int]) -> list[dict[str, Any
             | {"lowest": min(ends), "highest": max(ends), "seeds": len(mine)}
             | {"product": centre(products) if products else None}
             | {"k": k.mean, "k low": k.low, "k high": k.high}
-            | {"line explains": summary([fit.share for fit in lines]).mean}
+            | {"line explains": summarise([fit.share for fit in lines]).mean}
         )
     return made
 

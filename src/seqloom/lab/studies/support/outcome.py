@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seqloom.lab.stats.seeds import Difference, Summary, holm, paired, summary
+from seqloom.lab.stats.intervals import Difference, Summary, compare_pairs, holm, summarise
 
 LEVEL = 0.05  # a corrected p below it is called a difference
 
@@ -56,7 +56,7 @@ class Group:
         return [None if t.failed else t.scores[metric] for t in self.trials]
 
     def summary(self, metric: str) -> Summary:
-        return summary(self.values(metric))
+        return summarise(self.values(metric))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def contests(trials: Sequence[Trial], metric: Metric, named: str) -> list[Contes
 def _paired(one: Group, other: Group, metric: str) -> Difference:
     theirs = {t.seed: v for t, v in zip(other.trials, other.values(metric), strict=True)}
     mine = [(v, theirs[t.seed]) for t, v in zip(one.trials, one.values(metric), strict=True) if t.seed in theirs]
-    return paired([a for a, _ in mine], [b for _, b in mine])
+    return compare_pairs([a for a, _ in mine], [b for _, b in mine])
 
 
 def _better(difference: Difference, p: float | None, metric: Metric) -> bool | None:

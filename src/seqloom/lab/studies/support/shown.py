@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from seqloom.lab.report.page import Block, Chart, Curve, Dots, Table
-from seqloom.lab.stats.seeds import summary
+from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.conditions import Condition
 from seqloom.lab.studies.support.contenders import CUDNN
 from seqloom.lab.studies.support.outcome import Group, Trial, contest_rows, contests, groups
@@ -30,7 +30,7 @@ def table(study: Trials[Any], rows: Sequence[Trial]) -> list[dict[str, Any]]:
         row |= {"trivial": study.trivial(c)}
         row |= {m.name: g.summary(m.name).mean for m in others}
         row |= {"parameters": max(t.parameters for t in g.trials), "hidden": t.hidden, "lr": t.lr, "start": t.start}
-        made.append(row | {"ms a step": summary([t.ms_per_step for t in g.trials]).mean})
+        made.append(row | {"ms a step": summarise([t.ms_per_step for t in g.trials]).mean})
     return made
 
 

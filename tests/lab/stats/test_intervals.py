@@ -4,7 +4,23 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from seqloom.lab.stats.seeds import holm, paired, summary
+from seqloom.lab.stats.intervals import Interval, compare_pairs, holm, mean_interval, summarise
+
+
+def test_two_values_give_the_t_interval_with_one_degree_of_freedom():
+    found = mean_interval([1.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(12.706 * math.sqrt(2) / math.sqrt(2), rel=1e-4)
+    assert found.n == 2
+
+
+def test_five_values_give_the_t_interval_with_four_degrees_of_freedom():
+    values = [0.1, 0.4, 0.2, 0.5, 0.3]
+    assert mean_interval(values).half == pytest.approx(2.7764 * math.sqrt(0.025) / math.sqrt(5), rel=1e-4)
+
+
+def test_one_value_has_no_interval():
+    assert mean_interval([0.7]) == Interval(0.7, None, 1)
 
 
 def normal(n, seed):
@@ -14,13 +30,13 @@ def normal(n, seed):
 def test_a_summary_is_scipys_t_interval_and_counts_the_failed():
     values = normal(7, 0)
     low, high = scipy_stats.t.interval(0.95, 6, sum(values) / 7, scipy_stats.sem(values))
-    found = summary([None, *values, math.inf, math.nan])
+    found = summarise([None, *values, math.inf, math.nan])
     assert (found.mean, found.low, found.high) == pytest.approx((sum(values) / 7, low, high), rel=1e-12)
     assert (found.n, found.failed) == (7, 3)
 
 
 def test_one_value_has_no_interval_and_none_has_no_mean():
-    one, none = summary([2.5, None]), summary([None, None])
+    one, none = summarise([2.5, None]), summarise([None, None])
     assert (one.mean, one.low, one.high, one.n, one.failed) == (2.5, None, None, 1, 1)
     assert (none.mean, none.n, none.failed) == (None, 0, 2)
 
@@ -29,19 +45,19 @@ def test_paired_differences_are_scipys_and_leave_out_a_broken_pair():
     a, b = normal(6, 1), normal(6, 2)
     theirs = scipy_stats.ttest_rel(a, b)
     band = theirs.confidence_interval(0.95)
-    found = paired([*a, None, 1.0], [*b, 1.0, math.inf])
+    found = compare_pairs([*a, None, 1.0], [*b, 1.0, math.inf])
     assert (found.p, found.low, found.high) == pytest.approx((theirs.pvalue, band.low, band.high), rel=1e-9)
     assert found.n == 6
 
 
 def test_differences_that_are_all_alike_are_certain():
-    assert paired([2.0, 3.0], [1.0, 2.0]).p == 0.0
-    assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
-    assert paired([1.0], [0.0]).p is None
+    assert compare_pairs([2.0, 3.0], [1.0, 2.0]).p == 0.0
+    assert compare_pairs([1.0, 2.0], [1.0, 2.0]).p == 1.0
+    assert compare_pairs([1.0], [0.0]).p is None
 
 
 def test_differences_that_rounding_alone_sets_apart_are_alike():
-    found = paired([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
+    found = compare_pairs([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
     assert found.p == 0.0
 
 

@@ -1,0 +1,118 @@
+"""95% intervals of means, shares and bootstrap draws; summaries of seeds; paired tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Z_95 = 1.959964  # a standard normal variable is within +- this in 95% of all cases
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of n values with its 95% t-interval, mean +- half; `half` is None for a single value."""
+
+    mean: float
+    half: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The mean of n values with its 95% t-interval; None if there are too few values."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of n paired differences a - b, its 95% t-interval, and the p-value of the paired t-test."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return the mean of independent values with its 95% t-interval."""
+    n = len(values)
+    mean = sum(values) / n
+    if n == 1:
+        return Interval(mean, None, 1)
+    from scipy import stats
+
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
+    return Interval(mean, float(stats.t.ppf(0.975, n - 1)) * deviation / math.sqrt(n), n)
+
+
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """Return the 95% interval of a share of n rows.
+
+    Unlike a bootstrap interval it has a width even if all rows, or none, are right.
+    Wilson 1927, J. Am. Stat. Assoc. 22.
+    """
+    zz = Z_95**2 / n
+    middle = (share + zz / 2) / (1 + zz)
+    half = Z_95 * math.sqrt(share * (1 - share) / n + zz / (4 * n)) / (1 + zz)
+    return (0.0 if share == 0 else middle - half), (1.0 if share == 1 else middle + half)
+
+
+def tail_quantile(n: int) -> float:
+    """Return the quantile of bootstrap draws of n items at which a 95% interval ends; below 0.025 for small n.
+
+    Hesterberg 2015, Am. Stat. 69, arXiv 1411.5279 (expanded percentiles).
+    """
+    from scipy import stats
+
+    return float(stats.norm.cdf(-math.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1)))
+
+
+def summarise(values: Sequence[float | None]) -> Summary:
+    """Summarise one value per seed; None, NaN and infinity count as failed seeds."""
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    failed = len(values) - len(finite)
+    if not finite:
+        return Summary(None, None, None, 0, failed)
+    mean = mean_interval(finite)
+    if mean.half is None:
+        return Summary(mean.mean, None, None, 1, failed)
+    return Summary(mean.mean, mean.mean - mean.half, mean.mean + mean.half, mean.n, failed)
+
+
+def compare_pairs(a: Sequence[float | None], b: Sequence[float | None]) -> Difference:
+    """Compare a with b seed by seed; pairs in which one side failed are left out."""
+    pairs = zip(a, b, strict=True)
+    apart = [x - y for x, y in pairs if x is not None and y is not None and math.isfinite(x) and math.isfinite(y)]
+    total = summarise(apart)
+    if total.mean is None or total.low is None:
+        return Difference(total.mean, None, None, None, total.n)
+    return Difference(total.mean, total.low, total.high, _test_zero_mean(apart), total.n)
+
+
+def _test_zero_mean(differences: Sequence[float]) -> float:
+    from scipy import stats
+
+    if all(math.isclose(d, differences[0], rel_tol=1e-12) for d in differences):  # equal up to rounding
+        return 0.0 if differences[0] else 1.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Adjust the p-values of a family of tests so that the chance of any false positive stays below p.
+
+    None and NaN are tests without a result: they stay None and are not counted. Holm 1979, Scand. J. Statist. 6.
+    """
+    order = sorted((p, i) for i, p in enumerate(values) if p is not None and not math.isnan(p))
+    adjusted: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (p, i) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        adjusted[i] = highest
+    return adjusted
