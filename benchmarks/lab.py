@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.summary import summary
+from seqloom.lab.training.summary import summarise_run
 from seqloom.tools import doctor
 
 # name: (data, flags, metric, what it should reach)
@@ -73,7 +73,7 @@ def main() -> None:
             again = ["--resume"] if (folder / "run.json").exists() else [str(given.data / data), *shlex.split(more)]
             where = ["--threads", str(given.threads), "--runs", str(given.runs), "--name", name]
             subprocess.run([sys.executable, "-m", "seqloom", "train", *again, *where], check=True)
-        found = summary(Run.load(folder))
+        found = summarise_run(Run.load(folder))
         low, high = found["test_intervals"].get(metric, (None, None))
         kept = ("created", "steps", "epochs", "seconds", "best_step", "valid", "test", "test_intervals", "settings")
         row = {"name": name, "command": f"seqloom train DATA/{data} {more}", "aim": f"{metric} {aim}".strip()}

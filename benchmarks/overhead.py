@@ -25,10 +25,10 @@ from torch import nn
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Split
-from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.model import build
-from seqloom.lab.training.optimiser import optimiser
+from seqloom.lab.training.optimiser import build_optimiser
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
@@ -53,7 +53,7 @@ def by_hand(task, settings):
     torch.manual_seed(settings.seed)
     model = build(task, settings).model
     model.train()
-    steps = optimiser(model, settings)
+    steps = build_optimiser(model, settings)
     began = now()
     for number, batch in enumerate(task.batches("train", batch=settings.batch, seed=settings.seed)):
         if number == settings.steps:
@@ -86,8 +86,8 @@ def by_lab(task, settings, folder):
 def single(task, settings):
     """Seconds of each step, by hand and by the lab, one after the other."""
     model = build(task, settings).model.train()
-    steps = optimiser(model, settings)
-    lab = Stepper(build(task, settings).train(), settings, Processes())
+    steps = build_optimiser(model, settings)
+    lab = Stepper(build(task, settings).train(), settings, ProcessGroup())
     batch = next(iter(task.batches("train", batch=settings.batch)))
 
     def hand(number):

@@ -13,7 +13,7 @@ from record import keep
 from torch import nn
 
 import seqloom
-from seqloom.lab.training.many import Recipe, Training, train_many
+from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 
 H, T, B, STEPS = 128, 512, 64, 200
 LAYERS = {"seqloom.AttnRNN": seqloom.AttnRNN, "torch.nn.GRU": nn.GRU}
@@ -45,7 +45,7 @@ def main() -> None:
     rows = []
     for name, seeds in product(LAYERS, (1, 4, 16, 1, 16)):  # the ends twice: the spread
         several = [
-            Training(
+            SmallTraining(
                 str(seed), lambda kind=LAYERS[name]: Adder(kind), batch, loss, Recipe(STEPS, 1e-3), seed, torch.bfloat16
             )
             for seed in range(seeds)

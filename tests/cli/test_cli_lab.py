@@ -18,7 +18,7 @@ from seqloom.lab.data.look import columns
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
-from seqloom.lab.training.output import write
+from seqloom.lab.training.output import write_results
 from seqloom.lab.training.run import Run
 
 SMALL = ["--hidden", "8", "--embedding", "8", "--epochs", "2", "--batch", "8"]
@@ -211,15 +211,15 @@ def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, tr
 def test_results_go_through_a_link_and_into_a_pipe_and_leave_both_as_they_are(folder):
     (folder / "to").mkdir()
     (folder / "latest.jsonl").symlink_to(folder / "to" / "real.jsonl")
-    write([{"a": 1}], folder / "latest.jsonl")
+    write_results([{"a": 1}], folder / "latest.jsonl")
     assert (folder / "latest.jsonl").is_symlink() and (folder / "to" / "real.jsonl").read_text() == '{"a": 1}\n'
     os.mkfifo(folder / "pipe")
     reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write([{"a": 2}], folder / "pipe", "jsonl")
+    write_results([{"a": 2}], folder / "pipe", "jsonl")
     assert (os.read(reader, 100), (folder / "pipe").is_fifo()) == (b'{"a": 2}\n', True)
     os.close(reader)
     with pytest.raises(ValueError, match="a folder; name a file in it"):
-        write([], folder / "to", "csv")
+        write_results([], folder / "to", "csv")
 
 
 def test_an_empty_text_is_a_warning_and_no_prediction(here, folder, trained):

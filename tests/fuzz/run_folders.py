@@ -14,7 +14,7 @@ from fuzz.mutation import mutate
 from seqloom.core.errors import UserError
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.summary import listing
+from seqloom.lab.training.summary import tabulate_runs
 
 ROWS = ["aei", "bcd", "xyz zyx"]
 
@@ -42,7 +42,7 @@ def check(draw: random.Random, work: Path) -> str:
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            assert len(listing(folder.parent)) == 1
+            assert len(tabulate_runs(folder.parent)) == 1
             refused, found = "", None
             try:
                 found = Run.load(folder).predict(ROWS)

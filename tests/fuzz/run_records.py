@@ -18,7 +18,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.files import sealed
 from seqloom.lab.files.sealed import KEY
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.summary import listing
+from seqloom.lab.training.summary import tabulate_runs
 
 STRANGE = (None, True, False, 0, -1, 1, 65536, 10**9, 10**30, 1.5, 1e308, "", "x", "evil.py:X", "\u0000", [], {}, [[]])
 
@@ -58,7 +58,7 @@ def check(draw: random.Random, work: Path) -> str:
             warnings.simplefilter("ignore")
             refused = ""
             try:
-                listing(folder.parent)
+                tabulate_runs(folder.parent)
                 Run.load(folder).predict(ROWS)
             except UserError as error:
                 refused = str(error)

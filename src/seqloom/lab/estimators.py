@@ -26,8 +26,8 @@ from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.pipeline.new_rows import CHUNK
 from seqloom.lab.data.task import Classes, Kind, Tags
 from seqloom.lab.estimator_input import sequences
-from seqloom.lab.training.fit import check_effects, own_random, sorted_out
-from seqloom.lab.training.predict import encoded, parts
+from seqloom.lab.training.fit import check_effects, isolate_random, split_settings
+from seqloom.lab.training.predict import encode_rows, split_by_length
 from seqloom.lab.training.train import train
 
 Array = np.ndarray[Any, Any]
@@ -80,10 +80,10 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
     def _train(self, rows: Sequence[Any], y: Any, strata: Array | None) -> None:
         seed = int(check_random_state(self.random_state).randint(2**31))
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
-        training, reading = sorted_out(own | {"seed": seed} | dict(self.settings or {}))
+        training, reading = split_settings(own | {"seed": seed} | dict(self.settings or {}))
         task = MemoryTask(self._kind, rows, y, self._sides(len(rows), strata, seed), reading)
         check_effects(task, training)
-        with tempfile.TemporaryDirectory() as folder, own_random():
+        with tempfile.TemporaryDirectory() as folder, isolate_random():
             run = train(task, training, Path(folder) / "run")
             self.task_, self.model_ = run.task, run.model()
 
@@ -113,7 +113,7 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
         rows = sequences(self, X, reset=False)
         found: list[Any] = [None] * len(rows)
         for start in range(0, len(rows), CHUNK):
-            for part, at in parts(encoded(self.task_, rows[start : start + CHUNK], before=start)):
+            for part, at in split_by_length(encode_rows(self.task_, rows[start : start + CHUNK], before=start)):
                 said = self.model_.predict(part)
                 for row, n, one in zip(at, part.lengths.tolist(), getattr(said, what), strict=True):
                     found[start + row] = one[:n].cpu() if self._kind == "tag" else one.cpu()

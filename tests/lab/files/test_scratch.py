@@ -10,7 +10,7 @@ import pytest
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import scratch
 from seqloom.lab.files.scratch import write_atomically
-from seqloom.lab.training.fit import trained
+from seqloom.lab.training.fit import train_new
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 
@@ -120,7 +120,7 @@ def test_a_training_that_comes_second_leaves_the_first_one_alone(tmp_path, monke
 
     monkeypatch.setattr(scratch, "choose_name", choose_late)
     with pytest.raises(ValueError, match="holds a run already"):
-        trained(task, TrainSettings(seed=2, steps=1), folder, None)
+        train_new(task, TrainSettings(seed=2, steps=1), folder, None)
     assert Run.load(folder).settings.seed == 1
 
 

@@ -14,10 +14,10 @@ from seqloom.lab.data.opening import open_data
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest
-from seqloom.lab.training.output import write
+from seqloom.lab.training.output import write_results
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training.summary import listing
+from seqloom.lab.training.summary import tabulate_runs
 from seqloom.lab.training.train import train
 
 CELL = """
@@ -194,7 +194,7 @@ def test_a_damaged_line_of_metrics_is_told_and_spares_the_other_runs(tmp_path, l
     file.write_bytes(line + b"\n" + file.read_bytes())
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged: line 1"):
         Run.load(tmp_path / "a").metrics()
-    first, second = listing(tmp_path)
+    first, second = tabulate_runs(tmp_path)
     assert "damaged" in first["state"] and second["state"] == "finished (steps)"
 
 
@@ -245,9 +245,9 @@ def test_other_threads_on_resume_are_told(tmp_path):
 def test_a_field_that_a_spreadsheet_would_run_is_written_as_text(tmp_path):
     rows = [{"a": "=1+1", "b": -1.5}, {"a": "@x", "b": "-1.5"}, {"a": "+", "b": "-"}, {"a": "+cmd|x", "b": "plain"}]
     with pytest.warns(UserWarning, match="so that a spreadsheet does not run them"):
-        write(rows, tmp_path / "out.csv")
+        write_results(rows, tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "a,b\n'=1+1,-1.5\n'@x,-1.5\n+,-\n'+cmd|x,plain\n"
-    write(rows, tmp_path / "out.jsonl")
+    write_results(rows, tmp_path / "out.jsonl")
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
 
 

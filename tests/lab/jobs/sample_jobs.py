@@ -90,7 +90,7 @@ def _add(folder, line):
 
 def ranks(folder):
     """In several processes under torchrun."""
-    from seqloom.lab.training.distributed import joined
+    from seqloom.lab.training.distributed import join_processes
 
-    with joined(torch.device("cpu")) as together:
-        return {"sum": int(together.total(torch.tensor(together.rank))), "count": together.count}
+    with join_processes(torch.device("cpu")) as together:
+        return {"sum": int(together.sum(torch.tensor(together.rank))), "count": together.count}

@@ -23,7 +23,7 @@ from seqloom.lab.jobs.processes import InProcesses
 from seqloom.lab.jobs.ranks import together
 from seqloom.lab.jobs.runner import Cluster, Here, Job, Processes, run
 from seqloom.lab.jobs.storage import Storage
-from seqloom.lab.training.cpu import denormals_flushed
+from seqloom.lab.training.cpu import are_denormals_flushed
 
 TIMES = ("training s", "ms for 1", "ms for 64")
 
@@ -44,7 +44,7 @@ def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
     torch.set_flush_denormal(False)
     try:
         here = {result.key: result for result in run(jobs, Here(), tmp_path / "here")}
-        assert torch.get_num_threads() == 2 and not denormals_flushed()
+        assert torch.get_num_threads() == 2 and not are_denormals_flushed()
     finally:
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)

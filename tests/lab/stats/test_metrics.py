@@ -10,7 +10,7 @@ from sklearn import metrics as sk
 
 from seqloom.lab.data.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
 from seqloom.lab.stats.metrics import compute_scores, find_spans, is_better, macro_f1, primary_metric, span_f1
-from seqloom.lab.training.for_task import Predicted
+from seqloom.lab.training.for_task import Prediction
 from seqloom.lab.training.scoring import KINDS, _written, score
 
 
@@ -39,7 +39,7 @@ def batch(y, x=None, y_lengths=None):
 
 
 def measured(task, y, p, **more):
-    return compute_scores(KINDS[task.kind](task, batch(y, **more), Predicted(p))).values
+    return compute_scores(KINDS[task.kind](task, batch(y, **more), Prediction(p))).values
 
 
 def test_accuracy_and_macro_f1_are_scikit_learns():
@@ -133,7 +133,7 @@ def test_bleu_is_sacrebleus():
     right, said = torch.randint(4, 8, (30, 9)), torch.randint(4, 8, (30, 8))
     right[:, :5] = said[:, :5].clone()
     lengths = torch.randint(5, 10, (30,))
-    made = Predicted(said, torch.randint(4, 9, (30,)))
+    made = Prediction(said, torch.randint(4, 9, (30,)))
     rows = _written(task, batch(right, y_lengths=lengths), made)
     references, texts = task.decode(right, lengths - 1), task.decode(said, made.lengths)
     assert compute_scores(rows).values["bleu"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
@@ -151,7 +151,7 @@ def test_error_rates_are_jiwers():
     y, p = torch.randint(4, 11, (20, 12)), torch.randint(4, 11, (20, 12))
     n, m = torch.randint(4, 13, (20,)), torch.randint(1, 13, (20,))
     y[:, 0] = 5
-    found = compute_scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Predicted(p, m))).values
+    found = compute_scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Prediction(p, m))).values
     right, said = task.decode(y, n), task.decode(p, m)
     assert found["cer"] == pytest.approx(jiwer.cer(right, said)) and found["wer"] == pytest.approx(
         jiwer.wer(right, said)

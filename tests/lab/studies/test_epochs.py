@@ -21,7 +21,7 @@ from seqloom.lab.studies.long import Long, recall
 from seqloom.lab.studies.support.conditions import Settings
 from seqloom.lab.studies.support.contenders import trained
 from seqloom.lab.studies.support.epochs import Kept
-from seqloom.lab.training.many import Recipe, Training, train_many
+from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 from seqloom.tools.measure import parameters
 
 TASK = {"vocabulary": 30, "width": 4, "rounds": 2, "train": 24, "words": 8}
@@ -59,7 +59,7 @@ def test_a_training_keeps_its_weights_at_the_end_of_every_round_and_goes_on_as_w
             model = nn.Linear(3, 2)
             return Kept(model, 3, 6) if kept else model
 
-        return train_many([Training("", build, draw, loss, Recipe(6, 0.1), 0)], "cpu")[0].model
+        return train_many([SmallTraining("", build, draw, loss, Recipe(6, 0.1), 0)], "cpu")[0].model
 
     plain, kept = trained(False), trained(True)
     torch.testing.assert_close(list(kept.model.parameters()), list(plain.parameters()), rtol=0, atol=0)

@@ -15,11 +15,11 @@ from seqloom.lab.data.pipeline.new_rows import CHUNK, given_rows
 from seqloom.lab.data.task import END, PAD, START, UNKNOWN, Notes
 from seqloom.lab.files import sealed
 from seqloom.lab.training.evaluate import evaluate
-from seqloom.lab.training.fit import fit, sorted_out
-from seqloom.lab.training.folders import find_run, latest, new_folder
-from seqloom.lab.training.generate import Words, generate
-from seqloom.lab.training.output import write
-from seqloom.lab.training.predict import TOKENS, encoded, parts, predict
+from seqloom.lab.training.fit import fit, split_settings
+from seqloom.lab.training.folders import choose_folder, find_latest, find_run
+from seqloom.lab.training.generate import TextSampling, generate
+from seqloom.lab.training.output import write_results
+from seqloom.lab.training.predict import TOKENS, encode_rows, predict, split_by_length
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
@@ -148,9 +148,9 @@ def test_rows_are_read_and_predicted_a_piece_at_a_time(words):
 
 def test_a_batch_never_has_more_steps_than_it_may(words):
     given = ["a" * n for n in (1, 3000, 7, 2999, 2, 0)] + ["b"] * 300
-    batch = encoded(words.task, given)
+    batch = encode_rows(words.task, given)
     seen = []
-    for part, at in parts(batch):
+    for part, at in split_by_length(batch):
         assert part.x.shape[0] * part.x.shape[1] <= TOKENS
         assert part.x.shape[1] == int(part.lengths.max())
         assert part.lengths.tolist() == [min(len(given[row]), 5000) for row in at]
@@ -222,9 +222,9 @@ def test_a_language_model_goes_on_from_a_prompt_and_a_seed_decides_how(texts):
 
 def test_marks_are_never_drawn():
     logits = torch.zeros(8)
-    assert Words().probabilities(logits)[[PAD, UNKNOWN, START]].tolist() == [0, 0, 0]
-    assert Words().probabilities(logits)[END] > 0
-    assert Words(end=False).probabilities(logits)[:4].tolist() == [0, 0, 0, 0]
+    assert TextSampling().probabilities(logits)[[PAD, UNKNOWN, START]].tolist() == [0, 0, 0]
+    assert TextSampling().probabilities(logits)[END] > 0
+    assert TextSampling(end=False).probabilities(logits)[:4].tolist() == [0, 0, 0, 0]
 
 
 def test_evaluation_repeats_the_test_of_the_training(words):
@@ -273,12 +273,12 @@ def test_runs_are_found_by_name_and_new_ones_get_a_number(words, work):
     assert find_run("words", runs).folder == words.folder
     with pytest.raises(ValueError, match="there is no run 'wrods'; did you mean 'words'"):
         find_run("wrods", runs)
-    assert new_folder("words", "cells/mine.py:Mine", None, runs).name == "words-Mine"
+    assert choose_folder("words", "cells/mine.py:Mine", None, runs).name == "words-Mine"
     (runs / "a-gru").mkdir()
-    assert new_folder("a", "gru", None, runs).name == "a-gru-2"
-    assert latest("a", "gru", runs) is None
+    assert choose_folder("a", "gru", None, runs).name == "a-gru-2"
+    assert find_latest("a", "gru", runs) is None
     with pytest.raises(ValueError, match="holds a run already"):
-        new_folder("words", "gru", "words", runs)
+        choose_folder("words", "gru", "words", runs)
 
 
 def test_settings_that_are_wrong_leave_no_folder(words, work, tmp_path):
@@ -295,7 +295,7 @@ def test_settings_that_are_wrong_leave_no_folder(words, work, tmp_path):
 
 
 def test_settings_are_told_apart():
-    training, reading = sorted_out({"model": "lstm", "epochs": 3, "target": "y", "unit": "words"})
+    training, reading = split_settings({"model": "lstm", "epochs": 3, "target": "y", "unit": "words"})
     assert (training.model, training.epochs, reading) == ("lstm", 3, {"target": "y", "unit": "words"})
 
 
@@ -330,9 +330,9 @@ def test_results_are_written_as_lines_of_json_or_as_a_table(tmp_path):
         {"prediction": None, "probability": None, "probabilities": {"a": None, "b": None}},
         {"prediction": ["x", "é"], "probability": [1.0, 0.5], "probabilities": {"a": 0, "b": 1}},
     ]
-    assert write(results, tmp_path / "out.jsonl") == 3
+    assert write_results(results, tmp_path / "out.jsonl") == 3
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()] == results
-    write(results, tmp_path / "out.csv")
+    write_results(results, tmp_path / "out.csv")
     table = (tmp_path / "out.csv").read_text("utf-8").splitlines()
     assert table == [
         "prediction,probability,probabilities:a,probabilities:b",
@@ -341,7 +341,7 @@ def test_results_are_written_as_lines_of_json_or_as_a_table(tmp_path):
         "x é,1.0 0.5,0,1",
     ]
     with pytest.raises(ValueError, match="jsonl or csv, got 'xml'"):
-        write(results, tmp_path / "out.xml")
+        write_results(results, tmp_path / "out.xml")
 
 
 def test_a_file_of_results_appears_only_when_it_is_complete(tmp_path):
@@ -350,7 +350,7 @@ def test_a_file_of_results_appears_only_when_it_is_complete(tmp_path):
         raise ValueError("row 2 is wrong")
 
     with pytest.raises(ValueError, match="row 2"):
-        write(broken(), tmp_path / "out.jsonl")
+        write_results(broken(), tmp_path / "out.jsonl")
     assert not list(tmp_path.iterdir())
 
 

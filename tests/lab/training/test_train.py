@@ -12,9 +12,9 @@ from torch import nn
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import END, IGNORE, UNSEEN, Batch
 from seqloom.lab.training import finite, loop, step
-from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
-from seqloom.lab.training.optimiser import Average, optimiser
+from seqloom.lab.training.optimiser import Average, build_optimiser
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.schedule import Schedule
 from seqloom.lab.training.settings import TrainSettings
@@ -198,18 +198,18 @@ def test_losses_leave_out_what_has_no_target():
     batch = next(iter(opened("classify").batches("valid", batch=4)))
     whole, some = batch.y.clone(), batch.y.clone()
     some[1] = UNSEEN
-    each = model.each(model.scores(batch)[0], batch)
+    each = model.row_losses(model.scores(batch)[0], batch)
     less = Batch(batch.x, batch.lengths, batch.rows, some)
     torch.testing.assert_close(model(less)[0], each[[0, 2, 3]].sum())
-    assert (model.counts(batch).sum(), model.counts(less).sum()) == (len(whole), len(whole) - 1)
+    assert (model.count_targets(batch).sum(), model.count_targets(less).sum()) == (len(whole), len(whole) - 1)
     task = opened("regress")
     model, batch = build(task, TrainSettings(**SMALL)).eval(), next(iter(task.batches("valid", batch=4)))
-    each = model.each(model.scores(batch)[0], batch)
+    each = model.row_losses(model.scores(batch)[0], batch)
     y = batch.y.clone()
     y[2] = torch.nan
     less = Batch(batch.x, batch.lengths, batch.rows, y)
     torch.testing.assert_close(model(less)[0], each[[0, 1, 3]].sum())
-    assert int(model.counts(less).sum()) == 3
+    assert int(model.count_targets(less).sum()) == 3
 
 
 def test_the_past_of_a_forecast_is_taken_as_it_stands_or_refused():
@@ -247,16 +247,16 @@ def test_a_recording_too_short_for_its_text_counts_for_nothing(stack):
     y, steps = batch.y.clone(), torch.tensor([3, 3, 4, 2])
     y[:, :3] = torch.tensor([[5, 6, 7], [5, 5, 7], [5, 5, 7], [5, 6, 7]])
     batch = Batch(batch.x, steps * stack, batch.rows, y, torch.tensor([3, 3, 3, 3]))
-    each = model.each(model.scores(batch)[0], batch)
+    each = model.row_losses(model.scores(batch)[0], batch)
     assert (each > 0).tolist() == [True, False, True, False]
-    assert model.counts(batch).tolist() == [3, 0, 3, 0]
+    assert model.count_targets(batch).tolist() == [3, 0, 3, 0]
 
 
 def stepper(more=None, dropout=0.0):
     task = opened("tag")
     torch.manual_seed(0)
     settings = TrainSettings(dropout=dropout, **(SMALL | (more or {})))
-    return Stepper(build(task, settings), settings, Processes()), task
+    return Stepper(build(task, settings), settings, ProcessGroup()), task
 
 
 def weights(made):
@@ -377,7 +377,7 @@ def test_noise_follows_from_the_seed_and_the_step_alone():
 @pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
 def test_biases_norms_and_embeddings_do_not_decay(kind):
     model = build(opened("classify"), TrainSettings(**SMALL))
-    made = optimiser(model, TrainSettings(optimiser=kind, weight_decay=0.1))
+    made = build_optimiser(model, TrainSettings(optimiser=kind, weight_decay=0.1))
     names = {id(p): name for name, p in model.named_parameters()}
     decays = {names[id(p)]: group["weight_decay"] for group in made.param_groups for p in group["params"]}
     assert decays.keys() == set(names.values())
@@ -395,7 +395,7 @@ def test_schedules():
         for number in range(10):
             found.append(made.share(number))
             if number < len(progress):
-                made.validated(progress[number])
+                made.record_validation(progress[number])
         return found
 
     assert shares("constant") == [0.5] + [1.0] * 9

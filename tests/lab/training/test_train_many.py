@@ -9,7 +9,7 @@ from torch import nn
 
 import seqloom
 from seqloom.lab.training import many
-from seqloom.lab.training.many import NO_MEMORY, SPANS, Recipe, Trained, Training, train_many
+from seqloom.lab.training.many import NO_MEMORY, SPANS, Recipe, SmallTraining, TrainedModel, train_many
 
 
 class Adder(nn.Module):
@@ -35,7 +35,7 @@ def loss(model, drawn):
 
 def training(seed=0, steps=120, model=Adder, **changes):
     given = dict(name=f"adder {seed}", model=model, batch=batch, loss=loss, recipe=Recipe(steps, 1e-2), seed=seed)
-    return Training(**(given | changes))
+    return SmallTraining(**(given | changes))
 
 
 def test_they_learn_and_each_depends_on_its_own_seed_alone():
@@ -126,7 +126,7 @@ def test_those_that_find_no_memory_beside_the_others_are_trained_after_them(monk
     def group(trainings, *_):
         groups.append(len(trainings))
         held = [f"{NO_MEMORY}: full" if t.name == "huge" or i >= room else "" for i, t in enumerate(trainings)]
-        return [Trained(t.name, None, [], 0.0, failed) for t, failed in zip(trainings, held, strict=True)]
+        return [TrainedModel(t.name, None, [], 0.0, failed) for t, failed in zip(trainings, held, strict=True)]
 
     monkeypatch.setattr(many, "_group", group)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

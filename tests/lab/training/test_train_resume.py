@@ -187,7 +187,7 @@ def test_what_a_kill_between_two_renames_left_is_gone_after_a_resume(finished, t
 def test_two_processes_do_not_train_one_run(tmp_path):
     task, settings = task_of("endless", tmp_path), TrainSettings(steps=3, hidden=8, device="cpu")
     run = Run.create(tmp_path / "run", settings, task)
-    with run.locked(), pytest.raises(ValueError, match="being trained by another process"):
+    with run.lock(), pytest.raises(ValueError, match="being trained by another process"):
         train(task, settings, tmp_path / "run", resume=True)
 
 

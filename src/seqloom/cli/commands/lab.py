@@ -16,7 +16,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab import console
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.training.folders import RUNS, first_process
+from seqloom.lab.training.folders import RUNS, is_first_process
 from seqloom.lab.training.settings import TrainSettings
 
 SWITCH: Any = {"negative": None, "negative_bool": "no-", "negative_iterable": "", "negative_none": ""}
@@ -52,11 +52,11 @@ def init(
     """Look at the data and write a settings file, every setting explained; `seqloom train --config` reads it."""
     with console.working("reading"):
         from seqloom.lab.data.look import document, facts, opened
-        from seqloom.lab.training.settings_template import settings_for, write
+        from seqloom.lab.training.settings_template import build_template, write_template
 
         found = opened(data, _said(reading) | (task or {}))
-    text = settings_for(data, found, settings, _said(reading), task)
-    place = write(text, out or Path(f"{found.name}.toml"), force)
+    text = build_template(data, found, settings, _said(reading), task)
+    place = write_template(text, out or Path(f"{found.name}.toml"), force)
     if json:
         return console.show_json(document(found) | {"settings": str(place)})
     print("\n".join(facts(found)))
@@ -100,31 +100,31 @@ def train(
 ) -> int:
     """Train a model on a file, a folder or a named task; the run can be resumed, used and looked at."""
     with console.working("loading"):
-        from seqloom.lab.training.preparation import resumed, started, use_command
-        from seqloom.lab.training.summary import results, summary
+        from seqloom.lab.training.preparation import prepare_new, prepare_resume, use_command
+        from seqloom.lab.training.summary import summarise_run, tabulate_results
 
         options = _said(reading) | (task or {})
         if resume:
-            job = resumed(data, name, runs, settings, options, trust)
+            job = prepare_resume(data, name, runs, settings, options, trust)
         else:
-            job = started(data, name, runs, settings, options)
-    for line in job.facts if first_process() else ():
+            job = prepare_new(data, name, runs, settings, options)
+    for line in job.facts if is_first_process() else ():
         console.note(line)
     try:
-        run = job.do()
+        run = job.run()
     except KeyboardInterrupt:
         console.note(f"interrupted; go on with: {job.resume_command}")
         return INTERRUPTED
     except (FloatingPointError, MemoryError) as error:  # the training's fault, not the command's
         console.error(str(error))
         return 1
-    if not first_process():
+    if not is_first_process():
         return 0
-    document = summary(run)
+    document = summarise_run(run)
     if json:
         console.show_json(document)
     else:
-        console.show_table(results(document))
+        console.show_table(tabulate_results(document))
     console.note(f"\nthe run is {run.folder}; use it with: {use_command(run)}")
     return 0
 
@@ -132,9 +132,9 @@ def train(
 def runs(folder: Runs = Path(RUNS), *, json: Json = False) -> None:
     """What was trained: model, data, how far, how good."""
     with console.working("reading"):
-        from seqloom.lab.training.summary import listing
+        from seqloom.lab.training.summary import tabulate_runs
 
-        rows = listing(folder)
+        rows = tabulate_runs(folder)
     if json:
         return console.show_json(rows)
     if not rows:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from seqloom.cli.commands import SOME_FAILED, Json
 from seqloom.cli.warning_notes import warned
 from seqloom.lab import console
-from seqloom.lab.training.output import not_over, write
+from seqloom.lab.training.output import check_not_input, write_results
 
 Name = Annotated[str, Parameter(help="The folder of a run, or its name in runs/.")]
 File = Annotated[
@@ -44,14 +44,14 @@ def predict(
 
     If the model computes NaN or infinity for a row, that row has an error in place of a result, and the exit code is 3.
     """
-    not_over(out, file)
+    check_not_input(out, file)
     with console.working("loading"):
         from seqloom.lab.data.task import Notes
         from seqloom.lab.training.folders import find_run
-        from seqloom.lab.training.predict import check_predicts, over_pieces
+        from seqloom.lab.training.predict import check_can_predict, predict_pieces
 
         found, notes = find_run(run, trust=trust), Notes()
-        check_predicts(found)
+        check_can_predict(found)
         model, pieces = found.model("best", device), _rows(found, file, stdin)
     columns = [name.strip() for name in keep.split(",") if name.strip()]
     failed = 0
@@ -62,8 +62,8 @@ def predict(
             failed += "error" in result
             yield result
 
-    results = over_pieces(model, found.task, pieces, probabilities, columns, notes, _place(file))
-    count = write(counted(results), out, "jsonl" if json else format)
+    results = predict_pieces(model, found.task, pieces, probabilities, columns, notes, _place(file))
+    count = write_results(counted(results), out, "jsonl" if json else format)
     _told(notes, count, out)
     return SOME_FAILED if failed else 0
 
@@ -98,7 +98,7 @@ def evaluate(
     """Measure a trained model on data it has not seen, with intervals."""
     with console.working("loading"):
         from seqloom.lab.training.evaluate import evaluate as measured
-        from seqloom.lab.training.evaluate import shown
+        from seqloom.lab.training.evaluate import tabulate_metrics
         from seqloom.lab.training.folders import find_run
 
         found = find_run(run, trust=trust)
@@ -107,7 +107,7 @@ def evaluate(
         console.note(f"warning: {warning}")
     if json:
         return console.show_json(document)
-    console.show_table(shown(document))
+    console.show_table(tabulate_metrics(document))
     return console.note(f"\n{document['examples']:,} examples of {document['data']}, split {document['split']}")
 
 
@@ -135,7 +135,7 @@ def generate(
         sampling = Sampling(temperature, top_k, top_p, seed)
     results = texts.generate(found, prompt or [""], sampling, length, count)
     if json:
-        write(results)
+        write_results(results)
         return
     for number, result in enumerate(results):
         if number and length > 40:
@@ -157,7 +157,7 @@ def translate(
     json: Annotated[bool, Parameter(help="JSON lines with source, translation and score.")] = False,
 ) -> None:
     """Translate lines or rows; one line for each, in their order."""
-    not_over(out, file)
+    check_not_input(out, file)
     with console.working("loading"):
         from seqloom.lab.training import translate as texts
         from seqloom.lab.training.folders import find_run
@@ -166,6 +166,6 @@ def translate(
         found = find_run(run, trust=trust)
         search = Beam(beam, length_penalty, max_length)
         results = texts.translate(found, _rows(found, file, stdin), search, _place(file))
-    count = write(results, out, "jsonl") if json else write(results, out, "lines")
+    count = write_results(results, out, "jsonl") if json else write_results(results, out, "lines")
     if out is not None:
         console.note(f"{count:,} translations in {out}")

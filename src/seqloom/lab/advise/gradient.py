@@ -82,7 +82,7 @@ def _loss(model: ForTask, batch: Batch, random: np.random.Generator) -> tuple[An
     if hook is not None:
         hook.remove()
     if not isinstance(model, _at_a_step()):
-        return batch.lengths.cpu().numpy() - 1, model.each(scores, batch).sum(), seen[0]
+        return batch.lengths.cpu().numpy() - 1, model.row_losses(scores, batch).sum(), seen[0]
     logits, y = (scores[0], scores[0].argmax(-1)) if isinstance(scores, tuple) else (scores, batch.y)
     assert isinstance(y, Tensor)
     known = [np.flatnonzero(row) for row in (y >= 0).cpu().numpy()]

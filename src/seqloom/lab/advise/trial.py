@@ -13,8 +13,8 @@ import torch
 
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Batch
-from seqloom.lab.training.cpu import small_models_on_cpu
-from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
@@ -64,7 +64,7 @@ class Training:
     def __init__(self, sample: Sample, settings: TrainSettings, device: torch.device) -> None:
         self.sample, self.device, self.steps, self.size = sample, device, 0, settings.batch or 32
         self.model = build(sample.task, settings).to(device)
-        self.stepper = Stepper(self.model, settings, Processes())
+        self.stepper = Stepper(self.model, settings, ProcessGroup())
         self.lr = settings.lr
         self.random = np.random.default_rng(settings.seed)
         self.order = np.argsort(sample.lengths[: sample.fit], kind="stable")
@@ -115,7 +115,7 @@ class Training:
                 said, known = self.model.predict(batch).values, batch.y >= 0
                 total, count = total + int((said == batch.y)[known].sum()), count + int(known.sum())
             else:
-                loss, n = float(self.model(batch)[0]), int(self.model.counts(batch).sum())
+                loss, n = float(self.model(batch)[0]), int(self.model.count_targets(batch).sum())
                 total, count = total + loss, count + n
             if time.perf_counter() > end:
                 break
@@ -132,6 +132,6 @@ def usual(sample: Sample, size: int) -> list[int]:
 @contextmanager
 def quiet(seed: int, device: torch.device) -> Iterator[None]:
     """As small models are trained here; the caller's random numbers untouched."""
-    with small_models_on_cpu(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with use_one_thread(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -19,7 +19,7 @@ from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.kernels.registry import ANY, KERNELS, find_kernel
 from seqloom.lab.bench.settings import BenchSettings
-from seqloom.lab.training.cpu import small_models_on_cpu
+from seqloom.lab.training.cpu import use_one_thread
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools import doctor, testing
 from seqloom.tools.explain import explain
@@ -84,7 +84,7 @@ def rows(settings: BenchSettings, kinds: Mapping[str, type[Cell]], before: Calla
     for threads, dtype, length, hidden, batch, pass_ in grid(settings):
         before(f"H={hidden} B={batch} T={length} {pass_}")
         blank = Row("", "", "", settings.device, dtype, hidden, batch, length, threads, pass_)
-        with small_models_on_cpu(), _products_of_19_bits(dtype == "tf32"):  # denormals would slow whoever meets them
+        with use_one_thread(), _products_of_19_bits(dtype == "tf32"):  # denormals would slow whoever meets them
             torch.set_num_threads(threads)
             found = _race(settings, kinds, blank, check)
         yield from found

@@ -11,7 +11,7 @@ import torch
 
 from seqloom.lab.compare.data import opened
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.training.cpu import small_models_on_cpu
+from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.train import choose_device
@@ -23,7 +23,7 @@ SECONDS, TIMES = 0.15, 3  # at least
 def latency(source: Mapping[str, Any], run: str, folder: Path) -> dict[str, Any]:
     """Of a run's best weights; one thread on a CPU."""
     made = Run.load(run)
-    with small_models_on_cpu(), torch.random.fork_rng(devices=[]):
+    with use_one_thread(), torch.random.fork_rng(devices=[]):
         return timed(made.model("best", str(choose_device(made.settings))), opened(source))
 
 

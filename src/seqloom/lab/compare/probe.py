@@ -16,12 +16,12 @@ from seqloom.lab.compare.data import opened
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import scratch
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.cpu import small_models_on_cpu
-from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
-from seqloom.lab.training.step_state import tensors_of
+from seqloom.lab.training.step_state import stepper_tensors
 from seqloom.lab.training.train import choose_device
 
 LOOKED = 400  # batches that are looked at for lengths
@@ -66,9 +66,9 @@ def probe(
     """Seconds of a step, of a validation, of the test; bytes that training holds. `steps` are the task's facts."""
     task, chosen, known = opened(source), TrainSettings(**settings), Facts(**steps)
     device = choose_device(chosen)
-    with small_models_on_cpu(), torch.random.fork_rng(devices=[]):
+    with use_one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(chosen.seed)
-        stepper = Stepper(build(task, chosen).to(device), chosen, Processes())
+        stepper = Stepper(build(task, chosen).to(device), chosen, ProcessGroup())
         epochs = (task.batches("train", **chosen.sizes, seed=chosen.seed, epoch=epoch) for epoch in count())
         batches = chain.from_iterable(epochs)
         memory = _memory(stepper, next(batches))
@@ -119,7 +119,7 @@ def _forward(stepper: Stepper, task: Task, known: Facts, seconds: float) -> floa
 
 def _saving(stepper: Stepper, folder: Path) -> float:
     """Seconds of the checkpoints after a validation, written to the disk that runs are on."""
-    weights, training = tensors_of(stepper, [])
+    weights, training = stepper_tensors(stepper, [])
     began = time.perf_counter()
     with scratch.make_folder(folder / "saving") as place:
         checkpoint.write(place / "last", {}, weights=weights, training=training)

@@ -27,8 +27,8 @@ def columns(model: ForTask, task: Task, split: str, batch: int) -> Columns:
     device = next(model.parameters()).device
     for one in (b.to(device) for b in task.batches(split, batch=batch)):
         said, state = model.scores(one, state if one.carry else None)
-        chosen = model.chosen(said, one)
-        parts = {"nats": model.each(said, one), "targets": model.counts(one)}
+        chosen = model.choose(said, one)
+        parts = {"nats": model.row_losses(said, one), "targets": model.count_targets(one)}
         rows = {name: part.double().cpu().numpy() for name, part in parts.items()}
         for name, column in (rows | KINDS[task.kind](task, one, chosen)).items():
             found[name].append(column)

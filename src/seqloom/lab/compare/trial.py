@@ -13,15 +13,15 @@ from seqloom.lab.compare import rows
 from seqloom.lab.compare.data import opened
 from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.cpu import small_models_on_cpu
-from seqloom.lab.training.distributed import Processes
-from seqloom.lab.training.evaluate import finite
+from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.distributed import ProcessGroup
+from seqloom.lab.training.evaluate import finite_or_none
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.loop import Training
-from seqloom.lab.training.progress import Telling
+from seqloom.lab.training.progress import ProgressReport
 from seqloom.lab.training.run import FILE, METRICS, Run
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training.summary import summary
+from seqloom.lab.training.summary import summarise_run
 from seqloom.lab.training.train import choose_device
 from seqloom.lab.training.weights_file import load_weights
 
@@ -36,12 +36,12 @@ def trial(
     if not (place / FILE).exists():
         Run.create(place, TrainSettings(**settings), task, dict(source))
     made = Run.load(place)
-    with small_models_on_cpu(), torch.random.fork_rng(devices=[]), made.locked():
+    with use_one_thread(), torch.random.fork_rng(devices=[]), made.lock():
         rung = Rung(task, made, until)
-        rung.go()
+        rung.train()
         if test:
             rows.save(folder, rung.tested(made.settings.sizes["batch"] or 32))
-    told = summary(made)
+    told = summarise_run(made)
     lines = [line for line in made.metrics() if line.get("split") == "valid"]
     return {
         "step": rung.at.step,
@@ -49,7 +49,7 @@ def trial(
         "best_step": told["best_step"],
         "valid": {name: value for name, value in told["valid"].items() if name not in ABOUT},
         "seconds": rung.at.seconds,
-        "curve": [{k: finite(v) for k, v in line.items() if isinstance(v, (int, float))} for line in lines],
+        "curve": [{k: finite_or_none(v) for k, v in line.items() if isinstance(v, (int, float))} for line in lines],
     }
 
 
@@ -61,16 +61,16 @@ class Rung(Training):
     """Trains until step `until`, which must be one with a validation, or until the run is finished; says nothing."""
 
     def __init__(self, task: Task, run: Run, until: int) -> None:
-        super().__init__(task, run, choose_device(run.settings), Processes())
+        super().__init__(task, run, choose_device(run.settings), ProcessGroup())
         self.until = until
 
-    def go(self) -> None:
+    def train(self) -> None:
         kept = self._restore()
         self.journal = Journal(self.run.folder / METRICS, kept)
         self.saved = time.perf_counter()
         self.began = self.saved - self.at.seconds
         try:
-            with Telling(False, 1) as self.telling:
+            with ProgressReport(False, 1) as self.progress:
                 while not self.at.finished and self.at.step < self.until:
                     self._epoch()
         except _Paused:

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training.checkpoint import write_file
-from seqloom.lab.training.cpu import small_models_on_cpu
+from seqloom.lab.training.cpu import use_one_thread
 
 RESULT, FAILED = "result.json", "failed.txt"
 
@@ -88,7 +88,7 @@ def _own_numbers(key: str) -> Iterator[None]:
     try:
         with (
             threadpool_limits(limits=1),
-            small_models_on_cpu(),
+            use_one_thread(),
             torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []),
         ):
             torch.manual_seed(seed)

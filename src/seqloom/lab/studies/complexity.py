@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from seqloom.lab.report.page import Block, Chart, Curve, Table
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
-from seqloom.lab.training.cpu import small_models_on_cpu
+from seqloom.lab.training.cpu import use_one_thread
 from seqloom.tools.measure import saved_bytes
 from seqloom.tools.timing import ROUND
 
@@ -78,7 +78,7 @@ class Complexity(Study[Settings, Growth], name="complexity"):
 
     def run(self, before: Callable[[str], None]) -> Iterator[Growth]:
         for form in FORMS:
-            with small_models_on_cpu(), torch.random.fork_rng(devices=[]):
+            with use_one_thread(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 row = self._measured(form, before)
             yield row

@@ -20,8 +20,8 @@ from seqloom.lab.studies.support import falling, reach
 from seqloom.lab.studies.support.contenders import Reader, layer, starts
 from seqloom.lab.studies.support.ledger import Ledger
 from seqloom.lab.studies.support.reach import LEAST
-from seqloom.lab.training.cpu import small_models_on_cpu
-from seqloom.lab.training.many import Recipe, Training, train_many
+from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 
 DOCUMENT = 54  # torch's seed under which the document's column comes out
 PRINTED = {
@@ -101,7 +101,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
 
     def run(self, before: Callable[[str], None]) -> Iterator[Reach]:
         ledger, cases = Ledger(self.folder), self.cases()
-        with small_models_on_cpu():
+        with use_one_thread():
             trained = self._trained([c for c in cases if c.input == "adding" and ledger.get(self._key(c)) is None])
             drawn = self._as_printed() if self.protocol == "seed" else {}
             for case in cases:
@@ -148,7 +148,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
             build = partial(_reader, case.model, s.size)
             steps = round(STAGES[case.stage] * s.steps)
             if steps:
-                trainings.append((case, Training(str(case), build, batch, loss, Recipe(steps, 3e-3), case.seed)))
+                trainings.append((case, SmallTraining(str(case), build, batch, loss, Recipe(steps, 3e-3), case.seed)))
             else:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(case.seed)

@@ -9,9 +9,9 @@ import torch
 
 
 @contextmanager
-def small_models_on_cpu() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """One thread, which small models are fastest with, and no denormals, which slow a CPU down."""
-    threads, flushed = torch.get_num_threads(), denormals_flushed()
+    threads, flushed = torch.get_num_threads(), are_denormals_flushed()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
@@ -21,6 +21,6 @@ def small_models_on_cpu() -> Iterator[None]:
         torch.set_flush_denormal(flushed)
 
 
-def denormals_flushed() -> bool:
+def are_denormals_flushed() -> bool:
     """Whether numbers too small for float32's exponent are zero on this thread: torch sets it, but does not tell."""
     return float(torch.tensor(1e-39) * 0.5) == 0

@@ -14,34 +14,34 @@ from torch import distributed as dist
 
 
 @dataclass(frozen=True)
-class Processes:
+class ProcessGroup:
     """Which process this is, of how many; alone, everything here does nothing."""
 
     rank: int = 0
     count: int = 1
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.rank == 0
 
-    def total(self, tensor: Tensor) -> Tensor:
+    def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.count > 1:
             dist.all_reduce(tensor)
         return tensor
 
-    def same(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process has."""
         box = [value]
         if self.count > 1:
             dist.broadcast_object_list(box, 0)
         return box[0]
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """What each process has, for the first one; the others learn nothing."""
         if self.count == 1:
             return [value]
-        box: list[Any] | None = [None] * self.count if self.first else None
+        box: list[Any] | None = [None] * self.count if self.is_first else None
         dist.gather_object(value, box)
         return box or []
 
@@ -61,19 +61,19 @@ def local_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Processes]:
+def join_processes(device: torch.device) -> Iterator[ProcessGroup]:
     """This process among those that torchrun started, or alone."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
-        yield Processes()
+        yield ProcessGroup()
         return
     mine = not dist.is_initialized()
     if mine:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size())
+        yield ProcessGroup(dist.get_rank(), dist.get_world_size())
         if mine:
             dist.barrier(device_ids=None if device.index is None else [device.index])  # nobody leaves before the others
     finally:

@@ -26,18 +26,18 @@ def evaluate(run: Run, data: Any = None, split: str | None = None, device: str =
         "data": task.name if data is None else str(data),
         "split": chosen,
         "examples": found.rows,
-        "metrics": {name: finite(value) for name, value in found.values.items()},
-        "intervals": {name: [finite(end) for end in ends] for name, ends in found.intervals.items()},
+        "metrics": {name: finite_or_none(value) for name, value in found.values.items()},
+        "intervals": {name: [finite_or_none(end) for end in ends] for name, ends in found.intervals.items()},
         "warnings": task.notes.warnings if data is not None else [],
     }
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """JSON has no NaN."""
     return value if math.isfinite(value) else None
 
 
-def shown(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def tabulate_metrics(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As a table: a metric a row."""
     rows = []
     for name, value in document["metrics"].items():

@@ -17,7 +17,7 @@ from seqloom.core.suggest import suggest
 from seqloom.lab.data.opening import open_data
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.folders import RUNS, new_folder
+from seqloom.lab.training.folders import RUNS, choose_folder
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import WHICH, Run, TakenError
 from seqloom.lab.training.settings import TrainSettings
@@ -36,17 +36,17 @@ def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | 
     a `Task`. `settings` are those of `seqloom train`: how the data are read, and how the model is
     built and trained. The run is the folder `name` in `runs`; by default a new one is made.
     """
-    training, reading = sorted_out({"model": model} | settings)
+    training, reading = split_settings({"model": model} | settings)
     task, source = open_data(data, reading)
-    check_builds(task, training)
-    return trained(task, training, new_folder(task.name, model, name, runs), source)
+    check_model(task, training)
+    return train_new(task, training, choose_folder(task.name, model, name, runs), source)
 
 
-def trained(task: Task, settings: TrainSettings, folder: Path, source: Any) -> Run:
+def train_new(task: Task, settings: TrainSettings, folder: Path, source: Any) -> Run:
     """A new run. Settings that turn out wrong before the first step leave no folder behind."""
     there = folder.exists()
     try:
-        with own_random():
+        with isolate_random():
             return train(task, settings, folder, source=source)
     except TakenError:
         raise  # the folder is another process's
@@ -57,14 +57,14 @@ def trained(task: Task, settings: TrainSettings, folder: Path, source: Any) -> R
 
 
 @contextmanager
-def own_random() -> Iterator[None]:
+def isolate_random() -> Iterator[None]:
     """Afterwards torch's generators are where they were; meanwhile no other thread's training draws from them."""
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with _ALONE, torch.random.fork_rng(devices=cuda):
         yield
 
 
-def check_builds(task: Task, settings: TrainSettings) -> None:
+def check_model(task: Task, settings: TrainSettings) -> None:
     """Raise what is wrong with the model before anything is on disk."""
     check_effects(task, settings)
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +80,7 @@ def check_effects(task: Task, settings: TrainSettings) -> None:
         )
 
 
-def sorted_out(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
+def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
     """The settings of the training, checked, and those of the reading."""
     known = [*TrainSettings.model_fields, *Reading.model_fields]
     for name in settings:

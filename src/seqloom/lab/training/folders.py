@@ -13,15 +13,15 @@ from seqloom.lab.training.run import FILE, Run
 RUNS = "runs"  # the folder where runs are kept, unless one says otherwise
 
 
-def new_folder(task: str, model: str, name: str | None = None, runs: Path | str = RUNS) -> Path:
+def choose_folder(task: str, model: str, name: str | None = None, runs: Path | str = RUNS) -> Path:
     """Where a new run goes: under its name, or the data's and the model's with a free number."""
     if name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("several processes must agree on the run: give it a name with --name")
     if name is not None:
         folder = Path(runs) / name
-        if (folder / FILE).exists() and first_process():
+        if (folder / FILE).exists() and is_first_process():
             raise UserError(f"{folder} holds a run already; go on with it by --resume, or choose another --name")
-        if folder.is_dir() and any(folder.iterdir()) and first_process():
+        if folder.is_dir() and any(folder.iterdir()) and is_first_process():
             raise UserError(f"{folder} holds files that are no run; choose another --name")
         return folder
     number = 1
@@ -30,12 +30,12 @@ def new_folder(task: str, model: str, name: str | None = None, runs: Path | str 
     return folder
 
 
-def first_process() -> bool:
+def is_first_process() -> bool:
     """Whether this one speaks for all that torchrun started, or is alone."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def latest(task: str, model: str, runs: Path | str = RUNS) -> str | None:
+def find_latest(task: str, model: str, runs: Path | str = RUNS) -> str | None:
     """The name that `new_folder` gave last for this data and model."""
     found, number = None, 1
     while (Path(runs) / (name := _numbered(task, model, number)) / FILE).exists():
@@ -54,12 +54,12 @@ def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> 
     if not path.exists() and (Path(runs) / path).exists():
         path = Path(runs) / path
     if not path.exists():
-        there = names(runs)
+        there = list_names(runs)
         hint = suggest(str(name), there) or f"{runs}/ holds {', '.join(there) or 'none'}"
         raise UserError(f"there is no run {str(name)!r}; {hint}")
     return Run.load(path, trust=trust)
 
 
-def names(runs: Path | str = RUNS) -> list[str]:
+def list_names(runs: Path | str = RUNS) -> list[str]:
     """Of the runs in a folder."""
     return sorted(file.parent.name for file in Path(runs).glob(f"*/{FILE}"))

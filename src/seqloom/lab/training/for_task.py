@@ -1,7 +1,7 @@
 """Models as a trainer sees them: every kind of task through one surface.
 
     loss, state = model(batch, state)     the sum of all losses, and what the next batch goes on from
-    n = model.counts(batch).sum()         how many targets that sum is over
+    n = model.count_targets(batch).sum()         how many targets that sum is over
     model.predict(batch)                  what `task.decode` takes, and probabilities where there are any
 
 Sums and counts, rather than means, so that parts of a batch add up to the whole exactly.
@@ -23,7 +23,7 @@ from seqloom.models.decoding.ctc import greedy
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class Prediction:
     """What a model chose: `task.decode(values, lengths)`.
 
     probabilities   classify (B, K), tag (B, T, K) without a CRF; None elsewhere
@@ -59,29 +59,29 @@ class ForTask(nn.Module):
         spans = torch.ones_like(batch.x[..., 0]) if batch.timespans is None else batch.timespans
         return torch.cat([batch.x, spans.to(batch.x).unsqueeze(-1)], -1)
 
-    def each(self, scores: Any, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Any, batch: Batch) -> Tensor:
         """(B,) the loss of each row, summed over its targets."""
         raise NotImplementedError
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         """(B,) how many targets of each row have a loss."""
         raise NotImplementedError
 
-    def chosen(self, scores: Any, batch: Batch) -> Predicted:
+    def choose(self, scores: Any, batch: Batch) -> Prediction:
         """The prediction that these scores make."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
         scores, state = self.scores(batch, state)
-        return self.total(scores, batch), state
+        return self.total_loss(scores, batch), state
 
-    def total(self, scores: Any, batch: Batch) -> Tensor:
+    def total_loss(self, scores: Any, batch: Batch) -> Tensor:
         """The sum of `each`; in one call where there is one, for a small model's step is made of calls."""
-        return self.each(scores, batch).sum()
+        return self.row_losses(scores, batch).sum()
 
     @torch.no_grad()
-    def predict(self, batch: Batch) -> Predicted:
-        return self.chosen(self.scores(batch)[0], batch)
+    def predict(self, batch: Batch) -> Prediction:
+        return self.choose(self.scores(batch)[0], batch)
 
     def _nats(self, scores: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         """Cross-entropy of scores (B, ..., K) with y (B, ...), 0 where y has no loss."""
@@ -91,32 +91,32 @@ class ForTask(nn.Module):
 
 
 class ForClassify(ForTask):
-    def each(self, scores: Tensor, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch))
 
-    def total(self, scores: Tensor, batch: Batch) -> Tensor:
+    def total_loss(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch), "sum")
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         return _y(batch) >= 0
 
-    def chosen(self, scores: Tensor, batch: Batch) -> Predicted:
-        return Predicted(scores.argmax(-1), probabilities=scores.float().softmax(-1))
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.argmax(-1), probabilities=scores.float().softmax(-1))
 
 
 class ForRegress(ForTask):
     """The squared error; a target that is NaN has none."""
 
-    def each(self, scores: Tensor, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = _y(batch)
         off = torch.where(y.isnan(), 0.0, scores.float() - y.nan_to_num())
         return off.square().flatten(1).sum(1)
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         return (~_y(batch).isnan()).flatten(1).sum(1)
 
-    def chosen(self, scores: Tensor, batch: Batch) -> Predicted:
-        return Predicted(scores.float())
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.float())
 
 
 class ForForecast(ForRegress):
@@ -147,23 +147,23 @@ def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
 class ForTag(ForTask):
     """A row whose tags are not all known has no loss under a CRF, which scores whole chains."""
 
-    def each(self, scores: Tensor, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = _y(batch)
         if self.model.crf is None:
             return self._nats(scores, y).sum(1)
         nats = -self.model.crf.log_likelihood(scores, y.clamp(min=0), batch.lengths)
         return nats * self._known(batch)
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         return (_y(batch) >= 0).sum(1) if self.model.crf is None else batch.lengths * self._known(batch)
 
     def _known(self, batch: Batch) -> Tensor:
         return (_y(batch) >= 0).sum(1) == batch.lengths
 
-    def chosen(self, scores: Tensor, batch: Batch) -> Predicted:
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
         if self.model.crf is not None:
-            return Predicted(self.model.crf.decode(scores, batch.lengths)[0].clamp(min=0), batch.lengths)
-        return Predicted(scores.argmax(-1), batch.lengths, scores.float().softmax(-1))
+            return Prediction(self.model.crf.decode(scores, batch.lengths)[0].clamp(min=0), batch.lengths)
+        return Prediction(scores.argmax(-1), batch.lengths, scores.float().softmax(-1))
 
 
 class ForGenerate(ForTask):
@@ -178,17 +178,17 @@ class ForGenerate(ForTask):
         logits, state = self.model(batch.x, batch.lengths if self.carries else None, state=state)
         return logits, _detached(state) if self.carries else None
 
-    def each(self, scores: Tensor, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch)).sum(1)
 
-    def total(self, scores: Tensor, batch: Batch) -> Tensor:
+    def total_loss(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch), "sum")
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         return (_y(batch) >= 0).sum(1)
 
-    def chosen(self, scores: Tensor, batch: Batch) -> Predicted:
-        return Predicted(scores.argmax(-1), batch.lengths)
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.argmax(-1), batch.lengths)
 
 
 def _detached(state: Any) -> Any:
@@ -203,33 +203,33 @@ class ForTranslate(ForTask):
         read = torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
         return self.model(batch.x, read, batch.lengths)[0], None
 
-    def each(self, scores: Tensor, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = _y(batch)
         return self._nats(scores, y.masked_fill(y == PAD, IGNORE)).sum(1)
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         return (_y(batch) != PAD).sum(1)
 
-    def chosen(self, scores: Tensor, batch: Batch) -> Predicted:
-        return Predicted(scores.argmax(-1), batch.y_lengths)
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.argmax(-1), batch.y_lengths)
 
     @torch.no_grad()
-    def predict(self, batch: Batch) -> Predicted:
+    def predict(self, batch: Batch) -> Prediction:
         limits = 2 * batch.lengths + 20  # each row's own: what is said of it must not depend on those beside it
         found = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
-        return Predicted(found.tokens, torch.minimum(found.lengths, limits))
+        return Prediction(found.tokens, torch.minimum(found.lengths, limits))
 
 
 class ForTranscribe(ForTask):
     """CTC's loss; PAD is the blank. A row too short for its target has none."""
 
-    def each(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
+    def row_losses(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
         log_p, steps = scores
         y, n = _y(batch), batch.y_lengths
         assert n is not None
         return F.ctc_loss(log_p.float().transpose(0, 1), y, steps, n, PAD, reduction="none", zero_infinity=True)
 
-    def counts(self, batch: Batch) -> Tensor:
+    def count_targets(self, batch: Batch) -> Tensor:
         y, n = _y(batch), batch.y_lengths
         assert n is not None
         steps = (batch.lengths + self.model.stack - 1) // self.model.stack
@@ -237,10 +237,10 @@ class ForTranscribe(ForTask):
         repeats = ((y[:, 1:] == y[:, :-1]) & asked).sum(1)  # each takes a blank in between
         return n * (n + repeats <= steps)
 
-    def chosen(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Predicted:
+    def choose(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Prediction:
         found = [torch.tensor(row, dtype=torch.long) for row in greedy(*scores)]
         values = nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=END)
-        return Predicted(values, torch.tensor([len(row) for row in found]))
+        return Prediction(values, torch.tensor([len(row) for row in found]))
 
 
 def _y(batch: Batch) -> Tensor:

@@ -15,15 +15,15 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.stats.metrics import is_better, primary_metric
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.model import build
-from seqloom.lab.training.progress import Telling
+from seqloom.lab.training.progress import ProgressReport
 from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.schedule import Schedule
 from seqloom.lab.training.scoring import score
 from seqloom.lab.training.step import Stepper
-from seqloom.lab.training.step_state import facts_of, restore, tensors_of
+from seqloom.lab.training.step_state import restore_stepper, stepper_facts, stepper_tensors
 from seqloom.lab.training.weights_file import load_weights, weights_of
 
 STEPS = 2000  # where the settings say nothing and the data has no end; and where it has one,
@@ -34,7 +34,7 @@ AGREE = 10  # steps after which several processes ask whether a checkpoint is du
 
 
 @dataclass
-class Position:
+class LoopState:
     """Where a training stands: with the tensors, all that it goes on from."""
 
     step: int = 0
@@ -51,9 +51,9 @@ class Position:
 
 
 class Training:
-    """Of one task, in one run; `go` ends when the run is finished."""
+    """Of one task, in one run; `train` ends when the run is finished."""
 
-    def __init__(self, task: Task, run: Run, device: torch.device, processes: Processes) -> None:
+    def __init__(self, task: Task, run: Run, device: torch.device, processes: ProcessGroup) -> None:
         self.task, self.run, self.settings, self.processes = task, run, run.settings, processes
         s = self.settings
         torch.manual_seed(s.seed)
@@ -69,17 +69,17 @@ class Training:
         self.steps = s.steps or (STEPS if a_pass is None else a_pass * (self.epochs or 1))
         self.every = s.validate_every or (max(1, self.steps // 10) if a_pass is None else None)
         self.schedule = Schedule(s, self.steps)
-        self.at = Position()
+        self.at = LoopState()
 
-    def go(self) -> None:
+    def train(self) -> None:
         kept = self._restore()
         self.journal = None
-        if self.processes.first:
+        if self.processes.is_first:
             self.journal = Journal(self.run.folder / METRICS, kept, self.settings.tensorboard)
         self.saved = time.perf_counter()
         self.began = self.saved - self.at.seconds
         try:
-            with Telling(self.processes.first, self.steps - self.at.step) as self.telling:
+            with ProgressReport(self.processes.is_first, self.steps - self.at.step) as self.progress:
                 while not self.at.finished:
                     self._epoch()
             self._test()
@@ -95,7 +95,9 @@ class Training:
             loss, targets = self.stepper.step(group, at.step, s.lr * self.schedule.share(at.step))
             at.step, at.batch = at.step + 1, at.batch + len(group)
             at.loss, at.targets = at.loss + loss, at.targets + targets
-            self.telling.step(f"epoch {at.epoch + 1}", at.loss / max(1, at.targets), sum(b.steps for b in group))
+            self.progress.report_step(
+                f"epoch {at.epoch + 1}", at.loss / max(1, at.targets), sum(b.steps for b in group)
+            )
             if self.epochs is None and at.step >= self.steps:
                 at.finished = "steps"
             if at.finished or (self.every and at.step % self.every == 0):
@@ -121,20 +123,22 @@ class Training:
                 values = score(
                     self.model, self.task, "valid", **s.sizes, full=False, within=self.stepper.autocast()
                 ).values
-        values = self.processes.same(values)
+        values = self.processes.broadcast(values)
         progress = self._progress(values)
         at.waited, at.validated = 0 if progress else at.waited + 1, at.step
-        self.schedule.validated(progress)
+        self.schedule.record_validation(progress)
         if s.patience and at.waited >= s.patience:
             at.finished = at.finished or "patience"
-        loss = float(self.processes.total(torch.tensor(at.loss, dtype=torch.float64, device=self.stepper.device)))
+        loss = float(self.processes.sum(torch.tensor(at.loss, dtype=torch.float64, device=self.stepper.device)))
         facts = {"train_loss": loss / max(1, at.targets), **values}
         at.loss, at.targets = 0.0, 0
         if self.journal is not None:
             lr = s.lr * self.schedule.share(at.step)
             seconds = round(time.perf_counter() - self.began, 3)
             self.journal.write(step=at.step, epoch=at.epoch, split="valid", lr=lr, seconds=seconds, **facts)
-        self.telling.validated(f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values))
+        self.progress.report_validation(
+            f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values)
+        )
         # best before last: killed in between, the last one leads here again
         for which in ("best", "last") if progress else ("last",):
             self._save(which)
@@ -156,17 +160,17 @@ class Training:
             return at.step % s.checkpoint_steps == 0
         if self.processes.count > 1 and at.step % AGREE:
             return False
-        return bool(self.processes.same(time.perf_counter() - self.saved > 60 * s.checkpoint_every))
+        return bool(self.processes.broadcast(time.perf_counter() - self.saved > 60 * s.checkpoint_every))
 
     def _save(self, which: str) -> None:
         at, stepper = self.at, self.stepper
         at.seconds = round(time.perf_counter() - self.began, 3)
-        carried = self.processes.gathered(stepper.carried)
+        carried = self.processes.gather(stepper.carried)
         if self.journal is None:
             return
-        facts = asdict(at) | facts_of(stepper) | {"format": 1, "schedule": self.schedule.state()}
+        facts = asdict(at) | stepper_facts(stepper) | {"format": 1, "schedule": self.schedule.state()}
         facts["metrics"] = self.journal.size()
-        weights, training = tensors_of(stepper, carried)
+        weights, training = stepper_tensors(stepper, carried)
         try:
             checkpoint.write(self.run.folder / which, facts, weights=weights, training=training)
         except OSError as error:
@@ -184,9 +188,9 @@ class Training:
         if found is None:
             return 0
         facts = found.facts
-        self.at = Position(**{f.name: facts[f.name] for f in fields(Position)})
+        self.at = LoopState(**{f.name: facts[f.name] for f in fields(LoopState)})
         self.schedule.restore(facts["schedule"])
-        restore(self.stepper, facts, found.tensors("weights"), found.tensors("training"))
+        restore_stepper(self.stepper, facts, found.tensors("weights"), found.tensors("training"))
         return int(facts["metrics"])
 
     @contextmanager
@@ -203,7 +207,7 @@ class Training:
 
     def _test(self) -> None:
         """The best weights on the test split, once, with intervals."""
-        self.processes.same(None)  # they are on the disk
+        self.processes.broadcast(None)  # they are on the disk
         found = self.run.checkpoint("best")
         assert found is not None
         load_weights(self.model, found.tensors("weights"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.training.cpu import small_models_on_cpu
+from seqloom.lab.training.cpu import use_one_thread
 
 SPANS = 50  # of a training, each with its mean loss
 TOGETHER = 24  # graphs in flight: more do not fit the chip's queues
@@ -24,7 +24,7 @@ AHEAD = 8  # steps that the host may be ahead of a stream
 NO_MEMORY = torch.OutOfMemoryError.__name__
 NOISE = 1 << 32  # batches draw other numbers than weights of the same seed
 
-Batch = tuple[Tensor, ...]
+Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Training:
+class SmallTraining:
     """One training. `batch` draws with the generator it is given, always the same shapes, and never waits."""
 
     name: str
     model: Callable[[], nn.Module]  # called under manual_seed(seed)
-    batch: Callable[[torch.Generator, torch.device], Batch]
-    loss: Callable[[nn.Module, Batch], Tensor]
+    batch: Callable[[torch.Generator, torch.device], Tensors]
+    loss: Callable[[nn.Module, Tensors], Tensor]
     recipe: Recipe
     seed: int
     dtype: torch.dtype = torch.float32  # of the weights
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     name: str
     model: nn.Module | None
     losses: list[float]  # means over equal spans of steps
@@ -68,20 +68,22 @@ class Trained:
 
 
 def train_many(
-    trainings: Sequence[Training], device: str | torch.device, told: Callable[[str], None] | None = None
-) -> list[Trained]:
+    trainings: Sequence[SmallTraining], device: str | torch.device, told: Callable[[str], None] | None = None
+) -> list[TrainedModel]:
     """Every training's end, in the order given; one that fails is an end too."""
     kind = torch.device(device)
     if kind.type == "cuda":
-        found: list[Trained] = []
+        found: list[TrainedModel] = []
         for first in range(0, len(trainings), TOGETHER):
             found += _all_of(trainings[first : first + TOGETHER], kind, told or _silent)
         return found
-    with small_models_on_cpu():
+    with use_one_thread():
         return [_alone(training, kind, told or _silent) for training in trainings]
 
 
-def _all_of(trainings: Sequence[Training], device: torch.device, told: Callable[[str], None]) -> list[Trained]:
+def _all_of(
+    trainings: Sequence[SmallTraining], device: torch.device, told: Callable[[str], None]
+) -> list[TrainedModel]:
     """As a group; those that found no memory beside the others then make a group of their own."""
     found = _group(trainings, device, told)
     again = [i for i, one in enumerate(found) if one.failed.startswith(NO_MEMORY)]
@@ -116,7 +118,7 @@ def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
 class _Step:
     """One step of one training; what changes from step to step lives in tensors on the device."""
 
-    def __init__(self, training: Training, device: torch.device) -> None:
+    def __init__(self, training: SmallTraining, device: torch.device) -> None:
         self.training, recipe = training, training.recipe
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
@@ -157,19 +159,19 @@ class _Step:
         self.taken.index_add_(0, span, finite.view(1))
         self.done += 1
 
-    def end(self, seconds: float) -> Trained:
+    def end(self, seconds: float) -> TrainedModel:
         steps, taken = self.training.recipe.steps, self.taken.tolist()
         losses = [s / n if n else math.nan for s, n in zip(self.sums.tolist(), taken, strict=True)]
         skipped = steps - round(sum(taken))
         failed = "" if taken[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
-        return Trained(self.training.name, self.model.eval(), losses, seconds / steps, failed, skipped)
+        return TrainedModel(self.training.name, self.model.eval(), losses, seconds / steps, failed, skipped)
 
 
-def _failed(training: Training, error: Exception) -> Trained:
-    return Trained(training.name, None, [], 0.0, f"{type(error).__name__}: {' '.join(str(error).split())}")
+def _failed(training: SmallTraining, error: Exception) -> TrainedModel:
+    return TrainedModel(training.name, None, [], 0.0, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _alone(training: Training, device: torch.device, told: Callable[[str], None]) -> Trained:
+def _alone(training: SmallTraining, device: torch.device, told: Callable[[str], None]) -> TrainedModel:
     began, said = time.perf_counter(), 0.0
     with torch.random.fork_rng(devices=[]):
         try:
@@ -185,8 +187,8 @@ def _alone(training: Training, device: torch.device, told: Callable[[str], None]
     return step.end(time.perf_counter() - began)
 
 
-def _group(trainings: Sequence[Training], device: torch.device, told: Callable[[str], None]) -> list[Trained]:
-    found: dict[int, Trained] = {}
+def _group(trainings: Sequence[SmallTraining], device: torch.device, told: Callable[[str], None]) -> list[TrainedModel]:
+    found: dict[int, TrainedModel] = {}
     playing: dict[int, _Played] = {}
     for i, training in enumerate(trainings):
         try:
@@ -212,7 +214,7 @@ def _group(trainings: Sequence[Training], device: torch.device, told: Callable[[
 class _Played:
     """A step as a graph on a stream of its own; its first steps warm up and are real ones too."""
 
-    def __init__(self, training: Training, device: torch.device) -> None:
+    def __init__(self, training: SmallTraining, device: torch.device) -> None:
         self.step, self.left = _Step(training, device), training.recipe.steps
         self.stream = torch.cuda.Stream(device)
         self.events: list[torch.cuda.Event] = []

@@ -51,11 +51,11 @@ def build(task: Task, settings: TrainSettings) -> ForTask:
         "transcribe": _transcribe,
     }
     made = makers[task.kind](task, settings)
-    made.timed = irregular(task)
+    made.timed = has_timespans(task)
     return made
 
 
-def layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:
+def build_layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:
     """The layer of the settings, or another one of the same size and noise."""
     name = settings.model if name is None else name
     options: dict[str, Any] = {"layers": settings.layers, "dropout": settings.dropout}
@@ -70,13 +70,13 @@ def layer(settings: TrainSettings, input_size: int, name: str | None = None) -> 
 
 def _layer(task: Task, settings: TrainSettings, input_size: int) -> nn.Module:
     """The layer of a model that is given irregular time stamps as its last feature, where there are any."""
-    made = layer(settings, input_size)
-    if not irregular(task) or not isinstance(made, Recurrent) or "dt" not in made.cell_at(0).takes:
+    made = build_layer(settings, input_size)
+    if not has_timespans(task) or not isinstance(made, Recurrent) or "dt" not in made.cell_at(0).takes:
         return made
-    return Timed(cast(Recurrent, layer(settings, input_size - 1)))
+    return Timed(cast(Recurrent, build_layer(settings, input_size - 1)))
 
 
-def irregular(task: Task) -> bool:
+def has_timespans(task: Task) -> bool:
     """Whether batches of this task may have timespans, and a model that can take them."""
     saved = getattr(task, "saved", None)
     takes = isinstance(task.input, Features) and task.kind in ("classify", "regress", "tag")
@@ -122,7 +122,7 @@ def _tag(task: Task, settings: TrainSettings) -> ForTask:
 def _generate(task: Task, settings: TrainSettings) -> ForTask:
     embed, width = _input(task, settings)
     assert embed is not None
-    made = layer(settings, width)
+    made = build_layer(settings, width)
     model = Generate(embed, made, tied=settings.tied, dropout=settings.dropout)
     return for_task.ForGenerate(model, settings.label_smoothing, carries=_fixed_state(made))
 
@@ -149,7 +149,7 @@ def _translate(task: Task, settings: TrainSettings) -> ForTask:
     assert source is not None
     base = settings.model.removeprefix(registry.BI_PREFIX)
     ahead = registry.BI_PREFIX + base
-    encoder = Encoder(source, layer(settings, width, ahead if ahead in registry.list_names() else settings.model))
+    encoder = Encoder(source, build_layer(settings, width, ahead if ahead in registry.list_names() else settings.model))
     target = Embed(task.target.size, settings.embedding, settings.dropout, padding=PAD)
     options: dict[str, Any] = {"dropout": settings.dropout, "tied": settings.tied}
     decoder: nn.Module
@@ -164,7 +164,9 @@ def _translate(task: Task, settings: TrainSettings) -> ForTask:
         )
         decoder = TransformerDecoder(target, made, **options)
     else:
-        decoder = RecurrentDecoder(target, layer(settings, settings.embedding, base), encoder.output_size, **options)
+        decoder = RecurrentDecoder(
+            target, build_layer(settings, settings.embedding, base), encoder.output_size, **options
+        )
     model = Translate(encoder, decoder, Marks(PAD, START, END))
     return for_task.ForTranslate(model, settings.label_smoothing)
 
@@ -179,10 +181,10 @@ def _forecast(task: Task, settings: TrainSettings) -> ForTask:
     order = [inputs.index(name) for name in targets] + [i for i, name in enumerate(inputs) if name not in targets]
     segment = _segment(task, settings, horizon, len(order) == len(targets))
     if segment:
-        made = layer(settings, settings.embedding + settings.embedding % 2)
+        made = build_layer(settings, settings.embedding + settings.embedding % 2)
         model: nn.Module = SegmentForecast(made, horizon, len(targets), segment, dropout=settings.dropout)
     else:
-        model = Forecast(layer(settings, len(inputs)), horizon, targets=len(targets), dropout=settings.dropout)
+        model = Forecast(build_layer(settings, len(inputs)), horizon, targets=len(targets), dropout=settings.dropout)
     return for_task.ForForecast(model, order)
 
 
@@ -198,7 +200,7 @@ def _segment(task: Task, settings: TrainSettings, horizon: int, all_targets: boo
 
 
 def _transcribe(task: Task, settings: TrainSettings) -> ForTask:
-    made = layer(settings, settings.stack * task.input.size)
+    made = build_layer(settings, settings.stack * task.input.size)
     model = Transcribe(made, task.target.size - 1, stack=settings.stack, dropout=settings.dropout)
     return for_task.ForTranscribe(_normalised(model, settings))
 
@@ -206,7 +208,7 @@ def _transcribe(task: Task, settings: TrainSettings) -> ForTask:
 def _input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int]:
     """The embedding, where ids come in, and the layer's input size."""
     if isinstance(task.input, Features):
-        return None, task.input.size + irregular(task)
+        return None, task.input.size + has_timespans(task)
     return Embed(task.input.size, settings.embedding, settings.dropout, padding=PAD), settings.embedding
 
 

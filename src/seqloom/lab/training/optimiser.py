@@ -14,7 +14,7 @@ from seqloom.lab.training.weights_file import weights_of
 MOMENTUM = 0.9
 
 
-def optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+def build_optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
     """Matrices decay; biases, norms and embeddings do not."""
     kept = {id(p) for m in model.modules() if isinstance(m, nn.Embedding | nn.LayerNorm) for p in m.parameters()}
     every = list(model.parameters())
@@ -32,7 +32,7 @@ def optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimize
     return kind(groups, settings.lr, fused=fused)
 
 
-def state_of(made: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+def optimiser_state(made: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """ "exp_avg:layer.weight" -> tensor."""
     names = {id(p): name for name, p in model.named_parameters()}
     return {
@@ -43,7 +43,7 @@ def state_of(made: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]
     }
 
 
-def restore(made: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def restore_optimiser(made: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_of` took."""
     names = {id(p): name for name, p in model.named_parameters()}
     places = {names[id(p)]: i for i, p in enumerate(p for group in made.param_groups for p in group["params"])}

@@ -18,7 +18,7 @@ FORMS = ("jsonl", "csv", "lines")
 Result = Mapping[str, Any]
 
 
-def write(results: Iterable[Result], out: Path | None = None, form: str | None = None) -> int:
+def write_results(results: Iterable[Result], out: Path | None = None, form: str | None = None) -> int:
     """Write them one by one and say how many. The form follows from the file's name; else JSON lines."""
     form = form or (out.suffix.lstrip(".") if out and out.suffix else "jsonl")
     if form not in FORMS:
@@ -32,7 +32,7 @@ def write(results: Iterable[Result], out: Path | None = None, form: str | None =
     return count
 
 
-def not_over(out: Path | None, file: str) -> None:
+def check_not_input(out: Path | None, file: str) -> None:
     """Results never take the place of the rows that they are of."""
     if out is not None and out.exists() and Path(file).exists() and out.samefile(file):
         raise UserError(f"--out: {out} is the input file and would be overwritten; choose another file")

@@ -13,7 +13,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.new_rows import given_rows
 from seqloom.lab.data.task import Batch, Classes, Notes, Tags, Task, Values
-from seqloom.lab.training.for_task import ForTask, Predicted
+from seqloom.lab.training.for_task import ForTask, Prediction
 from seqloom.lab.training.run import Run
 
 NOT_FINITE = "the model computes NaN or infinity for it; look at its values"
@@ -44,25 +44,25 @@ def predict(
     input has no prediction: it is None, and `notes` counts them. Nor has an input for which the model computes
     NaN or infinity: its "error" says so. Columns in `keep` are copied.
     """
-    check_predicts(run)
+    check_can_predict(run)
     pieces = given_rows(run.task, given)
     with torch.random.fork_rng(devices=[]):  # a model is made with fresh weights, before it gets its own
         model = run.model(which, device)
-    return over_pieces(model, run.task, pieces, probabilities, keep, notes, place_of(given))
+    return predict_pieces(model, run.task, pieces, probabilities, keep, notes, row_prefix(given))
 
 
-def place_of(given: Any) -> str:
+def row_prefix(given: Any) -> str:
     """What stands before "row 3" in an error."""
     return f"{given}: " if isinstance(given, (str, Path)) else ""
 
 
-def check_predicts(run: Run) -> None:
+def check_can_predict(run: Run) -> None:
     """A language model has nothing to say about a row."""
     if run.task.kind == "generate":
         raise UserError(f"{run.folder} is a language model: it goes on from a text; use `seqloom generate`")
 
 
-def over_pieces(
+def predict_pieces(
     model: ForTask,
     task: Task,
     pieces: Iterable[list[Any]],
@@ -101,10 +101,10 @@ def _kept(row: Any, keep: Sequence[str], where: str) -> Result:
 
 
 def _piece(model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], probabilities: bool) -> list[Result]:
-    batch = encoded(task, rows, *where)
+    batch = encode_rows(task, rows, *where)
     results: list[Result] = [{} for _ in rows]
     device = next(model.parameters()).device
-    for part, at in parts(batch):
+    for part, at in split_by_length(batch):
         found = model.predict(part.to(device))
         for row, result in zip(at, _results(task, found, probabilities), strict=True):
             results[row] = result if _finite(result) else _failed(result)
@@ -129,7 +129,7 @@ def _failed(result: Result) -> Result:
     return dict.fromkeys(result) | {"error": NOT_FINITE}
 
 
-def encoded(task: Task, rows: Sequence[Any], place: str = "", before: int = 0) -> Batch:
+def encode_rows(task: Task, rows: Sequence[Any], place: str = "", before: int = 0) -> Batch:
     """The rows as one batch; what is wrong with one of them is said with its place and number."""
     try:
         return task.encode(rows)
@@ -137,11 +137,11 @@ def encoded(task: Task, rows: Sequence[Any], place: str = "", before: int = 0) -
         if len(rows) == 1:
             raise UserError(f"{place}row {before + 1}: {str(wrong).removeprefix('row 1: ')}") from None
         for number, row in enumerate(rows):
-            encoded(task, [row], place, before + number)
+            encode_rows(task, [row], place, before + number)
         raise  # together they are wrong, and each alone is not
 
 
-def parts(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
+def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
     """Batches of like lengths with the rows that are in them; empty rows are in none."""
     lengths = batch.lengths.tolist()
     order = sorted((n, row) for row, n in enumerate(lengths) if n)
@@ -154,7 +154,7 @@ def parts(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         yield Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], timespans=spans), rows.tolist()
 
 
-def _results(task: Task, found: Predicted, probabilities: bool) -> list[Result]:
+def _results(task: Task, found: Prediction, probabilities: bool) -> list[Result]:
     values = task.decode(found.values, found.lengths)
     if isinstance(task.target, Values):
         return [{"prediction": _numbers(task.target, value)} for value in values]
@@ -163,12 +163,12 @@ def _results(task: Task, found: Predicted, probabilities: bool) -> list[Result]:
     best = found.probabilities.max(-1).values.cpu()
     if isinstance(task.target, Tags):
         ends = found.lengths.tolist() if found.lengths is not None else [None] * len(values)
-        each: list[Any] = [rounded(row[:end]) for row, end in zip(best, ends, strict=True)]
+        each: list[Any] = [round_probabilities(row[:end]) for row, end in zip(best, ends, strict=True)]
     else:
-        each = rounded(best)
+        each = round_probabilities(best)
     results = [{"prediction": value, "probability": p} for value, p in zip(values, each, strict=True)]
     if probabilities and isinstance(task.target, Classes):
-        for result, row in zip(results, rounded(found.probabilities.cpu()), strict=True):
+        for result, row in zip(results, round_probabilities(found.probabilities.cpu()), strict=True):
             result["probabilities"] = dict(zip(task.target.names, row, strict=True))
     return results
 
@@ -179,6 +179,6 @@ def _numbers(target: Values, value: list[Any]) -> Any:
     return by_name[0] if target.size == 1 else dict(zip(target.names, by_name, strict=True))
 
 
-def rounded(p: Tensor) -> Any:
+def round_probabilities(p: Tensor) -> Any:
     """Probabilities as Python numbers, no longer than they are exact."""
     return torch.round(p.double(), decimals=6).tolist()

@@ -12,15 +12,15 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.look import facts, said
 from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.fit import check_builds, trained
-from seqloom.lab.training.folders import RUNS, find_run, latest, names, new_folder
+from seqloom.lab.training.fit import check_model, train_new
+from seqloom.lab.training.folders import RUNS, choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 
 @dataclass(frozen=True)
-class Job:
+class PreparedTraining:
     """What is to be trained, where, and what to tell before."""
 
     task: Task
@@ -31,10 +31,10 @@ class Job:
     facts: list[str]
     trust: bool = False
 
-    def do(self) -> Run:
+    def run(self) -> Run:
         if self.resume:
             return train(self.task, self.settings, self.folder, resume=True, trust=self.trust)
-        return trained(self.task, self.settings or TrainSettings(), self.folder, self.source)
+        return train_new(self.task, self.settings or TrainSettings(), self.folder, self.source)
 
     @property
     def resume_command(self) -> str:
@@ -42,36 +42,40 @@ class Job:
         return shlex.join(["seqloom", "train", "--resume", "--name", self.folder.name, *where])
 
 
-def started(data: str | None, name: str | None, runs: Path, settings: TrainSettings, options: Mapping[str, Any]) -> Job:
+def prepare_new(
+    data: str | None, name: str | None, runs: Path, settings: TrainSettings, options: Mapping[str, Any]
+) -> PreparedTraining:
     """A new training."""
     if data is None:
         raise UserError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
     task, source = open_data(data, options)
-    check_builds(task, settings)
-    folder = new_folder(task.name, settings.model, name, runs)
-    return Job(task, settings, folder, source, False, [*facts(task), "", f"training {settings.model} in {folder}"])
+    check_model(task, settings)
+    folder = choose_folder(task.name, settings.model, name, runs)
+    return PreparedTraining(
+        task, settings, folder, source, False, [*facts(task), "", f"training {settings.model} in {folder}"]
+    )
 
 
-def resumed(
+def prepare_resume(
     data: str | None,
     name: str | None,
     runs: Path,
     settings: TrainSettings,
     options: Mapping[str, Any],
     trust: bool = False,
-) -> Job:
+) -> PreparedTraining:
     """One that was interrupted, under its own settings; a flag may change only what changes no result."""
     opened = None if data is None else open_data(data, options)[0]
     if name is None and opened is not None:
-        name = latest(opened.name, settings.model, runs)
+        name = find_latest(opened.name, settings.model, runs)
     if name is None:
-        there = ", ".join(names(runs)) or "none"
+        there = ", ".join(list_names(runs)) or "none"
         raise UserError(f"say which run goes on with --name; {runs}/ holds {there}")
     run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
     changed = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened
     asked = TrainSettings(**(run.settings.model_dump() | changed)) if changed else None
-    return Job(task, asked, run.folder, None, True, [*said(task), f"going on with {run.folder}"], trust)
+    return PreparedTraining(task, asked, run.folder, None, True, [*said(task), f"going on with {run.folder}"], trust)
 
 
 def use_command(run: Run) -> str:

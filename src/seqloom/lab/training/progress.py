@@ -13,7 +13,7 @@ SOON = 5.0  # and after which a validation is worth one
 BLINK = 0.2
 
 
-class Telling:
+class ProgressReport:
     """Loss, metric, time steps a second, time left."""
 
     def __init__(self, heard: bool, total: int) -> None:
@@ -31,7 +31,7 @@ class Telling:
     def __exit__(self, *_: Any) -> None:
         self.stack.close()
 
-    def step(self, where: str, loss: float, steps: int) -> None:
+    def report_step(self, where: str, loss: float, steps: int) -> None:
         if not self.heard:
             return
         self.done, self.steps = self.done + 1, self.steps + steps
@@ -45,7 +45,7 @@ class Telling:
                 self._say(f"{self.text}  {_clock(left)} left")
         self.move(self.text)
 
-    def validated(self, where: str, values: dict[str, float], metric: str) -> None:
+    def report_validation(self, where: str, values: dict[str, float], metric: str) -> None:
         if not self.heard:
             return
         if metric in values:

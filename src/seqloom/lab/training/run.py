@@ -245,7 +245,7 @@ class Run:
         return [_line(line, n, file) for n, line in enumerate(_whole_lines(file.read_bytes()).splitlines(), 1)]
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Let no other process train here meanwhile; the lock ends with the process, however it ends.
 
         Checkpoints that a killed process was writing are finished or removed.

@@ -29,7 +29,7 @@ class Schedule:
             return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         return self.decay**self.falls
 
-    def validated(self, progress: bool) -> None:
+    def record_validation(self, progress: bool) -> None:
         """One more validation; whether it was the best so far."""
         if self.kind in ("cosine", "constant"):
             return

@@ -13,7 +13,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Classes, Features, Tags, Task
 from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, compute_scores, count_spans
-from seqloom.lab.training.for_task import ForTask, Predicted
+from seqloom.lab.training.for_task import ForTask, Prediction
 
 Columns = dict[str, Array]
 
@@ -58,7 +58,7 @@ def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> t
     """One batch; where it does not fit into memory, its halves."""
     try:
         said, after = model.scores(batch, state)
-        found = _common(model, said, batch) | KINDS[task.kind](task, batch, model.chosen(said, batch))
+        found = _common(model, said, batch) | KINDS[task.kind](task, batch, model.choose(said, batch))
         if full and task.kind == "translate":
             found |= _written(task, batch, model.predict(batch))
         return found, after
@@ -71,14 +71,14 @@ def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> t
 
 
 def _common(model: ForTask, said: Any, batch: Batch) -> Columns:
-    return {"nats": _numbers(model.each(said, batch)), "targets": _numbers(model.counts(batch))}
+    return {"nats": _numbers(model.row_losses(said, batch)), "targets": _numbers(model.count_targets(batch))}
 
 
 def _numbers(tensor: Tensor) -> Array:
     return tensor.double().cpu().numpy()
 
 
-def _classify(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _classify(task: Task, batch: Batch, made: Prediction) -> Columns:
     assert batch.y is not None and isinstance(task.target, Classes)
     y, p = batch.y.cpu().numpy(), made.values.cpu().numpy()
     asked = y != IGNORE
@@ -86,7 +86,7 @@ def _classify(task: Task, batch: Batch, made: Predicted) -> Columns:
     return {"right": right, "scored": asked.astype(np.float64), "y": y, "p": p}
 
 
-def _tag(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _tag(task: Task, batch: Batch, made: Prediction) -> Columns:
     assert batch.y is not None and isinstance(task.target, Tags)
     names = task.target.names
     y, p = batch.y.cpu().numpy(), made.values.cpu().numpy()
@@ -105,14 +105,14 @@ def _tag(task: Task, batch: Batch, made: Predicted) -> Columns:
     return found
 
 
-def _regress(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _regress(task: Task, batch: Batch, made: Prediction) -> Columns:
     """In the units of the data."""
     assert batch.y is not None
     y, p = (np.array(task.decode(v), dtype=np.float64).reshape(len(batch), -1) for v in (batch.y, made.values))
     return _errors(p - y)
 
 
-def _forecast(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _forecast(task: Task, batch: Batch, made: Prediction) -> Columns:
     """In units of the training data's spread, as the literature does; mase against the step before, in each past."""
     assert batch.y is not None and isinstance(task.input, Features)
     off = (made.values - batch.y).double().cpu().numpy()  # (B, S, K)
@@ -138,14 +138,14 @@ def _errors(off: Array) -> Columns:
     return {"square": (off**2).sum(1), "absolute": np.abs(off).sum(1), "values": known.sum(1).astype(np.float64)}
 
 
-def _language(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _language(task: Task, batch: Batch, made: Prediction) -> Columns:
     assert batch.y is not None
     asked = batch.y >= 0 if task.kind == "generate" else batch.y != PAD
     right = (made.values == batch.y) & asked
     return {"right": _numbers(right.sum(1)), "scored": _numbers(asked.sum(1)), "language": np.ones(len(batch))}
 
 
-def _written(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _written(task: Task, batch: Batch, made: Prediction) -> Columns:
     from sacrebleu.metrics.bleu import BLEU
 
     assert batch.y is not None and batch.y_lengths is not None
@@ -160,7 +160,7 @@ def _written(task: Task, batch: Batch, made: Predicted) -> Columns:
     return {"exact": np.array(exact), "rows": np.ones(len(batch)), "bleu": np.array(stats, dtype=np.float64)}
 
 
-def _transcribe(task: Task, batch: Batch, made: Predicted) -> Columns:
+def _transcribe(task: Task, batch: Batch, made: Prediction) -> Columns:
     from jiwer import process_characters, process_words
 
     assert batch.y is not None

@@ -23,7 +23,7 @@ PLAN = ("input", "target", "group", "time", "split", "kind")  # what was found o
 MOST = 20  # columns: more are left to be found again
 
 
-def settings_for(
+def build_template(
     data: str, task: Task, settings: TrainSettings, said: Mapping[str, Any], made: Mapping[str, Any] | None
 ) -> str:
     """What was asked for and what was found stand in the file; all else is there as a comment."""
@@ -45,10 +45,10 @@ def settings_for(
     records: dict[str, type[BaseModel]] = {"The training": TrainSettings}
     if plan is not None:
         records = {"How the data are read": Reading, **records}
-    return settings_file(heading, chosen, records)
+    return format_settings(heading, chosen, records)
 
 
-def write(text: str, place: Path, force: bool) -> Path:
+def write_template(text: str, place: Path, force: bool) -> Path:
     """A new file; one that is there may hold a person's work."""
     if place.exists() and not force:
         raise UserError(f"{place} is there already; name another with --out, or write over it with --force")
@@ -58,7 +58,7 @@ def write(text: str, place: Path, force: bool) -> Path:
     return place
 
 
-def settings_file(facts: Sequence[str], chosen: Mapping[str, Any], records: Mapping[str, type[BaseModel]]) -> str:
+def format_settings(facts: Sequence[str], chosen: Mapping[str, Any], records: Mapping[str, type[BaseModel]]) -> str:
     """The text of the file: what is known of the data as a comment, then every setting.
 
     What is in `chosen` stands as it is; other settings are commented out and show their defaults.
@@ -66,23 +66,23 @@ def settings_file(facts: Sequence[str], chosen: Mapping[str, Any], records: Mapp
     lines = [f"# {line}".rstrip() for line in facts]
     described = {name: field for record in records.values() for name, field in record.model_fields.items()}
     for name in [name for name in chosen if name not in described]:
-        lines += ["", f"{name} = {toml(chosen[name])}"]
+        lines += ["", f"{name} = {to_toml(chosen[name])}"]
     for heading, record in records.items():
         lines += ["", f"# {heading}"]
         for name, field in record.model_fields.items():
             lines += ["", *(f"# {line}" for line in textwrap.wrap(field.description or name, WIDTH))]
             if name in chosen:
-                lines.append(f"{name} = {toml(chosen[name])}")
+                lines.append(f"{name} = {to_toml(chosen[name])}")
             else:
                 default = field.get_default(call_default_factory=True)
-                lines.append(f"# {name} =" if default in (None, ()) else f"# {name} = {toml(default)}")
+                lines.append(f"# {name} =" if default in (None, ()) else f"# {name} = {to_toml(default)}")
     return "\n".join(lines) + "\n"
 
 
-def toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """A value as TOML writes it."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(toml, value))}]"
+        return f"[{', '.join(map(to_toml, value))}]"
     if isinstance(value, (bool, int, float)):
         return json.dumps(value)
     return json.dumps(str(value), ensure_ascii=False)

@@ -15,9 +15,9 @@ from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.data.task import Batch
 from seqloom.lab.training import finite
-from seqloom.lab.training.distributed import Processes
+from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.optimiser import Average, optimiser
+from seqloom.lab.training.optimiser import Average, build_optimiser
 from seqloom.lab.training.settings import TrainSettings
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -26,13 +26,13 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Stepper:
     """The model, its optimiser and all that changes from step to step."""
 
-    def __init__(self, model: ForTask, settings: TrainSettings, processes: Processes) -> None:
+    def __init__(self, model: ForTask, settings: TrainSettings, processes: ProcessGroup) -> None:
         self.model, self.settings, self.processes = model, settings, processes
         self.weights = list(model.parameters())
         self.device = self.weights[0].device
         if settings.precision == "fp16" and self.device.type != "cuda":
             raise UserError("precision='fp16' needs a GPU; take bf16 or fp32 on a CPU")
-        self.optimiser = optimiser(model, settings)
+        self.optimiser = build_optimiser(model, settings)
         self.average = Average(model, settings.ema) if settings.ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
         self.parts = 1  # in which each batch is taken, one after the other
@@ -50,7 +50,7 @@ class Stepper:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         while True:
-            seed(self.settings.seed, number, self.processes.rank)
+            seed_step(self.settings.seed, number, self.processes.rank)
             try:
                 loss, count = self._gradients(batches)
                 break
@@ -74,7 +74,7 @@ class Stepper:
 
     def _gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
         rank, n = self.processes.rank, self.processes.count
-        count = sum(int(self.model.counts(batch).sum()) for batch in batches)
+        count = sum(int(self.model.count_targets(batch).sum()) for batch in batches)
         pieces = [(k, _part(_part(batch, rank, n), k, self.parts)) for batch in batches for k in range(self.parts)]
         pieces = [(k, piece) for k, piece in pieces if len(piece)] if n == 1 else pieces
         losses = []
@@ -123,7 +123,7 @@ class Stepper:
             place = batch.part(self.processes.rank, self.processes.count).to(self.device)
 
             def again(place: Batch = place) -> Tensor:
-                seed(self.settings.seed, number, self.processes.rank)
+                seed_step(self.settings.seed, number, self.processes.rank)
                 with self.autocast():
                     return self.model(place)[0]
 
@@ -139,7 +139,7 @@ class Stepper:
         )
 
 
-def seed(*key: int) -> None:
+def seed_step(*key: int) -> None:
     """All noise of a step follows from its number, so that a resumed training draws the same."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     number = int.from_bytes(digest[:4], "little")

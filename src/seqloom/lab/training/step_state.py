@@ -13,15 +13,15 @@ from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.weights_file import load_weights, weights_of
 
 
-def facts_of(stepper: Stepper) -> dict[str, Any]:
+def stepper_facts(stepper: Stepper) -> dict[str, Any]:
     averaged = stepper.average.steps if stepper.average else 0
     return {"parts": stepper.parts, "scaler": stepper.scaler.state_dict(), "averaged": averaged}
 
 
-def tensors_of(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def stepper_tensors(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The weights of the model as it is used, and what else training needs; `carried` of each process."""
     weights = weights_of(stepper.model)
-    state = optimiser.state_of(stepper.optimiser, stepper.model)
+    state = optimiser.optimiser_state(stepper.optimiser, stepper.model)
     training = {f"optimiser/{key}": tensor for key, tensor in state.items()}
     if stepper.average:
         training |= {f"weights/{name}": w for name, w in weights.items()}
@@ -31,7 +31,9 @@ def tensors_of(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tuple[dic
     return weights, training
 
 
-def restore(stepper: Stepper, facts: dict[str, Any], weights: dict[str, Tensor], training: dict[str, Tensor]) -> None:
+def restore_stepper(
+    stepper: Stepper, facts: dict[str, Any], weights: dict[str, Tensor], training: dict[str, Tensor]
+) -> None:
     """Put back what `facts_of` and `tensors_of` took."""
     stepper.parts = facts["parts"]
     stepper.scaler.load_state_dict(facts["scaler"])
@@ -41,7 +43,7 @@ def restore(stepper: Stepper, facts: dict[str, Any], weights: dict[str, Tensor],
             stepper.average.weights[name].copy_(w)
         weights = _under("weights/", training)
     load_weights(stepper.model, weights)
-    optimiser.restore(stepper.optimiser, stepper.model, _under("optimiser/", training))
+    optimiser.restore_optimiser(stepper.optimiser, stepper.model, _under("optimiser/", training))
     stepper.carried = _states(_under(f"carried/{stepper.processes.rank}/", training), stepper.device)
 
 

@@ -10,14 +10,14 @@ from seqloom.core.errors import UserError
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.metrics import primary_metric
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.evaluate import shown
-from seqloom.lab.training.folders import names
+from seqloom.lab.training.evaluate import tabulate_metrics
+from seqloom.lab.training.folders import list_names
 from seqloom.lab.training.run import Run
 
 ABOUT = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # a line's facts that are no metrics
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summarise_run(run: Run) -> dict[str, Any]:
     """Settings, how far it came, and its metrics: of the best validation, and of the test if there was one."""
     lines = run.metrics()
     best = _best(run)
@@ -55,10 +55,10 @@ def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if k not in ABOUT and not k.endswith("_interval")}
 
 
-def results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def tabulate_results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The metrics of one run as a table: of the test where there is one, beside those of the validation."""
     tested = document["test"] or document["valid"]
-    rows = shown({"metrics": tested, "intervals": document["test_intervals"]})
+    rows = tabulate_metrics({"metrics": tested, "intervals": document["test_intervals"]})
     name = "test" if document["test"] else "validation"
     beside = document["valid"] if document["test"] else {}
     table = [{"metric": row["metric"], name: row["value"], "95% interval": row["95% interval"]} for row in rows]
@@ -68,17 +68,17 @@ def results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return table
 
 
-def listing(folder: Path) -> list[dict[str, Any]]:
+def tabulate_runs(folder: Path) -> list[dict[str, Any]]:
     """A row for each run in a folder; one that cannot be read says why."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder of runs; `seqloom train DATA` makes runs/")
-    return [_row(folder / name) for name in names(folder)]
+    return [_row(folder / name) for name in list_names(folder)]
 
 
 def _row(folder: Path) -> dict[str, Any]:
     empty = dict.fromkeys(("model", "data", "kind", "steps", "epochs", "metric", "validation", "test", "state"))
     try:
-        one = summary(Run.load(folder))
+        one = summarise_run(Run.load(folder))
     except ValueError as error:
         return {"run": folder.name} | empty | {"state": str(error)}
     known = one["test"] or one["valid"]

@@ -12,8 +12,8 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.cpu import denormals_flushed
-from seqloom.lab.training.distributed import Processes, joined, local_device
+from seqloom.lab.training.cpu import are_denormals_flushed
+from seqloom.lab.training.distributed import ProcessGroup, join_processes, local_device
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.run import Run, fingerprint
 from seqloom.lab.training.settings import TrainSettings
@@ -40,15 +40,15 @@ def train(
     """
     with ExitStack() as stack:
         device = choose_device(settings or _settings_of(Path(folder)))
-        processes = stack.enter_context(joined(device))
+        processes = stack.enter_context(join_processes(device))
         run = _open(task, settings, Path(folder), resume, source, processes, trust)
-        if processes.first:
-            stack.enter_context(run.locked())
-        processes.same(None)  # no checkpoint is renamed any more
+        if processes.is_first:
+            stack.enter_context(run.lock())
+        processes.broadcast(None)  # no checkpoint is renamed any more
         stack.enter_context(_quiet_machine(run.settings, device))
         if not (run.finished and _tested(run, task)):
-            Training(task, run, device, processes).go()
-        processes.same(None)  # the last file is there before anyone reads it
+            Training(task, run, device, processes).train()
+        processes.broadcast(None)  # the last file is there before anyone reads it
         return run
 
 
@@ -58,14 +58,14 @@ def _open(
     folder: Path,
     resume: bool,
     source: Any,
-    processes: Processes,
+    processes: ProcessGroup,
     trust: bool,
 ) -> Run:
-    there = processes.same((folder / "run.json").exists())
+    there = processes.broadcast((folder / "run.json").exists())
     if not (resume and there):
-        if processes.first:
+        if processes.is_first:
             Run.create(folder, settings or TrainSettings(), task, source)
-        processes.same(None)
+        processes.broadcast(None)
         return Run.load(folder)
     run = Run.load(folder, trust=trust)
     if fingerprint(task) != run.record["data"]:
@@ -76,7 +76,7 @@ def _open(
         if value != was:
             raise UserError(f"{folder} was trained with {name}={was}, not {value}; resume it as it is")
     if settings is not None:
-        if settings.threads != run.settings.threads and processes.first:
+        if settings.threads != run.settings.threads and processes.is_first:
             warnings.warn(
                 f"{folder} was trained with threads={run.settings.threads}, and goes on with {settings.threads}: "
                 "sums are taken in another order, so that it will not end with the very weights it would have had",
@@ -105,7 +105,7 @@ def choose_device(settings: TrainSettings) -> torch.device:
 @contextmanager
 def _quiet_machine(settings: TrainSettings, device: torch.device) -> Iterator[None]:
     """The threads asked for, no denormals, which slow a CPU down, and the caller's random numbers untouched."""
-    threads, flushed = torch.get_num_threads(), denormals_flushed()
+    threads, flushed = torch.get_num_threads(), are_denormals_flushed()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.set_flush_denormal(True)

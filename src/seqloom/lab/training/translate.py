@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from seqloom.core.errors import UserError
-from seqloom.lab.training.predict import encoded, parts
+from seqloom.lab.training.predict import encode_rows, split_by_length
 from seqloom.lab.training.run import Run
 from seqloom.models.decoding.beam import Beam
 
@@ -20,10 +20,10 @@ def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), place:
     model, task, done = run.model(), run.task, 0
     column = task.saved.plan.input[0] if hasattr(task, "saved") else ""
     for rows in pieces:
-        batch = encoded(task, rows, place, done)
+        batch = encode_rows(task, rows, place, done)
         said: list[tuple[Any, float | None]] = [("", None)] * len(rows)
         with torch.no_grad():
-            for part, at in parts(batch):
+            for part, at in split_by_length(batch):
                 found = model.model.translate(part.x, part.lengths, beam)
                 texts = task.decode(found.tokens[:, 0], found.lengths[:, 0])
                 for row, text, score in zip(at, texts, found.scores[:, 0].tolist(), strict=True):

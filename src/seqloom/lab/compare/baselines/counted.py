@@ -10,7 +10,7 @@ from torch import Tensor
 from seqloom.lab.compare.baselines.said import Plain
 from seqloom.lab.compare.data import some
 from seqloom.lab.data.task import PAD, START, Task, Tokens
-from seqloom.lab.training.for_task import ForGenerate, ForTag, ForTask, ForTranslate, Predicted
+from seqloom.lab.training.for_task import ForGenerate, ForTag, ForTask, ForTranslate, Prediction
 
 FEW = 1e-2  # so much of a count has everything that was never seen
 BACK = 0.1  # share of a pair's probability that its second part has without the first
@@ -56,8 +56,8 @@ class Writing(ForTranslate):
         read = torch.cat([torch.full_like(batch.y[:, :1], START), batch.y[:, :-1]], 1)
         return self.model(read), None
 
-    def predict(self, batch: Any) -> Predicted:
-        return self.chosen(self.scores(batch)[0], batch)
+    def predict(self, batch: Any) -> Prediction:
+        return self.choose(self.scores(batch)[0], batch)
 
 
 def commonest_tag(task: Task) -> ForTask:

@@ -13,7 +13,7 @@ from seqloom.lab.compare.data import opened
 from seqloom.lab.compare.latency import timed
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.evaluate import finite
+from seqloom.lab.training.evaluate import finite_or_none
 from seqloom.lab.training.for_task import ForTask
 
 Maker = Callable[[Task], ForTask]
@@ -58,5 +58,5 @@ def baseline(source: Mapping[str, Any], name: str, batch: int, folder: Path) -> 
         "parameters": int(model.model.size),
         "seconds": seconds,
         "latency": waited,
-        "valid": {name: finite(value) for name, value in valid.items()},
+        "valid": {name: finite_or_none(value) for name, value in valid.items()},
     }

@@ -95,7 +95,7 @@ def _wrong(model: ForTask, task: Task) -> tuple[float, float]:
     wrong = nats = 0.0
     for batch in some(task, "valid"):
         said = model.scores(batch)[0]
-        nats += float(model.each(said, batch).sum())
+        nats += float(model.row_losses(said, batch).sum())
         if task.kind == "classify":
             wrong += float((said.argmax(-1) != batch.y).sum())
     return wrong, nats

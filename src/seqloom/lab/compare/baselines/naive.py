@@ -111,5 +111,5 @@ def _error(model: ForTask, task: Task) -> float:
     total = count = 0.0
     for batch in some(task, "valid"):
         total += float(model(batch)[0])
-        count += float(model.counts(batch).sum())
+        count += float(model.count_targets(batch).sum())
     return total / max(1.0, count) if np.isfinite(total) else float("inf")

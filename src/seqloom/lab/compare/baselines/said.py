@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seqloom.lab.compare.data import some
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.training.for_task import ForClassify, ForRegress, ForTask, ForTranscribe, Predicted
+from seqloom.lab.training.for_task import ForClassify, ForRegress, ForTask, ForTranscribe, Prediction
 
 
 class Plain(nn.Module):
@@ -63,11 +63,11 @@ class SameText(ForTranscribe):
     def scores(self, batch: Batch, state: Any = None) -> tuple[Any, None]:
         return None, None
 
-    def each(self, scores: Any, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Any, batch: Batch) -> Tensor:
         return torch.full((len(batch),), torch.nan)
 
-    def chosen(self, scores: Any, batch: Batch) -> Predicted:
-        return Predicted(self.ids.expand(len(batch), -1), torch.full((len(batch),), len(self.ids)))
+    def choose(self, scores: Any, batch: Batch) -> Prediction:
+        return Prediction(self.ids.expand(len(batch), -1), torch.full((len(batch),), len(self.ids)))
 
 
 def commonest_text(task: Task) -> ForTask:

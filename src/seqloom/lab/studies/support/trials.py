@@ -20,8 +20,8 @@ from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, 
 from seqloom.lab.studies.support.contenders import hidden_size, multiple, starts, trained
 from seqloom.lab.studies.support.ledger import Ledger
 from seqloom.lab.studies.support.outcome import Metric, Trial, contests, said
-from seqloom.lab.training.cpu import small_models_on_cpu
-from seqloom.lab.training.many import Recipe, Trained, Training, train_many
+from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
 
 Batch = tuple[Tensor, ...]
 Draw = Callable[[torch.Generator, torch.device], Batch]
@@ -221,22 +221,22 @@ class Trials(Study[Told, Trial]):
 
     def _train(self, group: Sequence[Spec]) -> Iterator[Trial]:
         device = torch.device(self.device)
-        with small_models_on_cpu():
+        with use_one_thread():
             done = train_many([self._training(spec) for spec in group], device)
         for spec, one in zip(group, done, strict=True):
-            with small_models_on_cpu():
+            with use_one_thread():
                 trial = self._scored(spec, one, device)
             yield trial
 
-    def _training(self, spec: Spec) -> Training:
+    def _training(self, spec: Spec) -> SmallTraining:
         c = spec.condition
         if c.after:
             model: Callable[[], Any] = partial(self._kept.get, (c.after, spec.model, spec.seed))
         else:
             model = partial(self.build, spec.model, self.hidden(spec.model, c), spec.start, c)
-        return Training(str(spec), model, self.draw(c), self.loss, Recipe(self.steps(c), spec.lr), spec.seed)
+        return SmallTraining(str(spec), model, self.draw(c), self.loss, Recipe(self.steps(c), spec.lr), spec.seed)
 
-    def _scored(self, spec: Spec, one: Trained, device: torch.device) -> Trial:
+    def _scored(self, spec: Spec, one: TrainedModel, device: torch.device) -> Trial:
         c, scores, failed = spec.condition, {}, one.failed
         if any(later.after == c.name for later in self.settings.conditions):
             self._kept[c.name, spec.model, spec.seed] = one.model
