@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-cluster test-gpu fuzz kills sanitize audit lint check format wheel clean
+.PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz kills sanitize audit lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -25,6 +25,11 @@ test-quick: .venv/installed lint
 test-cluster: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),cluster]'
 	$(BIN)/python -m pytest tests/lab/jobs/test_jobs.py -k "cluster"
+
+# The example scripts, some of which need libraries that nothing else here needs.
+test-examples: .venv/installed
+	$(PIP) -e '.[$(EXTRAS),examples]'
+	$(BIN)/python -m pytest tests/test_examples.py
 
 # Mutated files and random settings: N cases of each kind.
 N ?= 1000

@@ -1,0 +1,65 @@
+"""The scripts in examples/ run and show what they promise."""
+
+import re
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+SMALL = {  # settings of main() that take under a second
+    "word_language_model": {"epochs": 1, "chunk": 100},
+    "recurrent_policy": {"updates": 2, "copies": 4},
+    "streaming_audio": {"steps": 1},
+    "my_cell": {"steps": 2},
+}
+NEEDS = {
+    "lightning_module": ("lightning",),
+    "huggingface_trainer": ("transformers", "accelerate"),
+    "skorch_grid_search": ("skorch", "sklearn"),
+    "export_to_onnx": ("onnx", "onnxscript", "onnxruntime"),
+}
+LAST_NUMBER = {  # the range of the last number that a script prints after these words
+    "word_language_model": ("perplexity", 1.5, 2.5),
+    "lightning_module": ("epochs:", 0.9, 1),
+    "huggingface_trainer": ("steps:", 0.9, 1),
+    "skorch_grid_search": ("test accuracy", 0.9, 1),
+    "recurrent_policy": ("update 80:", 0.95, 1),
+    "streaming_audio": ("difference", 0, 1e-4),
+    "export_to_onnx": ("from torch", 0, 1e-4),
+    "my_cell": ("error", 0, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_script_runs_with_small_settings(name):
+    runpy.run_path(str(FOLDER / f"{name}.py"))["main"](**SMALL[name])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # other libraries warn about their own code
+@pytest.mark.parametrize("name", [script.stem for script in SCRIPTS])
+def test_a_script_prints_a_good_result(name, monkeypatch, capsys):
+    missing = [package for package in NEEDS.get(name, ()) if find_spec(package) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: run make test-examples")
+    monkeypatch.setattr(sys, "argv", [f"{name}.py"])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    words, low, high = LAST_NUMBER[name]
+    number = re.findall(rf"{words} ([\d.e-]+)", capsys.readouterr().out)[-1]
+    assert low <= float(number) <= high
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_is_short_and_says_how_to_run_it(script):
+    text = script.read_text()
+    assert 30 <= len(text.splitlines()) <= 90
+    assert f"python examples/{script.name}" in text.split('"""')[1]
+
+
+def test_the_table_lists_every_script():
+    listed = re.findall(r"^\| \[(\w+\.py)\]", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == [script.name for script in SCRIPTS]
