@@ -12,6 +12,7 @@ import torch
 from seqloom import __version__
 from seqloom.cli import main
 from seqloom.core.cell import Cell
+from seqloom.lab import console
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.tools import doctor
 
@@ -20,7 +21,7 @@ TINY = ["--seeds", "1", "--steps", "9", "--tune", "1", "--parameters", "2000", "
 
 
 def command(*words, code=0):
-    """A command in a process of its own: stdout, stderr."""
+    """Run a command in a new process and return stdout and stderr."""
     env = {k: v for k, v in os.environ.items() if k != "SEQLOOM_TRACEBACK"} | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "seqloom", *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False
@@ -31,7 +32,7 @@ def command(*words, code=0):
 
 @pytest.fixture
 def here(capsys, monkeypatch):
-    """A command in this process: exit code, stdout, stderr."""
+    """Return a function that runs a command in this process: exit code, stdout, stderr."""
     monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
 
     def run(*words):
@@ -118,7 +119,7 @@ def test_a_gpu_without_memory_is_one_line_and_a_fault_is_not(here, monkeypatch):
         else:
             code, out, told = here("list")
             assert (code, out, told.count("\n")) == (2, "", 1)
-            assert "Tried to allocate 39.30 GiB; end what else runs" in told and "See docs" not in told
+            assert "Tried to allocate 39.30 GiB; stop other programs" in told and "See docs" not in told
 
 
 def test_list_cells_has_a_row_for_every_registered_cell(here):
@@ -135,8 +136,8 @@ def test_list_cells_has_a_row_for_every_registered_cell(here):
 def test_list_prints_tables(here):
     assert "3(dh + h^2 + 2h)" in here("list", "cells", "--hidden", "8")[1]
     layers, kernels = here("list", "layers")[1], here("list", "kernels")[1]
-    assert any(line.split()[:3] == ["attn_rnn", "bi_attn_rnn", "One"] for line in layers.splitlines())
-    assert any(line.split()[:2] == ["local_transformer", "bi_local_transformer"] for line in layers.splitlines())
+    assert any(line.split()[:3] == ["attn_rnn", "bi_", "One"] for line in layers.splitlines())
+    assert any(line.split()[:2] == ["local_transformer", "bi_"] for line in layers.splitlines())
     assert any(line.split()[:3] == ["min_gru_parallel", "parallel", "scan"] for line in kernels.splitlines())
 
 
@@ -145,6 +146,21 @@ def test_list_layers_and_kernels_are_json_on_request(here):
     assert rows["tcn"]["both ways"] is None and rows["gru"]["both ways"] == "bi_gru"
     assert all(row["description"] for row in rows.values())
     assert json.loads(here("list", "kernels", "--json")[1])[-1]["kernel"] == "any_loop"
+
+
+@pytest.mark.parametrize("words", [["list", "cells"], ["list", "layers"], ["list", "kernels"], ["doctor"]])
+def test_tables_fit_80_columns(here, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = here(*words)
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+
+
+def test_a_table_that_is_too_wide_continues_below_with_its_first_column(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    console.show_table([{"model": "gru"} | {f"number {n}": n for n in range(5)}])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line[:1] in "mg"] == ["model", "gru"] * 2
+    assert max(map(len, lines)) <= 40
 
 
 def test_doctor_finds_every_kernel_right(here):
@@ -204,6 +220,6 @@ def test_ctrl_c_leaves_the_table_so_far_and_exit_code_130(tmp_path):
         rest = process.stderr.read()
         out = process.stdout.read()
     assert process.returncode == 130
-    assert "Traceback" not in rest and f"go on with: seqloom compare --resume --out {tmp_path / 'c'}" in rest
+    assert "Traceback" not in rest and f"continue with: seqloom compare --resume --out {tmp_path / 'c'}" in rest
     assert any(line.startswith("rnn ") for line in out.splitlines())
     assert "Interrupted: the table shows what was finished" in out

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def here(capsys, monkeypatch, folder):
-    """A command in this process, in that folder: exit code, stdout, stderr."""
+    """Return a function that runs a command in that folder: exit code, stdout, stderr."""
     monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
     monkeypatch.chdir(folder)
 
@@ -339,7 +339,7 @@ main.main({words!r})
         [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 130, done.stderr
-    assert done.stderr.splitlines()[-1] == "interrupted; go on with: seqloom train --resume --name cut_short"
+    assert done.stderr.splitlines()[-1] == "interrupted; continue with: seqloom train --resume --name cut_short"
     assert not done.stdout and "Traceback" not in done.stderr
     assert next(r for r in json.loads(here("runs", "--json")[1]) if r["run"] == "cut_short")["state"] == "unfinished"
 

@@ -21,7 +21,7 @@ class Found:
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """A study that takes no time."""
+    """Register a study that takes no time."""
     monkeypatch.setattr(Study, "registry", dict(Study.registry))
 
     class Tiny(Study[Size, Found], name="tiny"):
@@ -55,7 +55,7 @@ def tiny(monkeypatch):
 
 @pytest.fixture
 def here(capsys, monkeypatch):
-    """A command in this process: exit code, stdout, stderr."""
+    """Return a function that runs a command in this process: exit code, stdout, stderr."""
     monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
 
     def run(*words):
@@ -127,7 +127,7 @@ def test_data_names_the_folder_where_studies_look(here, tiny, tmp_path, monkeypa
     code, _, err = here("study", "imdb", "--quick", "--device", "cpu", "--data", str(tmp_path))
     assert code == 2 and f"is not in {tmp_path}; name the folder that holds imdb/ with --data or SEQLOOM_DATA" in err
     code, _, err = here("study", "tiny", "--data", str(tmp_path / "none"))
-    assert code == 2 and "none is no folder; name the one that holds imdb/" in err
+    assert code == 2 and "none is not a folder; give the folder that contains imdb/" in err
 
 
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
@@ -135,7 +135,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
     for words, said in (
         (["complexiti"], "there is no study 'complexiti'; did you mean 'complexity'?"),
         (["xyz"], "there is no study 'xyz'; known are ablation, adding, applications, co"),
-        (["complexity", "--out", str(tmp_path / "file")], "is a file; name a folder"),
+        (["complexity", "--out", str(tmp_path / "file")], "is a file; choose a folder"),
         (["complexity", "--quik"], "--quick"),
         (["complexity", "--protocol", "seed"], "'complexity' has no protocol 'seed'"),
         (["complexity", "--models", "gru"], "'complexity' has no models to choose"),
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(here, tiny, 
     monkeypatch.setattr("os.access", lambda place, _: asked.append(place))
     monkeypatch.setattr(tiny, "run", None)
     code, out, err = here("study", "tiny", "--out", str(tmp_path / "a" / "b"))
-    assert (code, out, asked[0]) == (2, "", tmp_path) and f"{tmp_path} cannot be written to" in err
+    assert (code, out, asked[0]) == (2, "", tmp_path) and f"{tmp_path} is not writable" in err
 
 
 def test_a_model_that_is_named_twice_is_trained_once():

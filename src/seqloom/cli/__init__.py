@@ -1,1 +1,1 @@
-"""The command line: one command per file in commands/, its entry point in main.py."""
+"""The command line: the entry point in main.py, larger commands in commands/."""

@@ -1,4 +1,4 @@
-"""The commands of `seqloom`, one short function each. torch is loaded by those that need it."""
+"""The entry point of `seqloom`. Commands that need torch are imported when they are called."""
 
 from __future__ import annotations
 
@@ -12,62 +12,75 @@ from cyclopts import App, CycloptsError, Parameter
 from pydantic import ValidationError
 
 from seqloom import __version__
-from seqloom.cli.commands import INTERRUPTED, Json
+from seqloom.cli.commands import DEFAULTS, INTERRUPTED, Json
 from seqloom.cli.commands.study import study
 from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.bench.settings import BenchSettings
 
-NO_MEMORY = "OutOfMemoryError"  # torch's, which is not loaded here
+OUT_OF_MEMORY = "OutOfMemoryError"  # the name of torch's exception; torch is not imported here
+# Commands whose settings need torch, with their help, which would otherwise have to import them.
+LAZY_COMMANDS = {
+    "look": ("training:look", "Show what a file contains and which task it allows."),
+    "init": ("training:init", "Look at data and write a commented settings file for `seqloom train --config`."),
+    "train": (
+        "training:train_app",
+        """Train a model on a file, a folder or a built-in task.
+
+        The run is stored in RUNS/NAME and can be resumed with --resume, also after Ctrl-C.""",
+    ),
+    "runs": ("training:runs", "List trained models with data, progress and score."),
+    "advise": (
+        "advise:advise",
+        """Recommend models for your data, with reasons and costs.
+
+        Tries small models for about 20 seconds; `seqloom compare` trains them in full.""",
+    ),
+    "compare": (
+        "compare:compare",
+        """Train baselines and models on your data and rank them.
+
+        All models get about the same number of parameters and the same time. Learning rates are tuned; the best
+        models are trained longer and with several seeds. Validation rows choose the models; test rows are used once,
+        at the end. Without DATA, compares on handwritten digits. Ctrl-C prints the leaderboard so far; --resume
+        continues.""",
+    ),
+    "predict": (
+        "inference:predict",
+        """Apply a trained model to new rows.
+
+        Writes one result per row, in input order. If the model computes NaN or infinity for a row, that row has an
+        error instead of a result and the exit code is 3.""",
+    ),
+    "evaluate": ("inference:evaluate", "Measure a trained model on held-out data, with 95 % intervals."),
+    "generate": ("inference:generate", "Generate text with a trained language model."),
+    "translate": ("inference:translate", "Translate lines or rows with a trained model, one line of output for each."),
+    "results": ("results:results", "Combine all stored studies into one Markdown document."),
+}
 app = App(
     name="seqloom",
     version=__version__,
-    help="Sequence models from recurrence to attention: what there is, what works here, what is better.",
-    default_parameter=Parameter(negative=""),
+    help="Train, compare and time sequence models, from recurrent networks to attention.",
+    default_parameter=DEFAULTS,
 )
-listing = App(name="list", help="Show what there is: cells, layers, kernels.")
+listing = App(name="list", help="List the available cells, layers or kernels.")
 app.command(listing)
 app.command(study)
-# Loaded when they are called: their settings need torch.
-app.command(
-    "seqloom.cli.commands.lab:look", name="look", help="Say what a file's columns are and what can be learned from it."
-)
-app.command(
-    "seqloom.cli.commands.lab:init",
-    name="init",
-    help="Look at data and write a settings file, every setting explained.",
-)
-app.command(
-    "seqloom.cli.commands.lab:train_app", name="train", help="Train a model on a file, a folder or a named task."
-)
-app.command("seqloom.cli.commands.lab:runs", name="runs", help="What was trained: model, data, how far, how good.")
-app.command("seqloom.cli.commands.advise:advise", name="advise", help="Say which models to try on data, and why.")
-app.command(
-    "seqloom.cli.commands.compare:compare", name="compare", help="Baselines and models side by side: which one to use."
-)
-app.command("seqloom.cli.commands.use:predict", name="predict", help="Apply a trained model to new rows.")
-app.command(
-    "seqloom.cli.commands.use:evaluate", name="evaluate", help="Measure a trained model on data it has not seen."
-)
-app.command("seqloom.cli.commands.use:generate", name="generate", help="Write texts with a trained language model.")
-app.command(
-    "seqloom.cli.commands.use:translate", name="translate", help="Translate lines or rows with a trained model."
-)
-app.command(
-    "seqloom.cli.commands.results:results", name="results", help="What all stored studies found, as one document."
-)
+for _name, (_place, _help) in LAZY_COMMANDS.items():
+    app.command(f"seqloom.cli.commands.{_place}", name=_name, help=_help)
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line; a mistake in it is one line on stderr, and exit code 2.
+    """Run a command and exit with its code.
 
-    SEQLOOM_TRACEBACK=1 in the environment shows where the mistake was found.
+    A user's mistake is one line on stderr and exit code 2; the environment variable SEQLOOM_TRACEBACK=1 shows the
+    traceback instead.
     """
     try:
         words = sys.argv[1:] if words is None else words
         code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except KeyboardInterrupt:
@@ -75,20 +88,20 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except (CycloptsError, UserError, ValidationError, OSError) as error:
         if os.environ.get("SEQLOOM_TRACEBACK"):
             raise
-        console.error(_plain(error))
+        console.error(_format_error(error))
         code = 2
     except Exception as error:
-        if os.environ.get("SEQLOOM_TRACEBACK") or type(error).__name__ != NO_MEMORY:
-            console.error("a fault in seqloom, not in the command; please report it with the traceback below")
+        if os.environ.get("SEQLOOM_TRACEBACK") or type(error).__name__ != OUT_OF_MEMORY:
+            console.error("internal error; please report it with the traceback below")
             raise
-        said = ". ".join(str(error).split(". ")[:2])
-        console.error(f"{said}; end what else runs on the GPU, or ask for less at once")
+        summary = ". ".join(str(error).split(". ")[:2])
+        console.error(f"{summary}; stop other programs on the GPU or use a smaller batch or model")
         code = 2
     sys.exit(code)
 
 
-def _plain(error: Exception) -> str:
-    """The message; of a settings record that does not hold, which flags and why."""
+def _format_error(error: Exception) -> str:
+    """Return the message of an error; for invalid settings, each flag and what is wrong with it."""
     from seqloom.lab.files.sealed import DamagedError
     from seqloom.lab.flags import flags
 
@@ -97,14 +110,22 @@ def _plain(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if not isinstance(cause, ValidationError) or isinstance(error, DamagedError):
         return flags(str(error))
-    wrong = [(e["loc"], e["msg"].removeprefix("Value error, "), e["input"]) for e in cause.errors()]
-    told = {at: reason if ", got " in reason else f"{reason}, got {value!r}" for at, reason, value in wrong}
-    return "; ".join(f"--{at[0]}: {told[at]}" if at else reason for at, reason, _ in wrong)
+    messages = []
+    for item in cause.errors():
+        reason, flag = item["msg"].removeprefix("Value error, "), item["loc"]
+        value = "" if ", got " in reason else f", got {item['input']!r}"
+        messages.append(f"--{flag[0]}: {reason}{value}" if flag else reason)
+    return "; ".join(messages)
 
 
 @listing.command
-def cells(*, input: int = 64, hidden: int = 128, json: Json = False) -> None:
-    """Every cell with its cost, for one layer with INPUT features and HIDDEN units."""
+def cells(
+    *,
+    input: Annotated[int, Parameter(help="Input features (d) of the layer to measure.")] = 64,
+    hidden: Annotated[int, Parameter(help="Units (h) of the layer to measure.")] = 128,
+    json: Json = False,
+) -> None:
+    """List every cell with its parameters and its cost per time step."""
     with console.working("counting"):
         import seqloom.cells  # noqa: F401  (fills the registry)
         from seqloom.core.cell import Cell
@@ -118,16 +139,15 @@ def cells(*, input: int = 64, hidden: int = 128, json: Json = False) -> None:
     if json:
         return console.show_json(rows)
     console.show_table([{"cell": row["cell"], "description": row["description"]} for row in rows])
-    print(f"\nOne layer with {input} inputs (d) and {hidden} units (h):\n")
+    print(f"\nOne layer with {input} inputs (d) and {hidden} units (h); flops and saved bytes per step:\n")
     return console.show_table(
         [
             {
                 "cell": row["cell"],
                 "parameters": row["parameters"],
-                "formula": row["formula"] or None,
-                "flops/token": row["flops_per_token"],
-                "bytes/token": row["activation_bytes_per_token"],
-                "kernels": ", ".join(name.rpartition("_")[2] for name in row["kernels"]),
+                "flops": row["flops_per_token"],
+                "bytes": row["activation_bytes_per_token"],
+                "formula of the parameters": row["formula"] or None,
             }
             for row in rows
         ]
@@ -136,7 +156,7 @@ def cells(*, input: int = 64, hidden: int = 128, json: Json = False) -> None:
 
 @listing.command
 def layers(*, json: Json = False) -> None:
-    """Every layer by name, as `seqloom.layers.registry.make` takes it, and the form of it that also looks ahead."""
+    """List every layer; the prefix bi_ gives its bidirectional version."""
     with console.working("reading"):
         from seqloom.layers import registry
 
@@ -147,12 +167,15 @@ def layers(*, json: Json = False) -> None:
             for name in names
             if not name.startswith(registry.BI_PREFIX)
         ]
-    console.show_json(rows) if json else console.show_table(rows)
+    if json:
+        return console.show_json(rows)
+    console.show_table([row | {"both ways": "bi_" if row["both ways"] else None} for row in rows])
+    return print("\nboth ways: layers with a bidirectional version, such as bi_gru")
 
 
 @listing.command
 def kernels(*, json: Json = False) -> None:
-    """The faster ways to run a cell over time, fastest first; `seqloom doctor` says which run here."""
+    """List every kernel, fastest first; `seqloom doctor` shows which of them run on this machine."""
     with console.working("reading"):
         from seqloom.kernels.registry import KERNELS
 
@@ -168,7 +191,10 @@ def _first_line(thing: Any) -> str:
 
 @app.command
 def doctor(*, json: Json = False) -> int:
-    """What this machine has, which kernels run on it, and whether they are right."""
+    """Check this machine: versions, hardware, and a test of every kernel.
+
+    The exit code is 1 if a kernel gives wrong results.
+    """
     with console.working("testing every kernel"):
         from seqloom.tools import doctor as here
 
@@ -183,20 +209,22 @@ def doctor(*, json: Json = False) -> int:
     gpus = [f"{g['name']}, {g['memory_gib']} GiB, capability {g['capability']}" for g in hardware["gpus"]]
     built = engine["problem"] or f"{engine['library']}, compiled by {engine['compiler']}"
     facts = versions | hardware | {"gpus": "; ".join(gpus) or "none", "cpu engine": built}
-    console.show_table([{"what": what.replace("_", " "), "here": str(value)} for what, value in facts.items()])
+    console.show_table([{"item": name.replace("_", " "), "value": str(value)} for name, value in facts.items()])
     print()
-    rows = [
-        {"kernel": v.kernel, "device": v.device, "self-test": v.self_test, "runs": v.why_not or "yes"} for v in verdicts
-    ]
-    console.show_table(rows)
+    console.show_table([{"kernel": v.kernel, "device": v.device, "self-test": _describe_test(v)} for v in verdicts])
     return int(failed)
+
+
+def _describe_test(verdict: Any) -> str:
+    """Return "ok", "FAILED: reason" or "skipped: reason"."""
+    return f"{verdict.self_test.partition(':')[0]}: {verdict.why_not}" if verdict.why_not else str(verdict.self_test)
 
 
 @app.command
 def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSettings(), json: Json = False) -> int:
-    """Time layers beside torch.nn's, forward and forward+backward.
+    """Time layers against torch.nn, forward and forward+backward.
 
-    A kernel is checked against the reference loop first; one that fails is not timed, and the command ends with 1.
+    Every kernel is first checked against the reference loop. A kernel that fails is not timed, and the exit code is 1.
     """
     with console.working("loading"):
         from seqloom.lab.bench import race, shown
@@ -204,27 +232,27 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
 
         check_kernels(settings.kernels)
         kinds = find_cells(settings.cells)
-    found: list[race.Row] = []
+    rows: list[race.Row] = []
     finished = False
     try:
         with console.progress(len(race.grid(settings))) as (before, after):
             for row in race.rows(settings, kinds, before):
-                found.append(row)
+                rows.append(row)
                 after(str(row))
         finished = True
     except KeyboardInterrupt:
-        console.note("interrupted: this is what was finished")
-    if settings.plot and any(row.us_per_step for row in found):
+        console.note("interrupted; the results so far follow")
+    if settings.plot and any(row.us_per_step for row in rows):
         with console.working("drawing"):
             from seqloom.lab.report.pictures import speed
 
-            speed(found, settings.plot)
-        console.note(f"drawn in {settings.plot}")
+            speed(rows, settings.plot)
+        console.note(f"plot: {settings.plot}")
     if json:
-        console.show_json(shown.document(settings, found, finished))
+        console.show_json(shown.document(settings, rows, finished))
     else:
-        console.show_table(shown.table(settings, found))
+        console.show_table(shown.table(settings, rows))
         print(f"\n{shown.caption(settings)}")
     if not finished:
         return INTERRUPTED
-    return int(any(row.reason.startswith(race.RED) for row in found))
+    return int(any(row.reason.startswith(race.RED) for row in rows))

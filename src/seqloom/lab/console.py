@@ -1,32 +1,40 @@
-"""What a command prints: data on stdout, everything else on stderr."""
+"""Output of the commands: data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-PIPED_WIDTH = 400  # where stdout is no terminal, lines are as long as they need to be
+PIPED_WIDTH = 400  # columns if stdout is not a terminal and COLUMNS is not set: every row stays on one line
+FOLDED_WIDTH = 30  # columns; longer text folds into several lines before a table is split
+GAP = 3  # columns between two columns of a table
 
 
 def note(text: str) -> None:
-    """One line for the person, not for the data."""
+    """Print one line on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def error(text: str) -> None:
-    """What went wrong, in one line whatever the text was."""
+    """Print an error on stderr, on one line."""
     note("seqloom: " + " ".join(text.split()))
 
 
 def show_json(document: Any) -> None:
+    """Print a document as indented JSON; NaN and infinity are refused."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
 def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows with the same keys, which become the headings; numbers stand to the right."""
+    """Print rows as a table with their keys as headings and numbers right-aligned.
+
+    A table that is wider than the terminal folds its long texts; if that is not enough, it continues below with the
+    first column repeated.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -34,17 +42,37 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
     if not rows:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, heading in enumerate(rows[0]):
-        numeric = any(isinstance(row[heading], int | float) for row in rows)
-        # The first column names the row, so it is never folded.
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*(Text(_text(value)) for value in row.values()))
-    out = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    with out.capture() as captured:
-        out.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    out = Console(width=PIPED_WIDTH if piped else None)
+    cells = {heading: [_text(row[heading]) for row in rows] for heading in rows[0]}
+    for number, headings in enumerate(_split_columns(cells, out.width)):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for heading in headings:
+            numeric = any(isinstance(row[heading], int | float) for row in rows)
+            foldable = heading != headings[0] and max(map(len, cells[heading])) > FOLDED_WIDTH
+            table.add_column(heading, justify="right" if numeric else "left", no_wrap=not foldable)
+        for row in zip(*(cells[heading] for heading in headings), strict=True):
+            table.add_row(*map(Text, row))
+        with out.capture() as captured:
+            out.print(table)
+        print("\n" * (number > 0) + "\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _split_columns(cells: Mapping[str, Sequence[str]], width: int) -> list[list[str]]:
+    """Group the headings into tables that fit the width, each starting with the first heading."""
+    first, *others = (
+        (heading, max(len(heading), *(min(len(text), FOLDED_WIDTH) for text in texts)))
+        for heading, texts in cells.items()
+    )
+    first = (first[0], max(len(first[0]), *map(len, cells[first[0]])))  # names the row, so it never folds
+    tables, used = [[first[0]]], first[1]
+    for heading, needed in others:
+        if used + GAP + needed > width and len(tables[-1]) > 1:
+            tables.append([first[0]])
+            used = first[1]
+        tables[-1].append(heading)
+        used += GAP + needed
+    return tables
 
 
 def _text(value: Any) -> str:
@@ -57,9 +85,10 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """Two functions: one moves a bar on stderr and renames it, one tells of a finished part.
+    """Show progress on stderr: a bar on a terminal, one line per finished part elsewhere.
 
-    On a terminal only the bar is seen; elsewhere only a line for each finished part.
+    Yields:
+        `advance(label)` moves the bar and renames it; `report(line)` prints the line of a finished part.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -67,18 +96,18 @@ def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str]
     terminal = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
-    def finished(text: str) -> None:
+    def report(text: str) -> None:
         if not terminal:
             note(text)
 
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not terminal) as bar:
         task = bar.add_task("starting", total=total)
-        yield lambda text: bar.update(task, advance=1, description=text), finished
+        yield lambda text: bar.update(task, advance=1, description=text), report
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """A sign of life on stderr while torch is loaded and cells are run."""
+    """Show a spinner on stderr while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

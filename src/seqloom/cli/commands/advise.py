@@ -1,4 +1,4 @@
-"""The command that says which models to try on some data, and why."""
+"""`seqloom advise`: which models to try on some data, and why."""
 
 from __future__ import annotations
 
@@ -7,37 +7,43 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from seqloom.cli.commands import Json
-from seqloom.cli.commands.lab import Data, Options, Read, _said
-from seqloom.cli.warning_notes import warned
+from seqloom.cli.commands import Json, print_warnings
+from seqloom.cli.commands.training import Data, ReadingFlags, TaskOptions, explicit_options
 from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.data.pipeline.reading import Reading
 
-Seconds = Annotated[float, Parameter(help="How long to look, reading included; more makes better advice.")]
+Seconds = Annotated[
+    float, Parameter(help="Time limit in seconds, including reading the data; more time gives better advice.")
+]
 
 
-@warned
+@print_warnings
 def advise(
-    data: Data, *, seconds: Seconds = 22.0, reading: Read = Reading(), task: Options = None, json: Json = False
+    data: Data,
+    *,
+    seconds: Seconds = 22.0,
+    reading: ReadingFlags = Reading(),
+    task: TaskOptions = None,
+    json: Json = False,
 ) -> None:
-    """Look at data for half a minute, and say which models to try first, why, and what they would cost here."""
-    begun = time.perf_counter()
+    """Try models on the data for half a minute and print which to train first, why, and at what cost."""
+    start = time.perf_counter()
     if not 4 <= seconds <= 3600:
-        raise UserError(f"--seconds must lie between 4 and 3600, got {seconds:g}")
+        raise UserError(f"--seconds must be between 4 and 3600, got {seconds:g}")
     with console.working("reading and trying"):
         from seqloom.lab.advise import advice, telling
         from seqloom.lab.advise.document import document
         from seqloom.lab.data.look import opened
 
-        opened_task = opened(data, _said(reading) | (task or {}))
-        found = advice.advise(opened_task, seconds - (time.perf_counter() - begun))
-    options = _said(reading) | {f"task.{name}": value for name, value in (task or {}).items()}
-    commands = telling.commands(found, data, options)
+        opened_task = opened(data, explicit_options(reading) | (task or {}))
+        findings = advice.advise(opened_task, seconds - (time.perf_counter() - start))
+    options = explicit_options(reading) | {f"task.{name}": value for name, value in (task or {}).items()}
+    commands = telling.commands(findings, data, options)
     if json:
-        return console.show_json(document(found) | {"sentence": telling.sentence(found), "commands": commands})
-    console.show_table(telling.known(found.facts, found.gradient_steps))
+        return console.show_json(document(findings) | {"sentence": telling.sentence(findings), "commands": commands})
+    console.show_table(telling.known(findings.facts, findings.gradient_steps))
     print()
-    console.show_table(telling.ranking(found))
-    print("\n" + "\n".join(telling.rules(found)))
-    return print(f"\n{telling.sentence(found)}\n\n" + "\n".join(commands))
+    console.show_table(telling.ranking(findings))
+    print("\n" + "\n".join(telling.rules(findings)))
+    return print(f"\n{telling.sentence(findings)}\n\n" + "\n".join(commands))

@@ -1,4 +1,4 @@
-"""`seqloom compare`: which model do these data need?"""
+"""`seqloom compare`: train baselines and models on the same data and rank them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from seqloom.cli.commands import INTERRUPTED, Json
-from seqloom.cli.commands.lab import SWITCH, WHAT, Options, Read, Trust, _said
-from seqloom.cli.warning_notes import warned
+from seqloom.cli.commands import INTERRUPTED, Json, print_warnings
+from seqloom.cli.commands.training import DATA, SWITCH, ReadingFlags, TaskOptions, Trust, explicit_options
 from seqloom.lab import console
 from seqloom.lab.compare.metric import metric
 from seqloom.lab.compare.search import Comparison
@@ -22,23 +21,22 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.jobs.runner import Result
 
 
-@warned
+@print_warnings
 def compare(
-    data: Annotated[str | None, WHAT] = None,
+    data: Annotated[str | None, DATA] = None,
     *,
-    settings: Annotated[CompareSettings, Parameter(name="*", group="The comparison", **SWITCH)] = CompareSettings(),
-    out: Annotated[Path | None, Parameter(help="A folder for all of it; by default comparisons/NAME.")] = None,
-    resume: Annotated[bool, Parameter(help="Go on with a comparison that was interrupted.")] = False,
+    settings: Annotated[CompareSettings, Parameter(name="*", group="Comparison", **SWITCH)] = CompareSettings(),
+    out: Annotated[Path | None, Parameter(help="Folder for runs and report. Default: comparisons/NAME.")] = None,
+    resume: Annotated[bool, Parameter(help="Continue a comparison that was interrupted.")] = False,
     trust: Trust = False,
-    reading: Read = Reading(),
-    task: Options = None,
+    reading: ReadingFlags = Reading(),
+    task: TaskOptions = None,
     json: Json = False,
 ) -> int:
-    """Baselines and models side by side on your data within a budget of time, and which one to use.
+    """Train baselines and models within a time budget, write the report, and print the leaderboard.
 
-    Without DATA, on handwritten digits. Sizes are matched; learning rates are tried; the better models are trained
-    longer, the best with several seeds; validation rows decide, and test rows are read once. Ctrl-C leaves the
-    table so far, and --resume goes on.
+    Returns:
+        0 on success, 1 if every model failed, 130 after Ctrl-C.
     """
     with console.working("loading"):
         from seqloom.lab.compare.folder import given_up, resumed, started
@@ -49,87 +47,91 @@ def compare(
 
         if settings.ray:
             runner.Cluster(settings.ray).check()
-        options = _said(reading) | (task or {})
-        found = resumed(data, options, settings, out, trust) if resume else started(data, options, settings, out)
-    for line in [*facts(found.task), "", f"comparing in {_shown(found.folder)}"]:
+        options = explicit_options(reading) | (task or {})
+        comparison = resumed(data, options, settings, out, trust) if resume else started(data, options, settings, out)
+    for line in [*facts(comparison.task), "", f"comparing in {_short_path(comparison.folder)}"]:
         console.note(line)
     finished = False
     try:
-        _work(found, settings)
+        _run_jobs(comparison, settings)
         finished = True
     except KeyboardInterrupt:
-        console.note(f"interrupted; go on with: seqloom compare --resume --out {shlex.quote(_shown(found.folder))}")
+        folder = shlex.quote(_short_path(comparison.folder))
+        console.note(f"interrupted; continue with: seqloom compare --resume --out {folder}")
     except ValueError:
-        if found.plan is None and not resume:
-            given_up(found)
+        if comparison.plan is None and not resume:
+            given_up(comparison)
         raise
     with console.working("writing the report"):
-        made = table(found)
-        document = _written(found, made, finished)
+        scores = table(comparison)
+        document = _write_report(comparison, scores, finished)
     if json:
         console.show_json(document)
     else:
-        console.show_table(leaderboard(made))
-        print(f"\n{caption(made, *found.counted)}\n\n{document['verdict']}")
-    _next(found, made, finished)
+        console.show_table(leaderboard(scores))
+        print(f"\n{caption(scores, *comparison.counted)}\n\n{document['verdict']}")
+    _print_next_steps(comparison, scores, finished)
     if not finished:
         return INTERRUPTED
-    return 0 if made.models else 1
+    return 0 if scores.models else 1
 
 
-def _work(found: Any, settings: CompareSettings) -> None:
-    """All jobs, told of as they end."""
+def _run_jobs(comparison: Any, settings: CompareSettings) -> None:
+    """Run all jobs and report each result."""
     from seqloom.lab.jobs import runner
 
-    ray = settings.ray or (found.settings.ray if settings.workers is None else None)  # a resumed one may move here
-    workers = settings.workers or found.workers
-    at_once = settings.workers or found.settings.workers
+    # --workers without --ray moves a resumed comparison from Ray to this machine.
+    ray = settings.ray or (comparison.settings.ray if settings.workers is None else None)
+    workers = settings.workers or comparison.workers
+    at_once = settings.workers or comparison.settings.workers
     where: Any = runner.Cluster(ray, at_once=at_once) if ray else runner.Processes(workers)
-    with redirect_stdout(sys.stderr), ExitStack() as bar:  # Ray tells of machines that died, on stdout
-        move, tell = bar.enter_context(console.progress(found.expected))
-        expected = found.expected
-        for result in runner.run(found.jobs(), where, found.folder / "jobs"):
-            found.results[result.key] = result
-            if found.expected != expected:  # the plan is made
-                expected = found.expected
+    with redirect_stdout(sys.stderr), ExitStack() as bar:  # Ray reports failed machines on stdout
+        move, tell = bar.enter_context(console.progress(comparison.expected))
+        expected = comparison.expected
+        for result in runner.run(comparison.jobs(), where, comparison.folder / "jobs"):
+            comparison.results[result.key] = result
+            if comparison.expected != expected:  # planning changed the number of jobs
+                expected = comparison.expected
                 bar.close()
-                move, tell = bar.enter_context(console.progress(expected - len(found.results) + 1))
-            line = told(found, result)
-            move(f"{found.left()}  {line}")
+                move, tell = bar.enter_context(console.progress(expected - len(comparison.results) + 1))
+            line = describe_result(comparison, result)
+            move(f"{comparison.left()}  {line}")
             tell(line)
 
 
-def _written(found: Any, made: Any, finished: bool) -> dict[str, Any]:
-    """report.html and its companions; the winner's run."""
+def _write_report(comparison: Any, scores: Any, finished: bool) -> dict[str, Any]:
+    """Write the report and keep the best run; return the stored document."""
     from seqloom.lab import report
     from seqloom.lab.compare.folder import tidy
     from seqloom.lab.compare.story import document, page
 
-    report.write(page(found, made, finished), found.folder, document(found, made, finished))
+    report.write(page(comparison, scores, finished), comparison.folder, document(comparison, scores, finished))
     if finished:
-        tidy(found, made)
-    stored: dict[str, Any] = text.loads((found.folder / "study.json").read_text(encoding="utf-8"))
+        tidy(comparison, scores)
+    stored: dict[str, Any] = text.loads((comparison.folder / "study.json").read_text(encoding="utf-8"))
     return stored
 
 
-def _next(found: Any, made: Any, finished: bool) -> None:
-    console.note(f"\nreport: {_shown(found.folder / 'report.html')}")
-    for key in (key for key, result in found.results.items() if result.failed):
-        if (told := found.folder / "jobs" / key / "failed.txt").exists():
-            console.note(f"where {key} failed: {_shown(told)}")
-    if finished and made.models:
-        command = {"generate": "generate", "translate": "translate"}.get(found.task.kind, "predict")
-        words = ["seqloom", command, _shown(found.folder / "best"), *([] if command == "generate" else ["FILE"])]
-        console.note(f"the best model: {shlex.join(words)}")
+def _print_next_steps(comparison: Any, scores: Any, finished: bool) -> None:
+    console.note(f"\nreport: {_short_path(comparison.folder / 'report.html')}")
+    for key in (key for key, result in comparison.results.items() if result.failed):
+        if (log := comparison.folder / "jobs" / key / "failed.txt").exists():
+            console.note(f"traceback of {key}: {_short_path(log)}")
+    if finished and scores.models:
+        command = {"generate": "generate", "translate": "translate"}.get(comparison.task.kind, "predict")
+        words = ["seqloom", command, _short_path(comparison.folder / "best")]
+        words += [] if command == "generate" else ["FILE"]
+        console.note(f"use the best model: {shlex.join(words)}")
 
 
-def _shown(path: Path) -> str:
-    """Relative, where that is shorter."""
+def _short_path(path: Path) -> str:
+    """Return the path relative to the working directory if it lies below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def told(found: Comparison, result: Result) -> str:
+def describe_result(comparison: Comparison, result: Result) -> str:
+    """Return one line about a finished job: its score, its time or its error."""
     name, value = result.key, result.value
     if value is None:
         return f"{name}: failed: {result.failed}"
@@ -137,5 +139,5 @@ def told(found: Comparison, result: Result) -> str:
         return f"{name}: {1000 * value['one']:.3g} ms"
     if "memory" in value:
         return f"{name}: {1000 * value['step']:.3g} ms a step"
-    one = metric(found.task.kind, value["valid"])
+    one = metric(comparison.task.kind, value["valid"])
     return f"{name}: validation {one.name} {one.shown(value['valid'].get(one.name))}"

@@ -1,4 +1,4 @@
-"""`seqloom results`: what all stored studies found, as one document."""
+"""`seqloom results`: all stored studies in one Markdown document."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ def results(
     folder: Path = STUDIES,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="A file to write to, such as docs/results/studies.md.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="File to write, such as docs/results/studies.md. Default: standard output.")
+    ] = None,
 ) -> None:
-    """Make one Markdown document of the stored studies: verdicts, tables, commands, hardware.
+    """Combine the stored studies into one Markdown document: verdicts, tables, commands, hardware.
 
     Parameters
     ----------
     folder
-        Where FOLDER/*/study.json are.
+        Folder with one subfolder per study, each containing study.json.
     """
     from seqloom.lab.files.scratch import write_atomically
     from seqloom.lab.report.results import results as text
 
-    made = text(folder)
+    document = text(folder)
     if out is None:
-        print(made, end="")
+        print(document, end="")
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(out) as work:
-        work.write_text(made, encoding="utf-8", newline="\n")
+        work.write_text(document, encoding="utf-8", newline="\n")
     console.note(f"written: {out}")

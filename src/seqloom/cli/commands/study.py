@@ -1,4 +1,4 @@
-"""`seqloom study`: a question, measured here."""
+"""`seqloom study`: run an experiment and print its table and verdict."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ def study(
     name: str | None = None,
     /,
     *,
-    list: Annotated[bool, Parameter(help="Name every study, and what it shows.")] = False,
+    list: Annotated[bool, Parameter(help="List all studies.")] = False,
     protocol: Annotated[
-        Literal["fair", "seed"], Parameter(help="fair: equal sizes, tuning and several seeds; seed: as the document.")
+        Literal["fair", "seed"],
+        Parameter(help="fair: equal sizes, tuning, several seeds. paper: the setup of the source text."),
     ] = "fair",
-    quick: Annotated[bool, Parameter(help="A smaller form of it, in about a minute.")] = False,
-    models: Annotated[str, Parameter(help="Some of its models, as a,b.")] = "",
-    seeds: Annotated[int | None, Parameter(help="So many seeds in place of its own number.")] = None,
-    effort: Annotated[float | None, Parameter(help="Train for this share of its steps, such as 0.5.")] = None,
+    quick: Annotated[bool, Parameter(help="Run a smaller version that takes about a minute.")] = False,
+    models: Annotated[str, Parameter(help="Models to include, separated by commas. Default: all.")] = "",
+    seeds: Annotated[int | None, Parameter(help="Number of seeds. Default: set by the study.")] = None,
+    effort: Annotated[float | None, Parameter(help="Fraction of the training steps, such as 0.5.")] = None,
     out: Annotated[
         Path | None,
-        Parameter(help="A folder for NAME-PROTOCOL/: a page, its tables, and trials, from which it goes on."),
+        Parameter(help="Write the report and the trials to OUT/NAME-PROTOCOL; a second call continues there."),
     ] = None,
     data: Annotated[
-        Path | None, Parameter(help="The folder of the data sets; by default that of SEQLOOM_DATA, or shared/data.")
+        Path | None, Parameter(help="Folder of the data sets. Default: SEQLOOM_DATA, or shared/data.")
     ] = None,
     device: Annotated[
-        Literal["cpu", "cuda"] | None, Parameter(help="Where it trains; by default cuda, where there is one.")
+        Literal["cpu", "cuda"] | None, Parameter(help="Device to train on. Default: cuda if available, otherwise cpu.")
     ] = None,
     json: Json = False,
 ) -> int:
-    """Measure what a document claims: a table, a verdict, a page.
+    """Run an experiment and print its table and verdict.
 
     Parameters
     ----------
     name
-        Which study; `seqloom study --list` names them all.
+        Name of the study; `seqloom study --list` lists them.
     """
     with console.working("loading"):
         import torch
@@ -52,54 +53,56 @@ def study(
         from seqloom.lab.studies.data import place
 
         if list or name is None:
-            rows = [{"study": n, "shows": studies.shows(studies.find(n))} for n in studies.known()]
-            console.show_json(rows) if json else console.show_table(rows)
+            names = [{"study": n, "shows": studies.shows(studies.find(n))} for n in studies.known()]
+            console.show_json(names) if json else console.show_table(names)
             return 0
         kind = studies.find(name)
     if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out: {out} is a file; name a folder")
-    if out is not None and not os.access(_there(out), os.W_OK | os.X_OK):  # before hours of work, not after them
-        raise UserError(f"--out: {_there(out)} cannot be written to; name another folder")
+        raise UserError(f"--out: {out} is a file; choose a folder")
+    if out is not None and not os.access(_existing_parent(out), os.W_OK | os.X_OK):  # checked before hours of work
+        raise UserError(f"--out: {_existing_parent(out)} is not writable; choose another folder")
     if data is not None and not data.is_dir():
-        raise UserError(f"--data: {data} is no folder; name the one that holds imdb/, mnist/ and the others")
+        raise UserError(
+            f"--data: {data} is not a folder; give the folder that contains imdb/, mnist/ and the other data sets"
+        )
     if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch finds no CUDA device here; leave it out or say cpu")
-    chosen = kind.chosen(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
+        raise UserError("--device cuda: torch finds no CUDA device; use --device cpu")
+    settings = kind.chosen(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
     folder = None if out is None else out / f"{name}-{protocol}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    one = kind(chosen, protocol=protocol, folder=folder, device=where)
-    found: Any = []
+    one = kind(settings, protocol=protocol, folder=folder, device=where)
+    rows: Any = []
     finished = False
     try:
         with place.use(data), console.progress(one.parts) as (before, after):
             for row in one.run(before):
-                found.append(row)
+                rows.append(row)
                 after(str(row))
         finished = True
     except KeyboardInterrupt:
-        console.note("interrupted: this is what was finished")
-    document = one.document(found, finished)
+        console.note("interrupted; the results so far follow")
+    document = one.document(rows, finished)
     if folder is not None:
         from seqloom.lab import report
 
         with console.working("writing"):
-            for file in report.write(one.page(found, document), folder, document):
+            for file in report.write(one.page(rows, document), folder, document):
                 console.note(f"written: {file}")
     if json:
         console.show_json(document)
     else:
-        console.show_table(_shown(document["table"]))
+        console.show_table(_format_rows(document["table"]))
         print(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
     return 0 if finished else INTERRUPTED
 
 
-def _there(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
-    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
+def _existing_parent(folder: Path) -> Path:
+    """Return the folder itself or its nearest existing parent."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
-def _shown(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """With as many digits as numbers of their size need."""
+def _format_rows(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Format floats with the digits that their column needs."""
     from seqloom.lab.report.text import column
 
     if not rows:

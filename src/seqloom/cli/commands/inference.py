@@ -1,4 +1,4 @@
-"""The commands that use a trained run: predict, evaluate, generate, translate."""
+"""The commands that apply a trained run: predict, evaluate, generate, translate."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from seqloom.cli.commands import SOME_FAILED, Json
-from seqloom.cli.warning_notes import warned
+from seqloom.cli.commands import SOME_FAILED, Json, print_warnings
 from seqloom.lab import console
 from seqloom.lab.training.output import check_not_input, write_results
 
-Name = Annotated[str, Parameter(help="The folder of a run, or its name in runs/.")]
+Name = Annotated[str, Parameter(help="Folder of a run, or its name in runs/.")]
 File = Annotated[
-    str, Parameter(help="A file of a format that training reads, or - for standard input.", allow_leading_hyphen=True)
+    str,
+    Parameter(help="Input file in any format that training reads, or - for standard input.", allow_leading_hyphen=True),
 ]
 Stdin = Annotated[
-    str | None, Parameter(help="The format of standard input, such as csv; by default a text or JSON a line.")
+    str | None, Parameter(help="Format of standard input, such as csv. Default: one text or JSON object per line.")
 ]
 Trust = Annotated[bool, Parameter(help="Execute the Python code stored in the run (cell.py). Read it first.")]
-Out = Annotated[Path | None, Parameter(help="A file in place of standard output.")]
+Out = Annotated[Path | None, Parameter(help="Output file. Default: standard output.")]
 
 
-@warned
+@print_warnings
 def predict(
     run: Name,
     file: File = "-",
     *,
     out: Out = None,
     format: Annotated[
-        Literal["jsonl", "csv"] | None, Parameter(help="Of the results; by default as --out ends, else jsonl.")
+        Literal["jsonl", "csv"] | None, Parameter(help="Output format. Default: from the suffix of --out, else jsonl.")
     ] = None,
-    probabilities: Annotated[bool, Parameter(help="Those of all classes, too.")] = False,
-    keep: Annotated[str, Parameter(help="Columns of the file to copy into the results, separated by commas.")] = "",
+    probabilities: Annotated[bool, Parameter(help="Also output the probability of every class.")] = False,
+    keep: Annotated[str, Parameter(help="Input columns to copy into the results, separated by commas.")] = "",
     stdin: Stdin = None,
-    device: Annotated[str, Parameter(help="cpu, cuda or cuda:1.")] = "cpu",
+    device: Annotated[str, Parameter(help="Device: cpu, cuda or cuda:1.")] = "cpu",
     trust: Trust = False,
-    json: Annotated[bool, Parameter(help="Results as JSON lines, as they are by default.")] = False,
+    json: Annotated[bool, Parameter(help="Output JSON lines (the default without --out).")] = False,
 ) -> int:
-    """Apply a trained model to new rows; one result for each, in their order.
+    """Write one result per input row, in input order.
 
-    If the model computes NaN or infinity for a row, that row has an error in place of a result, and the exit code is 3.
+    Returns:
+        3 if the model computed NaN or infinity for a row, which then has an error instead of a result; otherwise 0.
     """
     check_not_input(out, file)
     with console.working("loading"):
@@ -56,15 +57,15 @@ def predict(
     columns = [name.strip() for name in keep.split(",") if name.strip()]
     failed = 0
 
-    def counted(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def count_errors(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         nonlocal failed
         for result in results:
             failed += "error" in result
             yield result
 
     results = predict_pieces(model, found.task, pieces, probabilities, columns, notes, _place(file))
-    count = write_results(counted(results), out, "jsonl" if json else format)
-    _told(notes, count, out)
+    count = write_results(count_errors(results), out, "jsonl" if json else format)
+    _report(notes, count, out)
     return SOME_FAILED if failed else 0
 
 
@@ -78,31 +79,33 @@ def _place(file: str) -> str:
     return "standard input: " if file == "-" else f"{file}: "
 
 
-def _told(notes: Any, count: int, out: Path | None) -> None:
+def _report(notes: Any, count: int, out: Path | None) -> None:
     for warning in notes.warnings:
         console.note(f"warning: {warning}")
     if out is not None:
-        console.note(f"{count:,} results in {out}")
+        console.note(f"{count:,} results written to {out}")
 
 
-@warned
+@print_warnings
 def evaluate(
     run: Name,
-    data: Annotated[str | None, Parameter(help="A file with the target in it; by default the test data.")] = None,
+    data: Annotated[
+        str | None, Parameter(help="File that includes the target. Default: the test data of the run.")
+    ] = None,
     *,
-    split: Annotated[str | None, Parameter(help="Which split; by default test.")] = None,
-    device: Annotated[str, Parameter(help="cpu, cuda or cuda:1.")] = "cpu",
+    split: Annotated[str | None, Parameter(help="Split to evaluate. Default: test.")] = None,
+    device: Annotated[str, Parameter(help="Device: cpu, cuda or cuda:1.")] = "cpu",
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Measure a trained model on data it has not seen, with intervals."""
+    """Print the metrics of a run on held-out data with 95 % intervals."""
     with console.working("loading"):
-        from seqloom.lab.training.evaluate import evaluate as measured
+        from seqloom.lab.training.evaluate import evaluate as evaluate_run
         from seqloom.lab.training.evaluate import tabulate_metrics
         from seqloom.lab.training.folders import find_run
 
         found = find_run(run, trust=trust)
-    document = measured(found, data, split, device)
+    document = evaluate_run(found, data, split, device)
     for warning in document["warnings"]:
         console.note(f"warning: {warning}")
     if json:
@@ -111,21 +114,25 @@ def evaluate(
     return console.note(f"\n{document['examples']:,} examples of {document['data']}, split {document['split']}")
 
 
-@warned
+@print_warnings
 def generate(
     run: Name,
     *,
-    prompt: Annotated[list[str] | None, Parameter(help="How the text begins; may be given several times.")] = None,
-    temperature: Annotated[float, Parameter(help="Below 1 sharper, above 1 wilder.")] = 1.0,
-    top_k: Annotated[int, Parameter(help="Draw from the k likeliest tokens alone; 0 for all.")] = 0,
-    top_p: Annotated[float, Parameter(help="Draw from the likeliest tokens that reach p together.")] = 1.0,
-    length: Annotated[int, Parameter(help="The most tokens of a text.")] = 200,
-    count: Annotated[int, Parameter(help="Texts for each prompt.")] = 1,
-    seed: Annotated[int | None, Parameter(help="The same seed draws the same texts.")] = None,
+    prompt: Annotated[list[str] | None, Parameter(help="Beginning of the text. May be repeated.")] = None,
+    temperature: Annotated[
+        float, Parameter(help="Sampling temperature; below 1 gives likelier text, above 1 more varied text.")
+    ] = 1.0,
+    top_k: Annotated[int, Parameter(help="Sample from the k likeliest tokens only; 0 means all.")] = 0,
+    top_p: Annotated[
+        float, Parameter(help="Sample from the smallest set of likeliest tokens with total probability p.")
+    ] = 1.0,
+    length: Annotated[int, Parameter(help="Maximum number of tokens per text.")] = 200,
+    count: Annotated[int, Parameter(help="Number of texts per prompt.")] = 1,
+    seed: Annotated[int | None, Parameter(help="Random seed; the same seed gives the same texts.")] = None,
     trust: Trust = False,
-    json: Annotated[bool, Parameter(help="Print a JSON object a line.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Texts from a language model that was trained on texts."""
+    """Print texts sampled from a trained language model."""
     with console.working("loading"):
         from seqloom.lab.training import generate as texts
         from seqloom.lab.training.folders import find_run
@@ -143,20 +150,20 @@ def generate(
         print(result["text"], flush=True)
 
 
-@warned
+@print_warnings
 def translate(
     run: Name,
     file: File = "-",
     *,
-    beam: Annotated[int, Parameter(help="Translations that are followed at once; 1 takes the likeliest word.")] = 5,
-    length_penalty: Annotated[float, Parameter(help="Above 0 favours longer ones.")] = 0.6,
-    max_length: Annotated[int, Parameter(help="The most tokens of a translation.")] = 100,
+    beam: Annotated[int, Parameter(help="Beam width; 1 decodes greedily.")] = 5,
+    length_penalty: Annotated[float, Parameter(help="Values above 0 favour longer translations.")] = 0.6,
+    max_length: Annotated[int, Parameter(help="Maximum number of tokens per translation.")] = 100,
     out: Out = None,
     stdin: Stdin = None,
     trust: Trust = False,
-    json: Annotated[bool, Parameter(help="JSON lines with source, translation and score.")] = False,
+    json: Annotated[bool, Parameter(help="Print JSON lines with source, translation and score.")] = False,
 ) -> None:
-    """Translate lines or rows; one line for each, in their order."""
+    """Write one translation per input line or row, in input order."""
     check_not_input(out, file)
     with console.working("loading"):
         from seqloom.lab.training import translate as texts
@@ -168,4 +175,4 @@ def translate(
         results = texts.translate(found, _rows(found, file, stdin), search, _place(file))
     count = write_results(results, out, "jsonl") if json else write_results(results, out, "lines")
     if out is not None:
-        console.note(f"{count:,} translations in {out}")
+        console.note(f"{count:,} translations written to {out}")
