@@ -185,7 +185,7 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     assert table.splitlines()[0] == "id,prediction,probability,probabilities:+,probabilities:-"
     assert [line.split(",")[:2] for line in table.splitlines()[1:]] == [["7", "+"], ["8", "-"]]
     code, none, err = here("predict", f"runs/{trained}", "new.csv", "--out", "out.csv")
-    assert (code, none, err) == (0, "", "2 results in out.csv\n")
+    assert (code, none, err) == (0, "", "2 results written to out.csv\n")
     assert (folder / "out.csv").read_text().splitlines()[0] == "prediction,probability"
 
 
