@@ -174,7 +174,7 @@ def test_an_output_changed_in_place_keeps_its_gradient(cell):
 def test_an_output_that_backward_needs_says_what_to_do_when_it_was_changed(cell):
     layer = seqloom.Recurrent(cell, 4, 8, kernel=f"{cell}_cpu", batch_first=True)
     y = layer(torch.randn(3, 2, 4))[0].relu_()
-    with pytest.raises(RuntimeError, match=r"inplace operation.*write y = y\.relu\(\) in place of y\.relu_\(\)"):
+    with pytest.raises(RuntimeError, match=r"inplace operation.*write y = y\.relu\(\) instead of y\.relu_\(\)"):
         y.sum().backward()
 
 

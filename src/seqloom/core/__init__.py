@@ -1,1 +1,1 @@
-"""The base of all layers: cells, jobs, weights, checks and errors. Imports nothing else of the package."""
+"""What every layer builds on: the Cell contract, scan jobs, weights, checks and errors. Imports no other folder."""

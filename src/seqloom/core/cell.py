@@ -22,38 +22,69 @@ _numbers = itertools.count()
 by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
 
 
-class _Made(ABCMeta):
-    """Every cell may be made with torch's device= and dtype=, whether or not it knows of them."""
+class _CellType(ABCMeta):
+    """Accept torch's `device=` and `dtype=` when any cell is constructed, also one whose `__init__` lacks them."""
 
     def __call__(cls, *args: Any, device: Any = None, dtype: torch.dtype | None = None, **settings: Any) -> Any:
         if device is None and dtype is None:
-            made = super().__call__(*args, **settings)
+            cell = super().__call__(*args, **settings)
         else:
             with parameter_defaults(device, dtype):
-                made = super().__call__(*args, **settings)
-        made.__dict__["_shapes"] = {name: p.shape for name, p in made._parameters.items() if p is not None}
-        made.__dict__["_known"] = {}  # weights that were checked, see resolve_weights; views share it
-        return made
+                cell = super().__call__(*args, **settings)
+        cell.__dict__["_shapes"] = {name: p.shape for name, p in cell._parameters.items() if p is not None}
+        cell.__dict__["_known"] = {}  # weights that were checked, see resolve_weights; views share it
+        return cell
 
     @property
     def __signature__(cls) -> inspect.Signature:
         own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name != "self"]  # type: ignore[misc]
-        more = inspect.signature(_Made.__call__).parameters
+        more = inspect.signature(_CellType.__call__).parameters
         ours = [more[name] for name in ("device", "dtype") if name not in {p.name for p in own}]
         rest = [p for p in own if p.kind is p.VAR_KEYWORD]
         return inspect.Signature([*(p for p in own if p not in rest), *ours, *rest])
 
 
-class Cell(nn.Module, metaclass=_Made):
-    """One time step. A subclass names itself and writes `step`; the rest has defaults.
+class Cell(nn.Module, metaclass=_CellType):
+    """Base class of recurrent cells: the equations of one time step.
 
-        class MyCell(Cell, name="my_cell"):
-            def __init__(self, input_size, hidden_size): ...
-            def step(self, x, state): ...            # (B, P), state -> (B, H), state
+    A subclass passes a `name`, by which layers and the command line find it, and defines `step`; all other methods
+    have defaults. `scan` runs a cell over a sequence, `Recurrent` stacks it into layers. Shapes below: B rows, T steps,
+    D input features, P projected features, H units.
 
-    `step` may ask for two more things by naming them: `mask`, the recurrent dropout that
-    multiplies h where it enters a product, and `dt`, the time since the step before.
-    Rows of a batch never mix: `step` treats each on its own.
+    `step` may declare two more parameters: `mask` (B, H), the recurrent dropout that multiplies h where it enters a
+    product, and `dt` (B,), the time since the previous step. It must treat the rows of a batch independently.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        device: Device of the parameters; torch's default if omitted.
+        dtype: Type of the parameters; torch's default if omitted.
+
+    Attributes:
+        registry: Every named cell class by its name.
+        output_size: Number of output features; `hidden_size` unless a subclass changes it.
+        takes: Which of "mask" and "dt" the cell's `step` declares.
+
+    Raises:
+        UserError: If a size is not positive, or the name belongs to a cell of seqloom.
+        UserTypeError: If a size is not an int.
+
+    Example:
+        >>> class Leaky(seqloom.Cell, name="leaky"):
+        ...     def __init__(self, input_size, hidden_size):
+        ...         super().__init__(input_size, hidden_size)
+        ...         self.W = torch.nn.Linear(input_size, hidden_size)
+        ...
+        ...     def project(self, x):
+        ...         return self.W(x)
+        ...
+        ...     def step(self, x, state):
+        ...         (h,) = state
+        ...         h = 0.9 * h + 0.1 * torch.tanh(x)
+        ...         return h, (h,)
+        >>> y, state = seqloom.Recurrent("leaky", 3, 8)(torch.randn(5, 2, 3))  # (T, B, D)
+        >>> y.shape
+        torch.Size([5, 2, 8])
     """
 
     registry: ClassVar[dict[str, type[Cell]]] = {}
@@ -63,12 +94,12 @@ class Cell(nn.Module, metaclass=_Made):
     def __init_subclass__(cls, name: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.takes = frozenset(inspect.signature(cls.step).parameters) & {"mask", "dt"}
-        cls.name = name  # a subclass without one is another cell: its parent's kernels are not its own
+        cls.name = name  # not inherited: a subclass has other equations, so its parent's kernels do not apply
         if name:
-            taken = Cell.registry.get(name)
-            if taken is not None and taken.__module__.startswith("seqloom.cells."):
+            owner = Cell.registry.get(name)
+            if owner is not None and owner.__module__.startswith("seqloom.cells."):
                 raise UserError(
-                    f"cell name {name!r} of {cls.__qualname__} belongs to {taken.__qualname__}; take another"
+                    f"cell name {name!r} of {cls.__qualname__} belongs to {owner.__qualname__}; choose another name"
                 )
             Cell.registry[name] = cls
 
@@ -82,41 +113,58 @@ class Cell(nn.Module, metaclass=_Made):
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.output_size = hidden_size
-        self._sign_in()
+        self._register_handle()
 
     def project(self, x: Tensor) -> Tensor:
-        """What needs no state, for all steps at once: (B, T, D) -> (B, T, P)."""
+        """Compute what needs no state, for all steps at once: (B, T, D) -> (B, T, P). By default x itself."""
         return x
 
     def initial_state(self, x: Tensor) -> State:
-        """The state before the first step; x is (B, ..., D) and gives batch, device, dtype."""
+        """Return the state before the first step: a tuple of (B, ...) tensors, by default one of zeros (B, H).
+
+        Args:
+            x: (B, ..., D); determines batch size, device and dtype.
+        """
         return (x.new_zeros(x.shape[0], self.hidden_size),)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step: (B, P), state -> output (B, H), new state."""
+        """Run one step.
+
+        Args:
+            x: (B, P), one step of what `project` returns.
+            state: The state before the step.
+
+        Returns:
+            The output (B, H) and the state after the step.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no step(x, state)")
 
     def whole_step(self, x: Tensor, state: State) -> State:
-        """One step of an input as it comes: (B, D), state -> new state."""
+        """Project an input (B, D), run one step and return the new state."""
         return self.step(self.project(x.unsqueeze(1)).squeeze(1), state)[1]
 
     def output(self, state: State) -> Tensor:
-        """The output that belongs to a state, for a state that zoneout has changed."""
+        """Return the output (B, H) of a state; called after zoneout has changed the state."""
         return state[0]
 
     def gates(self, x: Tensor, state: State) -> dict[str, Tensor]:
-        """What happens inside a step, by the names of the equations; shown by `trace`."""
+        """Return the values inside a step by the names of the equations, for `trace`."""
         return {}
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
-        """Set the gate that keeps the memory to start at sigmoid(bias), a value for each unit.
+        """Set the bias of the gate that keeps the memory, so that the gate starts at sigmoid(bias).
 
-        `coupled` also shuts the gate that writes, where the cell has one of its own.
+        Args:
+            bias: (H,).
+            coupled: Also set the input gate, if the cell has a separate one, to start at sigmoid(-bias).
+
+        Raises:
+            UserError: If the cell has no such gate, or was constructed without biases.
         """
         raise UserError(f"cell {self.name or type(self).__name__!r} has no gate that keeps its memory")
 
     def start(self, x: Tensor) -> State:
-        """The state a sequence starts from: the learned one, if there is one."""
+        """Return the state a sequence starts from: the learned one, else `initial_state(x)`."""
         default = self.initial_state(x)
         if not self.__dict__.get("learned_states"):
             return default
@@ -124,7 +172,7 @@ class Cell(nn.Module, metaclass=_Made):
         return tuple(p.to(d.dtype).expand(d.shape) for p, d in zip(learned, default, strict=True))
 
     def learn_initial_state(self) -> None:
-        """Make the initial state a parameter, starting from where it was."""
+        """Make the initial state a learned parameter, starting from its present value."""
         probe = next(self.parameters()).new_zeros(1, self.input_size)
         states = self.initial_state(probe)
         for i, s in enumerate(states):
@@ -141,7 +189,7 @@ class Cell(nn.Module, metaclass=_Made):
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Draw every parameter anew, as when the cell was made."""
+        """Reinitialise every parameter, as in the constructor."""
         for module in (self, *self.children()):
             draw = getattr(module, "reset_parameters", None)
             if callable(draw):
@@ -151,19 +199,32 @@ class Cell(nn.Module, metaclass=_Made):
             initial.copy_(self.parameter_of(i, self.initial_state(initial.new_zeros(1, self.input_size))[i][0]))
 
     def uniform_(self, bound: float | None = None) -> None:
-        """torch.nn's start for recurrent layers: every parameter uniform in +-1/sqrt(H)."""
+        """Initialise as torch.nn's recurrent layers do: every parameter uniform in +-bound, 1/sqrt(H) by default."""
         bound = 1 / math.sqrt(self.hidden_size) if bound is None else bound
         for name, p in self.own_parameters().items():
             if not name.startswith("initial_"):
                 nn.init.uniform_(p, -bound, bound)
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
-        """This cell's own parameters, wherever they are kept, without those of its modules."""
-        kept = {name: getattr(self, name) for name in self.__dict__.get("_names", ())}
-        return kept | dict(self.named_parameters(recurse=False))
+        """Return the cell's direct parameters by name, also those that a layer holds (see `adopt`)."""
+        adopted = {name: getattr(self, name) for name in self.__dict__.get("_names", ())}
+        return adopted | dict(self.named_parameters(recurse=False))
 
     def forward(self, input: Tensor, hx: Tensor | State | None = None) -> Tensor | State:
-        """One step as torch.nn.GRUCell and LSTMCell take it: (B, D) or (D,) -> the new state."""
+        """Run one step with the interface of torch.nn.GRUCell and LSTMCell.
+
+        Args:
+            input: (B, D) or (D,).
+            hx: The state before the step: a tensor, or a tuple if the cell has several; zeros (or the learned initial
+                state) if omitted. Without the batch dimension if `input` has none.
+
+        Returns:
+            The state after the step, in the form of `hx`.
+
+        Raises:
+            InputError: If a shape or device does not fit.
+            UserTypeError: If `input` or `hx` is not made of tensors.
+        """
         D = self.input_size
         if not isinstance(input, Tensor):
             raise UserTypeError(f"input must be a Tensor (B, {D}) or ({D},), got a {type(input).__name__}")
@@ -174,16 +235,16 @@ class Cell(nn.Module, metaclass=_Made):
         x = input if batched else input.unsqueeze(0)
         before = self.start(x)
         if hx is not None:
-            given = read_state(hx, [tuple(s.shape if batched else s.shape[1:]) for s in before], x)
-            before = given if batched else tuple(s.unsqueeze(0) for s in given)
+            before = read_state(hx, [tuple(s.shape if batched else s.shape[1:]) for s in before], x)
+            before = before if batched else tuple(s.unsqueeze(0) for s in before)
         after = self.whole_step(x, before)
         after = after if batched else tuple(s.squeeze(0) for s in after)
         return after[0] if len(after) == 1 else after
 
     def check_type(self, x: Tensor) -> None:
-        """Refuse an input of another type or device than that of the weights."""
+        """Raise an InputError if x has another dtype or device than the weights."""
         weight = next((p for p in self._parameters.values() if p is not None), None)
-        if weight is None:  # it may be kept by a layer, or by modules of the cell
+        if weight is None:  # a layer or a submodule may hold the parameters
             weight = next(iter((self.own_parameters() | dict(self.named_parameters())).values()), None)
         if weight is not None:
             check_placement(x, weight)
@@ -191,24 +252,26 @@ class Cell(nn.Module, metaclass=_Made):
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"
 
-    # A layer keeps the parameters of its cells under its own flat names (weight_ih_l0); a cell
-    # that has been adopted finds them there.
-
     def adopt(self, home: nn.Module, names: Mapping[str, str]) -> None:
-        """Move this cell's own parameters to `home`, under the names given there."""
+        """Move this cell's direct parameters to a layer, which holds them under flat names such as weight_ih_l0.
+
+        Args:
+            home: The layer. The cell's attributes read the parameters from there.
+            names: The layer's name for each of the cell's parameters.
+        """
         for mine, theirs in names.items():
             home.register_parameter(theirs, self._parameters.pop(mine))
         self.__dict__["_home"] = home
         self.__dict__["_names"] = dict(names)
 
-    def _sign_in(self) -> None:
-        """Take a number by which a compiled graph can name this cell."""
+    def _register_handle(self) -> None:
+        """Assign the number by which a compiled graph refers to this cell."""
         self.handle = next(_numbers)
         by_handle[self.handle] = self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._sign_in()  # a copy is a cell of its own
+        self._register_handle()  # a copy is another cell
 
     def __getattr__(self, name: str) -> Any:
         names = self.__dict__.get("_names")

@@ -1,4 +1,4 @@
-"""What people hand to a layer, taken or refused with the reason."""
+"""Checks of what users pass to a layer: lengths, states, devices and dtypes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ from torch import Tensor, nn
 from seqloom.core.errors import DtypeError, InputError, UserTypeError
 from seqloom.core.precision import autocast_dtype
 
-_PLAIN = (Tensor, nn.Parameter)  # others, such as those of an export, have no memory of their own
+_PLAIN = (Tensor, nn.Parameter)  # other kinds, such as the fake tensors of an export, own no memory
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad or jvp
 
 
 def check_placement(x: Tensor, weight: Tensor, name: str = "input") -> None:
-    """The input is where the weights are, and of their type."""
+    """Raise an error unless x has the device and, outside autocast, the dtype of the weights.
+
+    Args:
+        x: The input.
+        weight: One of the layer's weights.
+        name: What the message calls the input.
+
+    Raises:
+        InputError: If the devices differ.
+        DtypeError: If the dtypes differ.
+    """
     if x.device != weight.device:
         raise InputError(f"{name} is on {x.device}, the layer's weights are on {weight.device}; move one with .to()")
     if x.dtype != weight.dtype and not autocast_dtype(x.device.type):
@@ -26,16 +36,31 @@ def check_placement(x: Tensor, weight: Tensor, name: str = "input") -> None:
 def read_lengths(
     lengths: Tensor | Sequence[int], rows: int, steps: int, device: torch.device, name: str = "lengths"
 ) -> Tensor:
-    """(B,): whole numbers from 0 to `steps`. As int64, since sums of smaller types begin anew below 0 and above."""
+    """Return lengths as an int64 tensor (B,) on a device, after checking that they lie between 0 and `steps`.
+
+    The values are not checked on a GPU or inside torch.compile, where reading them would wait for the device. int64,
+    because sums of smaller types may overflow.
+
+    Args:
+        lengths: (B,), whole numbers.
+        rows: B.
+        steps: The number of steps of the padded input.
+        device: Where the result goes.
+        name: What messages call the lengths.
+
+    Raises:
+        UserTypeError: If they are not whole numbers.
+        InputError: If their number or a value is wrong.
+    """
     if not isinstance(lengths, Tensor):
-        none = not isinstance(lengths, int) and not len(lengths)
-        lengths = torch.tensor(lengths, dtype=torch.int64 if none else None)
+        empty = not isinstance(lengths, int) and not len(lengths)
+        lengths = torch.tensor(lengths, dtype=torch.int64 if empty else None)
     if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         raise UserTypeError(f"{name} must be whole numbers, got {lengths.dtype}")
     if tuple(lengths.shape) != (rows,):
         raise InputError(f"{name} must have one entry for each of {rows} rows, got shape {tuple(lengths.shape)}")
-    looked_at = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looked_at and rows and not torch._C._are_functorch_transforms_active():
+    readable = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    if readable and rows and not torch._C._are_functorch_transforms_active():
         low, high = int(lengths.min()), int(lengths.max())
         if low < 0 or high > steps:
             wrong = low if low < 0 else high
@@ -44,29 +69,39 @@ def read_lengths(
 
 
 def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]], x: Tensor) -> tuple[Tensor, ...]:
-    """One tensor or several, of these shapes, where x is and of its type (any type under autocast)."""
-    given = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, (tuple, list)) else ()
-    strange = [hx] if not given else [s for s in given if not isinstance(s, Tensor)]
-    if strange:
-        raise UserTypeError(f"hx must be a Tensor, or a tuple of {len(shapes)}, got {type(strange[0]).__name__} in it")
-    if len(given) != len(shapes):
-        raise InputError(f"hx must have {len(shapes)} tensor(s), got {len(given)}")
-    for i, (s, shape) in enumerate(zip(given, shapes, strict=True)):
+    """Return a state as a tuple of tensors, after checking it.
+
+    Args:
+        hx: A tensor, or several in a tuple or list.
+        shapes: The shape that each must have.
+        x: The input, whose device and (outside autocast) dtype they must have.
+
+    Raises:
+        UserTypeError: If `hx` is not made of tensors.
+        InputError: If the number of tensors, a shape, a device or a dtype is wrong.
+    """
+    state = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, (tuple, list)) else ()
+    wrong = [s for s in state if not isinstance(s, Tensor)] if state else [hx]
+    if wrong:
+        raise UserTypeError(f"hx must be a Tensor or a tuple of {len(shapes)}, got {type(wrong[0]).__name__}")
+    if len(state) != len(shapes):
+        raise InputError(f"hx must have {len(shapes)} tensor(s), got {len(state)}")
+    for i, (s, shape) in enumerate(zip(state, shapes, strict=True)):
         if tuple(s.shape) != shape:
             raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
         if s.device != x.device:
             raise InputError(f"hx[{i}] is on {s.device}, the input on {x.device}; move one with .to()")
         if s.dtype != x.dtype and not autocast_dtype(s.device.type):
             raise DtypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
-    return given
+    return state
 
 
 def resolve(t: Tensor, name: str) -> Tensor:
-    """Return a tensor that can be read by address: negated views and efficient zero tensors are written out.
+    """Return a tensor that kernels can read by address: copy negated views and efficient zero tensors.
 
     Args:
         t: A tensor of any kind.
-        name: What the error calls it.
+        name: What the message calls it.
 
     Raises:
         InputError: If its memory was freed, as by `t.untyped_storage().resize_(0)`.
@@ -84,29 +119,29 @@ def resolve(t: Tensor, name: str) -> Tensor:
 
 def has_memory(t: Tensor) -> bool:
     """Return whether the storage of a tensor holds all of its elements."""
-    there = t.untyped_storage().nbytes()
-    if there >= (t.storage_offset() + t.numel()) * t.itemsize:
+    size = t.untyped_storage().nbytes()
+    if size >= (t.storage_offset() + t.numel()) * t.itemsize:
         return True
     last = t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-    return there > last * t.itemsize or not t.numel()  # an expanded view has fewer elements in memory
+    return size > last * t.itemsize or not t.numel()  # an expanded view has fewer elements in memory
 
 
 def read_saved(ctx: Any) -> tuple[Any, ...]:
-    """Return the tensors that a forward saved for its backward.
+    """Return the tensors that a forward pass saved for its backward pass.
 
     Args:
         ctx: The context of a torch.autograd.Function.
 
     Raises:
-        RuntimeError: If one of them was changed in place since; says what to write instead.
+        RuntimeError: If one of them was changed in place since then; the message says what to write instead.
     """
     try:
         return tuple(ctx.saved_tensors)
     except RuntimeError as error:
         if "inplace" not in str(error):
             raise
-        told = str(error).split(" Hint:")[0].rstrip(".")
+        cause = str(error).split(" Hint:")[0].rstrip(".")
         raise RuntimeError(
-            f"{told}. The input, output, state or a weight of a seqloom layer was changed in place before backward; "
-            "write y = y.relu() in place of y.relu_(), or change a clone()"
+            f"{cause}. The input, output, state or a weight of a seqloom layer was changed in place before backward; "
+            "write y = y.relu() instead of y.relu_(), or change a clone()"
         ) from None

@@ -1,16 +1,16 @@
-"""Errors that seqloom raises, and imports that may fail."""
+"""Errors that seqloom raises, and imports of optional packages."""
 
 from importlib import import_module, metadata
 from typing import Any
 
-TORCH = (2, 11)  # the oldest version that is supported; pyproject.toml has it too
+TORCH = (2, 11)  # oldest supported version; keep equal to pyproject.toml
 
 
 class UserError(ValueError):
-    """A mistake in what seqloom was given: an argument, a command, a file. The message says what to do.
+    """A user's mistake in an argument, a command or a file. The message says what to do.
 
-    The command line prints it in one line and ends with exit code 2. Any other exception is a fault of seqloom and is
-    shown with its traceback.
+    The command line prints it on one line and exits with code 2. Any other exception is a bug in seqloom and is shown
+    with its traceback.
     """
 
 
@@ -21,13 +21,13 @@ class UserTypeError(UserError, TypeError):
 class InputError(UserError, RuntimeError):
     """A tensor or number that a layer cannot take.
 
-    Python means ValueError; torch.nn raises RuntimeError in the same places. Code that was
-    written for either keeps working.
+    It is a ValueError, as is usual in Python, and a RuntimeError, which torch.nn raises in the same places, so code
+    that catches either works.
     """
 
 
 class DtypeError(InputError, UserTypeError):
-    """A tensor of another dtype than the weights: a TypeError in Python, a ValueError or RuntimeError in torch.nn."""
+    """A tensor with another dtype than the weights; can be caught as TypeError, ValueError or RuntimeError."""
 
 
 class MissingPackageError(ImportError, UserError):
@@ -39,14 +39,14 @@ def require(package: str, purpose: str, extra: str = "") -> Any:
 
     Args:
         package: The module to import.
-        purpose: What needs it; the subject of the error message.
-        extra: The extra of seqloom that installs it; the package itself by default.
+        purpose: What needs it, such as "seqloom export"; starts the error message.
+        extra: The extra of seqloom that installs it. Without one the message names the package itself.
 
     Returns:
         The module.
 
     Raises:
-        MissingPackageError: If it is not installed. The message names the command that installs it.
+        MissingPackageError: If it is not installed; with the command that installs it.
     """
     try:
         return import_module(package)
@@ -60,19 +60,20 @@ def require(package: str, purpose: str, extra: str = "") -> Any:
 
 
 def check_torch() -> None:
-    """Raise where torch is missing or too old, as when another package has replaced it.
+    """Raise an error if the installed torch is too old, for instance because another package downgraded it.
 
     Raises:
-        MissingPackageError: With the version that was found and the command that installs a newer one.
+        MissingPackageError: With the installed version and the command that installs a newer one.
     """
-    wanted = ".".join(map(str, TORCH))
+    required = ".".join(map(str, TORCH))
     try:
-        found = metadata.version("torch")
+        installed = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        return  # built from source, or vendored: importing it will tell
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
+        return  # built from source, vendored or missing: the import decides
+    numbers = tuple(int(part) for part in installed.split("+")[0].split(".")[:2] if part.isdigit())
     if numbers < TORCH:
         raise MissingPackageError(
-            f"seqloom needs torch {wanted} or newer, found {found}; install it with: pip install 'torch>={wanted}'",
+            f"seqloom needs torch {required} or newer, found {installed}; "
+            f"install it with: pip install 'torch>={required}'",
             name="torch",
         )

@@ -1,4 +1,4 @@
-"""How the weights of a cell start."""
+"""Initialisation of a cell's weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,23 @@ SCHEMES = ("default", "linear", "orthogonal", "xavier", "he")
 
 @dataclass(frozen=True)
 class Init:
-    """A start for every layer and direction.
+    """How to initialise the cells of every layer and direction.
 
-    weights: "default" is the cell's own (torch's, where torch has the cell); "linear" is that of
-    the documents that write cells with torch.nn.Linear: uniform in +-1/sqrt(fan in), one bias a
-    gate; "orthogonal" makes each gate's recurrent block orthogonal and the rest Xavier; "xavier"
-    and "he" are for every block; these three start biases at 0.
-    chrono: the longest dependence expected, in steps; gate biases are then drawn so that the
-    cell's memories last between 1 and `chrono` steps (Tallec & Ollivier 2018, arXiv 1804.11188).
+    Args:
+        weights: "default" keeps the cell's own initialisation (torch's for cells that torch has). "linear" initialises
+            each gate as a torch.nn.Linear with one bias: uniform in +-1/sqrt(fan in). "orthogonal" makes the recurrent
+            block of each gate orthogonal and uses Xavier for the others; "xavier" and "he" apply to every block. These
+            three set biases to 0.
+        chrono: The longest expected dependency in steps, at least 3. Gate biases are drawn so that memories last
+            between 1 and `chrono` steps (Tallec & Ollivier 2018, arXiv 1804.11188).
+
+    Raises:
+        UserError: If `weights` is unknown, or `chrono` is too small.
+
+    Example:
+        >>> layer = seqloom.LSTM(8, 16, init=seqloom.Init("orthogonal", chrono=200))
+        >>> layer(torch.randn(5, 2, 8))[0].shape  # (T, B, H)
+        torch.Size([5, 2, 16])
     """
 
     weights: Literal["default", "linear", "orthogonal", "xavier", "he"] = "default"
@@ -39,13 +48,20 @@ class Init:
 
     @torch.no_grad()
     def apply(self, cell: Cell) -> None:
-        """Fill a cell's parameters; gate biases given to the cell itself stay."""
+        """Initialise a cell's parameters. A gate bias that was passed to the cell's constructor stays.
+
+        Args:
+            cell: The cell, changed in place.
+
+        Raises:
+            UserError: If `chrono` is set and the cell has no gate bias.
+        """
         if self.weights != "default":
             for name, p in {**cell.own_parameters(), **dict(cell.named_parameters())}.items():
                 _fill(self.weights, name, p, cell)
-            asked = _asked_bias(cell)
-            if asked is not None:
-                cell.remember(torch.full((cell.hidden_size,), asked))
+            bias = _constructor_bias(cell)
+            if bias is not None:
+                cell.remember(torch.full((cell.hidden_size,), bias))
         if self.chrono is not None:
             span = torch.empty(cell.hidden_size).uniform_(1, self.chrono - 1)
             cell.remember(torch.log(span), coupled=True)
@@ -72,18 +88,18 @@ def _fill(scheme: str, name: str, p: nn.Parameter, cell: Cell) -> None:
 
 
 def _fan_in(bias: str, cell: Cell) -> int:
-    """Of the matrix that this bias belongs to."""
+    """Return the number of columns of the matrix that this bias belongs to."""
     weight = weights(cell).get(bias.replace("bias", "weight"))
     return cell.hidden_size if weight is None or weight.dim() < 2 else weight.shape[1]
 
 
 def _blocks(weight: Tensor, hidden: int) -> list[Tensor]:
-    """The rows of each gate; a matrix that is not made of gates is one block."""
+    """Split a matrix into the rows of each gate; one that does not consist of gates is one block."""
     return list(weight.split(hidden)) if weight.shape[0] % hidden == 0 else [weight]
 
 
-def _asked_bias(cell: Cell) -> float | None:
-    """The keeping bias that the cell was constructed with."""
+def _constructor_bias(cell: Cell) -> float | None:
+    """Return the bias that the cell's constructor was given for the gate that keeps the memory."""
     for name, sign in (("forget_bias", 1), ("update_bias", 1), ("gate_bias", -1)):
         value = getattr(cell, name, None)
         if value is not None:

@@ -1,4 +1,4 @@
-"""What a scan is asked to do, and one step of it: shared by the reference loop and the kernels."""
+"""The input of a scan, and one step of it: shared by the reference loop and the kernels."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from seqloom.core.masks import make_mask
 
 @dataclass(frozen=True, eq=False)
 class ScanJob:
-    """One cell over one batch of sequences, in one direction."""
+    """The input of a scan: one batch of sequences for one cell in one direction."""
 
     x: Tensor  # (B, T, D)
     state: State
-    lengths: Tensor | None = None  # (B,): steps at and after a row's length do not happen
-    reset: Tensor | None = None  # (B, T) bool: the state starts anew before these steps
-    dt: Tensor | None = None  # (B, T): time since the step before, for cells that know time
-    mask: Tensor | None = None  # (B, H): recurrent dropout, one draw a sequence
-    keep: tuple[Tensor, ...] = ()  # zoneout: (B, T, ...) for each state, the share that stays
+    lengths: Tensor | None = None  # (B,): a row's steps from its length on are padding
+    reset: Tensor | None = None  # (B, T) bool: reset the state before these steps
+    dt: Tensor | None = None  # (B, T): time since the previous step, for cells with a `dt` argument
+    mask: Tensor | None = None  # (B, H): recurrent dropout, drawn once per sequence
+    keep: tuple[Tensor, ...] = ()  # zoneout: (B, T, ...) for each state, the share of the old value that stays
 
     @property
     def is_plain(self) -> bool:
-        """Nothing asked beyond x, state and lengths."""
+        """Whether the job consists of x, state and lengths alone."""
         return self.reset is None and self.dt is None and self.mask is None and not self.keep
 
     def resolve(self) -> ScanJob:
-        """Return the same with input and state in plain memory, which kernels read by address."""
+        """Return the job with input and state in plain memory, which kernels can read by address."""
         x, state = resolve(self.x, "input"), tuple(resolve(s, "the initial state") for s in self.state)
         if x is self.x and all(a is b for a, b in zip(state, self.state, strict=True)):
             return self
         return replace(self, x=x, state=state)
 
     def reverse(self) -> ScanJob:
-        """The same sequences read from their ends; what lies past a length stays where it is."""
+        """Return the job with every sequence reversed within its length; padding stays in place."""
         change = {
             "x": reverse_steps(self.x, self.lengths),
             "keep": tuple(reverse_steps(k, self.lengths) for k in self.keep),
         }
         for field in ("reset", "dt"):
             value: Tensor | None = getattr(self, field)
-            if value is not None:  # between t-1 and t, so it belongs to t-1 on the way back
+            if value is not None:  # describes the gap between t-1 and t, which belongs to t-1 in reverse
                 real = (
                     value if self.lengths is None else torch.where(self.valid_steps(), value, torch.zeros_like(value))
                 )
-                change[field] = reverse_steps(_ahead(real), self.lengths)
+                change[field] = reverse_steps(_shift_back(real), self.lengths)
         return replace(self, **change)  # type: ignore[arg-type]
 
     def valid_steps(self) -> Tensor:
-        """(B, T): the steps that happen."""
+        """Return (B, T): True at real steps, False at padding."""
         assert self.lengths is not None
         return make_mask(self.lengths, self.x.shape[1])
 
     def per_step(self) -> dict[str, Tensor]:
-        """Everything but x that a step has a part of, time first."""
+        """Return all tensors but x that are indexed by step, by name and time first: (T, B, ...)."""
         parts = {"reset": self.reset, "dt": self.dt}
         if self.lengths is not None:
             valid = self.valid_steps()
@@ -69,7 +69,19 @@ class ScanJob:
 def advance(
     cell: Cell, x: Tensor, state: State, now: dict[str, Tensor], start: State, mask: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    """One step of a scan: reset, the cell's own step, zoneout, and rows that have ended."""
+    """Run one step of a scan: reset, the cell's step, zoneout, and padding.
+
+    Args:
+        cell: The cell.
+        x: (B, P), projected.
+        state: The state before the step.
+        now: This step's part of `ScanJob.per_step()`.
+        start: The state after a reset.
+        mask: (B, H), recurrent dropout.
+
+    Returns:
+        The output, 0 in rows that have ended, and the state, unchanged in those rows.
+    """
     if "reset" in now:
         state = reset_rows(now["reset"], start, state)
     extra = {"mask": mask} if mask is not None else {}
@@ -81,7 +93,9 @@ def advance(
             torch.lerp(a, s, now[f"keep_{i}"].to(a.dtype)) for i, (a, s) in enumerate(zip(after, state, strict=True))
         )
         y = cell.output(after)
-    after = tuple(a.to(s.dtype) for a, s in zip(after, state, strict=True))  # autocast: carried in full precision
+    after = tuple(
+        a.to(s.dtype) for a, s in zip(after, state, strict=True)
+    )  # under autocast the state keeps full precision
     if "valid" in now:
         after = tuple(torch.where(expand_like(now["valid"], a), a, s) for a, s in zip(after, state, strict=True))
         y = torch.where(expand_like(now["valid"], y), y, torch.zeros_like(y))
@@ -89,17 +103,17 @@ def advance(
 
 
 def reset_rows(flags: Tensor, start: State, state: State) -> State:
-    """The state, begun anew in the rows whose flag is set."""
+    """Return the state with the rows whose flag is set replaced by `start`."""
     return tuple(torch.where(expand_like(flags, s), s0, s) for s0, s in zip(start, state, strict=True))
 
 
 def expand_like(flags: Tensor, s: Tensor) -> Tensor:
-    """(B,) with as many dimensions as s."""
+    """Append dimensions of size 1 to flags (B,) until it has as many as s."""
     return flags[(...,) + (None,) * (s.dim() - flags.dim())]
 
 
 def zero_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, ...) with 0 past each row's length."""
+    """Set y (B, T, ...) to 0 from each row's length on."""
     if lengths is None:
         return y
     past = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
@@ -107,7 +121,7 @@ def zero_padding(y: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def reverse_steps(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, ...) with each row's real steps in reverse order."""
+    """Reverse the real steps of each row of x (B, T, ...); padding stays in place."""
     if lengths is None:
         return x.flip(1)
     t = torch.arange(x.shape[1], device=x.device)
@@ -117,10 +131,10 @@ def reverse_steps(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def clone_part(part: Tensor) -> Tensor:
-    """A part of a tensor in memory of its own: a state outlives the outputs, and no change to them reaches it."""
+    """Copy a part of a tensor, so that a state neither keeps all outputs alive nor changes with them."""
     return part.clone(memory_format=torch.contiguous_format)
 
 
-def _ahead(flags: Tensor) -> Tensor:
-    """(B, T) moved one step back in time; nothing comes after the last."""
+def _shift_back(flags: Tensor) -> Tensor:
+    """Move (B, T) one step back in time; the last step gets 0."""
     return torch.cat([flags[:, 1:], torch.zeros_like(flags[:, :1])], 1)

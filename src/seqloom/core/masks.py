@@ -1,4 +1,4 @@
-"""Masks of real steps, made from lengths."""
+"""Masks of real steps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def make_mask(lengths: Tensor, steps: int) -> Tensor:
-    """Return (B, steps): True at the steps inside each row's length.
+    """Return a mask (B, steps): True at the steps within each row's length.
 
     Args:
-        lengths: (B,), the number of real steps of each row.
-        steps: How many steps the rows have with their padding.
+        lengths: (B,): number of real steps of each row.
+        steps: Number of steps including padding.
 
     Example:
         >>> make_mask(torch.tensor([1, 3]), 3)

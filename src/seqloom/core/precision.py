@@ -1,4 +1,4 @@
-"""Types of numbers: what autocast asks for, and what new parameters get."""
+"""Number types: autocast, and the defaults for new parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """The type that autocast runs products in on this kind of device, None where it is off."""
+    """Return the type in which autocast runs products on this kind of device; None if autocast is off."""
     if device == "meta" or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
@@ -19,17 +19,17 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 @cache
 def has_fast_products(dtype: torch.dtype) -> bool:
-    """Whether this processor has instructions for matrix products in a 16-bit type; torch emulates them otherwise."""
+    """Return whether this processor has instructions for products in a 16-bit type; else torch emulates them."""
     if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
         tiles = torch.cpu._is_amx_tile_supported()
         vectors = torch.cpu._is_avx512_bf16_supported()
         return (tiles or vectors) if dtype == torch.bfloat16 else torch.cpu._is_amx_fp16_supported()
-    ask = "_is_mkldnn_bf16_supported" if dtype == torch.bfloat16 else "_is_mkldnn_fp16_supported"
-    return torch.backends.mkldnn.is_available() and bool(getattr(torch.ops.mkldnn, ask)())
+    query = "_is_mkldnn_bf16_supported" if dtype == torch.bfloat16 else "_is_mkldnn_fp16_supported"
+    return torch.backends.mkldnn.is_available() and bool(getattr(torch.ops.mkldnn, query)())
 
 
 def why_not_autocast(device: str) -> str | None:
-    """Say why a scan leaves autocast and runs in the type of its weights: emulated 16-bit products are slower."""
+    """Return why a scan ignores autocast and runs in the type of its weights; None if it does not."""
     dtype = autocast_dtype(device) if device == "cpu" else None
     if dtype is None or has_fast_products(dtype):
         return None
@@ -38,7 +38,7 @@ def why_not_autocast(device: str) -> str | None:
 
 @contextmanager
 def useful_autocast(device: str) -> Iterator[None]:
-    """Switch autocast off inside where `why_not_autocast` has a reason."""
+    """Switch autocast off inside if `why_not_autocast` returns a reason."""
     if why_not_autocast(device) is None:
         yield
     else:
@@ -48,7 +48,7 @@ def useful_autocast(device: str) -> Iterator[None]:
 
 @contextmanager
 def parameter_defaults(device: Any, dtype: torch.dtype | None) -> Iterator[None]:
-    """Parameters made inside are on this device, of this type."""
+    """Create parameters on this device and of this type inside; None leaves torch's default."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or before)
     try:

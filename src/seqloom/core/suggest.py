@@ -1,4 +1,4 @@
-"""Name what a person probably meant: "did you mean ...?" for names and for keywords."""
+"""Suggestions for misspelt names and keywords: "did you mean ...?"."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args, get_origin, get_type_hi
 
 from seqloom.core.errors import UserTypeError
 
-CUTOFF = 0.5  # how alike two names must be, from 0 to 1, once case and hyphens are left aside
+MIN_SIMILARITY = 0.5  # from 0 to 1, for names without case and hyphens
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a hint such as "did you mean 'gru'?", or "" if no known name is similar.
 
     Args:
-        name: What was given.
-        known: The names that would have been right.
+        name: The unknown name.
+        known: The valid names.
     """
     names = list(known)
-    near = get_close_matches(name, names, n=1) or get_close_matches(
-        name.lower().replace("-", "_"), names, n=1, cutoff=CUTOFF
+    similar = get_close_matches(name, names, n=1) or get_close_matches(
+        name.lower().replace("-", "_"), names, n=1, cutoff=MIN_SIMILARITY
     )
-    return f"did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {similar[0]!r}?" if similar else ""
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title: str) -> None:
-    """Raise an error for a keyword that a function does not take, and name the nearest one that it takes.
+    """Raise an error for a keyword that a function does not take, and suggest the most similar one.
 
     Args:
         function: A function; one that takes any keyword (`**settings: Any`) is not checked.
-        keywords: The names that were given.
+        keywords: The keywords of the call.
         title: What the message calls the function.
 
     Raises:
-        UserTypeError: For the first keyword that is not known.
+        UserTypeError: For the first unknown keyword.
     """
     parameters = list_parameters(function)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -64,9 +64,9 @@ def list_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 class Checked(type):
-    """Check keywords when an instance is made. `inspect.signature` shows the arguments of `__init__`."""
+    """Metaclass that checks the keywords of a constructor call and shows `__init__`'s arguments as signature."""
 
-    if not TYPE_CHECKING:  # so that type checkers read __init__
+    if not TYPE_CHECKING:  # type checkers must see the signature of __init__
 
         def __call__(cls, *args: Any, **settings: Any) -> Any:
             if settings:
@@ -77,6 +77,8 @@ class Checked(type):
     def __signature__(cls) -> inspect.Signature:
         own = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
         above = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]
-        found = list_parameters(cls.__init__)  # type: ignore[misc]
-        unpacked = {p.name for p in found} - set(own)  # the class above has their defaults
-        return inspect.Signature([p.replace(default=above[p.name].default) if p.name in unpacked else p for p in found])
+        parameters = list_parameters(cls.__init__)  # type: ignore[misc]
+        unpacked = {p.name for p in parameters} - set(own)  # their defaults are those of the base class
+        return inspect.Signature(
+            [p.replace(default=above[p.name].default) if p.name in unpacked else p for p in parameters]
+        )

@@ -1,4 +1,4 @@
-"""A cell's weights as a plain mapping, and a cell that runs on other ones."""
+"""A cell's weights as a mapping, and views of a cell that use other weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def weights(cell: Cell) -> dict[str, Tensor]:
-    """Every tensor that a step of this cell may read, by the name the cell has for it."""
+    """Return every tensor that a step of this cell may read, by the cell's name for it."""
     own = [*cell.__dict__.get("_names", ()), *dict(cell.named_parameters()), *dict(cell.named_buffers())]
     return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
 
 
 def resolve_weights(cell: Cell) -> Cell:
-    """Return a cell whose weights kernels can read by address: with their own shapes and in plain memory.
+    """Return a cell whose weights kernels can read by address: of their original shapes and in plain memory.
 
     Raises:
-        InputError: If a weight has another shape, as after `layer.weight_hh_l0 = nn.Parameter(...)`.
+        InputError: If a weight's shape was changed, as by `layer.weight_hh_l0 = nn.Parameter(...)`.
     """
     own, resolved = cell.__dict__, {}
     known, names, home = own.get("_known", _NOTHING), own.get("_names", _NOTHING), own.get("_home", cell)
@@ -41,11 +41,11 @@ def resolve_weights(cell: Cell) -> Cell:
             w = getattr(cell, name)
         place = (id(w), w.data_ptr()) if type(w) is Parameter else None
         if place and known.get(name) == place and w.shape == shape and not w.is_neg():
-            continue  # as it was in an earlier call; storage that is resized moves
-        called = names.get(name, name)
+            continue  # checked in an earlier call; resizing the storage would have moved it
+        label = names.get(name, name)
         if w.shape != shape:
-            raise InputError(f"{called} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
-        plain = resolve(w, called)
+            raise InputError(f"{label} must have shape {tuple(shape)}, got {tuple(w.shape)}; assign one of that shape")
+        plain = resolve(w, label)
         if plain is not w:
             resolved[name] = plain
         elif place:
@@ -58,13 +58,17 @@ def resolve_weights(cell: Cell) -> Cell:
 
 
 def bind_weights(module: Module, values: Mapping[str, Tensor]) -> Module:
-    """A view of a module in which the named tensors stand in place of its own.
+    """Return a view of a module in which the named tensors replace its own.
 
-    The module itself is not touched, so that threads and nested calls cannot meet.
+    The module does not change, so threads and nested calls do not disturb each other.
+
+    Args:
+        module: A module, such as a cell.
+        values: Tensors by parameter name; a dot separates submodules.
     """
     view = copy.copy(module)
     own = {name: t for name, t in values.items() if "." not in name}
-    view.__dict__.update(own)  # an attribute is found before a parameter
+    view.__dict__.update(own)  # Python looks up attributes before torch looks up parameters
     below = {name.split(".", 1)[0] for name in values if "." in name}
     if below:
         view.__dict__["_modules"] = dict(module._modules)

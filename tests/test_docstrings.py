@@ -1,0 +1,26 @@
+"""The examples in docstrings run and print what they show."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+import seqloom
+
+PACKAGE = Path(seqloom.__file__).parent
+FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_text()]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_every_example_runs_and_prints_what_it_shows(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seqloom.Cell, "registry", dict(seqloom.Cell.registry))  # examples define cells
+    name = ".".join(("seqloom", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    result = doctest.testmod(
+        importlib.import_module(name),
+        extraglobs={"torch": torch, "seqloom": seqloom},
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+    )
+    assert result.attempted
+    assert not result.failed
