@@ -24,7 +24,7 @@ def main() -> None:
     given = flags.parse_args()
     settings = BenchSettings(device=given.device, dtype=given.dtype, **(QUICK if given.quick else FULL))
     found = []
-    with console.progress(len(race.grid(settings))) as (before, after):
+    with console.show_progress(len(race.grid(settings))) as (before, after):
         for row in race.rows(settings, find_cells(settings.cells), before):
             found.append(row)
             after(str(row))

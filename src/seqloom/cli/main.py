@@ -88,14 +88,14 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except (CycloptsError, UserError, ValidationError, OSError) as error:
         if os.environ.get("SEQLOOM_TRACEBACK"):
             raise
-        console.error(_format_error(error))
+        console.report_error(_format_error(error))
         code = 2
     except Exception as error:
         if os.environ.get("SEQLOOM_TRACEBACK") or type(error).__name__ != OUT_OF_MEMORY:
-            console.error("internal error; please report it with the traceback below")
+            console.report_error("internal error; please report it with the traceback below")
             raise
         summary = ". ".join(str(error).split(". ")[:2])
-        console.error(f"{summary}; stop other programs on the GPU or use a smaller batch or model")
+        console.report_error(f"{summary}; stop other programs on the GPU or use a smaller batch or model")
         code = 2
     sys.exit(code)
 
@@ -103,13 +103,12 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 def _format_error(error: Exception) -> str:
     """Return the message of an error; for invalid settings, each flag and what is wrong with it."""
     from seqloom.lab.files.sealed import DamagedError
-    from seqloom.lab.flags import flags
 
     cause = error if isinstance(error, ValidationError) else error.__cause__
     if isinstance(error, OSError) and error.strerror and not error.filename2:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if not isinstance(cause, ValidationError) or isinstance(error, DamagedError):
-        return flags(str(error))
+        return console.write_as_flags(str(error))
     messages = []
     for item in cause.errors():
         reason, flag = item["msg"].removeprefix("Value error, "), item["loc"]
@@ -126,7 +125,7 @@ def cells(
     json: Json = False,
 ) -> None:
     """List every cell with its parameters and its cost per time step."""
-    with console.working("counting"):
+    with console.show_status("counting"):
         import seqloom.cells  # noqa: F401  (fills the registry)
         from seqloom.core.cell import Cell
         from seqloom.kernels.registry import list_kernels
@@ -157,7 +156,7 @@ def cells(
 @listing.command
 def layers(*, json: Json = False) -> None:
     """List every layer; the prefix bi_ gives its bidirectional version."""
-    with console.working("reading"):
+    with console.show_status("reading"):
         from seqloom.layers import registry
 
         names = registry.list_names()
@@ -176,7 +175,7 @@ def layers(*, json: Json = False) -> None:
 @listing.command
 def kernels(*, json: Json = False) -> None:
     """List every kernel, fastest first; `seqloom doctor` shows which of them run on this machine."""
-    with console.working("reading"):
+    with console.show_status("reading"):
         from seqloom.kernels.registry import KERNELS
 
         rows = [{"kernel": k.name, "cell": k.cell, "backend": k.backend, "description": k.description} for k in KERNELS]
@@ -195,7 +194,7 @@ def doctor(*, json: Json = False) -> int:
 
     The exit code is 1 if a kernel gives wrong results.
     """
-    with console.working("testing every kernel"):
+    with console.show_status("testing every kernel"):
         from seqloom.tools import doctor as here
 
         versions, hardware, engine, verdicts = here.versions(), here.hardware(), here.engine(), here.run_self_tests()
@@ -226,7 +225,7 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
 
     Every kernel is first checked against the reference loop. A kernel that fails is not timed, and the exit code is 1.
     """
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.bench import race, shown
         from seqloom.lab.cell_names import check_kernels, find_cells
 
@@ -235,7 +234,7 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
     rows: list[race.Row] = []
     finished = False
     try:
-        with console.progress(len(race.grid(settings))) as (before, after):
+        with console.show_progress(len(race.grid(settings))) as (before, after):
             for row in race.rows(settings, kinds, before):
                 rows.append(row)
                 after(str(row))
@@ -243,7 +242,7 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
     except KeyboardInterrupt:
         console.note("interrupted; the results so far follow")
     if settings.plot and any(row.us_per_step for row in rows):
-        with console.working("drawing"):
+        with console.show_status("drawing"):
             from seqloom.lab.report.pictures import speed
 
             speed(rows, settings.plot)

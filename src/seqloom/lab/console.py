@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import Any
 PIPED_WIDTH = 400  # columns if stdout is not a terminal and COLUMNS is not set: every row stays on one line
 FOLDED_WIDTH = 30  # columns; longer text folds into several lines before a table is split
 GAP = 3  # columns between two columns of a table
+OPTION = re.compile(r"\b(\w+)=\.\.\.")
+OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
 
 
 def note(text: str) -> None:
@@ -19,9 +22,14 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def error(text: str) -> None:
+def report_error(text: str) -> None:
     """Print an error on stderr, on one line."""
     note("seqloom: " + " ".join(text.split()))
+
+
+def write_as_flags(text: str) -> str:
+    """Rewrite Python options in a text as flags: lookback=... as --lookback, input=a as --input a."""
+    return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
 
 
 def show_json(document: Any) -> None:
@@ -84,7 +92,7 @@ def _text(value: Any) -> str:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+def show_progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
     """Show progress on stderr: a bar on a terminal, one line per finished part elsewhere.
 
     Yields:
@@ -106,7 +114,7 @@ def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str]
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def show_status(text: str) -> Iterator[None]:
     """Show a spinner on stderr while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield

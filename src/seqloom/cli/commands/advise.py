@@ -31,7 +31,7 @@ def advise(
     start = time.perf_counter()
     if not 4 <= seconds <= 3600:
         raise UserError(f"--seconds must be between 4 and 3600, got {seconds:g}")
-    with console.working("reading and trying"):
+    with console.show_status("reading and trying"):
         from seqloom.lab.advise import advice, telling
         from seqloom.lab.advise.document import document
         from seqloom.lab.data.look import opened

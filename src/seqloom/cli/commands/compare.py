@@ -38,7 +38,7 @@ def compare(
     Returns:
         0 on success, 1 if every model failed, 130 after Ctrl-C.
     """
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.compare.folder import given_up, resumed, started
         from seqloom.lab.compare.leaderboard import caption, leaderboard
         from seqloom.lab.compare.table import table
@@ -62,7 +62,7 @@ def compare(
         if comparison.plan is None and not resume:
             given_up(comparison)
         raise
-    with console.working("writing the report"):
+    with console.show_status("writing the report"):
         scores = table(comparison)
         document = _write_report(comparison, scores, finished)
     if json:
@@ -86,14 +86,14 @@ def _run_jobs(comparison: Any, settings: CompareSettings) -> None:
     at_once = settings.workers or comparison.settings.workers
     where: Any = runner.Cluster(ray, at_once=at_once) if ray else runner.Processes(workers)
     with redirect_stdout(sys.stderr), ExitStack() as bar:  # Ray reports failed machines on stdout
-        move, tell = bar.enter_context(console.progress(comparison.expected))
+        move, tell = bar.enter_context(console.show_progress(comparison.expected))
         expected = comparison.expected
         for result in runner.run(comparison.jobs(), where, comparison.folder / "jobs"):
             comparison.results[result.key] = result
             if comparison.expected != expected:  # planning changed the number of jobs
                 expected = comparison.expected
                 bar.close()
-                move, tell = bar.enter_context(console.progress(expected - len(comparison.results) + 1))
+                move, tell = bar.enter_context(console.show_progress(expected - len(comparison.results) + 1))
             line = describe_result(comparison, result)
             move(f"{comparison.left()}  {line}")
             tell(line)

@@ -46,7 +46,7 @@ def predict(
         3 if the model computed NaN or infinity for a row, which then has an error instead of a result; otherwise 0.
     """
     check_not_input(out, file)
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.data.task import Notes
         from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.predict import check_can_predict, predict_pieces
@@ -99,7 +99,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Print the metrics of a run on held-out data with 95 % intervals."""
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.training.evaluate import evaluate as evaluate_run
         from seqloom.lab.training.evaluate import tabulate_metrics
         from seqloom.lab.training.folders import find_run
@@ -133,7 +133,7 @@ def generate(
     json: Annotated[bool, Parameter(help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print texts sampled from a trained language model."""
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.training import generate as texts
         from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.sampling import Sampling
@@ -165,7 +165,7 @@ def translate(
 ) -> None:
     """Write one translation per input line or row, in input order."""
     check_not_input(out, file)
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.training import translate as texts
         from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.beam import Beam

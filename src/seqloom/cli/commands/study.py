@@ -46,7 +46,7 @@ def study(
     name
         Name of the study; `seqloom study --list` lists them.
     """
-    with console.working("loading"):
+    with console.show_status("loading"):
         import torch
 
         from seqloom.lab.studies import study as studies
@@ -74,7 +74,7 @@ def study(
     rows: Any = []
     finished = False
     try:
-        with place.use(data), console.progress(one.parts) as (before, after):
+        with place.use(data), console.show_progress(one.parts) as (before, after):
             for row in one.run(before):
                 rows.append(row)
                 after(str(row))
@@ -85,7 +85,7 @@ def study(
     if folder is not None:
         from seqloom.lab import report
 
-        with console.working("writing"):
+        with console.show_status("writing"):
             for file in report.write(one.page(rows, document), folder, document):
                 console.note(f"written: {file}")
     if json:

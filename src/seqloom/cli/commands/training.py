@@ -31,7 +31,7 @@ ReadingFlags = Annotated[Reading, Parameter(name="*", group="Reading the data", 
 
 def look(data: Data, *, reading: ReadingFlags = Reading(), task: TaskOptions = None, json: Json = False) -> None:
     """Show how the columns of a file are interpreted, which task they allow, and how the rows are split."""
-    with console.working("reading"):
+    with console.show_status("reading"):
         from seqloom.lab.data.look import document, facts, opened
 
         found = opened(data, explicit_options(reading) | (task or {}))
@@ -51,7 +51,7 @@ def init(
     json: Json = False,
 ) -> None:
     """Look at the data and write a commented settings file for `seqloom train --config`."""
-    with console.working("reading"):
+    with console.show_status("reading"):
         from seqloom.lab.data.look import document, facts, opened
         from seqloom.lab.training.settings_template import build_template, write_template
 
@@ -102,7 +102,7 @@ def train(
     json: Json = False,
 ) -> int:
     """Train a model on a file, a folder or a built-in task, and store it as a run."""
-    with console.working("loading"):
+    with console.show_status("loading"):
         from seqloom.lab.training.preparation import prepare_new, prepare_resume, use_command
         from seqloom.lab.training.summary import summarise_run, tabulate_results
 
@@ -119,7 +119,7 @@ def train(
         console.note(f"interrupted; continue with: {job.resume_command}")
         return INTERRUPTED
     except (FloatingPointError, MemoryError) as error:  # the training diverged or ran out of memory
-        console.error(str(error))
+        console.report_error(str(error))
         return 1
     if not is_first_process():
         return 0
@@ -134,7 +134,7 @@ def train(
 
 def runs(folder: Runs = Path(RUNS), *, json: Json = False) -> None:
     """List the runs of a folder with model, data, progress and score."""
-    with console.working("reading"):
+    with console.show_status("reading"):
         from seqloom.lab.training.summary import tabulate_runs
 
         rows = tabulate_runs(folder)

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from seqloom.lab.console import write_as_flags
 from seqloom.lab.data.opening import open_data
 from seqloom.lab.data.task import Classes, Notes, Tags, Task, Tokens, Values
-from seqloom.lab.flags import flags
 
 NAMED = 12  # classes that are shown by name
 
@@ -61,7 +61,7 @@ def columns(task: Task) -> list[dict[str, str]]:
 
 def said(task: Task) -> list[str]:
     """What is worth knowing, options named as flags."""
-    return [f"{'warning' if note.warning else 'note':8}{flags(note.text)}" for note in task.notes]
+    return [f"{'warning' if note.warning else 'note':8}{write_as_flags(note.text)}" for note in task.notes]
 
 
 def space(what: Any) -> str:

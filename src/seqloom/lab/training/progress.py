@@ -25,7 +25,7 @@ class ProgressReport:
     def __enter__(self) -> Self:
         self.stack = ExitStack()
         if self.heard:
-            self.move, self.tell = self.stack.enter_context(console.progress(self.total))
+            self.move, self.tell = self.stack.enter_context(console.show_progress(self.total))
         return self
 
     def __exit__(self, *_: Any) -> None:
