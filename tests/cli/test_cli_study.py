@@ -102,8 +102,8 @@ def test_out_gets_a_page_a_sheet_and_the_document(here, tiny, tmp_path):
 
 
 def test_flags_choose_and_the_command_says_so(here, tiny, monkeypatch):
-    document = json.loads(here("study", "parameters", "--protocol", "seed", "--json")[1])
-    assert document["command"] == "seqloom study parameters --protocol seed" and document["protocol"] == "seed"
+    document = json.loads(here("study", "parameters", "--protocol", "paper", "--json")[1])
+    assert document["command"] == "seqloom study parameters --protocol paper" and document["protocol"] == "paper"
     gradients = study.find("gradients")
     monkeypatch.setattr(gradients, "run", lambda *_: iter(()))
     words = ["study", "gradients", "--quick", "--models", "gru, rnn", "--seeds", "2", "--json"]
@@ -137,7 +137,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
         (["xyz"], "there is no study 'xyz'; known are ablation, adding, applications, co"),
         (["complexity", "--out", str(tmp_path / "file")], "is a file; choose a folder"),
         (["complexity", "--quik"], "--quick"),
-        (["complexity", "--protocol", "seed"], "'complexity' has no protocol 'seed'"),
+        (["complexity", "--protocol", "paper"], "'complexity' has no protocol 'paper'"),
         (["complexity", "--models", "gru"], "'complexity' has no models to choose"),
         (["adding", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["adding", "--models", "gruu"], "did you mean 'gru'"),

@@ -36,11 +36,11 @@ def test_the_right_answer_scores_1_and_the_model_fits_the_problem(form):
 
 
 def test_the_documents_numbers_stand_beside_its_own_form_alone():
-    study = Copy(protocol="seed")
-    assert [study.printed(c, "attn_rnn") for c in Copy.seed.conditions] == [PRINTED[T]["attn_rnn"] for T in PRINTED]
+    study = Copy(protocol="paper")
+    assert [study.printed(c, "attn_rnn") for c in Copy.paper.conditions] == [PRINTED[T]["attn_rnn"] for T in PRINTED]
     assert study.printed(at(30, 1), "attn_rnn") is None
     assert (study.trivial(at(30, 1, "third")), study.trivial(at(30, 1))) == (1 / 7, 1 / 8)
-    assert [c.after for c in Copy.seed.conditions[1:]] == [c.name for c in Copy.seed.conditions[:-1]]
+    assert [c.after for c in Copy.paper.conditions[1:]] == [c.name for c in Copy.paper.conditions[:-1]]
 
 
 def test_the_verdict_counts_a_condition_only_where_every_seed_solves_it():

@@ -102,11 +102,11 @@ def test_the_round_is_chosen_on_validation_rows_and_the_test_set_read_for_it(rev
 
 
 def test_the_seed_protocol_reads_the_whole_training_set_and_chooses_on_the_test_set(reviews):
-    study = Imdb(TINY, protocol="seed")
+    study = Imdb(TINY, protocol="paper")
     c = CONDITIONS[1]
     assert len(study.examples(c, "train")) == 24 and len(Imdb(TINY).examples(c, "train")) == 24
     assert len(study._read(1, 30)["train"]) == 31 and len(Imdb(TINY)._read(1, 30)["train"]) == 30  # one is tested too
-    trial = run(Imdb(replace(TINY, models=("gru",), seeds=1), protocol="seed"))[0]
+    trial = run(Imdb(replace(TINY, models=("gru",), seeds=1), protocol="paper"))[0]
     assert trial.scores["accuracy"] == max(trial.scores["round 1"], trial.scores["round 2"])
     (row,) = study.blocks([trial])[-1].rows
     assert (row["highest"], row["highest, document"], row["last, document"]) == (
@@ -130,7 +130,7 @@ def test_padding_changes_what_is_read_only_where_it_is_read(reviews):
 
 
 def test_the_layers_of_the_document_have_the_printed_numbers_of_weights():
-    study = Imdb(protocol="seed")
+    study = Imdb(protocol="paper")
     (c,) = study.settings.conditions
     made = {model: study.network(model, 128, "default", c).model.layer for model in READING}
     counted = {model: parameters(layer) for model, layer in made.items()}

@@ -20,7 +20,7 @@ def study(
     *,
     list: Annotated[bool, Parameter(help="List all studies.")] = False,
     protocol: Annotated[
-        Literal["fair", "seed"],
+        Literal["fair", "paper"],
         Parameter(help="fair: equal sizes, tuning, several seeds. paper: the setup of the source text."),
     ] = "fair",
     quick: Annotated[bool, Parameter(help="Run a smaller version that takes about a minute.")] = False,

@@ -79,7 +79,7 @@ def _read(name: str, record: Mapping[str, Any]) -> Found:
         ("complexity", None): _complexity,
         ("adding", "fair"): _adding,
         ("copy", "fair"): _copy,
-        ("gradients", "seed"): _gradients,
+        ("gradients", "paper"): _gradients,
         ("long", "fair"): _pixels,
     }
     study = record.get("study", ""), record.get("protocol")

@@ -59,7 +59,7 @@ class Adding(Drawn[Settings], name="adding"):
         batch=32,
         test=1_000,
     )
-    seed = Settings(
+    paper = Settings(
         tuple(at(T, 1_000, after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
         ("rnn", "gru", "lstm", "attn_rnn"),
         seeds=1,
@@ -68,7 +68,7 @@ class Adding(Drawn[Settings], name="adding"):
         starts=("default",),
         test=100,
     )
-    seed_quick = Settings((at(50, 200),), seed.models, 1, 0, 32, (1e-2,), ("default",), 32, test=100)
+    paper_quick = Settings((at(50, 200),), paper.models, 1, 0, 32, (1e-2,), ("default",), 32, test=100)
 
     def problem(self, condition: Condition) -> Problem:
         return adding(**condition.task).problem
@@ -107,7 +107,7 @@ class Adding(Drawn[Settings], name="adding"):
         return f"{first} {super().verdict(rows)}"
 
     def caption(self) -> str:
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return (
                 "as the document: one model trained on from length to length, 100 test sequences (the error of such a "
                 "mean is about 0.02 where nothing is learned); the document has one seed, here are "

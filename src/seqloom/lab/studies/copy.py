@@ -64,7 +64,7 @@ class Copy(Drawn[Settings], name="copy"):
         batch=32,
         test=500,
     )
-    seed = Settings(
+    paper = Settings(
         tuple(at(T, 1_000, "third", after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
         ("rnn", "gru", "lstm", "attn_rnn"),
         seeds=1,
@@ -73,7 +73,7 @@ class Copy(Drawn[Settings], name="copy"):
         starts=("default",),
         test=100,
     )
-    seed_quick = Settings(
+    paper_quick = Settings(
         (at(30, 150, "third"),), ("rnn", "gru", "lstm", "attn_rnn"), 1, 0, 32, (1e-2,), ("default",), 32, test=100
     )
 
@@ -118,7 +118,7 @@ class Copy(Drawn[Settings], name="copy"):
 
     def caption(self) -> str:
         s = self.settings
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return (
                 "as the document: T/3 symbols to be said again in the last third, the filler is a symbol too; one "
                 "model trained on from length to length, 100 test sequences; the document has one seed, here are "

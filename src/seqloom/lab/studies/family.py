@@ -65,10 +65,10 @@ class Family(Epochs[Settings], name="family"):
         valid=359,
         test=360,
     )
-    seed = Settings(
+    paper = Settings(
         (at(1, 1_500),), ("rnn", "lstm", "gru"), hidden=128, lrs=(1e-3,), starts=("default",), valid=1, test=3_000
     )
-    seed_quick = Settings(
+    paper_quick = Settings(
         (at(1, 100, data="digits"),), ("rnn", "lstm", "gru"), 3, 0, 24, (1e-2,), ("default",), 32, valid=1, test=360
     )
 
@@ -172,7 +172,7 @@ class Family(Epochs[Settings], name="family"):
 
     def caption(self) -> str:
         alone = "ms alone: forward and backward of a batch, nothing beside it; MB kept: by the layer for the backward."
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return (
                 f"the same {self.settings.hidden} units for every cell, as the document compares them, one layer, "
                 f"lr {self.settings.lrs[0]:g}; it names no data: {self._data()}.\n{alone}"

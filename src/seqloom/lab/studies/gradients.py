@@ -80,7 +80,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
 
     full = Settings()
     quick = Settings(seeds=3, starts=("default", "keep 3"), lengths=(16, 64, 256), products=1, steps=60, span=30)
-    seed = Settings(seeds=1, starts=("default",), inputs=("ones",), products=0, steps=0)
+    paper = Settings(seeds=1, starts=("default",), inputs=("ones",), products=0, steps=0)
 
     def cases(self) -> list[Case]:
         s = self.settings
@@ -103,7 +103,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
         ledger, cases = Ledger(self.folder), self.cases()
         with use_one_thread():
             trained = self._trained([c for c in cases if c.input == "adding" and ledger.get(self._key(c)) is None])
-            drawn = self._as_printed() if self.protocol == "seed" else {}
+            drawn = self._as_printed() if self.protocol == "paper" else {}
             for case in cases:
                 before(f"{case.model}, {case.start}, {case.input}, {case.stage}, seed {case.seed}")
                 known = ledger.get(self._key(case))
@@ -161,7 +161,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
         return found
 
     def _measured(self, case: Case, made: Any) -> Reach:
-        printed = self.protocol == "seed"
+        printed = self.protocol == "paper"
         made = copy.deepcopy(made).cpu().to(torch.float32 if printed else torch.float64)
         long = self._input(case, max(self.settings.lengths)).to(torch.float32 if printed else torch.float64)
         wanted = self.settings.lengths if case.seed < self.settings.products else ()
@@ -179,7 +179,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
         return torch.ones(shape) if case.input == "ones" else torch.randn(shape, generator=random)
 
     def table(self, rows: Sequence[Reach]) -> list[dict[str, Any]]:
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return falling.printed_table(rows, self.settings.lengths, PRINTED)
         return falling.table(rows, self.settings.lengths)
 
@@ -191,7 +191,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
 
     def caption(self) -> str:
         s = self.settings
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return (
                 f"as the document: torch seed {DOCUMENT}, {', '.join(PRINTED)} made in this order, d = h = {s.size}, "
                 "x = ones, h_0 = 0, L = MSE(h_T, 1), float32; |dL/dh_0|, the norm itself in float64"
@@ -206,7 +206,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
         )
 
     def verdict(self, rows: Sequence[Reach]) -> str:
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             told = [row["agrees"] for row in self.table(rows) if row["agrees"]]
             return (
                 f"{told.count('yes')} of the document's {len(told)} norms come out, to three digits or as what float32 "

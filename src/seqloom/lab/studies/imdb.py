@@ -78,7 +78,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         valid=600,
         test=600,
     )
-    seed = Settings(
+    paper = Settings(
         (replace(at(PADDED, 8, task=AS_PRINTED), steps=8 * 390),),
         READING,
         seeds=1,
@@ -88,7 +88,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         valid=1,
         test=25_000,
     )
-    seed_quick = Settings(
+    paper_quick = Settings(
         (replace(at(PADDED, 2, 60, task=AS_PRINTED | SMALL), steps=40),), ("rnn", "gru", "attn_rnn"), 1, 0, 16, (1e-2,),
         ("default",), 32, valid=1, test=600,
     )  # fmt: skip
@@ -99,7 +99,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         cut = Examples(read.x[:, : task["words"]], read.lengths.clamp(max=task["words"]), read.y)
         if split == TEST:
             return cut.part(0, s.test)
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return cut.part(0, task["train"])
         return cut.part(0, s.valid) if split == VALID else cut.part(s.valid, s.valid + task["train"])
 
@@ -124,7 +124,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         embed = Embed(task["vocabulary"], width, task["dropout"], scaled=True)
         if model == "mean":
             inner: nn.Module = Nothing(width)
-        elif model == "transformer" and self.protocol == "seed":  # 1,186,048 weights with width 128, as printed
+        elif model == "transformer" and self.protocol == "paper":  # 1,186,048 weights with width 128, as printed
             shape = Shape(norm="post", activation="relu", hidden=2_048, dropout=0.1)
             inner = Transformer(width, HEADS, 2, position="sinusoidal", block=shape)
         elif model == "transformer":
@@ -156,7 +156,7 @@ class Imdb(Epochs[Settings], name="imdb"):
     def blocks(self, rows: Sequence[Trial]) -> list[Block]:
         note = "the mean over seeds of the first whole epoch after which it has that accuracy; never: of how many seeds"
         made = [*super().blocks(rows), Table(f"Epochs to an accuracy of {GOAL:.1%}", self._reached(rows), note)]
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             made.append(
                 Table("The document's table", self._beside(rows), "means over seeds, the printed numbers beside")
             )
@@ -203,7 +203,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         return f"Points of accuracy lost by reading the padding: {', '.join(costs)}. " if costs else ""
 
     def caption(self) -> str:
-        if self.protocol == "seed":
+        if self.protocol == "paper":
             return (
                 "as the document: the first 200 words, padded at the end, the last position read, the best epoch "
                 "chosen on the test set; layers of 128 units on 128 features, so that the counts of weights are the "

@@ -146,7 +146,7 @@ CLAIMS = (
 class Parameters(Study[Settings, Checked], name="parameters"):
     """Exact counts against every printed formula and example, each printed mistake named."""
 
-    full = quick = seed = Settings()
+    full = quick = paper = Settings()
 
     @property
     def parts(self) -> int:

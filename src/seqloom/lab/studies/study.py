@@ -18,7 +18,7 @@ from seqloom.lab.report.page import Block, Page, Table
 Settings = TypeVar("Settings")  # a frozen dataclass
 Row = TypeVar("Row")  # a frozen dataclass whose str() is one line for the log
 
-PROTOCOLS = ("fair", "seed")
+PROTOCOLS = ("fair", "paper")
 TOLD = ("models", "seeds", "effort")  # settings that have a flag of their own
 
 
@@ -26,7 +26,7 @@ class Study(Generic[Settings, Row]):
     """A subclass names itself as its file in `studies/`, and writes what raises here.
 
     Its docstring's first line says what it shows. `full` and `quick` are its settings under the fair
-    protocol, `seed` and `seed_quick` those under which the document made its numbers, where it has
+    protocol, `paper` and `paper_quick` those under which the document made its numbers, where it has
     some. `run` calls `before` once for each of `parts`, with what comes next, and yields a row as soon
     as it is known; the other functions make do with the rows there are. What is worth keeping between
     runs goes into `folder`, if there is one.
@@ -36,8 +36,8 @@ class Study(Generic[Settings, Row]):
     name: ClassVar[str] = ""
     full: Settings
     quick: Settings
-    seed: Settings | None = None
-    seed_quick: Settings | None = None
+    paper: Settings | None = None
+    paper_quick: Settings | None = None
 
     def __init_subclass__(cls, *, name: str = "") -> None:
         super().__init_subclass__()
@@ -68,14 +68,14 @@ class Study(Generic[Settings, Row]):
         """The settings that these flags ask for."""
         if protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-        if protocol == "seed" and cls.seed is None:
-            raise UserError(f"study {cls.name!r} has no protocol 'seed': no document has printed it; take 'fair'")
+        if protocol == "paper" and cls.paper is None:
+            raise UserError(f"study {cls.name!r} has no protocol 'paper': no source reports it; use --protocol fair")
         if seeds is not None and seeds < 1:
             raise UserError(f"seeds must be at least 1, got {seeds}")
         if effort is not None and not 0 < effort < math.inf:
             raise UserError(f"effort must be above 0 and finite, got {effort}")
-        as_printed = cls.seed_quick if quick and cls.seed_quick is not None else cls.seed
-        settings: Any = as_printed if protocol == "seed" else cls.quick if quick else cls.full
+        as_printed = cls.paper_quick if quick and cls.paper_quick is not None else cls.paper
+        settings: Any = as_printed if protocol == "paper" else cls.quick if quick else cls.full
         given = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
         has = {field.name for field in fields(settings)}
         for name in TOLD:
@@ -114,7 +114,7 @@ class Study(Generic[Settings, Row]):
             if replace(usual, **mine) != self.settings:
                 continue
             words = ["seqloom study", self.name]
-            words += ["--protocol seed"] if self.protocol == "seed" else []
+            words += ["--protocol paper"] if self.protocol == "paper" else []
             words += ["--quick"] if quick else []
             words += [f"--{n} {_flag(v)}" for n, v in mine.items() if v != getattr(usual, n)]
             return " ".join(words + ([f"--device {self.device}"] if self.device != "cpu" else []))

@@ -81,7 +81,7 @@ class Epochs(Trials[Told]):
     """A subclass writes `examples` and `network`; its conditions' tasks say "rounds" and "train", the rows.
 
     The round with the best score on "valid" is the result, and the test set is read for it alone; under the
-    protocol "seed" the test set itself chooses, as documents do.
+    protocol "paper" the test set itself chooses, as documents do.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy"), Metric("last round"))
@@ -115,7 +115,7 @@ class Epochs(Trials[Told]):
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         assert isinstance(model, Kept)
         model.finish()
-        chosen_on = TEST if self.protocol == "seed" else VALID
+        chosen_on = TEST if self.protocol == "paper" else VALID
         curve = [self._accuracy(model, k, condition, chosen_on, device) for k in range(model.rounds)]
         best = max(range(model.rounds), key=lambda k: curve[k])
         places = {"accuracy": best, "last round": model.rounds - 1}
@@ -149,7 +149,7 @@ class Epochs(Trials[Told]):
         return float(seen / condition.task["train"])
 
     def blocks(self, rows: Sequence[Trial]) -> list[Block]:
-        made, read = list(super().blocks(rows)), "test" if self.protocol == "seed" else "validation"
+        made, read = list(super().blocks(rows)), "test" if self.protocol == "paper" else "validation"
         for c in self.settings.conditions:
             curves = [self._curve(c, g) for g in groups(rows) if g.condition == c.name]
             if any(curve.x for curve in curves):
