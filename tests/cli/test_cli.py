@@ -75,7 +75,7 @@ assert not heavy, heavy
         (["compare", "--task.reading", "columns"], "reading must be one of rows, pixels, got 'columns'"),
         (["compare", "nothing.csv"], "'nothing.csv' is neither a file, nor a folder, nor a task"),
         (["compare", "--models", "gur"], "there is no layer 'gur'; did you mean 'gru'?"),
-        (["compare", "--resume", "--out", "nowhere"], "nowhere holds no comparison to go on with"),
+        (["compare", "--resume", "--out", "nowhere"], "nowhere holds no comparison to resume"),
         (["compare", "--out", "Makefile"], "--out: Makefile is a file; name a folder"),
         (["train", "digits", "--runs", ".", "--name", "docs"], "docs holds files that are no run; choose another"),
         (["compare", "--models", "nowhere.py:MyCell"], "there is no file 'nowhere.py'"),
@@ -186,7 +186,7 @@ def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_repor
     out, err = command("compare", "--models", "rnn,examples/my_cell.py:MyCell", *TINY, "--out", str(tmp_path / "c"))
     assert any(line.startswith("my_cell.py:MyCell 1x") for line in out.splitlines())
     assert any(line.startswith("logistic regression (baseline)") for line in out.splitlines())
-    assert out.rstrip().endswith("use it, or give the models more time or more data.")
+    assert out.rstrip().endswith("The models may need more time or more data.")
     assert (
         "\nmy_cell.py-MyCell-h" in err
         and "-lr0.003-s0-to9: validation accuracy" in err
@@ -222,4 +222,4 @@ def test_ctrl_c_leaves_the_table_so_far_and_exit_code_130(tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in rest and f"continue with: seqloom compare --resume --out {tmp_path / 'c'}" in rest
     assert any(line.startswith("rnn ") for line in out.splitlines())
-    assert "Interrupted: the table shows what was finished" in out
+    assert "Interrupted: the table shows the results so far" in out

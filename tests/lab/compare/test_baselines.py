@@ -3,8 +3,8 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.compare.baselines.known import baseline, baselines
-from seqloom.lab.compare.rows import load
+from seqloom.lab.compare.baselines.registry import baselines, fit_baseline
+from seqloom.lab.compare.row_scores import load
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.stats.metrics import compute_scores
 
@@ -14,13 +14,13 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
 
 
-def measured(frame, tmp_path, name, **options):
-    """A baseline on a table, through the job: its test metrics."""
+def measure(frame, tmp_path, name, **options):
+    """Fit a baseline to a table with its job; return its test metrics."""
     file = tmp_path / "data.parquet"
     frame.write_parquet(file)
     source = {"data": str(file), "options": options}
-    found = baseline(source, name, 32, tmp_path)
-    assert found["valid"] and found["latency"]["one"] > 0
+    result = fit_baseline(source, name, 32, tmp_path)
+    assert result["valid"] and result["latency"]["one"] > 0
     return compute_scores(load(tmp_path)).values
 
 
@@ -31,24 +31,24 @@ def test_words_in_a_row_tell_classes_apart(tmp_path):
     text = [f"{n} {'not good' if k == '0' else 'good not'} {n[::-1][:4]}" for n, k in zip(noise, label, strict=True)]
     frame = pl.DataFrame({"text": text, "label": label})
     options = {"target": "label", "near_duplicates": False}
-    assert measured(frame, tmp_path, "TF-IDF + logistic regression", **options)["accuracy"] > 0.95
-    assert measured(frame, tmp_path, "majority", **options)["accuracy"] < 0.8
+    assert measure(frame, tmp_path, "TF-IDF + logistic regression", **options)["accuracy"] > 0.95
+    assert measure(frame, tmp_path, "majority", **options)["accuracy"] < 0.8
 
 
-def test_a_ridge_says_the_mean_of_a_series(tmp_path):
+def test_a_ridge_finds_the_mean_of_a_series(tmp_path):
     random = np.random.default_rng(0)
     series = [random.normal(size=random.integers(5, 20)) + random.normal() for _ in range(200)]
     frame = pl.DataFrame({"s": [s.tolist() for s in series], "y": [float(s.mean()) for s in series]})
     options = {"target": "y", "kind": "regress"}
-    ridge, mean = (measured(frame, tmp_path, name, **options)["rmse"] for name in ("ridge", "mean"))
+    ridge, mean = (measure(frame, tmp_path, name, **options)["rmse"] for name in ("ridge", "mean"))
     assert ridge < 0.05 * mean
 
 
-def test_the_commonest_tag_of_a_token_is_what_counting_says(tmp_path):
+def test_the_most_frequent_tag_of_a_token_is_counted(tmp_path):
     rows = [(["a", "b", "a"], ["X", "Y", "X"]), (["a", "c"], ["Z", "Y"])] * 40
     frame = pl.DataFrame({"tokens": [r[0] for r in rows], "tags": [r[1] for r in rows]})
-    found = measured(frame, tmp_path, "tag of the token", target="tags", near_duplicates=False)
-    assert 0.6 < found["accuracy"] < 1  # a is X in two of three places, so Z is never said
+    found = measure(frame, tmp_path, "most frequent tag of each token", target="tags", near_duplicates=False)
+    assert 0.6 < found["accuracy"] < 1  # a is X in two of three places, so Z is never predicted
 
 
 def test_a_season_is_found_and_a_line_is_followed(tmp_path):
@@ -56,28 +56,28 @@ def test_a_season_is_found_and_a_line_is_followed(tmp_path):
     wave = np.sin(2 * np.pi * t / 24) + 0.01 * np.random.default_rng(0).normal(size=len(t))
     frame = pl.DataFrame({"a": wave.tolist(), "b": np.roll(wave, 5).tolist()})
     options = {"lookback": 48, "horizon": 12, "kind": "forecast"}
-    names = ("repeat last", "seasonal naive", "ridge", "mean of the past")
-    last, season, ridge, mean = (measured(frame, tmp_path, name, **options)["mse"] for name in names)
+    names = ("last value", "seasonal naive", "ridge", "mean of the past")
+    last, season, ridge, mean = (measure(frame, tmp_path, name, **options)["mse"] for name in names)
     assert season < 0.001 < last and ridge < season and mean > 0.5
 
 
-def test_a_pair_of_letters_says_more_than_letters_and_nothing_looks_at_the_source():
+def test_a_bigram_is_a_distribution_that_ignores_the_source():
     task = open_task("reverse", kinds=4)
-    assert list(baselines(task)) == ["token frequency", "token before"]
+    assert list(baselines(task)) == ["unigram", "bigram"]
     batch = next(iter(task.batches("test", batch=8)))
-    model = baselines(task)["token before"](task)
-    said = model.scores(batch)[0]
-    assert torch.allclose(said.exp().sum(-1), torch.ones(said.shape[:2]), atol=1e-3)
+    model = baselines(task)["bigram"](task)
+    scores = model.scores(batch)[0]
+    assert torch.allclose(scores.exp().sum(-1), torch.ones(scores.shape[:2]), atol=1e-3)
     batch.x[:] = 5
-    assert torch.equal(model.scores(batch)[0], said)
+    assert torch.equal(model.scores(batch)[0], scores)
 
 
 @pytest.mark.parametrize("name", ["adding", "copy"])
 def test_every_task_has_a_baseline_that_can_be_scored(name):
     task = open_task(name)
-    made = [maker for title, maker in baselines(task).items() if title != "ridge"]
+    fits = [fit for title, fit in baselines(task).items() if title != "ridge"]
     batch = next(iter(task.batches("test", batch=4)))
-    assert made
-    for maker in made[:2]:
-        model = maker(task)
+    assert fits
+    for fit in fits[:2]:
+        model = fit(task)
         assert torch.isfinite(model(batch)[0]) and len(model.predict(batch).values) == 4

@@ -4,8 +4,14 @@ import pytest
 
 from seqloom import testing
 from seqloom.lab.cell_names import find_cells
-from seqloom.lab.compare.candidates import Candidate, candidates
-from seqloom.lab.compare.sizes import measured, size
+from seqloom.lab.compare.candidates import (
+    Candidate,
+    Hyperparameters,
+    choose_candidates,
+    default_hyperparameters,
+    propose_hyperparameters,
+)
+from seqloom.lab.compare.sizes import fit_size, measure_size
 from seqloom.lab.data.digits_task import digits
 from seqloom.lab.data.registry import find
 from seqloom.lab.data.task import KINDS
@@ -15,46 +21,46 @@ MY_CELL = Path(__file__).parents[3] / "examples" / "my_cell.py"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_models_of_every_family_and_none_that_looks_ahead_where_it_must_not(kind):
-    names = [c.name for c in candidates(kind)]
+    names = [c.name for c in choose_candidates(kind)]
     assert {"rnn", "gru", "lstm", "attn_rnn"} <= set(names) and any("transformer" in name for name in names)
     assert kind not in ("generate", "forecast", "translate") or not any(name.startswith("bi_") for name in names)
 
 
 def test_a_name_says_how_many_layers_and_is_shown_with_its_width():
-    (two,) = candidates("classify", ["attn_rnn:2"])
+    (two,) = choose_candidates("classify", ["attn_rnn:2"])
     assert two == Candidate("attn_rnn", 2) and two.label(128) == "attn_rnn 2x128"
-    assert [c.layers for c in candidates("classify", ["tcn"], steps=150)] == [
+    assert [c.layers for c in choose_candidates("classify", ["tcn"], steps=150)] == [
         6
     ]  # 1 + 4 (2^6 - 1) > 150 > 1 + 4 (2^5 - 1)
 
 
 def test_all_are_all_that_fit():
-    every, ahead = candidates("classify", ["all"]), candidates("forecast", ["all"])
+    every, ahead = choose_candidates("classify", ["all"]), choose_candidates("forecast", ["all"])
     assert {"bi_ln_gru", "performer"} <= {c.name for c in every}
     assert "performer" in {c.name for c in ahead} and not any(c.name.startswith("bi_") for c in ahead)
 
 
-def test_a_persons_own_cell_is_found_by_its_place_from_everywhere(monkeypatch):
+def test_a_users_cell_is_found_by_its_place_from_everywhere(monkeypatch):
     monkeypatch.chdir(MY_CELL.parent)
-    (mine,) = candidates("classify", ["bi_my_cell.py:MyCell:2"])
+    (mine,) = choose_candidates("classify", ["bi_my_cell.py:MyCell:2"])
     assert mine == Candidate(f"bi_{MY_CELL}:MyCell", 2) and mine.label(8) == "my_cell.py:MyCell 2x8"
     testing.check_cell(f"{MY_CELL}:MyCell")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("gur", "there is no layer 'gur'; did you mean 'gru'?"),
         ("gru:0", "at least one layer"),
         ("nowhere.py:MyCell", "there is no file 'nowhere.py'"),
     ],
 )
-def test_a_wrong_name_is_said_before_anything_is_trained(name, said):
-    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
-        candidates("classify", [name])
+def test_a_wrong_name_is_an_error_before_anything_is_trained(name, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        choose_candidates("classify", [name])
 
 
-def test_a_file_that_cannot_be_loaded_is_told_in_one_error(tmp_path):
+def test_a_file_that_cannot_be_loaded_is_one_error(tmp_path):
     file = tmp_path / "bad.py"
     file.write_text("import nothing_of_that_name\n")
     with pytest.raises(ValueError, match="cannot be loaded: ModuleNotFoundError: No module named"):
@@ -63,14 +69,34 @@ def test_a_file_that_cannot_be_loaded_is_told_in_one_error(tmp_path):
 
 @pytest.mark.parametrize("name", ["gru", "attn_rnn:2", "bi_lstm", "bi_hybrid"])
 def test_models_get_nearly_the_parameters_of_the_budget(name):
-    (one,) = candidates("classify", [name])
-    found = size(digits(), one, 40_000)
-    assert found.core == found.parameters == pytest.approx(40_000, rel=0.12)
-    step = 8 if found.core < 40_000 else -8
-    assert abs(measured(digits(), one, found.hidden + step).core - 40_000) >= abs(found.core - 40_000)
+    (one,) = choose_candidates("classify", [name])
+    size = fit_size(digits(), one, 40_000)
+    assert size.core == size.parameters == pytest.approx(40_000, rel=0.12)
+    step = 8 if size.core < 40_000 else -8
+    assert abs(measure_size(digits(), one, size.hidden + step).core - 40_000) >= abs(size.core - 40_000)
 
 
 def test_tables_of_tokens_are_left_out_of_the_budget():
-    (gru,) = candidates("translate", ["gru"])
-    found = measured(find("reverse")(kinds=50), gru, 16)
-    assert found.parameters - found.core == 2 * 54 * 64 + 54 * 16 + 54  # two embeddings, the head
+    (gru,) = choose_candidates("translate", ["gru"])
+    size = measure_size(find("reverse")(kinds=50), gru, 16)
+    assert size.parameters - size.core == 2 * 54 * 64 + 54 * 16 + 54  # two embeddings, the head
+
+
+RESULTS = [
+    (Hyperparameters(3e-3), 0.5),
+    (Hyperparameters(1e-3), 0.2),
+    (Hyperparameters(1e-2), None),
+    (Hyperparameters(1e-3, 0.4), 0.1),
+]
+
+
+def test_the_usual_rates_come_first():
+    assert default_hyperparameters(Candidate("gru"), 2) == [Hyperparameters(3e-3), Hyperparameters(1e-3)]
+    assert default_hyperparameters(Candidate("bi_transformer"), 1) == [Hyperparameters(1e-3)]
+
+
+def test_proposals_depend_on_the_results_alone():
+    proposals = propose_hyperparameters(RESULTS, 3)
+    assert proposals == propose_hyperparameters(RESULTS, 3) and len(proposals) == 3
+    assert all(1e-4 <= p.lr <= 3e-2 and 0 <= p.dropout <= 0.5 for p in proposals)
+    assert propose_hyperparameters(RESULTS[:3], 3) != proposals

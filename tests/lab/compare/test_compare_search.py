@@ -9,14 +9,14 @@ import torch
 
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
-from seqloom.lab.compare import trial
-from seqloom.lab.compare.folder import resumed, started, tidy
-from seqloom.lab.compare.leaderboard import leaderboard
+from seqloom.lab.compare import rung
+from seqloom.lab.compare.candidates import Hyperparameters
+from seqloom.lab.compare.folder import resume_comparison, start_comparison, store_winner
+from seqloom.lab.compare.jobs import Trial
+from seqloom.lab.compare.leaderboard import build_leaderboard
+from seqloom.lab.compare.page import build_document, build_page
+from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.compare.story import document, page
-from seqloom.lab.compare.table import table
-from seqloom.lab.compare.tune import Choice
-from seqloom.lab.compare.work import Trial
 from seqloom.lab.data.digits_task import digits
 from seqloom.lab.jobs import runner
 from seqloom.lab.training import checkpoint
@@ -32,22 +32,22 @@ class Broken(seqloom.Cell):
     def step(self, x, state):
         raise RuntimeError("a step that fails")
 """
-TIMES = ("training s", "ms for 1", "ms for 64")
+TIMES = ("training (s)", "latency 1 (ms)", "latency 64 (ms)")
 
 
-def worked(found, stop=None):
-    for number, result in enumerate(runner.run(found.jobs(), runner.Here(), found.folder / "jobs"), 1):
-        found.results[result.key] = result
+def work(comparison, stop=None):
+    for number, result in enumerate(runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs"), 1):
+        comparison.results[result.key] = result
         if number == stop:
             break
-    return found
+    return comparison
 
 
-def shown(found):
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in leaderboard(table(found))]
+def timeless_rows(comparison):
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in build_leaderboard(collect_results(comparison))]
 
 
-pytestmark = pytest.mark.xdist_group("comparison")  # whose fixture is made once
+pytestmark = pytest.mark.xdist_group("comparison")  # its fixture is built once
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +59,36 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, settings):
-    return worked(started(None, {}, settings, tmp_path_factory.mktemp("whole") / "c"))
+    return work(start_comparison(None, {}, settings, tmp_path_factory.mktemp("whole") / "c"))
 
 
 @pytest.mark.slow
 def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole, settings, tmp_path):
     place = tmp_path / "c"
-    worked(started(None, {}, settings, place), stop=4)
+    work(start_comparison(None, {}, settings, place), stop=4)
     for stop in (9, 13, None):
-        found = worked(resumed(None, {}, CompareSettings(), place), stop)
-        assert leaderboard(table(found))  # at any time
-    assert shown(found) == shown(whole)
-    assert document(found, table(found), True)["verdict"] == document(whole, table(whole), True)["verdict"]
+        comparison = work(resume_comparison(None, {}, CompareSettings(), place), stop)
+        assert build_leaderboard(collect_results(comparison))  # at any time
+    assert timeless_rows(comparison) == timeless_rows(whole)
+    assert (
+        build_document(comparison, collect_results(comparison), True)["verdict"]
+        == build_document(whole, collect_results(whole), True)["verdict"]
+    )
 
 
 @pytest.mark.slow
 def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_its_reason(whole):
-    made = table(whole)
-    assert {r.name.rpartition("/")[2] for r in made.rows} == {
+    results = collect_results(whole)
+    assert {r.name.rpartition("/")[2] for r in results.rows} == {
         "majority", "logistic regression", "rnn", "gru", "tcn:2", "lstm", "broken.py:Broken"
     }  # fmt: skip
-    assert len(made.models) == 3 and all(r.seeds == 2 and len(r.test.values) == 2 for r in made.models)
-    dropped = [r for r in made.rows if r.note.startswith("stopped after ")]
+    assert len(results.models) == 3 and all(r.seeds == 2 and len(r.test.values) == 2 for r in results.models)
+    dropped = [r for r in results.rows if r.note.startswith("stopped after ")]
     assert len(dropped) == 1 and dropped[0].test is None and dropped[0].valid is not None
-    (broken,) = [r for r in made.rows if "Broken" in r.name]
+    (broken,) = [r for r in results.rows if "Broken" in r.name]
     assert broken.note == "failed: RuntimeError: a step that fails"
-    assert all(r.latency and r.memory and r.seconds for r in made.models)
-    assert made.models == sorted(made.models, key=lambda r: r.rank)
+    assert all(r.latency and r.memory and r.seconds for r in results.models)
+    assert results.models == sorted(results.models, key=lambda r: r.rank)
 
 
 @pytest.mark.slow
@@ -94,31 +97,31 @@ def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
     x, y = wrong._parts["test"]
     wrong._parts["test"] = x, (y + 1) % 10
     small = CompareSettings(models="rnn,gru", steps=9, seeds=1, tune=1)
-    honest = worked(started(None, {}, small, tmp_path / "honest"))
-    monkeypatch.setattr(trial, "opened", lambda _: wrong)
-    fooled = worked(started(None, {}, small, tmp_path / "fooled"))
-    one, other = table(honest), table(fooled)
+    honest = work(start_comparison(None, {}, small, tmp_path / "honest"))
+    monkeypatch.setattr(rung, "load_task", lambda _: wrong)
+    fooled = work(start_comparison(None, {}, small, tmp_path / "fooled"))
+    one, other = collect_results(honest), collect_results(fooled)
     assert [(r.name, r.valid) for r in one.models] == [(r.name, r.valid) for r in other.models]
     assert other.models[0].test.mean < 0.2 < one.models[0].test.mean
 
 
 @pytest.mark.slow
-def test_the_page_and_the_document_tell_the_whole_and_the_winner_predicts(whole):
-    made = table(whole)
-    told, stored = page(whole, made, True), document(whole, made, True)
-    titles = [block.title for block in told.blocks]
+def test_the_page_and_the_document_are_complete_and_the_winner_predicts(whole):
+    results = collect_results(whole)
+    page, stored = build_page(whole, results, True), build_document(whole, results, True)
+    titles = [block.title for block in page.blocks]
     assert titles[:5] == [
-        "Leaderboard", "Each seed on the test rows", "Learning curves", "What is taken for what", "The worst test rows"
+        "Leaderboard", "Test results by seed", "Learning curves", "Confusion matrix", "Worst test rows"
     ]  # fmt: skip
-    confusion, worst = told.blocks[3], told.blocks[4]
+    confusion, worst = page.blocks[3], page.blocks[4]
     assert sum(map(sum, confusion.values)) == 360 and len(worst.rows) == 10
     assert [row["loss"] for row in worst.rows] == sorted((row["loss"] for row in worst.rows), reverse=True)
-    assert stored["verdict"] == told.verdict and stored["plan"]["steps"] == 9 and stored["versions"]["torch"]
+    assert stored["verdict"] == page.verdict and stored["plan"]["steps"] == 9 and stored["versions"]["torch"]
     assert stored["command"].startswith("seqloom compare digits --models rnn,gru,tcn,lstm,")
-    best = tidy(whole, made)
-    assert Run.load(best).settings.model == made.models[0].name
-    said = Run.load(best).predict(torch.zeros(2, 8, 8))
-    assert {row["prediction"] for row in said} <= set("0123456789")
+    best = store_winner(whole, results)
+    assert Run.load(best).settings.model == results.models[0].name
+    rows = Run.load(best).predict(torch.zeros(2, 8, 8))
+    assert {row["prediction"] for row in rows} <= set("0123456789")
     assert len(list((whole.folder / "runs").iterdir())) == 6  # three models with two seeds
     lines = Run.load(best).metrics()
     assert sum(line["split"] == "test" for line in lines) == 1
@@ -126,19 +129,19 @@ def test_the_page_and_the_document_tell_the_whole_and_the_winner_predicts(whole)
 
 @pytest.mark.slow
 def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
-    with pytest.raises(ValueError, match="holds a comparison already"):
-        started(None, {}, CompareSettings(), whole.folder)
+    with pytest.raises(ValueError, match="already holds a comparison"):
+        start_comparison(None, {}, CompareSettings(), whole.folder)
     with pytest.raises(ValueError, match="was started with seeds=2, not 5"):
-        resumed(None, {}, CompareSettings(seeds=5), whole.folder)
-    with pytest.raises(ValueError, match="holds no comparison to go on with"):
-        resumed(None, {}, CompareSettings(), tmp_path / "nothing")
+        resume_comparison(None, {}, CompareSettings(seeds=5), whole.folder)
+    with pytest.raises(ValueError, match="holds no comparison to resume"):
+        resume_comparison(None, {}, CompareSettings(), tmp_path / "nothing")
     (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(ValueError, match=r"report\.html is there and is no comparison's; name a new folder"):
-        started(None, {}, CompareSettings(), tmp_path)
+    with pytest.raises(ValueError, match=r"report\.html exists and does not belong to a comparison"):
+        start_comparison(None, {}, CompareSettings(), tmp_path)
     assert (tmp_path / "report.html").read_text() == "mine"
     (tmp_path / "compare.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="newer seqloom"):
-        resumed(None, {}, CompareSettings(), tmp_path)
+        resume_comparison(None, {}, CompareSettings(), tmp_path)
 
 
 def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tmp_path, monkeypatch):
@@ -150,18 +153,18 @@ def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tm
         write(path, data)
 
     monkeypatch.setattr(checkpoint, "write_file", look)
-    assert started(None, {}, CompareSettings(), None).folder == tmp_path / "comparisons" / "digits"
+    assert start_comparison(None, {}, CompareSettings(), None).folder == tmp_path / "comparisons" / "digits"
     assert not there
     assert [path.name for path in Path("comparisons").rglob("*")] == ["digits", "compare.json"]
 
 
 def test_a_probe_writes_in_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    found = started(None, {}, CompareSettings(models="rnn", steps=9), tmp_path / "c")
-    trial = Trial(found.candidates["rnn"], Choice(1e-3), 8)
-    (result,) = runner.run([found.work.probe(trial, 0.0)], runner.Here(), found.folder / "jobs")
+    comparison = start_comparison(None, {}, CompareSettings(models="rnn", steps=9), tmp_path / "c")
+    trial = Trial(comparison.candidates["rnn"], Hyperparameters(1e-3), 8)
+    (result,) = runner.run([comparison.job_factory.speed(trial, 0.0)], runner.Here(), comparison.folder / "jobs")
     assert result.value["valid"] > 0
-    assert sorted(path.name for path in (found.folder / "jobs" / result.key).iterdir()) == [".lock", "result.json"]
+    assert sorted(path.name for path in (comparison.folder / "jobs" / result.key).iterdir()) == [".lock", "result.json"]
 
 
 def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path, monkeypatch):
@@ -177,16 +180,18 @@ def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path,
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
     monkeypatch.setattr("seqloom.cli.commands.compare.told", lambda *_: print("a machine died") or "")
     assert compare(settings=CompareSettings(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["finished"] and "a machine died" in said.err
+    out, err = capsys.readouterr()
+    assert json.loads(out)["finished"] and "a machine died" in err
 
 
 @pytest.mark.slow
 def test_tuning_tries_what_optuna_proposes(tmp_path):
-    found = worked(started(None, {}, CompareSettings(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c"))
-    trials = found.trials["rnn"]
+    comparison = work(
+        start_comparison(None, {}, CompareSettings(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c")
+    )
+    trials = comparison.trials["rnn"]
     assert len(trials) == 5 and len({t.key for t in trials}) >= 4
-    assert table(found).models[0].lr == min(trials, key=found.rank_of).choice.lr
+    assert collect_results(comparison).models[0].lr == min(trials, key=comparison.rank_of).settings.lr
 
 
 def test_no_cell_of_a_test_stays_registered():
@@ -194,11 +199,13 @@ def test_no_cell_of_a_test_stays_registered():
 
 
 @pytest.mark.slow
-def test_where_no_model_can_be_trained_the_baselines_stand(tmp_path):
+def test_baselines_are_ranked_when_no_model_can_be_trained(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)
-    found = worked(started(None, {}, CompareSettings(models=f"{file}:Broken", steps=9), tmp_path / "c"))
-    made = table(found)
-    assert [r.note for r in made.rows if not r.baseline] == ["failed: RuntimeError: a step that fails"]
-    told = document(found, made, True)["verdict"]
-    assert told == "No model was trained to the end; the best baseline is logistic regression."
+    comparison = work(start_comparison(None, {}, CompareSettings(models=f"{file}:Broken", steps=9), tmp_path / "c"))
+    results = collect_results(comparison)
+    assert [r.note for r in results.rows if not r.baseline] == ["failed: RuntimeError: a step that fails"]
+    assert (
+        build_document(comparison, results, True)["verdict"]
+        == "No model was trained to the end; the best baseline is logistic regression."
+    )

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from seqloom.cli import main
-from seqloom.lab.compare.latency import latency
-from seqloom.lab.compare.trial import trial
+from seqloom.lab.compare.rung import train_rung
+from seqloom.lab.compare.timing import measure_latency
 from seqloom.lab.data.opening import open_data
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
@@ -257,9 +257,9 @@ def test_a_run_that_a_comparison_reaches_through_a_link_is_not_executed(run, tmp
     (tmp_path / "link").symlink_to(run.folder)
     _, source = open_data("adding", {"steps": 5, "valid": 8, "test": 8})
     with pytest.raises(UntrustedError):
-        latency(source, str(tmp_path / "link"), tmp_path)
+        measure_latency(source, str(tmp_path / "link"), tmp_path)
     with pytest.raises(UntrustedError):
-        trial(source, run.settings.model_dump(), str(tmp_path / "link"), 2, False, tmp_path)
+        train_rung(source, run.settings.model_dump(), str(tmp_path / "link"), 2, False, tmp_path)
     assert not witness.exists()
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqloom.lab.compare.folder import started
-from seqloom.lab.compare.leaderboard import leaderboard
+from seqloom.lab.compare.folder import start_comparison
+from seqloom.lab.compare.leaderboard import build_leaderboard
+from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.compare.table import table
 from seqloom.lab.jobs import memory, processes
 from seqloom.lab.jobs.call import kept
 from seqloom.lab.jobs.processes import InProcesses
@@ -25,7 +25,7 @@ from seqloom.lab.jobs.runner import Cluster, Here, Job, Processes, run
 from seqloom.lab.jobs.storage import Storage
 from seqloom.lab.training.cpu import are_denormals_flushed
 
-TIMES = ("training s", "ms for 1", "ms for 64")
+TIMES = ("training (s)", "latency 1 (ms)", "latency 64 (ms)")
 
 
 def numbers(count):
@@ -295,7 +295,7 @@ def test_a_comparison_on_a_cluster_that_loses_a_machine_has_the_rows_of_one_in_t
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     settings = CompareSettings(models="rnn", steps=90, seeds=4, tune=1)
-    here = compared(started(None, {}, settings, tmp_path / "here"), Here())
+    here = compared(start_comparison(None, {}, settings, tmp_path / "here"), Here())
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
     machines = Machines(initialize_head=True, head_node_args={**small, "include_dashboard": False})
     killing, left = [], []
@@ -312,7 +312,7 @@ def test_a_comparison_on_a_cluster_that_loses_a_machine_has_the_rows_of_one_in_t
                 killing[0].start()
 
         where = Cluster(machines.address)
-        there = compared(started(None, {}, settings, tmp_path / "there"), where, follow)
+        there = compared(start_comparison(None, {}, settings, tmp_path / "there"), where, follow)
         (hopeless,) = run([Job("impossible", "sample_jobs:who", gpus=2)], where, tmp_path / "there")
         killing[0].join()
     finally:
@@ -327,5 +327,5 @@ def compared(found, where, follow=None):
         found.results[result.key] = result
         if follow is not None:
             follow(found.results)
-    rows = [{k: v for k, v in row.items() if k not in TIMES} for row in leaderboard(table(found))]
+    rows = [{k: v for k, v in row.items() if k not in TIMES} for row in build_leaderboard(collect_results(found))]
     return rows, {key: result.value["valid"] for key, result in found.results.items() if "-to" in key}

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from seqloom.cli.commands import INTERRUPTED, Json, print_warnings
 from seqloom.cli.commands.training import DATA, SWITCH, ReadingFlags, TaskOptions, Trust, explicit_options
 from seqloom.lab import console
-from seqloom.lab.compare.metric import metric
+from seqloom.lab.compare.metric import choose_metric
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.pipeline.reading import Reading
@@ -39,16 +39,19 @@ def compare(
         0 on success, 1 if every model failed, 130 after Ctrl-C.
     """
     with console.show_status("loading"):
-        from seqloom.lab.compare.folder import given_up, resumed, started
-        from seqloom.lab.compare.leaderboard import caption, leaderboard
-        from seqloom.lab.compare.table import table
+        from seqloom.lab.compare.folder import discard_comparison, resume_comparison, start_comparison
+        from seqloom.lab.compare.leaderboard import build_leaderboard, caption
+        from seqloom.lab.compare.results import collect_results
         from seqloom.lab.data.look import facts
         from seqloom.lab.jobs import runner
 
         if settings.ray:
             runner.Cluster(settings.ray).check()
         options = explicit_options(reading) | (task or {})
-        comparison = resumed(data, options, settings, out, trust) if resume else started(data, options, settings, out)
+        if resume:
+            comparison = resume_comparison(data, options, settings, out, trust)
+        else:
+            comparison = start_comparison(data, options, settings, out)
     for line in [*facts(comparison.task), "", f"comparing in {_short_path(comparison.folder)}"]:
         console.note(line)
     finished = False
@@ -60,20 +63,20 @@ def compare(
         console.note(f"interrupted; continue with: seqloom compare --resume --out {folder}")
     except ValueError:
         if comparison.plan is None and not resume:
-            given_up(comparison)
+            discard_comparison(comparison)
         raise
     with console.show_status("writing the report"):
-        scores = table(comparison)
-        document = _write_report(comparison, scores, finished)
+        results = collect_results(comparison)
+        document = _write_report(comparison, results, finished)
     if json:
         console.show_json(document)
     else:
-        console.show_table(leaderboard(scores))
-        print(f"\n{caption(scores, *comparison.counted)}\n\n{document['verdict']}")
-    _print_next_steps(comparison, scores, finished)
+        console.show_table(build_leaderboard(results))
+        print(f"\n{caption(results, comparison.seeds, comparison.valid_rows)}\n\n{document['verdict']}")
+    _print_next_steps(comparison, results, finished)
     if not finished:
         return INTERRUPTED
-    return 0 if scores.models else 1
+    return 0 if results.models else 1
 
 
 def _run_jobs(comparison: Any, settings: CompareSettings) -> None:
@@ -95,29 +98,30 @@ def _run_jobs(comparison: Any, settings: CompareSettings) -> None:
                 bar.close()
                 move, tell = bar.enter_context(console.show_progress(expected - len(comparison.results) + 1))
             line = describe_result(comparison, result)
-            move(f"{comparison.left()}  {line}")
+            move(f"{comparison.format_time_left()}  {line}")
             tell(line)
 
 
-def _write_report(comparison: Any, scores: Any, finished: bool) -> dict[str, Any]:
+def _write_report(comparison: Any, results: Any, finished: bool) -> dict[str, Any]:
     """Write the report and keep the best run; return the stored document."""
     from seqloom.lab import report
-    from seqloom.lab.compare.folder import tidy
-    from seqloom.lab.compare.story import document, page
+    from seqloom.lab.compare.folder import store_winner
+    from seqloom.lab.compare.page import build_document, build_page
 
-    report.write(page(comparison, scores, finished), comparison.folder, document(comparison, scores, finished))
+    document = build_document(comparison, results, finished)
+    report.write(build_page(comparison, results, finished), comparison.folder, document)
     if finished:
-        tidy(comparison, scores)
+        store_winner(comparison, results)
     stored: dict[str, Any] = text.loads((comparison.folder / "study.json").read_text(encoding="utf-8"))
     return stored
 
 
-def _print_next_steps(comparison: Any, scores: Any, finished: bool) -> None:
+def _print_next_steps(comparison: Any, results: Any, finished: bool) -> None:
     console.note(f"\nreport: {_short_path(comparison.folder / 'report.html')}")
     for key in (key for key, result in comparison.results.items() if result.failed):
         if (log := comparison.folder / "jobs" / key / "failed.txt").exists():
             console.note(f"traceback of {key}: {_short_path(log)}")
-    if finished and scores.models:
+    if finished and results.models:
         command = {"generate": "generate", "translate": "translate"}.get(comparison.task.kind, "predict")
         words = ["seqloom", command, _short_path(comparison.folder / "best")]
         words += [] if command == "generate" else ["FILE"]
@@ -139,5 +143,5 @@ def describe_result(comparison: Comparison, result: Result) -> str:
         return f"{name}: {1000 * value['one']:.3g} ms"
     if "memory" in value:
         return f"{name}: {1000 * value['step']:.3g} ms a step"
-    one = metric(comparison.task.kind, value["valid"])
-    return f"{name}: validation {one.name} {one.shown(value['valid'].get(one.name))}"
+    metric = choose_metric(comparison.task.kind, value["valid"])
+    return f"{name}: validation {metric.title} {metric.format(value['valid'].get(metric.name))}"

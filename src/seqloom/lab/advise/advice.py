@@ -19,7 +19,7 @@ from seqloom.lab.advise.rule import Fired, fired
 from seqloom.lab.advise.sample import Sample, sample
 from seqloom.lab.advise.settings import LINEAR, settings, total_steps
 from seqloom.lab.advise.trial import NOT_TRIED, Trial, trial
-from seqloom.lab.compare.candidates import candidates
+from seqloom.lab.compare.candidates import choose_candidates
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import BI_PREFIX
@@ -73,7 +73,7 @@ def advise(task: Task, seconds: float = SECONDS) -> Advice:
     curve, steps = gradient(some, min(LONGEST, GRADIENT * seconds), device)
     known = replace(known, gradient=curve)
     rules = fired(RULES, known, measured())
-    found = candidates(known.kind, (), max(2, round(known.median)))
+    found = choose_candidates(known.kind, (), max(2, round(known.median)))
     found.sort(key=lambda c: -points(c.name, rules))
     chosen = {c.name: settings(task, known, c) for c in found}
     trials = _trials(some, chosen, device, begun + seconds)

@@ -9,7 +9,7 @@ from typing import Any
 
 from seqloom.lab.advise.facts import Facts
 from seqloom.lab.compare.candidates import Candidate
-from seqloom.lab.compare.sizes import EMBEDDING, size, usual_parameters
+from seqloom.lab.compare.sizes import EMBEDDING, default_parameters, fit_size
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
 
@@ -29,7 +29,7 @@ def settings(task: Task, facts: Facts, candidate: Candidate) -> TrainSettings:
     return TrainSettings(
         model=candidate.model,
         layers=candidate.layers,
-        hidden=size(task, candidate, usual_parameters(task)).hidden,
+        hidden=fit_size(task, candidate, default_parameters(task)).hidden,
         embedding=EMBEDDING,
         lr=candidate.rates[0],
         batch=batch,

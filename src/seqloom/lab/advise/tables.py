@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seqloom.lab.advise.sample import Array, Sample
-from seqloom.lab.compare.baselines.features import Ngrams, Series
+from seqloom.lab.compare.baselines.linear import Ngrams, SeriesFeatures
 from seqloom.lab.data.task import Tokens
 
 WINDOW = (-2, -1, 0, 1, 2)
@@ -18,15 +18,13 @@ TOGETHER = 256  # rows that are padded to one length
 def table(sample: Sample) -> Any:
     """(N, columns): tf-idf of n-grams, or the values and the summary of a series."""
     space = sample.task.input
-    return (Ngrams(space) if isinstance(space, Tokens) else Series()).fit(_padded(sample))
+    return (Ngrams(space) if isinstance(space, Tokens) else SeriesFeatures()).fit(_padded(sample))
 
 
 def bag(sample: Sample) -> Any:
     """(N, columns): tf-idf of single tokens, whatever their order."""
     assert isinstance(sample.task.input, Tokens)
-    grams = Ngrams(sample.task.input)
-    grams.orders = (1,)  # type: ignore[assignment]
-    return grams.fit(_padded(sample))
+    return Ngrams(sample.task.input, orders=(1,)).fit(_padded(sample))
 
 
 def _padded(sample: Sample) -> Iterator[tuple[Array, Array]]:

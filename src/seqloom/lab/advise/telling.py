@@ -9,7 +9,7 @@ from seqloom.lab.advise.advice import Advice, Advised
 from seqloom.lab.advise.curve import SHARE, Curve
 from seqloom.lab.advise.facts import Facts
 from seqloom.lab.advise.settings import LINEAR, compare_command, train_command
-from seqloom.lab.compare.plan import clock
+from seqloom.lab.compare.plan import format_seconds
 
 FIRST = 3  # models that a person should try
 
@@ -90,7 +90,7 @@ def _size(m: Advised) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return "not measured" if seconds is None else clock(seconds)
+    return "not measured" if seconds is None else format_seconds(seconds)
 
 
 def _memory(count: int) -> str:

@@ -1,1 +1,1 @@
-"""Which model do these data need? Baselines and models under one budget of time, measured fairly."""
+"""Comparison of baselines and models on a person's data, within a time budget."""

@@ -1,19 +1,21 @@
-"""The models that are compared, by the kind of the task."""
+"""The models to compare for each kind of task, and the hyperparameters to try for each."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from seqloom.core.errors import UserError
+from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
 from seqloom.layers import registry
 
 ALL = "all"
-# The first ones stay when time is short: a fast one of every family, then their relatives.
-AHEAD = (
+# When time is short, only the first models are kept: a fast one of every family comes first, then its variants.
+WHOLE_SEQUENCE = (
     "gru",
     "bi_gru",
     "attn_rnn",
@@ -43,17 +45,21 @@ CAUSAL = (
     "linear_transformer:2",
     "local_transformer:2",
 )
-PAIRS = ("gru", "attn_rnn", "lstm", "transformer:2", "rnn", "gru:2", "tcn", "hybrid", "linear_transformer:2")
-BOTH_WAYS = ("bi_gru", "bi_attn_rnn", "bi_lstm")  # a tag depends on what follows, too
-TAG = (*BOTH_WAYS, *(name for name in AHEAD if name not in BOTH_WAYS))
-KINDS = {"tag": TAG, "generate": CAUSAL, "forecast": CAUSAL, "translate": PAIRS}  # of the rest, AHEAD
-REACH = 4  # steps that a TCN of one block adds to each side of its reach: 1 + 4 (2^layers - 1)
+ENCODER_DECODER = ("gru", "attn_rnn", "lstm", "transformer:2", "rnn", "gru:2", "tcn", "hybrid", "linear_transformer:2")
+BIDIRECTIONAL = ("bi_gru", "bi_attn_rnn", "bi_lstm")  # first for tags, which depend on later tokens too
+TAG = (*BIDIRECTIONAL, *(name for name in WHOLE_SEQUENCE if name not in BIDIRECTIONAL))
+KINDS = {"tag": TAG, "generate": CAUSAL, "forecast": CAUSAL, "translate": ENCODER_DECODER}  # others: WHOLE_SEQUENCE
+TCN_REACH = 4  # a TCN of n layers sees 1 + 4 (2^n - 1) steps
 ATTENTION = ("transformer", "performer", "linformer", "hybrid", "rnn_attend")
+
+DROPOUT = 0.2
+PROPOSALS_AT_ONCE = 3  # proposals for a model that are trained before the next ones are made
+SIZE_FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the parameter budget
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer by name, and how many of it stand on each other. `name` is what --models takes."""
+    """A layer by name and the number of layers; `name` is what --models takes."""
 
     model: str
     layers: int = 1
@@ -63,31 +69,45 @@ class Candidate:
         return self.model if self.layers == 1 else f"{self.model}:{self.layers}"
 
     def label(self, hidden: int) -> str:
-        """For a table: attn_rnn 2x128."""
+        """Return the label for tables: attn_rnn 2x128."""
         return f"{self.model.rpartition('/')[2]} {self.layers}x{hidden}"
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Learning rates, the likeliest first."""
+        """Learning rates to try, the most promising first."""
         if any(part in self.model for part in ATTENTION):
             return (1e-3, 3e-3, 3e-4)
         return (3e-3, 1e-3, 1e-2)
 
 
-def candidates(kind: str, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:
-    """Those of this kind, or those that are named; `steps` is how long a usual sequence is.
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What may differ between two trainings of a model with the same seed."""
 
-    A name is a layer's (`seqloom list layers`), or path/to/file.py:MyCell; ":2" behind it makes two layers.
+    lr: float
+    dropout: float = DROPOUT
+    factor: float = 1.0  # of the parameter budget
+
+
+def choose_candidates(kind: str, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:
+    """Return the candidates for a kind of task, or the named ones.
+
+    Args:
+        kind: the kind of task.
+        names: layers (`seqloom list layers`) or path/to/file.py:MyCell, with ":2" appended for two layers, or "all".
+        steps: the typical sequence length, from which the depth of a TCN follows.
+
+    Raises:
+        UserError: if a name is unknown or a layer count is 0.
     """
-    wanted = tuple(names) or KINDS.get(kind, AHEAD)
+    wanted = tuple(names) or KINDS.get(kind, WHOLE_SEQUENCE)
     if wanted == (ALL,):
         causal = kind in KINDS
         wanted = tuple(name for name in registry.list_names() if not (causal and name.startswith(registry.BI_PREFIX)))
-    found = [_parsed(name, steps) for name in wanted]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(_parse(name, steps) for name in wanted))
 
 
-def _parsed(name: str, steps: int) -> Candidate:
+def _parse(name: str, steps: int) -> Candidate:
     model, _, layers = name.strip().rpartition(":")
     if not layers.isdigit():
         model, layers = name.strip(), ""
@@ -102,5 +122,41 @@ def _parsed(name: str, steps: int) -> Candidate:
     else:
         registry.find(model)
     if model == "tcn" and not layers:
-        return Candidate(model, max(2, min(8, math.ceil(math.log2((steps - 1) / REACH + 1)))))
+        return Candidate(model, max(2, min(8, math.ceil(math.log2((steps - 1) / TCN_REACH + 1)))))
     return Candidate(model, int(layers or 1))
+
+
+def default_hyperparameters(candidate: Candidate, count: int) -> list[Hyperparameters]:
+    """Return up to `count` settings that differ in the learning rate."""
+    return [Hyperparameters(lr) for lr in candidate.rates[:count]]
+
+
+def propose_hyperparameters(
+    results: Sequence[tuple[Hyperparameters, float | None]], count: int
+) -> list[Hyperparameters]:
+    """Propose `count` more settings with a tree-structured Parzen estimator; deterministic in `results`.
+
+    Bergstra et al. 2011, Algorithms for hyper-parameter optimization.
+
+    Args:
+        results: the settings tried so far, each with its value (lower is better) or None if it failed.
+        count: number of proposals.
+    """
+    optuna = require("optuna", "--tune", "tune")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space: dict[str, Any] = {
+        "lr": optuna.distributions.FloatDistribution(1e-4, 3e-2, log=True),
+        "dropout": optuna.distributions.FloatDistribution(0.0, 0.5, step=0.1),
+        "factor": optuna.distributions.CategoricalDistribution(SIZE_FACTORS),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna warns about its experimental features
+        sampler = optuna.samplers.TPESampler(seed=len(results), n_startup_trials=PROPOSALS_AT_ONCE)
+        study = optuna.create_study(sampler=sampler)
+        for tried, value in results:
+            state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
+            study.add_trial(
+                optuna.trial.create_trial(state=state, params=vars(tried), distributions=space, value=value)
+            )
+        proposals = [study.ask(space).params for _ in range(count)]
+    return [Hyperparameters(round(p["lr"], 6), round(p["dropout"], 1), p["factor"]) for p in proposals]

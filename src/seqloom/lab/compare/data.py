@@ -1,4 +1,4 @@
-"""A task, opened once in each process that works on it."""
+"""The data of a comparison, opened once in each process that works on it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from seqloom.lab.data.opening import reopen
 from seqloom.lab.data.task import Batch, Task
 
-ENDLESS = 16  # batches of a training split without end that a baseline learns from
+ENDLESS_BATCHES = 16  # batches of an endless split that a baseline is fitted to
 
 
-def opened(source: Mapping[str, Any]) -> Task:
-    """The data of a comparison, as its plan names them."""
-    return _opened(json.dumps(source))
+def load_task(source: Mapping[str, Any]) -> Task:
+    """Open the data that a comparison's source record names; the latest two tasks are cached."""
+    return _load_task(json.dumps(source))
 
 
 @lru_cache(maxsize=2)
-def _opened(source: str) -> Task:
+def _load_task(source: str) -> Task:
     return reopen(json.loads(source))
 
 
-def some(task: Task, split: str, batch: int = 256) -> Iterator[Batch]:
-    """All of a split, or as much of an endless one as is enough."""
+def iterate_split(task: Task, split: str, batch: int = 256) -> Iterator[Batch]:
+    """Iterate over a split once, or over ENDLESS_BATCHES batches of an endless one."""
     batches = task.batches(split, batch=batch)
-    return islice(batches, ENDLESS) if task.splits[split].size is None else batches
+    return islice(batches, ENDLESS_BATCHES) if task.splits[split].size is None else batches

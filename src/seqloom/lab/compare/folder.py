@@ -1,10 +1,10 @@
 """A comparison on disk.
 
 compare.json    the settings, and where the data came from; written once
-plan.json       what is trained and how far; written once, before the first training
+plan.json       which models are trained, and for how many steps; written once, before the first training
 jobs/ runs/     results of all jobs, and the trainings
 best/           the run of the winner, for predict, evaluate, generate, translate
-report.html, report.md, study.json, a CSV for each table
+report.html, report.md, study.json, a CSV file for each table
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from seqloom.core.errors import UserError
+from seqloom.lab.compare.page import find_winner
+from seqloom.lab.compare.results import Results
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.compare.story import winner
-from seqloom.lab.compare.table import Table
 from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed
@@ -34,35 +34,52 @@ from seqloom.lab.training.run import CELL, fingerprint
 from seqloom.layers.registry import BI_PREFIX
 
 FILE, FORMAT = "compare.json", 1
-OURS = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
-PLACE = Path("comparisons")  # where folders are made that nobody names
-DIGITS, SOON = "digits", "90s"  # the embedded data, and their budget
-AT_A_GPU = 4  # processes
-ANYWHERE = {"workers", "ray"}  # settings that change no result
+WRITTEN = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
+DEFAULT_PARENT = Path("comparisons")
+DIGITS, DIGITS_BUDGET, DEFAULT_BUDGET = "digits", "90s", "10m"
+PROCESSES_PER_GPU = 4
+CHANGEABLE = {"workers", "ray"}  # settings that may differ when resuming: they do not affect results
 
 
-def started(data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None) -> Comparison:
-    """A new one."""
-    if out is not None and (out / FILE).exists():
-        raise UserError(f"{out} holds a comparison already; go on with it by --resume, or name another folder")
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out: {out} is a file; name a folder")
-    for place in [out / name for name in OURS if (out / name).exists()] if out is not None else ():
-        raise UserError(f"--out: {place} is there and is no comparison's; name a new folder")
+def start_comparison(
+    data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None
+) -> Comparison:
+    """Create a comparison and its folder.
+
+    Args:
+        data: the data, or None for handwritten digits.
+        options: how to read the data.
+        settings: what to compare, and for how long.
+        out: the folder, by default the next free one in comparisons/.
+
+    Raises:
+        UserError: if the folder is in use, or the data lack validation or test rows.
+    """
+    if out is not None:
+        _check_out(out)
     if settings.tune and find_spec("optuna") is None:
         raise UserError("--tune needs the package optuna: pip install optuna")
     task, source = open_data(DIGITS if data is None else data, options)
-    _check(task)
+    _check_splits(task)
     if settings.budget is None and settings.steps is None:
-        settings = settings.model_copy(update={"budget": SOON if data is None else "10m"})
-    folder = out or _free(task.name)
-    workers = settings.workers or cores()
-    made = Comparison(folder, settings, source or {}, task, workers)
+        settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
+    folder = out or _next_folder(task.name)
+    workers = settings.workers or default_workers()
+    comparison = Comparison(folder, settings, source or {}, task, workers)
     record = {"format": FORMAT, "settings": settings.model_dump(), "source": source, "workers": workers}
-    for file in _named(settings.models):
+    for file in _cell_files(settings.models):
         remember(file.read_bytes())
     _create(folder, sealed.dumps(record | {"data": fingerprint(task)}, indent=1))
-    return made
+    return comparison
+
+
+def _check_out(out: Path) -> None:
+    if (out / FILE).exists():
+        raise UserError(f"--out: {out} already holds a comparison; continue it with --resume, or choose another folder")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out: {out} is a file; name a folder")
+    for place in (out / name for name in WRITTEN if (out / name).exists()):
+        raise UserError(f"--out: {place} exists and does not belong to a comparison; choose another folder")
 
 
 def _create(folder: Path, record: bytes) -> None:
@@ -81,101 +98,113 @@ def _create(folder: Path, record: bytes) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def resumed(
+def resume_comparison(
     data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None, trust: bool = False
 ) -> Comparison:
-    """Open a comparison that was interrupted, under its own settings. With `trust`, its code may be executed."""
-    folder = out or _latest(open_data(DIGITS if data is None else data, options)[0].name)
+    """Open an interrupted comparison with its stored settings.
+
+    Args:
+        data: the data, from which the folder follows if `out` is None.
+        options: how to read the data.
+        settings: those that were set explicitly must match the stored ones, except the number of workers.
+        out: the folder.
+        trust: whether the code of cells in the folder may be executed.
+
+    Raises:
+        UserError: if there is no comparison, or its settings or data have changed.
+    """
+    folder = out or _latest_folder(open_data(DIGITS if data is None else data, options)[0].name)
     try:
         stored = (folder / FILE).read_bytes()
     except OSError:
-        raise UserError(f"{folder} holds no comparison to go on with; name its folder with --out") from None
+        raise UserError(f"{folder} holds no comparison to resume; name its folder with --out") from None
     record = sealed.loads(stored, folder / FILE, FORMAT)
     with sealed.interpret(folder / FILE):
         before = CompareSettings(**record["settings"])
-    for name in settings.model_fields_set - ANYWHERE:
+    for name in settings.model_fields_set - CHANGEABLE:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
-            raise UserError(f"{folder} was started with {name}={was}, not {now}; resume it as it is")
+            raise UserError(f"{folder} was started with {name}={was}, not {now}; resume it without --{name}")
     _check_code(folder, before.models, trust)
     with sealed.interpret(folder / FILE):
         data_then, workers = record["data"], int(record["workers"])
     source: dict[str, Any] = record.get("source") or {}
     task = reopen(source)
     if fingerprint(task) != data_then:
-        raise UserError(f"{folder} was started on other data than {task.name!r} has now; start a new comparison")
+        raise UserError(f"the data of {task.name!r} have changed since {folder} was started; start a new comparison")
     return Comparison(folder, before, source, task, workers)
 
 
 def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
     """Raise an error if resuming would execute code that this user has not trained with; with `trust`, record it."""
-    for file in (*_named(models), *folder.rglob(CELL)):
+    for file in (*_cell_files(models), *folder.rglob(CELL)):
         if not file.is_file():
             raise UserError(f"{folder} needs the file {file}, which is missing; put it back")
         code = file.read_bytes()
         check(code, file, folder, trust)
-        remember(code)  # the jobs check it again, in processes of their own
+        remember(code)  # the worker processes check it again
 
 
-def _named(models: Sequence[str]) -> list[Path]:
-    """Return the files of those models that are cells from files."""
+def _cell_files(models: Sequence[str]) -> list[Path]:
+    """Return the files of models that are given as path/to/file.py:MyCell."""
     return [Path(model.removeprefix(BI_PREFIX).rpartition(".py:")[0] + ".py") for model in models if ".py:" in model]
 
 
-def given_up(found: Comparison) -> None:
-    """Remove what one has written that came to no plan: the same command, corrected, may use its folder."""
-    jobs = found.folder / "jobs"
+def discard_comparison(comparison: Comparison) -> None:
+    """Remove the files of a comparison that failed before its plan, so that a corrected command can use its folder."""
+    jobs = comparison.folder / "jobs"
     for job in chain(jobs.glob("baseline-*"), jobs.glob("speed-*")):
         shutil.rmtree(job, ignore_errors=True)
-    (found.folder / FILE).unlink(missing_ok=True)
-    for folder in (jobs, found.folder):
-        with suppress(OSError):  # it holds something else
+    (comparison.folder / FILE).unlink(missing_ok=True)
+    for folder in (jobs, comparison.folder):
+        with suppress(OSError):  # not empty: it holds other files
             folder.rmdir()
 
 
-def _check(task: Task) -> None:
+def _check_splits(task: Task) -> None:
     for split in ("valid", "test"):
         if split not in task.splits:
-            raise UserError(f"task {task.name!r} has no {split!r} rows, and a comparison needs them; give a split")
+            raise UserError(f"task {task.name!r} has no {split!r} rows, which a comparison needs; set aside a split")
 
 
-def cores() -> int:
-    """Those that this process may use; of those that share a GPU, no more than do it good."""
+def default_workers() -> int:
+    """Return the number of cores this process may use; with GPUs, at most PROCESSES_PER_GPU for each."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = torch.cuda.device_count()
-    return min(count, gpus * AT_A_GPU) if gpus else count
+    return min(count, gpus * PROCESSES_PER_GPU) if gpus else count
 
 
-def _free(name: str) -> Path:
+def _next_folder(name: str) -> Path:
     number = 1
-    while (folder := _numbered(name, number)).exists():
+    while (folder := _numbered_folder(name, number)).exists():
         number += 1
     return folder
 
 
-def _latest(name: str) -> Path:
+def _latest_folder(name: str) -> Path:
     number = 1
-    while _numbered(name, number + 1).exists():
+    while _numbered_folder(name, number + 1).exists():
         number += 1
-    return _numbered(name, number)
+    return _numbered_folder(name, number)
 
 
-def _numbered(name: str, number: int) -> Path:
-    return PLACE / (name if number == 1 else f"{name}-{number}")
+def _numbered_folder(name: str, number: int) -> Path:
+    return DEFAULT_PARENT / (name if number == 1 else f"{name}-{number}")
 
 
-def tidy(found: Comparison, table: Table) -> Path | None:
-    """The winner's run as `best`; runs that were stopped early are removed, their curves being in their results."""
-    best = winner(found, table)
-    if best is None:
+def store_winner(comparison: Comparison, results: Results) -> Path | None:
+    """Copy the winner's run to `best`, and remove runs that were stopped early (their results hold their curves)."""
+    winner = find_winner(comparison, results)
+    if winner is None:
         return None
-    work, place = found.folder / ".best", found.folder / "best"
+    run_folder = comparison.job_factory.run_folder
+    work, place = comparison.folder / ".best", comparison.folder / "best"
     shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(found.work.run(best), work)
+    shutil.copytree(run_folder(winner), work)
     shutil.rmtree(place, ignore_errors=True)
     work.rename(place)
-    kept = {found.work.run(trial).name for trials in found.finalists for trial in trials}
-    for run in (found.folder / "runs").iterdir():
-        if run.name not in kept:
+    finals = {run_folder(trial).name for trials in comparison.finalists for trial in trials}
+    for run in (comparison.folder / "runs").iterdir():
+        if run.name not in finals:
             shutil.rmtree(run, ignore_errors=True)
     return place

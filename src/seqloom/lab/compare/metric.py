@@ -1,4 +1,4 @@
-"""The one number by which models are told apart, for each kind of task."""
+"""The metric that ranks the models, for each kind of task."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ import numpy as np
 from seqloom.lab.stats.metrics import HIGHER_IS_BETTER, Array, primary_metric
 
 Columns = Mapping[str, Array]
+TITLES = {"span_f1": "span F1", "cer": "character error rate", "mse": "MSE", "rmse": "RMSE"}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """`shape` of above / below, both summed over rows: then any draw of the rows has a value, too."""
+    """`transform(sum(numerator) / sum(denominator))` over rows, so that any resample of the rows has a value."""
 
     name: str
-    above: Callable[[Columns], Array]
-    below: Callable[[Columns], Array]
-    shape: Callable[[Any], Any] = lambda ratio: ratio
+    numerator: Callable[[Columns], Array]
+    denominator: Callable[[Columns], Array]
+    transform: Callable[[Any], Any] = lambda ratio: ratio
+
+    @property
+    def title(self) -> str:
+        """The name for headings and sentences."""
+        return TITLES.get(self.name, self.name)
 
     @property
     def higher(self) -> bool:
@@ -30,21 +36,24 @@ class Metric:
 
     @property
     def percent(self) -> bool:
+        """Whether the values are shares."""
         return self.name in ("accuracy", "span_f1", "cer")
 
-    def shown(self, value: float | None) -> str:
+    def format(self, value: float | None) -> str:
         if value is None or not math.isfinite(value):
             return "-"
         return f"{value:.1%}" if self.percent else f"{value:.4g}"
 
-    def apart(self, value: float) -> str:
-        """A difference, without its sign and unit: 1.8 (points)."""
-        off = abs(value)
-        return f"{100 * off:.1f}" if self.percent else f"{off:.2g}" if off < 100 else f"{off:.0f}"
+    def format_difference(self, value: float, sign: bool = False) -> str:
+        """Format a difference without its unit: 1.8 for 1.8 percentage points. With `sign`, keep a minus."""
+        size = abs(value)
+        text = f"{100 * size:.1f}" if self.percent else f"{size:.2g}" if size < 100 else f"{size:.0f}"
+        return f"-{text}" if sign and value < 0 and float(text) else text
 
     @property
     def unit(self) -> str:
-        return " points" if self.percent else ""
+        """The unit of a difference, after a space."""
+        return " percentage points" if self.percent else f" in {self.title}"
 
 
 def _column(name: str) -> Callable[[Columns], Array]:
@@ -59,8 +68,8 @@ MSE = Metric("mse", _column("square"), _column("values"))
 RMSE = Metric("rmse", _column("square"), _column("values"), np.sqrt)
 
 
-def metric(kind: str, valid: Mapping[str, Any]) -> Metric:
-    """That of a kind; of tags it depends on what a validation has found."""
+def choose_metric(kind: str, valid: Mapping[str, Any]) -> Metric:
+    """Return the metric of a kind of task; for tags it depends on which metrics the validation has."""
     if kind == "tag":
         return SPANS if "span_f1" in valid else ACCURACY
     kinds = {"classify": ACCURACY, "transcribe": ERRORS, "forecast": MSE, "regress": RMSE}
@@ -68,7 +77,7 @@ def metric(kind: str, valid: Mapping[str, Any]) -> Metric:
 
 
 def rank(kind: str, valid: Mapping[str, float | None]) -> tuple[float, float]:
-    """Sorts the better first: by the metric that chooses the best weights, then by the loss."""
+    """Return a sort key, smallest first: the metric that selects the best weights, then the loss."""
     known = {name: math.inf if value is None else value for name, value in valid.items()}
     name = primary_metric(kind, known)
     value, loss = known.get(name, math.inf), known.get("loss", math.inf)

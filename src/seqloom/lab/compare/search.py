@@ -1,7 +1,7 @@
-"""The comparison itself: baselines, a plan, and rungs that fewer and fewer models climb.
+"""The search for the best model: baselines, a plan, and successive halving of the models.
 
-Every decision follows from results that lie on disk, in an order that does not depend on who was faster; going on
-after an interruption is therefore doing the same again, the engine handing over what is there already.
+Every decision follows from results on disk, in an order that does not depend on which job was faster. Resuming is
+therefore running the same search again: jobs that are done return their stored results.
 """
 
 from __future__ import annotations
@@ -12,30 +12,39 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from seqloom.lab.compare.baselines.known import baselines
-from seqloom.lab.compare.candidates import Candidate, candidates
+from seqloom.lab.compare.baselines.registry import baselines
+from seqloom.lab.compare.candidates import (
+    PROPOSALS_AT_ONCE,
+    Candidate,
+    Hyperparameters,
+    choose_candidates,
+    default_hyperparameters,
+    propose_hyperparameters,
+)
+from seqloom.lab.compare.jobs import JobFactory, Trial, rung_key
 from seqloom.lab.compare.metric import rank
-from seqloom.lab.compare.plan import Asked, Plan, Speed, clock, fixed, plan
-from seqloom.lab.compare.probe import facts
+from seqloom.lab.compare.plan import Limits, Speed, TrainingPlan, format_seconds, plan_budget, plan_steps
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.compare.sizes import Size, size, usual_parameters
-from seqloom.lab.compare.tune import WAVE, Choice, listed, proposed
-from seqloom.lab.compare.work import Trial, Work, trial_key
+from seqloom.lab.compare.sizes import Size, default_parameters, fit_size
+from seqloom.lab.compare.timing import measure_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import sealed
 from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training import checkpoint
 
-SMALL, LARGE = 500, 50_000  # training examples
-PROBED, LONGEST = 0.08, 3.0  # share of the budget for measuring speeds; seconds for one model, at most
-ENOUGH, SOME = 0.3, 4  # of the budget: when it is spent, only so many models are measured, and the others left out
-TAIL, REPORT = 0.6, 3.0  # seconds kept for each model's latency, and for the report
-PLAN = "plan.json"
+SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
+SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model
+SPEED_DEADLINE, FEWEST_MEASURED = 0.3, 4  # past this share of the budget, no more than this many models are measured
+LATENCY_SECONDS, REPORT_SECONDS = 0.6, 3.0  # reserved for each model's latency and for the report
+PLAN_FILE = "plan.json"
 Jobs = Iterator[Job | None]
 
 
 class Comparison:
-    """Of one task in one folder. `jobs` makes the work; whoever does it puts each result into `results`."""
+    """A comparison of models on one task, in one folder.
+
+    `jobs()` yields the work; whoever runs a job must put its result into `results`.
+    """
 
     def __init__(
         self, folder: Path, settings: CompareSettings, source: Mapping[str, Any], task: Task, workers: int
@@ -43,74 +52,79 @@ class Comparison:
         self.folder, self.settings, self.source, self.task = folder.resolve(), settings, source, task
         self.workers, self.began = workers, time.perf_counter()
         examples = task.splits["train"].size
-        self.batch = 16 if examples is not None and examples <= SMALL else 64 if (examples or 0) > LARGE else 32
-        self.facts = facts(task, self.batch)
-        self.work = Work(self.folder, source, task.kind, self.batch, self.facts)
-        self.candidates = {c.name: c for c in candidates(task.kind, settings.models, self.facts.length)}
-        self.parameters = settings.parameters or usual_parameters(task)
+        small, large = examples is not None and examples <= SMALL_DATA, (examples or 0) > LARGE_DATA
+        self.batch = 16 if small else 64 if large else 32
+        self.task_size = measure_task(task, self.batch)
+        self.job_factory = JobFactory(self.folder, source, task.kind, self.batch, self.task_size)
+        self.candidates = {c.name: c for c in choose_candidates(task.kind, settings.models, self.task_size.length)}
+        self.parameters = settings.parameters or default_parameters(task)
         self.results: dict[str, Result] = {}
         self.failed: dict[str, str] = {}  # models that could not be built or tried
         self.sizes: dict[str, Size] = {}
         self.speeds: dict[str, Speed] = {}
-        self.plan: Plan | None = None
+        self.plan: TrainingPlan | None = None
         self.trials: dict[str, list[Trial]] = {}  # of each model, with the first seed
         self.finalists: list[list[Trial]] = []  # a trial for each seed
 
     def jobs(self) -> Jobs:
-        """All work, in order; None where results must come first."""
-        yield from self._planned([self.work.baseline(name) for name in baselines(self.task)])
-        yield from self._screened()
+        """Yield all jobs in order, and None while the next job depends on results that are not there yet."""
+        yield from self._prepare([self.job_factory.baseline(name) for name in baselines(self.task)])
+        yield from self._screen()
         assert self.plan is not None
         finals = [trial for trials in self.finalists for trial in trials]
-        yield from self._trained(finals, self.plan.steps, test=True)
-        for name in self.trials:  # one after the other, alone on the machine
-            trials = [t for t in self.trials[name] if self.last(t)]
-            yield from self._each([self.work.latency(min(trials, key=self.rank_of))] if trials else [])
+        yield from self._train(finals, self.plan.steps, test=True)
+        for name in self.trials:  # one at a time: a latency is measured on an otherwise idle machine
+            trials = [t for t in self.trials[name] if self.latest_value(t)]
+            yield from self._run([self.job_factory.latency(min(trials, key=self.rank_of))] if trials else [])
 
     @property
     def expected(self) -> int:
-        """Jobs in all, as far as that is known."""
+        """Total number of jobs, as far as it is known."""
         before = len(baselines(self.task)) + len(self.candidates)
         plan = self.plan
         if plan is None:
             return before
-        screening = plan.rates * len(plan.models) + plan.halved if plan.screened else 0
+        screening = plan.rates * len(plan.models) + plan.halved if plan.is_screened else 0
         return before + screening + plan.finalists * plan.seeds + len(plan.models)
 
     @property
-    def counted(self) -> tuple[int, int | None]:
-        """Seeds of the finals, validation rows."""
-        return self.plan.seeds if self.plan else self.settings.seeds, self.task.splits["valid"].size
+    def seeds(self) -> int:
+        """Number of seeds of the final trainings."""
+        return self.plan.seeds if self.plan else self.settings.seeds
 
-    def left(self) -> str:
-        """An estimate of the time left, for a person."""
+    @property
+    def valid_rows(self) -> int | None:
+        return self.task.splits["valid"].size
+
+    def format_time_left(self) -> str:
+        """Return the remaining time as text, or "" if it is unknown."""
         if self.plan is None or self.settings.steps is not None:
             return ""
-        return f"about {clock(max(1.0, self.settings.seconds - (time.perf_counter() - self.began)))} left"
+        return f"about {format_seconds(max(1.0, self.settings.seconds - (time.perf_counter() - self.began)))} left"
 
-    def _each(self, jobs: Sequence[Job]) -> Jobs:
-        """These, and then nothing until they are done."""
+    def _run(self, jobs: Sequence[Job]) -> Jobs:
+        """Yield jobs and wait for their results."""
         yield from jobs
-        yield from self._until(jobs)
+        yield from self._wait(jobs)
 
-    def _trained(self, trials: Sequence[Trial], steps: int, test: bool = False) -> Jobs:
-        """Seed by seed, so that a comparison that is cut short has all models; slow ones first, or one ends alone."""
-        assert self.plan is not None
-        ordered = sorted(trials, key=lambda trial: (trial.seed, -self.speeds[trial.candidate.name].step))
-        yield from self._each([self.work.trial(trial, self.plan, steps, test=test) for trial in ordered])
-
-    def _until(self, jobs: Sequence[Job]) -> Jobs:
+    def _wait(self, jobs: Sequence[Job]) -> Jobs:
         while any(job.key not in self.results for job in jobs):
             yield None
 
-    def _planned(self, simple: list[Job]) -> Jobs:
-        """Baselines; the plan that is there, or one that is made from measured speeds and then never changed."""
-        place = self.folder / PLAN
+    def _train(self, trials: Sequence[Trial], steps: int, test: bool = False) -> Jobs:
+        """Train seed by seed, so that an interrupted comparison has all models; slow models first, to end together."""
+        assert self.plan is not None
+        ordered = sorted(trials, key=lambda trial: (trial.seed, -self.speeds[trial.candidate.name].step))
+        yield from self._run([self.job_factory.rung(trial, self.plan, steps, test=test) for trial in ordered])
+
+    def _prepare(self, baseline_jobs: list[Job]) -> Jobs:
+        """Fit the baselines, and read the plan or make one from measured speeds; a stored plan never changes."""
+        place = self.folder / PLAN_FILE
         if place.exists():
             record = sealed.loads(place.read_bytes(), place, 1)
             with sealed.interpret(place):
                 self._restore(record)
-            yield from self._each(simple)
+            yield from self._run(baseline_jobs)
             return
         if self.settings.ray and not self.settings.workers:
             import ray
@@ -118,127 +132,138 @@ class Comparison:
             self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         for name, candidate in self.candidates.items():
             try:
-                self.sizes[name] = size(self.task, candidate, self.parameters)
+                self.sizes[name] = fit_size(self.task, candidate, self.parameters)
             except (ValueError, RuntimeError, TypeError) as error:
                 self.failed[name] = " ".join(str(error).split())
         seconds = (
-            0.0 if self.settings.steps else PROBED * self.settings.seconds * self.workers / max(1, len(self.sizes))
+            0.0 if self.settings.steps else SPEED_SHARE * self.settings.seconds * self.workers / max(1, len(self.sizes))
         )
-        tried = {name: Trial(self.candidates[name], Choice(1e-3), size.hidden) for name, size in self.sizes.items()}
-        probes = {name: self.work.probe(trial, min(LONGEST, seconds)) for name, trial in tried.items()}
-        yield from self._measured(simple, list(probes.values()))
-        for name, job in probes.items():
-            found = self.results.get(job.key)
-            if found is None:
+        speed_jobs = {
+            name: self.job_factory.speed(
+                Trial(self.candidates[name], Hyperparameters(1e-3), size.hidden), min(SPEED_SECONDS, seconds)
+            )
+            for name, size in self.sizes.items()
+        }
+        yield from self._measure_speeds(baseline_jobs, list(speed_jobs.values()))
+        for name, job in speed_jobs.items():
+            result = self.results.get(job.key)
+            if result is None:
                 continue
-            if found.value is None:
-                self.failed[name] = found.failed
+            if result.value is None:
+                self.failed[name] = result.failed
             else:
-                self.speeds[name] = Speed(*(found.value[part] for part in ("step", "valid", "test", "memory")))
-        self.plan = self._plan()
+                self.speeds[name] = Speed(*(result.value[part] for part in ("step", "valid", "test", "memory")))
+        self.plan = self._make_plan()
         record = {"plan": asdict(self.plan), "failed": self.failed, "workers": self.workers}
         record |= {what: {n: asdict(v) for n, v in getattr(self, what).items()} for what in ("sizes", "speeds")}
         checkpoint.write_file(place, sealed.dumps(record, indent=1))
 
-    def _measured(self, simple: list[Job], probes: list[Job]) -> Jobs:
-        """Baselines, and the speeds of as many models as there is time for."""
-        yield from simple
+    def _measure_speeds(self, baseline_jobs: list[Job], speed_jobs: list[Job]) -> Jobs:
+        """Fit the baselines, and measure the speeds of as many models as there is time for."""
+        yield from baseline_jobs
         started: list[Job] = []
-        for job in probes:
-            late = time.perf_counter() - self.began > ENOUGH * self.settings.seconds
-            if late and len(started) >= SOME and self.settings.steps is None and not self.settings.models:
+        for job in speed_jobs:
+            late = time.perf_counter() - self.began > SPEED_DEADLINE * self.settings.seconds
+            if late and len(started) >= FEWEST_MEASURED and self.settings.steps is None and not self.settings.models:
                 break
             yield job
             started.append(job)
-        yield from self._until([*simple, *started])
+        yield from self._wait([*baseline_jobs, *started])
 
-    def _plan(self) -> Plan:
-        """As the budget allows, or of the steps that were asked for."""
+    def _make_plan(self) -> TrainingPlan:
+        """Plan for the budget, or for the requested number of steps."""
         s = self.settings
         if s.steps is not None or not self.speeds:
-            return fixed(tuple(self.speeds), s.steps or 1, s.seeds, s.tune)
-        spent = time.perf_counter() - self.began + TAIL * len(self.speeds) + REPORT
-        asked = Asked(s.seconds - spent, self.workers, s.seeds, self.facts.batches, bool(s.models), s.tune, spent)
-        return plan(self.speeds, asked)
+            return plan_steps(tuple(self.speeds), s.steps or 1, s.seeds, s.tune)
+        spent = time.perf_counter() - self.began + LATENCY_SECONDS * len(self.speeds) + REPORT_SECONDS
+        epoch = self.task_size.batches
+        limits = Limits(s.seconds - spent, self.workers, s.seeds, epoch, bool(s.models), s.tune, spent)
+        return plan_budget(self.speeds, limits)
 
     def _restore(self, record: dict[str, Any]) -> None:
-        made = record["plan"]
-        self.plan = Plan(**(made | {"models": tuple(made["models"])}))
+        plan = record["plan"]
+        self.plan = TrainingPlan(**(plan | {"models": tuple(plan["models"])}))
         self.failed = record["failed"]
         self.sizes = {name: Size(**v) for name, v in record["sizes"].items()}
         self.speeds = {name: Speed(**v) for name, v in record["speeds"].items()}
 
-    def _screened(self) -> Jobs:
-        """Every model for a ninth of the steps, the better ones for a third; the best are in the finals."""
-        assert self.plan is not None
-        models = [self.candidates[name] for name in self.plan.models]
-        self.trials = {c.name: self._new(c, listed(c, min(self.plan.rates, len(c.rates)))) for c in models}
-        if not self.plan.screened:
+    def _screen(self) -> Jobs:
+        """Select the finalists: train every model up to the first rung, and the better ones up to the second."""
+        plan = self.plan
+        assert plan is not None
+        for name in plan.models:
+            candidate = self.candidates[name]
+            settings = default_hyperparameters(candidate, min(plan.rates, len(candidate.rates)))
+            self.trials[name] = self._build_trials(candidate, settings)
+        if not plan.is_screened:
             best = [trials[0] for trials in self.trials.values()]
         else:
-            yield from self._tried()
-            best = self._best(self.plan.first)[: self.plan.halved]
-            yield from self._trained(best, self.plan.second)
-            second = {trial_key(trial, self.plan.second): trial for trial in best}
-            best = sorted((t for k, t in second.items() if self._value(k)), key=self.rank_of)
-        seeds = range(self.plan.seeds)
+            yield from self._run_first_rung()
+            best = self._rank_models(plan.first)[: plan.halved]
+            yield from self._train(best, plan.second)
+            best = sorted((t for t in best if self._value(rung_key(t, plan.second))), key=self.rank_of)
         self.finalists = [
-            [Trial(t.candidate, t.choice, t.hidden, seed) for seed in seeds] for t in best[: self.plan.finalists]
+            [Trial(t.candidate, t.settings, t.hidden, seed) for seed in range(plan.seeds)]
+            for t in best[: plan.finalists]
         ]
 
-    def _tried(self) -> Jobs:
-        """All first trials; with --tune, waves of proposals that follow from those before."""
+    def _run_first_rung(self) -> Jobs:
+        """Train the default settings; with --tune, then proposals that follow from the results so far."""
         assert self.plan is not None
         first, rates = self.plan.first, self.plan.rates
-        yield from self._trained([t for trials in self.trials.values() for t in trials], first)
+        yield from self._train([t for trials in self.trials.values() for t in trials], first)
         while any(len(trials) < rates for trials in self.trials.values()):
             new = []
             for name, trials in self.trials.items():
-                told = [(t.choice, self.rank_of(t)[0] if self._value(trial_key(t, first)) else None) for t in trials]
-                more = proposed(told, min(WAVE, rates - len(trials)))
-                fresh = [t for t in self._new(self.candidates[name], more) if t.key not in {o.key for o in trials}]
-                trials.extend(fresh or trials[:1])  # a proposal that repeats another counts, and costs nothing
+                results = [
+                    (t.settings, self.rank_of(t)[0] if self._value(rung_key(t, first)) else None) for t in trials
+                ]
+                proposals = propose_hyperparameters(results, min(PROPOSALS_AT_ONCE, rates - len(trials)))
+                built = self._build_trials(self.candidates[name], proposals)
+                fresh = [t for t in built if t.key not in {o.key for o in trials}]
+                trials.extend(fresh or trials[:1])  # a repeated proposal counts, and costs nothing
                 new += fresh
-            yield from self._trained(list({t.key: t for t in new}.values()), first)
+            yield from self._train(list({t.key: t for t in new}.values()), first)
 
-    def _new(self, candidate: Candidate, choices: Sequence[Choice]) -> list[Trial]:
-        found = []
-        for choice in choices:
-            known = self.sizes[candidate.name]
-            sized = known if choice.factor == 1 else size(self.task, candidate, int(choice.factor * self.parameters))
-            found.append(Trial(candidate, choice, sized.hidden))
-        return found
+    def _build_trials(self, candidate: Candidate, settings: Sequence[Hyperparameters]) -> list[Trial]:
+        trials = []
+        for one in settings:
+            size = self.sizes[candidate.name]
+            if one.factor != 1:
+                size = fit_size(self.task, candidate, int(one.factor * self.parameters))
+            trials.append(Trial(candidate, one, size.hidden))
+        return trials
 
-    def _best(self, until: int) -> list[Trial]:
-        """The best trial of each model, the best model first."""
-        done = [t for ts in self.trials.values() for t in ts if self._value(trial_key(t, until))]
-        found: dict[str, Trial] = {}
+    def _rank_models(self, until: int) -> list[Trial]:
+        """Return the best trial of each model, the best model first."""
+        done = [t for ts in self.trials.values() for t in ts if self._value(rung_key(t, until))]
+        best: dict[str, Trial] = {}
         for trial in sorted(done, key=self.rank_of):
-            found.setdefault(trial.candidate.name, trial)
-        return list(found.values())
+            best.setdefault(trial.candidate.name, trial)
+        return list(best.values())
 
     def rank_of(self, trial: Trial) -> tuple[float, float]:
-        value = self.last(trial)
+        value = self.latest_value(trial)
         assert value is not None
         return rank(self.task.kind, value["valid"])
 
-    def last(self, trial: Trial) -> dict[str, Any] | None:
-        """The furthest result of a trial."""
-        assert self.plan is not None
-        untils = (self.plan.steps, self.plan.second, self.plan.first)
-        return next((value for until in untils if (value := self._value(trial_key(trial, until)))), None)
+    def latest_value(self, trial: Trial) -> dict[str, Any] | None:
+        """Return the result of the last rung that a trial has completed."""
+        return next((value for key in reversed(self._rung_keys(trial)) if (value := self._value(key))), None)
 
-    def reason(self, trial: Trial) -> str:
-        """Why it failed; "" where it has not."""
-        assert self.plan is not None
-        keys = [trial_key(trial, until) for until in (self.plan.first, self.plan.second, self.plan.steps)]
-        return next((self.results[key].failed for key in keys if key in self.results and self.results[key].failed), "")
+    def failure_of(self, trial: Trial) -> str:
+        """Return why a trial failed, or ""."""
+        results = [self.results[key] for key in self._rung_keys(trial) if key in self.results]
+        return next((result.failed for result in results if result.failed), "")
 
-    def final(self, trial: Trial) -> Path | None:
-        """The folder with what its test rows add up to, where it came that far."""
-        assert self.plan is not None
-        key = trial_key(trial, self.plan.steps)
+    def final_folder(self, trial: Trial) -> Path | None:
+        """Return the folder with the scores of the trial's test rows, if it was trained to the end."""
+        key = self._rung_keys(trial)[-1]
         return self.folder / "jobs" / key if self._value(key) else None
+
+    def _rung_keys(self, trial: Trial) -> list[str]:
+        assert self.plan is not None
+        return [rung_key(trial, until) for until in (self.plan.first, self.plan.second, self.plan.steps)]
 
     def _value(self, key: str) -> dict[str, Any] | None:
         return self.results[key].value if key in self.results else None

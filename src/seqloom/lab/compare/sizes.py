@@ -1,4 +1,4 @@
-"""One budget of parameters for all models: the width of each follows."""
+"""The width of each model, chosen so that all models have about the same number of parameters."""
 
 from __future__ import annotations
 
@@ -12,66 +12,66 @@ from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.training.model import build
 from seqloom.lab.training.settings import TrainSettings
 
-MULTIPLE = 8  # of which widths are multiples, so that attention heads fit and vectors fill
+WIDTH_MULTIPLE = 8  # so that attention heads divide the width, and vectors are filled
 WIDEST = 2048
-EXAMPLES = ((2_000, 20_000), (20_000, 50_000))  # up to so many training examples, so many parameters
-MOST = 100_000
+PARAMETERS = ((2_000, 20_000), (20_000, 50_000))  # (up to so many training examples, parameters)
+MOST_PARAMETERS = 100_000  # what two cores train in minutes
 EMBEDDING = 64
-DECODERS = ("transformer", "linformer")  # as wide as their embedding
+DECODERS = ("transformer", "linformer")  # their embedding must be as wide as the model
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model's width, all its parameters, and those outside of tables that have a row for each token."""
+    """A model's width, all its parameters, and those outside of embeddings and output layers over tokens."""
 
     hidden: int
     parameters: int
     core: int
 
 
-def usual_parameters(task: Task) -> int:
-    """More for more data, and no more than two cores train in minutes."""
+def default_parameters(task: Task) -> int:
+    """Return the parameter budget of each model: larger for more data."""
     examples = task.splits["train"].size
     if task.kind in ("generate", "translate") or examples is None:
-        return MOST
-    return next((parameters for most, parameters in EXAMPLES if examples <= most), MOST)
+        return MOST_PARAMETERS
+    return next((parameters for most, parameters in PARAMETERS if examples <= most), MOST_PARAMETERS)
 
 
-def size(task: Task, candidate: Candidate, budget: int) -> Size:
-    """The multiple of 8 whose model comes nearest to this many parameters, tables left out."""
+def fit_size(task: Task, candidate: Candidate, budget: int) -> Size:
+    """Find the width, a multiple of 8, whose core parameters come closest to the budget."""
 
-    def count(k: int) -> Size:
-        return measured(task, candidate, k * MULTIPLE)
+    def size(k: int) -> Size:
+        return measure_size(task, candidate, k * WIDTH_MULTIPLE)
 
     low, high = 1, 2
-    while count(high).core < budget and high * MULTIPLE < WIDEST:
+    while size(high).core < budget and high * WIDTH_MULTIPLE < WIDEST:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if count(middle).core < budget else (low, middle)
-    return min((count(low), count(high)), key=lambda found: abs(found.core - budget))
+        low, high = (middle, high) if size(middle).core < budget else (low, middle)
+    return min((size(low), size(high)), key=lambda size: abs(size.core - budget))
 
 
-def embedding(kind: str, candidate: Candidate, hidden: int) -> int:
-    """One width for all, but for models whose decoder has it."""
+def embedding_size(kind: str, candidate: Candidate, hidden: int) -> int:
     return hidden if kind == "translate" and candidate.model in DECODERS else EMBEDDING
 
 
-def measured(task: Task, candidate: Candidate, hidden: int) -> Size:
-    wide = embedding(task.kind, candidate, hidden)
-    settings = TrainSettings(model=candidate.model, layers=candidate.layers, hidden=hidden, embedding=wide)
+def measure_size(task: Task, candidate: Candidate, hidden: int) -> Size:
+    """Build a model of this width and count its parameters."""
+    embedding = embedding_size(task.kind, candidate, hidden)
+    settings = TrainSettings(model=candidate.model, layers=candidate.layers, hidden=hidden, embedding=embedding)
     with torch.random.fork_rng(devices=[]):
         model = build(task, settings)
-    every = sum(p.numel() for p in model.parameters())
-    return Size(hidden, every, every - sum(p.numel() for p in _tables(task, model)))
+    total = sum(p.numel() for p in model.parameters())
+    return Size(hidden, total, total - sum(p.numel() for p in _token_parameters(task, model)))
 
 
-def _tables(task: Task, model: nn.Module) -> list[nn.Parameter]:
-    """Embeddings, and the head where it says tokens."""
-    words = task.target.size if isinstance(task.target, Tokens) else None
-    found: dict[int, nn.Parameter] = {}
+def _token_parameters(task: Task, model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of embeddings, and of the output layer if it predicts tokens."""
+    tokens = task.target.size if isinstance(task.target, Tokens) else None
+    parameters: dict[int, nn.Parameter] = {}
     for module in model.modules():
-        head = isinstance(module, nn.Linear) and words is not None and module.out_features in (words, words - 1)
+        head = isinstance(module, nn.Linear) and tokens is not None and module.out_features in (tokens, tokens - 1)
         if isinstance(module, nn.Embedding) or head:
-            found |= {id(p): p for p in module.parameters()}
-    return list(found.values())
+            parameters |= {id(p): p for p in module.parameters()}
+    return list(parameters.values())

@@ -1,1 +1,1 @@
-"""What needs no sequence model: each is a model without a gradient, scored as the others are."""
+"""Baselines without a sequence model; each is scored like the models."""

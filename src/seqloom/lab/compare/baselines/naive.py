@@ -1,4 +1,4 @@
-"""Forecasts that people make without a model: the last value, the mean, the same hour of yesterday."""
+"""Baseline forecasts: the last value, the mean, the value one season ago, and a ridge regression."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from seqloom.core.masks import make_mask
-from seqloom.lab.compare.baselines.said import Plain
-from seqloom.lab.compare.data import some
+from seqloom.lab.compare.baselines.counts import BaselineModule
+from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Features, Task, Values
 from seqloom.lab.training.for_task import ForForecast, ForTask
 
 PERIODS = (4, 7, 12, 24, 48, 52, 96, 144, 168, 288, 336)  # quarters, weeks, months, hours, quarter hours
-RIDGES = (1e-3, 1e-1, 10.0, 1e3)
-ROWS = 20_000  # series that the ridge is fitted to, at most
+RIDGE_ALPHAS = (1e-3, 1e-1, 10.0, 1e3)  # relative to the mean square of the inputs
+MOST_ROWS = 20_000  # series that the ridge is fitted to
 
 
-class Naive(Plain):
-    """The past (B, T, D) -> the future (B, S, K) of the first K features."""
+class Naive(BaselineModule):
+    """Forecast the mean or the last season: the past (B, T, D) -> the future (B, S, K) of the first K features."""
 
     def __init__(self, how: str, horizon: int, targets: int, period: int = 1) -> None:
         super().__init__(int(how == "season"))
@@ -36,8 +36,8 @@ class Naive(Plain):
         return x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(B, S, K))
 
 
-class Ridge(Plain):
-    """y - l = W (x - l), l being the last value; one W (S, T) for all series."""
+class Ridge(BaselineModule):
+    """y - l = W (x - l) with the last value l; one W (S, T) for all series."""
 
     W: Tensor
 
@@ -52,50 +52,51 @@ class Ridge(Plain):
         return torch.einsum("st,btk->bsk", self.W, x - last) + last
 
 
-def repeat(task: Task) -> ForTask:
+def fit_last_value(task: Task) -> ForTask:
     return _forecast(task, Naive("season", *_sizes(task)))
 
 
-def mean_of_past(task: Task) -> ForTask:
+def fit_mean_of_past(task: Task) -> ForTask:
     return _forecast(task, Naive("mean", *_sizes(task)))
 
 
-def seasonal(task: Task) -> ForTask:
-    """The period that did best on the validation windows."""
-    lookback = next(iter(some(task, "valid"))).x.shape[1]
-    made = [_forecast(task, Naive("season", *_sizes(task), period)) for period in PERIODS if period <= lookback]
-    return min(made or [repeat(task)], key=lambda model: _error(model, task))
+def fit_seasonal(task: Task) -> ForTask:
+    """Choose the period that does best on the validation windows."""
+    lookback = next(iter(iterate_split(task, "valid"))).x.shape[1]
+    models = [_forecast(task, Naive("season", *_sizes(task), period)) for period in PERIODS if period <= lookback]
+    return min(models or [fit_last_value(task)], key=lambda model: _error(model, task))
 
 
-def ridge(task: Task) -> ForTask:
+def fit_ridge(task: Task) -> ForTask:
+    """Fit one linear map from past to future; its strength is chosen on the validation windows."""
     xs, ys = [], []
     rows = 0
     order = _order(task)
     K = task.target.size
-    for batch in some(task, "train"):
+    for batch in iterate_split(task, "train"):
         assert batch.y is not None
         x, y = batch.x[..., order][..., :K], batch.y
         last = x[:, -1:]
         xs.append((x - last).transpose(1, 2).flatten(0, 1).double())
         ys.append((y - last).transpose(1, 2).flatten(0, 1).double())
         rows += len(xs[-1])
-        if rows > ROWS:
+        if rows > MOST_ROWS:
             break
     x, y = torch.cat(xs), torch.cat(ys)
     known = ~(x.isnan().any(1) | y.isnan().any(1))
     x, y = x[known], y[known]
     gram, both = x.T @ x, x.T @ y
     every = torch.eye(len(gram), dtype=torch.float64) * (gram.diagonal().mean() + 1e-12)
-    made = [_forecast(task, Ridge(torch.linalg.solve(gram + a * every, both).T.float(), K)) for a in RIDGES]
-    return min(made, key=lambda model: _error(model, task))
+    models = [_forecast(task, Ridge(torch.linalg.solve(gram + a * every, both).T.float(), K)) for a in RIDGE_ALPHAS]
+    return min(models, key=lambda model: _error(model, task))
 
 
-def _forecast(task: Task, model: Plain) -> ForTask:
+def _forecast(task: Task, model: BaselineModule) -> ForTask:
     return ForForecast(model, _order(task))
 
 
 def _order(task: Task) -> list[int]:
-    """The targets first."""
+    """Return the order of the features with the targets first."""
     assert isinstance(task.input, Features) and isinstance(task.target, Values)
     inputs, targets = task.input.names, task.target.names
     return [inputs.index(name) for name in targets] + [i for i, n in enumerate(inputs) if n not in targets]
@@ -109,7 +110,7 @@ def _sizes(task: Task) -> tuple[int, int]:
 @torch.no_grad()
 def _error(model: ForTask, task: Task) -> float:
     total = count = 0.0
-    for batch in some(task, "valid"):
+    for batch in iterate_split(task, "valid"):
         total += float(model(batch)[0])
         count += float(model.count_targets(batch).sum())
     return total / max(1.0, count) if np.isfinite(total) else float("inf")

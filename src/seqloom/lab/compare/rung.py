@@ -1,4 +1,4 @@
-"""The job of one rung: a run that is created or goes on, up to a step."""
+"""The job of one rung: start or resume a training, and stop at a given step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from seqloom.lab.compare import rows
-from seqloom.lab.compare.data import opened
+from seqloom.lab.compare import row_scores
+from seqloom.lab.compare.data import load_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.cpu import use_one_thread
@@ -25,29 +25,29 @@ from seqloom.lab.training.summary import summarise_run
 from seqloom.lab.training.train import choose_device
 from seqloom.lab.training.weights_file import load_weights
 
-ABOUT = ("step", "epoch", "seconds")
+NOT_METRICS = ("step", "epoch", "seconds")
 
 
-def trial(
+def train_rung(
     source: Mapping[str, Any], settings: Mapping[str, Any], run: str, until: int, test: bool, folder: Path
 ) -> dict[str, Any]:
-    """Train up to step `until`; with `test`, leave what the test rows add up to in the job's folder."""
-    task, place = opened(source), Path(run)
+    """Train up to step `until`; with `test`, store the scores of the test rows in the job's folder."""
+    task, place = load_task(source), Path(run)
     if not (place / FILE).exists():
         Run.create(place, TrainSettings(**settings), task, dict(source))
-    made = Run.load(place)
-    with use_one_thread(), torch.random.fork_rng(devices=[]), made.lock():
-        rung = Rung(task, made, until)
+    stored = Run.load(place)
+    with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():
+        rung = Rung(task, stored, until)
         rung.train()
         if test:
-            rows.save(folder, rung.tested(made.settings.sizes["batch"] or 32))
-    told = summarise_run(made)
-    lines = [line for line in made.metrics() if line.get("split") == "valid"]
+            row_scores.save(folder, rung.test(stored.settings.sizes["batch"] or 32))
+    facts = summarise_run(stored)
+    lines = [line for line in stored.metrics() if line.get("split") == "valid"]
     return {
         "step": rung.at.step,
         "finished": rung.at.finished,
-        "best_step": told["best_step"],
-        "valid": {name: value for name, value in told["valid"].items() if name not in ABOUT},
+        "best_step": facts["best_step"],
+        "valid": {name: value for name, value in facts["valid"].items() if name not in NOT_METRICS},
         "seconds": rung.at.seconds,
         "curve": [{k: finite_or_none(v) for k, v in line.items() if isinstance(v, (int, float))} for line in lines],
     }
@@ -58,15 +58,15 @@ class _Paused(Exception):  # noqa: N818
 
 
 class Rung(Training):
-    """Trains until step `until`, which must be one with a validation, or until the run is finished; says nothing."""
+    """A silent training that stops at step `until`, which must be one with a validation, or earlier if it finishes."""
 
     def __init__(self, task: Task, run: Run, until: int) -> None:
         super().__init__(task, run, choose_device(run.settings), ProcessGroup())
         self.until = until
 
     def train(self) -> None:
-        kept = self._restore()
-        self.journal = Journal(self.run.folder / METRICS, kept)
+        position = self._restore()
+        self.journal = Journal(self.run.folder / METRICS, position)
         self.saved = time.perf_counter()
         self.began = self.saved - self.at.seconds
         try:
@@ -74,7 +74,7 @@ class Rung(Training):
                 while not self.at.finished and self.at.step < self.until:
                     self._epoch()
         except _Paused:
-            pass
+            pass  # the run is saved; a later rung resumes it
         finally:
             self.journal.close()
 
@@ -83,17 +83,17 @@ class Rung(Training):
         if self.at.step >= self.until and not self.at.finished:
             raise _Paused
 
-    def tested(self, batch: int) -> rows.Columns:
-        """What the best weights make of the test rows; the run's journal gets its line, as from `seqloom train`."""
-        found = self.run.checkpoint("best", files=["weights"])
-        assert found is not None
-        load_weights(self.model, found.tensors("weights"))
-        made = rows.columns(self.model, self.task, "test", batch)
+    def test(self, batch: int) -> row_scores.Columns:
+        """Score the test rows with the best weights, and log the metrics as `seqloom train` does."""
+        best = self.run.checkpoint("best", files=["weights"])
+        assert best is not None
+        load_weights(self.model, best.tensors("weights"))
+        columns = row_scores.score_rows(self.model, self.task, "test", batch)
         if any(line.get("split") == "test" for line in self.run.metrics()):
-            return made
-        told = compute_scores(made, intervals=True, block=self.task.overlap)
-        intervals: dict[str, Any] = {f"{name}_interval": list(ends) for name, ends in told.intervals.items()}
+            return columns
+        result = compute_scores(columns, intervals=True, block=self.task.overlap)
+        intervals: dict[str, Any] = {f"{name}_interval": list(ends) for name, ends in result.intervals.items()}
         journal = Journal(self.run.folder / METRICS, (self.run.folder / METRICS).stat().st_size)
-        journal.write(step=found.facts["step"], split="test", rows=told.rows, **told.values, **intervals)
+        journal.write(step=best.facts["step"], split="test", rows=result.rows, **result.values, **intervals)
         journal.close()
-        return made
+        return columns

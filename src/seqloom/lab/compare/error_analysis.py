@@ -1,0 +1,177 @@
+"""Error analysis of the best model: confusions, errors along a forecast, its worst test rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from seqloom.lab.compare.row_scores import Columns
+from seqloom.lab.data.task import PAD, Batch, Classes, Features, Tags, Task, Tokens, Values
+from seqloom.lab.report.page import Block, Chart, Curve, Grid, Table
+from seqloom.lab.stats.metrics import Array
+from seqloom.lab.training.for_task import ForTask
+
+WORST_ROWS = 10
+MATRIX_CLASSES = 30  # with more classes, the most frequent confusions are listed instead
+TEXT_LENGTH = 200  # characters of a text that are shown
+CHART_POINTS = 200
+TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows that are shown
+
+
+def analyse_errors(model: ForTask, task: Task, columns: Columns, batch: int) -> list[Block]:
+    """Return report blocks on a model's test errors, the most informative first; `columns` are its test rows."""
+    blocks: list[Block] = []
+    if task.kind == "classify" and isinstance(task.target, Classes):
+        blocks.append(_confusion(task.target.names, columns["y"], columns["p"]))
+    elif task.kind == "tag" and isinstance(task.target, Tags):
+        blocks.append(_confusion(task.target.names, *_predict_tags(model, task, batch)))
+    elif task.kind == "forecast":
+        blocks.append(_forecast_error(model, task, batch))
+    elif task.kind == "regress":
+        blocks.append(_predicted_values(model, task, batch))
+    elif task.kind == "translate":
+        blocks.append(translate_examples(model, task, batch))
+    blocks.append(Table("Worst test rows", list(_worst_rows(model, task, columns, batch)), "The rows of largest loss."))
+    return blocks
+
+
+def _confusion(names: tuple[str, ...], y: Array, p: Array) -> Block:
+    keep = y >= 0
+    y, p = y[keep].astype(int), p[keep].astype(int)
+    if len(names) <= MATRIX_CLASSES:
+        counts = np.zeros((len(names), len(names)))
+        np.add.at(counts, (y, p), 1)
+        note = "Rows are true classes, columns the best model's predictions; counts of test examples."
+        return Grid("Confusion matrix", list(names), list(names), counts.tolist(), note)
+    wrong = Counter(zip(y[y != p].tolist(), p[y != p].tolist(), strict=True))
+    rows = [
+        {"true": names[a], "predicted": names[b], "test examples": n} for (a, b), n in wrong.most_common(MATRIX_CLASSES)
+    ]
+    return Table("Most frequent confusions", rows or [{"true": "-", "predicted": "-", "test examples": 0}])
+
+
+@torch.no_grad()
+def _predict_tags(model: ForTask, task: Task, batch: int) -> tuple[Array, Array]:
+    """Return the true and the predicted tags of all test rows."""
+    ys, ps = [], []
+    for one in task.batches("test", batch=batch):
+        assert one.y is not None
+        keep = one.y >= 0
+        ys.append(one.y[keep].numpy())
+        ps.append(model.predict(one).values[keep].numpy())
+    return np.concatenate(ys), np.concatenate(ps)
+
+
+@torch.no_grad()
+def _forecast_error(model: ForTask, task: Task, batch: int) -> Block:
+    """Chart the error of each step of a forecast."""
+    assert isinstance(task.target, Values)
+    square = absolute = n = torch.zeros(task.target.steps, task.target.size, dtype=torch.float64)
+    for one in task.batches("test", batch=batch):
+        assert one.y is not None
+        off = (model.predict(one).values - one.y).double()
+        square, absolute = square + off.square().nansum(0), absolute + off.abs().nansum(0)
+        n = n + (~off.isnan()).sum(0)
+    steps = [float(s) for s in range(1, task.target.steps + 1)]
+    curves = [
+        Curve("mean squared error", steps, (square / n).mean(-1).tolist()),
+        Curve("mean absolute error", steps, (absolute / n).mean(-1).tolist()),
+    ]
+    return Chart("Forecast error by horizon", "steps ahead", "error (training data scaled to variance 1)", curves)
+
+
+@torch.no_grad()
+def _predicted_values(model: ForTask, task: Task, batch: int) -> Block:
+    """Chart true values in ascending order, with the predictions."""
+    assert isinstance(task.target, Values)
+    true, predicted = [], []
+    for one in task.batches("test", batch=batch):
+        assert one.y is not None
+        true += [row[0] for row in task.decode(one.y)]
+        predicted += [row[0] for row in task.decode(model.predict(one).values)]
+    order = np.argsort(np.array(true))
+    points = order[np.linspace(0, len(order) - 1, min(CHART_POINTS, len(order))).astype(int)]
+    x = [float(i) for i in range(len(points))]
+    curves = [
+        Curve("true", x, [float(true[i]) for i in points]),
+        Curve("predicted", x, [float(predicted[i]) for i in points]),
+    ]
+    return Chart("True and predicted values", "test rows, sorted by true value", task.target.names[0], curves)
+
+
+def _worst_rows(model: ForTask, task: Task, columns: Columns, batch: int) -> Iterator[dict[str, Any]]:
+    losses = np.nan_to_num(columns["nats"] / np.maximum(columns["targets"], 1), nan=-1.0)
+    worst = np.argsort(-losses, kind="stable")[:WORST_ROWS]
+    ranks = {int(row): rank for rank, row in enumerate(worst)}
+    rows: dict[int, dict[str, Any]] = {}
+    start = 0
+    for one in task.batches("test", batch=batch):
+        for k in range(len(one)):
+            if start + k in ranks:
+                loss = round(float(losses[start + k]), 4)
+                rows[ranks[start + k]] = _describe_row(model, task, one.part(k, len(one))) | {"loss": loss}
+        start += len(one)
+    yield from (rows[rank] for rank in sorted(rows))
+
+
+@torch.no_grad()
+def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
+    prediction = model.predict(row)
+    fields = {"row": int(row.rows[0]), "input": _describe_input(task, row)}
+    if task.kind == "forecast":
+        return fields
+    assert row.y is not None
+    lengths = row.y_lengths if row.y_lengths is not None else row.lengths
+    true = "(not in training)" if bool((row.y < 0).all()) else _decode(task, row.y.clamp(min=PAD), lengths)
+    return fields | {"true": true, "predicted": _decode(task, prediction.values, prediction.lengths)}
+
+
+def _decode(task: Task, values: torch.Tensor, lengths: Any) -> str:
+    single = task.kind in ("classify", "regress")
+    value = task.decode(values, None if single else lengths)[0]
+    return _shorten(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _describe_input(task: Task, row: Batch) -> str:
+    """Return the text of a row, or the length of its series."""
+    coder = getattr(getattr(task, "saved", None), "x", None)
+    if isinstance(task.input, Tokens) and coder is not None:
+        return _shorten(str(coder.decode(row.x[0, : int(row.lengths[0])].tolist())))
+    features = f" of {task.input.size} features" if isinstance(task.input, Features) else ""
+    return f"{int(row.lengths[0])} steps{features}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 3] + "..."
+
+
+@torch.no_grad()
+def translate_examples(model: ForTask, task: Task, batch: int) -> Table:
+    """Show source, reference and translation of some test rows, short and long ones, with their BLEU."""
+    from sacrebleu import corpus_bleu
+
+    every = max(1, (task.count("test", batch=batch) or 1) // TRANSLATED_BATCHES)
+    coder = getattr(getattr(task, "saved", None), "x", None)
+    rows: list[dict[str, Any]] = []
+    for one in islice(task.batches("test", batch=batch), every // 2, None, every):
+        assert one.y is not None and one.y_lengths is not None
+        prediction = model.predict(one)
+        sources = [row[:n] for row, n in zip(one.x.tolist(), one.lengths.tolist(), strict=True)]
+        references = task.decode(one.y, one.y_lengths - 1)
+        translations = task.decode(prediction.values, prediction.lengths)
+        for source, reference, translation in zip(sources, references, translations, strict=True):
+            text = coder.decode(source) if coder is not None else _join(source)
+            rows.append({"source": text, "reference": _join(reference), "translation": _join(translation)})
+    bleu = corpus_bleu([row["translation"] for row in rows], [[row["reference"] for row in rows]])
+    examples = rows[:: max(1, len(rows) // TRANSLATED_ROWS)][:TRANSLATED_ROWS]
+    note = f"BLEU of {len(rows):,} test rows with greedy decoding: {bleu.score:.1f}."
+    return Table("Example translations", examples, note)
+
+
+def _join(decoded: Any) -> str:
+    return decoded if isinstance(decoded, str) else " ".join(map(str, decoded))
