@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+import seqloom
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "seqloom"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -101,6 +103,10 @@ def test_the_accuracies_that_the_readme_shows_are_those_of_the_stored_studies() 
         found = {row["model"]: f"{100 * row['accuracy']:.1f}" for row in rows if row["condition"] == condition}
         attention = found.get("dense") or found["transformer"]
         assert [cell.strip(" *%") for cell in cells] == [found["attn_rnn"], found["gru"], found["lstm"], attention]
+
+
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {seqloom.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.parametrize(
