@@ -20,7 +20,7 @@ import torch
 from record import keep
 
 import seqloom
-from seqloom.layers.formats import read
+from seqloom.layers.formats import read_input
 from seqloom.layers.recurrent import layer as recurrent
 from seqloom.tools import timing
 
@@ -51,7 +51,7 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _, name in product(range(rounds), runs):
         with (
-            mock.patch.object(recurrent, "pays", lambda *_, sort=ORDERS[name]: sort)
+            mock.patch.object(recurrent, "should_sort", lambda *_, sort=ORDERS[name]: sort)
             if name in ORDERS
             else nullcontext()
         ):
@@ -67,7 +67,7 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
     row["kernels"] = {
         name: kernel(layer, rows, hidden, back) for name, rows in (("ragged", batch), ("unpadded", whole))
     }
-    row["auto"] = list(ORDERS)[recurrent.pays(read(x, lengths, True, hidden), layer.cell_at(0), "auto")]
+    row["auto"] = list(ORDERS)[recurrent.should_sort(read_input(x, lengths, True, hidden), layer.cell_at(0), "auto")]
     row["ns_per_step"] = {name: round(t, 2) for name, t in ns.items()}
     row["ratio"] = {name: round(ns[name] / ns["unpadded"], 3) for name in ORDERS}
     print(*(f"{key} {value}" for key, value in row.items()), flush=True)

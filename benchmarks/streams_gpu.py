@@ -77,14 +77,14 @@ def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None) -> No
 @contextmanager
 def order(at_once: bool) -> Iterator[None]:
     """Everything at once, gated cells too, which a layer keeps on one stream at these lengths; or on one stream."""
-    before = streams.may_part, recurrent.worth, streams.LONG
-    streams.LONG = {"attn_rnn": 1, "gru": 1}
+    before = streams.can_use_streams, recurrent.should_use_wavefront, streams.MIN_STEPS
+    streams.MIN_STEPS = {"attn_rnn": 1, "gru": 1}
     if not at_once:
-        streams.may_part = recurrent.worth = lambda *_: False
+        streams.can_use_streams = recurrent.should_use_wavefront = lambda *_: False
     try:
         yield
     finally:
-        streams.may_part, recurrent.worth, streams.LONG = before
+        streams.can_use_streams, recurrent.should_use_wavefront, streams.MIN_STEPS = before
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from seqloom.kernels import loop
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.recurrent.gpu import streams, wavefront
-from seqloom.layers.recurrent.gpu.streams import Place, Work, lend
+from seqloom.layers.recurrent.gpu.streams import CellJob, StreamContext, pass_to_stream
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -24,7 +24,7 @@ def work(name, B=3, T=5):
     x = torch.randn(B, T, 6, dtype=torch.float64, requires_grad=True)
     lengths, reset = torch.tensor([T, 0, T - 2]), torch.rand(B, T) < 0.3
     dt = torch.rand(B, T, dtype=torch.float64, requires_grad=True) if "dt" in cell.takes else None
-    return Work(cell, ScanJob(x, cell.start(x), lengths, reset, dt), {})
+    return CellJob(cell, ScanJob(x, cell.start(x), lengths, reset, dt), {})
 
 
 def leaves(one):
@@ -40,7 +40,7 @@ def run(one, kernel="auto"):
 def test_lent_work_has_the_same_outputs_and_gradients(name):
     one = work(name)
     found = []
-    for each in (one, lend(one, None)):
+    for each in (one, pass_to_stream(one, None)):
         y, loss = run(each)
         found.append([y.detach(), *torch.autograd.grad(loss, leaves(one), allow_unused=True, retain_graph=True)])
     for plain, lent in zip(*found, strict=True):
@@ -51,7 +51,7 @@ def test_lent_work_has_the_same_outputs_and_gradients(name):
 @pytest.mark.parametrize("name", sorted(Cell.registry))
 def test_no_gradient_of_lent_work_reaches_a_parameter_but_through_a_view(name):
     one = work(name)
-    _, loss = run(lend(one, None), "loop")
+    _, loss = run(pass_to_stream(one, None), "loop")
     seen, ahead, reached = set(), [loss.grad_fn], 0
     while ahead:
         node = ahead.pop()
@@ -69,14 +69,14 @@ def test_no_gradient_of_lent_work_reaches_a_parameter_but_through_a_view(name):
 def test_without_gradients_nothing_is_viewed():
     one = work("gru")
     with torch.no_grad():
-        lent = lend(one, None)
+        lent = pass_to_stream(one, None)
     assert lent.job.x is one.job.x and lent.values["weight_hh"] is one.cell.weight_hh
 
 
 def test_a_view_has_the_handle_of_its_cell_so_that_what_was_compiled_for_it_serves(monkeypatch):
     one, seen = work("gru"), []
     monkeypatch.setattr(loop, "run", lambda cell, job: (seen.append(cell), (job.x, job.state))[1])
-    run(lend(one, None), "loop")
+    run(pass_to_stream(one, None), "loop")
     assert seen[0] is not one.cell and seen[0].handle == one.cell.handle
 
 
@@ -90,7 +90,7 @@ def test_a_layer_whose_second_direction_is_lent_is_the_layer(noise, monkeypatch)
         torch.manual_seed(7)
         y, h = layer(x, lengths=[9, 4, 0])
         found.append([y, h, *torch.autograd.grad(y.square().sum() + h.sum(), [x, *layer.parameters()])])
-        monkeypatch.setattr("seqloom.layers.recurrent.layer.beside", _lending)
+        monkeypatch.setattr("seqloom.layers.recurrent.layer.assign_streams", _lending)
     for plain, lent in zip(*found, strict=True):
         assert torch.equal(plain, lent)
 
@@ -115,7 +115,7 @@ def log(monkeypatch):
         found.append(f"{stream.name} works")
         yield
 
-    monkeypatch.setattr(streams, "may_part", lambda *_: True)
+    monkeypatch.setattr(streams, "can_use_streams", lambda *_: True)
     monkeypatch.setattr(streams, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", found))
     monkeypatch.setattr(torch.cuda, "stream", working)
@@ -131,17 +131,17 @@ def test_the_second_direction_waits_for_what_was_before_and_what_is_after_waits_
 
 def test_what_comes_after_an_error_waits_too(log):
     one = work("gru")
-    with pytest.raises(ZeroDivisionError), streams.beside([one, one]) as placed, placed[1][0]:
+    with pytest.raises(ZeroDivisionError), streams.assign_streams([one, one]) as placed, placed[1][0]:
         raise ZeroDivisionError
     assert log[-1] == "main waits for stream 1"
 
 
 def test_a_layer_of_a_wave_waits_for_the_one_below_and_for_no_other(log, monkeypatch):
-    for name, value in (("PIECE", 3), ("leaves_room", lambda *_: True)):
+    for name, value in (("CHUNK_STEPS", 3), ("leaves_room", lambda *_: True)):
         monkeypatch.setattr(wavefront, name, value)
     layer = Recurrent("gru", 6, 16, 3)
     with monkeypatch.context() as patch:
-        patch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
+        patch.setattr("seqloom.layers.recurrent.layer.should_use_wavefront", lambda *_: True)
         layer(torch.randn(6, 3, 6))
     second = ["stream 1 works", "stream 1 waits for main", "stream 1 reads"]
     third = ["stream 2 works", "stream 2 waits for stream 1", "stream 2 reads"]
@@ -154,6 +154,6 @@ def test_a_layer_of_a_wave_waits_for_the_one_below_and_for_no_other(log, monkeyp
 
 @contextmanager
 def _lending(works):
-    """`beside`, without streams."""
+    """`assign_streams`, without streams."""
     first, *rest = works
-    yield [(Place(), first), *((Place(), lend(one, None)) for one in rest)]
+    yield [(StreamContext(), first), *((StreamContext(), pass_to_stream(one, None)) for one in rest)]

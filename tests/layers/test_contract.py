@@ -90,7 +90,7 @@ def test_rows_of_a_state_can_be_selected(layer, x):
 def test_state_and_hx_are_one_thing():
     gru, x, h = seqloom.GRU(4, 8), torch.randn(5, 2, 4), torch.randn(1, 2, 8)
     torch.testing.assert_close(gru(x, state=h)[0], gru(x, hx=h)[0])
-    with pytest.raises(InputError, match="two names of one thing"):
+    with pytest.raises(InputError, match="two names of one argument"):
         gru(x, h, state=h)
 
 

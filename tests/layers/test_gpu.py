@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch):
     monkeypatch.setattr(
-        seqloom.layers.recurrent.gpu.streams, "LONG", dict.fromkeys(("attn_rnn", "rnn", "gru", "lstm"), 1)
+        seqloom.layers.recurrent.gpu.streams, "MIN_STEPS", dict.fromkeys(("attn_rnn", "rnn", "gru", "lstm"), 1)
     )
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
@@ -87,10 +87,10 @@ def test_low_precision_runs(name, dtype):
     assert torch.isfinite(y).all() and y.dtype == dtype
 
 
-@pytest.mark.parametrize("room", [0, row_order.ROOM])
+@pytest.mark.parametrize("room", [0, row_order.GPU_CAPACITY])
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "attn_rnn"])
 def test_lengths_on_the_gpu_make_no_synchronisation(name, room, monkeypatch):
-    monkeypatch.setattr(row_order, "ROOM", room)
+    monkeypatch.setattr(row_order, "GPU_CAPACITY", room)
     _, layer = both(name)
     x = torch.randn(3, 9, 16, device="cuda")
     lengths = torch.tensor([9, 0, 4], device="cuda")
@@ -170,7 +170,7 @@ def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, le
         return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
 
     at_once = found()
-    monkeypatch.setattr(seqloom.layers.recurrent.gpu.streams, "may_part", lambda *_: False)
+    monkeypatch.setattr(seqloom.layers.recurrent.gpu.streams, "can_use_streams", lambda *_: False)
     for a, b in zip(at_once, found(), strict=True):
         assert torch.equal(a, b)
 
@@ -247,7 +247,7 @@ def test_layers_as_a_wave_are_what_one_after_the_other_is(name, dtype, lengths, 
 
     wave = found()
     assert len(scans) == 3 * 5
-    monkeypatch.setattr(seqloom.layers.recurrent.layer, "worth", lambda *_: False)
+    monkeypatch.setattr(seqloom.layers.recurrent.layer, "should_use_wavefront", lambda *_: False)
     for a, b in zip(wave, found(), strict=True):
         # gradients are added over five pieces in their own type, each sum to 2^-9, and float32 is left its order
         assert (a - b).norm() <= (0.03 if dtype == torch.bfloat16 else 1e-4) * b.norm()
@@ -262,12 +262,12 @@ def test_rows_longest_first_are_what_rows_in_their_own_order_are(name, hidden, d
     x = torch.randn(150, 40, 64, device="cuda", dtype=dtype, requires_grad=True)
     lengths = torch.randint(151, (40,), device="cuda")
     found, sorts = [], []
-    sort = seqloom.layers.recurrent.layer.longest_first
+    sort = seqloom.layers.recurrent.layer.sort_longest_first
     monkeypatch.setattr(
-        seqloom.layers.recurrent.layer, "longest_first", lambda batch: (sorts.append(1), sort(batch))[1]
+        seqloom.layers.recurrent.layer, "sort_longest_first", lambda batch: (sorts.append(1), sort(batch))[1]
     )
     for room in (0, 1 << 30):
-        monkeypatch.setattr(row_order, "ROOM", room)
+        monkeypatch.setattr(row_order, "GPU_CAPACITY", room)
         y, h = layer(x, lengths=lengths)
         assert len(sorts) == 1
         found.append([y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])])

@@ -7,7 +7,7 @@ import torch
 
 import seqloom
 from seqloom.layers.recurrent.gpu import wavefront
-from seqloom.layers.recurrent.gpu.streams import Place, lend
+from seqloom.layers.recurrent.gpu.streams import StreamContext, pass_to_stream
 
 B, T, D, H = 4, 21, 5, 8
 
@@ -32,10 +32,10 @@ def both(layer, x, hx, monkeypatch, pieces, **aside):
     plain, scans = found(layer, x, hx, **aside), []
     run = wavefront.run_job
     monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given[1].x.shape[1]), run(*given))[1])
-    monkeypatch.setattr(wavefront, "beside", _lending)
-    monkeypatch.setattr(wavefront, "PIECE", -(-T // pieces))
+    monkeypatch.setattr(wavefront, "assign_streams", _lending)
+    monkeypatch.setattr(wavefront, "CHUNK_STEPS", -(-T // pieces))
     monkeypatch.setattr(wavefront, "leaves_room", lambda *_: True)
-    monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.should_use_wavefront", lambda *_: True)
     for a, b in zip(found(layer, x, hx, **aside), plain, strict=True):
         assert (a is None) == (b is None)
         assert a is None or torch.allclose(a, b, rtol=1e-9, atol=1e-11)
@@ -44,7 +44,7 @@ def both(layer, x, hx, monkeypatch, pieces, **aside):
 
 @contextmanager
 def _lending(works):
-    yield [(Place(), lend(work, None)) for work in works]
+    yield [(StreamContext(), pass_to_stream(work, None)) for work in works]
 
 
 @pytest.mark.parametrize("name", ["attn_rnn", "lstm", "ode_gru"])
@@ -72,9 +72,9 @@ def test_the_noise_of_a_wave_is_drawn_for_the_whole_sequence(layer, monkeypatch)
 
 def test_dropout_between_the_layers_of_a_wave_drops(layer, monkeypatch):
     x = torch.randn(T, B, D, dtype=torch.float64)
-    for name, value in (("PIECE", 6), ("leaves_room", lambda *_: True), ("beside", _lending)):
+    for name, value in (("CHUNK_STEPS", 6), ("leaves_room", lambda *_: True), ("assign_streams", _lending)):
         monkeypatch.setattr(wavefront, name, value)
-    monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.should_use_wavefront", lambda *_: True)
     one = layer("gru", dropout=1.0)
     dropped = one(x)[0]
     assert torch.equal(dropped, one(torch.randn_like(x))[0])
@@ -85,8 +85,8 @@ def test_a_kernel_that_is_not_ours_takes_a_sequence_in_one_piece(layer, monkeypa
     x = torch.randn(T, B, D, dtype=torch.float64)
     scans, run = [], wavefront.run_job
     monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given[1].x.shape[1]), run(*given))[1])
-    monkeypatch.setattr(wavefront, "PIECE", 6)
-    monkeypatch.setattr("seqloom.layers.recurrent.layer.worth", lambda *_: True)
+    monkeypatch.setattr(wavefront, "CHUNK_STEPS", 6)
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.should_use_wavefront", lambda *_: True)
     layer("gru")(x)
     assert scans == [T] * 3
 
@@ -94,9 +94,10 @@ def test_a_kernel_that_is_not_ours_takes_a_sequence_in_one_piece(layer, monkeypa
 def test_long_sequences_of_few_rows_are_a_wave_on_a_gpu_where_the_host_keeps_up(monkeypatch):
     one, other = seqloom.AttnRNN(8, 128).cell_at(0), seqloom.GRU(8, 128).cell_at(0)
     x = torch.empty(64, 2_048, 1)
-    assert not wavefront.worth(one, x, 2)  # it is on the CPU
-    monkeypatch.setattr(wavefront, "may_part", lambda *_: True)
+    should_use = wavefront.should_use_wavefront
+    assert not should_use(one, x, 2)  # it is on the CPU
+    monkeypatch.setattr(wavefront, "can_use_streams", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert wavefront.worth(one, x, 2) and not wavefront.worth(one, x, 1)
-    assert not wavefront.worth(other, x, 2)
-    assert not wavefront.worth(one, x[:, 1:], 2) and not wavefront.worth(one, torch.empty(513, 2_048, 1), 2)
+    assert should_use(one, x, 2) and not should_use(one, x, 1)
+    assert not should_use(other, x, 2)
+    assert not should_use(one, x[:, 1:], 2) and not should_use(one, torch.empty(513, 2_048, 1), 2)

@@ -1,8 +1,9 @@
-"""The dropouts of a recurrent layer that torch.nn does not have."""
+"""Settings of recurrent layers that torch.nn does not have, dropout inside the recurrence among them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -10,17 +11,31 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
+from seqloom.core.init import Init
 from seqloom.core.weights import weights
+
+RECURRENT_WEIGHTS = ("weight_hh", "weight_q", "weight_g", "weight_flow", "weight_ch")  # matrices that multiply a state
 
 
 @dataclass(frozen=True)
 class Dropouts:
-    """Noise inside a recurrent layer; all of it is drawn from torch's seeded generator.
+    """Dropout inside a recurrent layer, drawn from torch's random generator.
 
-    recurrent: one mask a sequence on h where it enters a product (Gal & Ghahramani 2016, arXiv 1512.05287).
-    zoneout: the chance that a unit keeps its old value at a step, its mean in eval mode
-    (Krueger et al. 2017, arXiv 1606.01305); a pair for cells with several states, such as (h, c).
-    weight: on the recurrent matrices, one draw a call (Merity et al. 2018, arXiv 1708.02182).
+    Args:
+        recurrent: Share of h that is dropped where it enters a product, with one mask for each sequence
+            (Gal & Ghahramani 2016, arXiv 1512.05287).
+        zoneout: Probability that a unit keeps its old value at a step; in eval mode the weight of the old value in a
+            mean with the new one (Krueger et al. 2017, arXiv 1606.01305). A tuple has a value for each state, (h, c).
+        weight: Share of the recurrent matrices that is dropped, drawn once for each call (Merity et al. 2018,
+            arXiv 1708.02182).
+
+    Raises:
+        ValueError: If a value is not between 0 and 1.
+
+    Example:
+        >>> layer = seqloom.LSTM(8, 16, dropouts=seqloom.Dropouts(recurrent=0.2, zoneout=(0.1, 0.05)))
+        >>> layer(torch.randn(5, 3, 8))[0].shape
+        torch.Size([5, 3, 16])
     """
 
     recurrent: float = 0.0
@@ -34,41 +49,49 @@ class Dropouts:
                 raise UserError(f"Dropouts.{name} must be between 0 and 1, got {value}")
 
     def check(self, cell: Cell) -> None:
-        """Say at once what this cell cannot do."""
+        """Raise an error if the cell does not support these settings."""
         name = cell.name or type(cell).__name__
         if self.recurrent and "mask" not in cell.takes:
             raise UserError(f"Dropouts.recurrent={self.recurrent}, but the step of cell {name!r} takes no `mask`")
-        if self.weight and not recurrent_weights(cell):
+        if self.weight and not _recurrent_weights(cell):
             raise UserError(f"Dropouts.weight={self.weight}, but cell {name!r} has no recurrent matrix to drop from")
 
-    def mask(self, cell: Cell, x: Tensor, training: bool) -> Tensor | None:
-        """Recurrent dropout for one scan: (B, H)."""
+    def draw_mask(self, cell: Cell, x: Tensor, training: bool) -> Tensor | None:
+        """Draw the mask (B, H) of recurrent dropout for one scan of x (B, T, D)."""
         if not (self.recurrent and training):
             return None
         return F.dropout(x.new_ones(x.shape[0], cell.output_size), self.recurrent)
 
-    def keep(self, x: Tensor, state: State, training: bool) -> tuple[Tensor, ...]:
-        """Zoneout for one scan: for each state (B, T, ...), the share that stays."""
+    def draw_zoneout(self, x: Tensor, state: State, training: bool) -> tuple[Tensor, ...]:
+        """Draw, for one scan of x (B, T, D), the share of each state's old value that stays: (B, T, ...) each."""
         rates = self.zoneout if isinstance(self.zoneout, tuple) else (self.zoneout,) * len(state)
         if not any(rates):
             return ()
         if len(rates) != len(state):
             raise UserError(f"Dropouts.zoneout has {len(rates)} rates, but the state has {len(state)} tensors")
-        kept = []
+        shares = []
         for rate, s in zip(rates, state, strict=True):
             shape = (x.shape[0], x.shape[1], *s.shape[1:])
             mean = s.new_full((), rate).expand(shape)
-            kept.append(torch.bernoulli(mean) if training else mean)
-        return tuple(kept)
+            shares.append(torch.bernoulli(mean) if training else mean)
+        return tuple(shares)
 
-    def dropped(self, cell: Cell, training: bool) -> dict[str, Tensor]:
-        """Recurrent matrices with holes in them."""
+    def drop_weights(self, cell: Cell, training: bool) -> dict[str, Tensor]:
+        """Return the recurrent matrices after dropout, by name; none if `weight` is 0."""
         if not (self.weight and training):
             return {}
-        return {name: F.dropout(w, self.weight) for name, w in recurrent_weights(cell).items()}
+        return {name: F.dropout(w, self.weight) for name, w in _recurrent_weights(cell).items()}
 
 
-def recurrent_weights(cell: Cell) -> dict[str, Tensor]:
-    """The matrices that multiply the state: by the names our cells give them."""
-    names = ("weight_hh", "weight_q", "weight_g", "weight_flow", "weight_ch")
-    return {n: w for n, w in weights(cell).items() if n in names}
+class Options(TypedDict, total=False):
+    """Settings of every named layer besides torch's and those of its cell; `Recurrent` documents them."""
+
+    dropouts: Dropouts
+    init: Init
+    learn_initial_state: bool
+    kernel: str
+    check: bool
+
+
+def _recurrent_weights(cell: Cell) -> dict[str, Tensor]:
+    return {name: w for name, w in weights(cell).items() if name in RECURRENT_WEIGHTS}

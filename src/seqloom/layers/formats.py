@@ -1,4 +1,4 @@
-"""The forms in which a batch of sequences may come, all read as (B, T, D) with lengths."""
+"""Input formats of a layer: all are read as (B, T, D) with lengths, and results are returned in the caller's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from seqloom.core.checks import read_lengths
+from seqloom.core.cell import Cell, State
+from seqloom.core.checks import read_lengths, read_state
 from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
@@ -18,61 +19,115 @@ from seqloom.core.masks import make_mask
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """(B, T, D) with lengths, and how to give results back in the form the input had."""
+    """A padded batch, and how to return results in the format of the input it was read from."""
 
-    x: Tensor
-    lengths: Tensor | None
+    x: Tensor  # (B, T, D)
+    lengths: Tensor | None  # (B,)
     batch_first: bool
-    source: Any = None  # the packed or nested input
-    order: Tensor | None = None  # (B,): which row of the input stands here, where the rows have been moved
+    source: Any = None  # the input, if it was packed, nested or a single sequence
+    order: Tensor | None = None  # (B,): the input row of each row here, if rows were moved
     inverse: Tensor | None = None
 
     @property
-    def unbatched(self) -> bool:
+    def is_unbatched(self) -> bool:
         return isinstance(self.source, Tensor) and self.source.dim() == 2
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         return isinstance(self.source, PackedSequence)
 
     def restore(self, y: Tensor) -> Any:
-        """Outputs (B, T, H) in the input's form."""
-        if self.packed:
+        """Convert outputs (B, T, H) to the format of the input."""
+        if self.is_packed:
             return _pack(y, self.source)
         if isinstance(self.source, Tensor) and self.source.is_nested:
             assert self.lengths is not None
             values = y[make_mask(self.lengths, y.shape[1])]
             return torch.nested.nested_tensor_from_jagged(values, _offsets(self.source))
-        if self.unbatched:
+        if self.is_unbatched:
             return y.squeeze(0)
-        return y if self.batch_first else y.transpose(0, 1).contiguous()  # so are torch's: people call view
+        return y if self.batch_first else y.transpose(0, 1).contiguous()  # as torch's, which callers pass to view()
 
-    def state_in(self, s: Tensor) -> Tensor:
-        """(L, N, ...) as given -> (L, B, ...) in the batch's own order."""
-        if self.unbatched:
-            return s.unsqueeze(1)
-        return s if self.order is None else s.index_select(1, self.order)
+    def read_states(self, hx: Tensor | State | None, cells: list[Cell]) -> list[State] | None:
+        """Convert a state in torch's format, (cells, N, ...), to one state (B, ...) for each cell."""
+        if hx is None:
+            return None
+        expected = cells[0].initial_state(self.x[:, 0])
+        rows = () if self.is_unbatched else (self.x.shape[0],)
+        states = read_state(hx, [(len(cells), *rows, *e.shape[1:]) for e in expected], expected[0])
+        if self.is_unbatched:
+            states = tuple(s.unsqueeze(1) for s in states)
+        elif self.order is not None:
+            states = tuple(s.index_select(1, self.order) for s in states)
+        states = tuple(s.to(e.dtype) for s, e in zip(states, expected, strict=True))
+        return [tuple(s[i] for s in states) for i in range(len(cells))]
 
-    def state_out(self, s: Tensor) -> Tensor:
-        if self.unbatched:
-            return s.squeeze(1)
-        return s if self.inverse is None else s.index_select(1, self.inverse)
+    def restore_states(self, ends: list[State]) -> Tensor | State:
+        """Convert the last state of each cell to torch's format."""
+        # a single cell needs no copy
+        states = tuple(p[0].unsqueeze(0) if len(p) == 1 else torch.stack(p) for p in zip(*ends, strict=True))
+        if self.is_unbatched:
+            states = tuple(s.squeeze(1) for s in states)
+        elif self.inverse is not None:
+            states = tuple(s.index_select(1, self.inverse) for s in states)
+        return states[0] if len(states) == 1 else states
+
+    def read_per_step(self, name: str, values: Tensor | None, batch_first: bool) -> Tensor | None:
+        """Convert `reset` or `timespans` to (B, T).
+
+        Args:
+            name: "reset" or "timespans".
+            values: (B, T) or (T, B), (T,) for a single sequence, or None.
+            batch_first: Whether values are (B, T); packed and nested inputs follow the layer's setting here.
+        """
+        if values is None:
+            return None
+        if not isinstance(values, Tensor):
+            raise UserTypeError(
+                f"{name} must be a Tensor (the input's shape without features), got a {type(values).__name__}"
+            )
+        if values.device != self.x.device:
+            raise InputError(f"{name} is on {values.device}, the input on {self.x.device}; move one with .to()")
+        values = values.unsqueeze(0) if self.is_unbatched else values if batch_first else values.transpose(0, 1)
+        expected = tuple(self.x.shape[:2])
+        if tuple(values.shape) != expected:
+            raise InputError(f"{name} must match the input's batch and time {expected}, got {tuple(values.shape)}")
+        if self.order is not None:
+            values = values.index_select(0, self.order)
+        if name == "reset":
+            return values.bool()
+        return zero_padding(values.to(self.x.dtype), self.lengths)  # NaN there must not reach a gradient
 
 
-def read(
+def read_input(
     source: Any, lengths: Tensor | Sequence[int] | None, batch_first: bool, input_size: int, check: bool = False
 ) -> PaddedBatch:
-    """Take an input apart, or say what is wrong with it."""
+    """Convert an input of any format to a padded batch.
+
+    Args:
+        source: (B, T, D) or (T, B, D), a single sequence (T, D), a PackedSequence, or a nested tensor (jagged).
+        lengths: (B,), the real steps of each row, or None; packed and nested inputs have their own.
+        batch_first: Whether a 3-D source is (B, T, D).
+        input_size: The expected D.
+        check: Whether to raise an error for NaN and infinity in real steps.
+
+    Returns:
+        The batch, with zeros past each row's length.
+
+    Raises:
+        UserTypeError: If the source is not a tensor or PackedSequence.
+        InputError: If its shape or values do not fit.
+    """
     if isinstance(source, PackedSequence):
         if lengths is not None:
-            raise InputError("lengths were given beside a PackedSequence, which has its own; give one of them")
+            raise InputError("lengths were given with a PackedSequence, which has its own; leave one out")
         x, lengths = _unpack(source)
         batch = PaddedBatch(x, lengths, True, source, source.sorted_indices, source.unsorted_indices)
     elif not isinstance(source, Tensor):
         raise UserTypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
     elif source.is_nested:
         if lengths is not None:
-            raise InputError("lengths were given beside a nested tensor, which has its own; give one of them")
+            raise InputError("lengths were given with a nested tensor, which has its own; leave one out")
         if source.layout != torch.jagged:
             raise InputError(f"a nested input must have layout torch.jagged, got {source.layout}")
         if cast(Any, source).lengths() is not None:
@@ -81,10 +136,10 @@ def read(
         batch = PaddedBatch(x, _offsets(source).diff(), True, source)
     elif source.dim() == 2:
         x = source.unsqueeze(0)
-        batch = PaddedBatch(x, _lengths(lengths, x), batch_first, source)
+        batch = PaddedBatch(x, _read_lengths(lengths, x), batch_first, source)
     elif source.dim() == 3:
         x = source if batch_first else source.transpose(0, 1)
-        batch = PaddedBatch(x, _lengths(lengths, x), batch_first)
+        batch = PaddedBatch(x, _read_lengths(lengths, x), batch_first)
     else:
         raise InputError(
             f"input must be 2-D (one sequence) or 3-D (a batch), got {source.dim()}-D {tuple(source.shape)}"
@@ -94,16 +149,16 @@ def read(
     if batch.x.shape[1] == 0:
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
-        check_finite(batch.x, batch.lengths, source.sorted_indices if batch.packed else None)
+        _check_finite(batch.x, batch.lengths, source.sorted_indices if batch.is_packed else None)
     return replace(batch, x=zero_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
 
 
-def _lengths(lengths: Tensor | Sequence[int] | None, x: Tensor) -> Tensor | None:
+def _read_lengths(lengths: Tensor | Sequence[int] | None, x: Tensor) -> Tensor | None:
     return None if lengths is None else read_lengths(lengths, x.shape[0], x.shape[1], x.device)
 
 
-def check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None) -> None:
-    """Raise where a real step holds NaN or infinity; `order` are the rows' places in the user's batch."""
+def _check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None) -> None:
+    """Raise an error if a real step holds NaN or infinity; `order` maps rows to those of the caller's batch."""
     bad = ~torch.isfinite(x).all(-1)
     if lengths is not None:
         bad &= make_mask(lengths, x.shape[1])
@@ -118,7 +173,7 @@ def _offsets(nested: Any) -> Tensor:
 
 
 def _unpack(packed: PackedSequence) -> tuple[Tensor, Tensor]:
-    """Rows in the packed order, longest first."""
+    """Return x (B, T, D) with the rows in packed order, longest first, and their lengths."""
     x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes), batch_first=True)
     return x, lengths.to(x.device)
 

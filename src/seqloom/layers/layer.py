@@ -12,7 +12,7 @@ from seqloom.core.checks import check_placement
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.job import zero_padding
 from seqloom.core.suggest import Checked
-from seqloom.layers.formats import read
+from seqloom.layers.formats import read_input
 
 
 class Layer(nn.Module, metaclass=Checked):
@@ -54,9 +54,9 @@ class Layer(nn.Module, metaclass=Checked):
             state: What an earlier call returned, or None.
             lengths: (B,), the real steps of each row, or None.
         """
-        batch = read(x, lengths, self.batch_first, self.input_size)
+        batch = read_input(x, lengths, self.batch_first, self.input_size)
         check_placement(batch.x, next(self.parameters()))
-        order = batch.source if batch.packed else None  # whose rows stand longest first
+        order = batch.source if batch.is_packed else None  # whose rows stand longest first
         if state is not None and order is not None and order.sorted_indices is not None:
             state = self.select(state, order.sorted_indices)
         y, state = run(batch.x, state, batch.lengths)

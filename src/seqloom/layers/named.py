@@ -13,8 +13,8 @@ from torch import nn
 import seqloom.cells
 from seqloom.cells.attn_rnn import CONTEXT
 from seqloom.core.init import Init
-from seqloom.layers.dropouts import Dropouts
-from seqloom.layers.recurrent.layer import Options, Recurrent
+from seqloom.layers.dropouts import Dropouts, Options
+from seqloom.layers.recurrent.layer import Recurrent
 
 
 class RNN(Recurrent):

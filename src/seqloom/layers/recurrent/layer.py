@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Self, TypedDict, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import check_placement
+from seqloom.core.checks import check_placement, read_lengths
 from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.init import Init
 from seqloom.core.job import ScanJob, reverse_steps
@@ -24,31 +24,48 @@ from seqloom.core.suggest import suggest
 from seqloom.kernels.aten.cudnn import flatten_parameters
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
-from seqloom.layers.formats import PaddedBatch, read
-from seqloom.layers.recurrent.gpu.row_order import longest_first, pays
-from seqloom.layers.recurrent.gpu.streams import Work, beside
-from seqloom.layers.recurrent.gpu.wavefront import wave, worth
-from seqloom.layers.recurrent.states import aside, states_in, states_out
-from seqloom.layers.recurrent.streaming import Streaming
+from seqloom.layers.formats import read_input
+from seqloom.layers.layer import Layer
+from seqloom.layers.recurrent.gpu.row_order import should_sort, sort_longest_first
+from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
+from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
+from seqloom.layers.recurrent.streaming import is_compiling, is_grad_enabled, try_engine_step
+
+REPR_DEFAULTS = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, kernel="auto")
 
 
-class Options(TypedDict, total=False):
-    """The settings that every named layer takes beside torch's and its cell's; `Recurrent` explains them."""
+class Recurrent(Layer):
+    """Run a cell over time, in stacked layers and one or two directions: a drop-in for torch.nn.RNN, LSTM and GRU.
 
-    dropouts: Dropouts
-    init: Init
-    learn_initial_state: bool
-    kernel: str
-    check: bool
+    Parameters have torch's names (`weight_ih_l0`, `weight_hh_l0_reverse`), so a state_dict loads both ways.
 
+    Args:
+        cell: The name of a cell ("gru", "attn_rnn"), a subclass of `Cell`, or "path/to/file.py:MyCell".
+        input_size: Features of the input, D.
+        hidden_size: Units of each layer and direction, H.
+        num_layers: Number of stacked layers.
+        bias: Whether the cells have biases.
+        batch_first: Whether batches are (B, T, D) instead of (T, B, D). States have the batch second either way.
+        dropout: Share of the outputs of every layer but the last that is dropped in training.
+        bidirectional: Whether each layer has a second cell that reads backwards; outputs are then 2 H wide.
+        device: Device of the parameters.
+        dtype: Type of the parameters.
+        dropouts: Dropout inside the recurrence, see `Dropouts`.
+        init: How the weights start, see `Init`.
+        learn_initial_state: Whether the first state is a parameter.
+        kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
+        check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.
+        **settings: Settings of the cell, such as `heads` of "attn_rnn".
 
-class Recurrent(Streaming):
-    """A cell over time, in layers and directions: a drop-in for torch.nn.RNN, LSTM and GRU.
+    Raises:
+        ValueError: If an argument has a value that does not fit.
+        TypeError: If the cell has no such setting.
 
-    Every argument up to `dtype` is torch's. Parameters are named as torch names them
-    (`weight_ih_l0`, `weight_hh_l0_reverse`), so state_dicts go both ways. `settings` are those of
-    the cell. Ours: `dropouts` and `init` (records), `learn_initial_state`, `kernel` ("auto", or
-    one by name), and `check` (look for NaN in the input; costs a synchronisation on a GPU).
+    Example:
+        >>> layer = seqloom.Recurrent("gru", 8, 16, num_layers=2, batch_first=True)
+        >>> y, state = layer(torch.randn(3, 5, 8))  # (B, T, D)
+        >>> y.shape, state.shape
+        (torch.Size([3, 5, 16]), torch.Size([2, 3, 16]))
     """
 
     def __init__(
@@ -93,28 +110,22 @@ class Recurrent(Streaming):
         width = input_size
         with parameter_defaults(device, dtype):
             for layer in range(num_layers):
-                for end in ("", "_reverse")[: 1 + bidirectional]:
-                    made = _make(kind, width, hidden_size, settings)
-                    init.apply(made)
+                for suffix in ("", "_reverse")[: 1 + bidirectional]:
+                    one = _make_cell(kind, width, hidden_size, settings)
+                    init.apply(one)
                     if learn_initial_state:
-                        made.learn_initial_state()
-                    made.adopt(
-                        self,
-                        {
-                            name: f"{name}_l{layer}{end}"
-                            for name in list(made._parameters)
-                            if made._parameters[name] is not None
-                        },
-                    )
-                    self.cells.append(made)
-                width = made.output_size * (1 + bidirectional)
+                        one.learn_initial_state()
+                    names = [name for name, parameter in one._parameters.items() if parameter is not None]
+                    one.adopt(self, {name: f"{name}_l{layer}{suffix}" for name in names})
+                    self.cells.append(one)
+                width = one.output_size * (1 + bidirectional)
         self.output_size, self.causal = width, not bidirectional
-        self.proj_size = getattr(made, "proj_size", 0)
-        dropouts.check(made)
+        self.proj_size = getattr(one, "proj_size", 0)
+        dropouts.check(one)
         self.flatten_parameters()
 
     def cell_at(self, index: int) -> Cell:
-        """The cell of layer index // ways, direction index % ways."""
+        """Return the cell of layer index // directions in direction index % directions."""
         if index < 0:
             index += len(self.cells)
         return cast(Cell, self.__dict__["_modules"]["cells"]._modules[str(index)])  # faster than self.cells[index]
@@ -129,22 +140,31 @@ class Recurrent(Streaming):
         reset: Tensor | None = None,
         timespans: Tensor | None = None,
     ) -> tuple[Any, Any]:
-        """(T, B, D), or (B, T, D) with batch_first, or (T, D), or packed, or nested -> y, last state.
+        """Run the layer over sequences.
 
-        `state` is another name of `hx`, the one that all layers have.
+        Args:
+            input: (T, B, D), or (B, T, D) with batch_first; one sequence (T, D); a PackedSequence; or a nested tensor.
+            hx: The first state as in torch.nn: (num_layers * directions, B, H), or a tuple of these for cells with
+                several states, such as LSTM; None for the cell's initial state.
+            lengths: (B,), the real steps of each row; 0 is allowed. Outputs past them are 0.
+            state: The same as `hx`; all seqloom layers take this name.
+            reset: Shape of the input without D; True where a new sequence starts inside a row.
+            timespans: Shape of the input without D; the time since the step before, for cells such as "ode_gru".
 
-        `lengths` (B,): the real steps of each row, 0 allowed. `reset` (as the input, without D):
-        True where a new sequence starts inside a row. `timespans` (likewise): time since the step
-        before, for cells that know time.
+        Returns:
+            The outputs in the format of the input, with directions * H features, and the last state of each row.
+
+        Raises:
+            RuntimeError: If a shape, device or value does not fit.
         """
         if state is not None:
             if hx is not None:
-                raise InputError("hx and state are two names of one thing, and both were given; give one")
+                raise InputError("hx and state are two names of one argument, and both were given; leave one out")
             hx = state
         if lengths is None and reset is None and timespans is None:
-            done = self.only_step(input, hx)
-            if done is not None:
-                return done
+            result = self._try_single_step(input, hx)
+            if result is not None:
+                return result
         return self.run_with(run_job, input, hx, lengths, reset=reset, timespans=timespans)
 
     def run_with(
@@ -157,83 +177,174 @@ class Recurrent(Streaming):
         reset: Tensor | None = None,
         timespans: Tensor | None = None,
     ) -> tuple[Any, Any]:
-        """`forward`, with `run` in place of the scan of each layer and direction."""
-        batch = read(input, lengths, self.batch_first, self.input_size, self.check)
-        weight = self._weight()
+        """Do what `forward` does, with `run` in place of the scan of each layer and direction."""
+        batch = read_input(input, lengths, self.batch_first, self.input_size, self.check)
+        weight = self._any_weight()
         check_placement(batch.x, weight)
-        if run is run_job and pays(batch, self.cell_at(0), self.kernel):
-            batch = longest_first(batch)
+        if run is run_job and should_sort(batch, self.cell_at(0), self.kernel):
+            batch = sort_longest_first(batch)
         if batch.x.dtype != weight.dtype:  # under autocast
             batch = replace(batch, x=batch.x.to(weight.dtype))
         x = batch.x
-        states = states_in(hx, batch, [self.cell_at(i) for i in range(len(self.cells))])
-        flags, dt = self._aside("reset", reset, batch), self._aside("timespans", timespans, batch)
-        given = {"lengths": batch.lengths, "reset": flags, "dt": dt}
+        states = batch.read_states(hx, [self.cell_at(i) for i in range(len(self.cells))])
+        if timespans is not None and "dt" not in self.cell_at(0).takes:
+            raise InputError(f"timespans were given, but cell {self.cell_at(0).name!r} knows no time; take 'ode_gru'")
+        flags = batch.read_per_step("reset", reset, self.batch_first)
+        dt = batch.read_per_step("timespans", timespans, self.batch_first)
+        shared = {"lengths": batch.lengths, "reset": flags, "dt": dt}
         ends: list[State] = []
         ways = 1 + self.bidirectional
-        if run is run_job and ways == 1 and worth(self.cell_at(0), x, self.num_layers):
-            works = [self._work(i, x, states, given) for i in range(self.num_layers)]
-            x, ends = wave(works, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype))
-            return batch.restore(x), states_out(ends, batch)
+        if run is run_job and ways == 1 and should_use_wavefront(self.cell_at(0), x, self.num_layers):
+            jobs = [self._make_job(i, x, states, shared) for i in range(self.num_layers)]
+            x, ends = run_wavefront(
+                jobs, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype)
+            )
+            return batch.restore(x), batch.restore_states(ends)
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
             x = x.to(weight.dtype)
             outputs: list[Tensor] = []
-            with beside([self._work(i, x, states, given) for i in range(layer * ways, (layer + 1) * ways)]) as placed:
-                for place, work in placed:
-                    with place:
-                        y, end = self._one(run, work, bool(outputs))
+            jobs = [self._make_job(i, x, states, shared) for i in range(layer * ways, (layer + 1) * ways)]
+            with assign_streams(jobs) as assigned:
+                for stream, job in assigned:
+                    with stream:
+                        y, end = self._run_direction(run, job, bool(outputs))
                     outputs.append(y)
                     ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
-        return batch.restore(x), states_out(ends, batch)
+        return batch.restore(x), batch.restore_states(ends)
 
-    def _work(self, i: int, x: Tensor, states: list[State] | None, given: dict[str, Tensor | None]) -> Work:
-        """One layer in one direction, with its noise: all that it needs is there before it begins."""
+    def _make_job(self, i: int, x: Tensor, states: list[State] | None, shared: dict[str, Tensor | None]) -> CellJob:
+        """Return the job of one layer in one direction, with its dropout drawn."""
         cell = self.cell_at(i)
         state = cell.start(x) if states is None else states[i]
-        mask = self.dropouts.mask(cell, x, self.training)
-        keep = self.dropouts.keep(x, state, self.training)
-        return Work(cell, ScanJob(x, state, mask=mask, keep=keep, **given), self.dropouts.dropped(cell, self.training))
+        mask = self.dropouts.draw_mask(cell, x, self.training)
+        keep = self.dropouts.draw_zoneout(x, state, self.training)
+        values = self.dropouts.drop_weights(cell, self.training)
+        return CellJob(cell, ScanJob(x, state, mask=mask, keep=keep, **shared), values)
 
-    def _one(self, run: Callable[..., tuple[Tensor, State]], work: Work, backwards: bool) -> tuple[Tensor, State]:
-        job = work.job.reverse() if backwards else work.job
-        y, end = run(work.cell, job, self.kernel, work.values)
-        return (reverse_steps(y, job.lengths) if backwards else y), end
+    def _run_direction(
+        self, run: Callable[..., tuple[Tensor, State]], job: CellJob, backwards: bool
+    ) -> tuple[Tensor, State]:
+        scan = job.job.reverse() if backwards else job.job
+        y, end = run(job.cell, scan, self.kernel, job.values)
+        return (reverse_steps(y, scan.lengths) if backwards else y), end
 
-    def _aside(self, name: str, given: Tensor | None, batch: PaddedBatch) -> Tensor | None:
-        if given is not None and name == "timespans" and "dt" not in self.cell_at(0).takes:
-            raise InputError(f"timespans were given, but cell {self.cell_at(0).name!r} knows no time; take 'ode_gru'")
-        return None if given is None else aside(name, given, batch, self.batch_first)
+    def step(
+        self, input: Tensor, hx: Tensor | State | None = None, *, timespans: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Run one time step of a stream; the results match running the whole sequence.
 
-    def _weight(self) -> Tensor:
-        """Any of them: under autocast a layer still carries its state in the type of its weights."""
+        Without gradients on a CPU this is one call of the engine.
+
+        Args:
+            input: (B, D), or (D,) for one sequence.
+            hx: The state that the last step returned; None at the start.
+            timespans: (B,) or (), the time since the last step, for cells that take it.
+
+        Returns:
+            The output (B, H) or (H,), and the state.
+        """
+        if timespans is None and not is_compiling():
+            result = try_engine_step(self, self.__dict__, input, hx)
+            if result is not None:
+                return result
+        if self.bidirectional:
+            raise UserError("step: a bidirectional layer needs the whole sequence")
+        if not isinstance(input, Tensor):
+            raise UserTypeError(f"step takes a Tensor (B, D) or (D,), got a {type(input).__name__}")
+        if input.dim() not in (1, 2):
+            raise InputError(f"step takes (B, D) or (D,), got shape {tuple(input.shape)}")
+        time = 1 if self.batch_first and input.dim() == 2 else 0
+        spans = None if timespans is None else timespans.unsqueeze(time)
+        y, state = self(input.unsqueeze(time), hx, timespans=spans)
+        return y.squeeze(time), state
+
+    def _try_single_step(self, input: Any, hx: Tensor | State | None) -> tuple[Tensor, Any] | None:
+        """Run a sequence of one step, as decoders pass it, on the engine; return None if that is not possible."""
+        if type(input) is not Tensor or input.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
+            return None
+        time = 1 if self.batch_first and input.dim() == 3 else 0
+        result = try_engine_step(self, self.__dict__, input.squeeze(time), hx) if input.shape[time] == 1 else None
+        return None if result is None else (result[0].unsqueeze(time), result[1])
+
+    def select(self, state: Any, rows: Tensor) -> Any:
+        if isinstance(state, Tensor):
+            return state.index_select(1, rows)
+        return tuple(s.index_select(1, rows) for s in state)
+
+    def chunks(
+        self,
+        input: Tensor,
+        size: int,
+        hx: Tensor | State | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        **per_step: Tensor,
+    ) -> Iterator[tuple[Tensor, Any]]:
+        """Run chunk by chunk for truncated back-propagation, and detach the state between chunks.
+
+        Args:
+            input: (T, B, D), (B, T, D) with batch_first, or (T, D).
+            size: Steps in a chunk; the last one may be shorter.
+            hx: The first state, as in `forward`.
+            lengths: (B,), the real steps of each row.
+            **per_step: `reset` and `timespans`, as in `forward`.
+
+        Yields:
+            The outputs and the state of each chunk.
+        """
+        if self.bidirectional:
+            raise UserError("chunks: a bidirectional layer needs the whole sequence")
+        if not isinstance(input, Tensor):
+            raise UserTypeError(
+                f"chunks: input must be a Tensor, with lengths= for padding, got a {type(input).__name__}"
+            )
+        if size < 1:
+            raise UserError(f"size must be at least 1 step, got {size}")
+        time = 1 if self.batch_first and input.dim() == 3 else 0
+        if lengths is not None:
+            rows = input.shape[1 - time] if input.dim() == 3 else 1
+            lengths = read_lengths(lengths, rows, input.shape[time], input.device)
+        for start in range(0, input.shape[time], size):
+            length = min(size, input.shape[time] - start)
+            left = None if lengths is None else (lengths - start).clamp(0, length)
+            parts = {name: t.narrow(time, start, length) for name, t in per_step.items()}
+            y, hx = self(input.narrow(time, start, length), hx, left, **parts)
+            yield y, hx
+            hx = self.detach(hx)
+
+    def _any_weight(self) -> Tensor:
+        """Return a weight, whose type the state has even under autocast."""
         own = next((p for p in self._parameters.values() if p is not None), None)
-        return next(self.parameters()) if own is None else own  # a person's cell may have modules alone
+        return next(self.parameters()) if own is None else own  # a custom cell may have its weights in modules
 
     def flatten_parameters(self) -> None:
-        """On a GPU, move the weights of torch's cells into one piece of memory each, as cuDNN wants them.
+        """Move the weights of each of torch's cells into one block of GPU memory, as cuDNN needs them.
 
-        Done whenever the layer is moved; torch.nn's layers have it, so code calls it too.
+        This happens whenever the layer is moved. It is public because torch.nn's layers have it and code calls it.
         """
         for i in range(len(self.cells)):
             flatten_parameters(self.cell_at(i))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self.__dict__.pop("_stack", None)  # it holds addresses and a type
         super()._apply(fn, recurse)
         self.flatten_parameters()
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_stack"}
+
     def reset_parameters(self) -> None:
-        """Draw every cell's parameters anew."""
+        """Draw new initial values for all parameters."""
         for i in range(len(self.cells)):
             self.cell_at(i).restart()
             self.init.apply(self.cell_at(i))
 
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
-        """The parameters of each layer and direction, as torch.nn has it."""
+        """The parameters of each layer and direction, as in torch.nn."""
         return [list(self.cell_at(i).own_parameters().values()) for i in range(len(self.cells))]
 
     # torch.ao.quantization sets `qconfig` on every module, and then quantises torch.nn's own classes only.
@@ -257,19 +368,12 @@ class Recurrent(Streaming):
         del self.__dict__["_qconfig"]
 
     def extra_repr(self) -> str:
-        shown = {
-            "num_layers": 1,
-            "bias": True,
-            "batch_first": False,
-            "dropout": 0.0,
-            "bidirectional": False,
-            "kernel": "auto",
-        }
-        changed = [f"{name}={getattr(self, name)!r}" for name, usual in shown.items() if getattr(self, name) != usual]
+        own = {name: getattr(self, name) for name in REPR_DEFAULTS}
+        changed = [f"{name}={value!r}" for name, value in own.items() if value != REPR_DEFAULTS[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *changed])
 
 
-def _make(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[str, Any]) -> Cell:
+def _make_cell(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[str, Any]) -> Cell:
     known = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "input_size", "hidden_size")]
     wrong = [n for n in settings if n not in known]
     if wrong:

@@ -1,1 +1,1 @@
-"""Order and overlap of work on a GPU: rows, directions and stacked layers."""
+"""Order and overlap of work on a GPU: sorted rows, directions on streams, layers as a wavefront."""

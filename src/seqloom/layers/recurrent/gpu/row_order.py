@@ -1,7 +1,7 @@
-"""The rows of a ragged batch, the longest first: on a GPU, rows that are carried together then end together.
+"""Sort the rows of a ragged batch on a GPU, longest first.
 
-Kernels take a batch some rows at a time, in its order, and a part of the GPU is free again when the longest of them
-ends. Where a batch takes several turns, the long rows go first and the short ones fill the gaps.
+Kernels process a large batch some rows at a time, in order, and free their part of the GPU when the longest of these
+rows ends. With the long rows first, the short ones fill the gaps.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from seqloom.kernels.dispatch import choose
 from seqloom.kernels.fused import why_not_fused
 from seqloom.layers.formats import PaddedBatch
 
-ROOM = 1 << 24  # for rows times units squared: above, rows take turns on a large GPU
+GPU_CAPACITY = 1 << 24  # rows * units^2 that a large GPU runs at once; more rows are processed in turns
 
 
-def pays(batch: PaddedBatch, cell: Cell, kernel: str) -> bool:
-    """Whether the order matters; a packed batch has it already."""
+def should_sort(batch: PaddedBatch, cell: Cell, kernel: str) -> bool:
+    """Whether sorting the rows makes the scan faster; a packed batch is sorted already."""
     if batch.lengths is None or batch.source is not None or not batch.x.is_cuda or torch.compiler.is_compiling():
         return False
-    if why_not_fused() is not None or len(batch.x) * max(cell.hidden_size, 128) ** 2 <= ROOM:
+    if why_not_fused() is not None or len(batch.x) * max(cell.hidden_size, 128) ** 2 <= GPU_CAPACITY:
         return False
     return choose(cell, ScanJob(batch.x, cell.start(batch.x), batch.lengths), kernel).kernel.skips_ended_rows
 
 
 @dataclass(frozen=True, eq=False)
-class Moved(PaddedBatch):
-    """A batch whose rows stand in another order, and which gives outputs back in its own."""
+class SortedBatch(PaddedBatch):
+    """A batch with sorted rows that returns its outputs in the caller's order."""
 
     def restore(self, y: Tensor) -> Any:
         assert self.order is not None and self.inverse is not None
-        return super().restore(moved(y, self.inverse, self.order))
+        return super().restore(permute_rows(y, self.inverse, self.order))
 
 
-def longest_first(batch: PaddedBatch) -> PaddedBatch:
-    """The same batch with its longest row first."""
+def sort_longest_first(batch: PaddedBatch) -> SortedBatch:
+    """Return the same batch with its longest row first."""
     assert batch.lengths is not None
     order = batch.lengths.argsort(descending=True, stable=True)
     inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    x, lengths = moved(batch.x, order, inverse), batch.lengths.index_select(0, order)
-    return Moved(x, lengths, batch.batch_first, batch.source, order, inverse)
+    x, lengths = permute_rows(batch.x, order, inverse), batch.lengths.index_select(0, order)
+    return SortedBatch(x, lengths, batch.batch_first, batch.source, order, inverse)
 
 
-def moved(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """The rows of x in this order."""
-    y: Tensor = _Rows.apply(x, order, inverse)
+def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Return the rows of x in this order."""
+    y: Tensor = _PermuteRows.apply(x, order, inverse)
     return y
 
 
-class _Rows(torch.autograd.Function):
-    """index_select, whose own backward adds where a permutation only has to move."""
+class _PermuteRows(torch.autograd.Function):
+    """index_select for a permutation: the backward moves rows, where torch's would add them up."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
@@ -65,4 +65,4 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         order, inverse = ctx.saved_tensors
-        return moved(dy, inverse, order), None, None
+        return permute_rows(dy, inverse, order), None, None

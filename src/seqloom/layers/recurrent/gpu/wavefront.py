@@ -1,7 +1,8 @@
-"""Layers over a long sequence as a wave, on a GPU: each is at work on a piece of time, one behind the layer below.
+"""Run stacked layers over a long sequence as a wavefront on a GPU.
 
-A layer of few rows fills a fraction of a GPU, for a time that grows with the length. Its scan goes on from piece to
-piece with the state of the last one, in full precision, so that the numbers are those of one scan.
+Each layer works on a chunk of time, one chunk behind the layer below. A layer with few rows fills a fraction of a GPU
+for a time that grows with the length. The state is carried from chunk to chunk in full precision, so the results are
+those of one scan.
 """
 
 from __future__ import annotations
@@ -16,56 +17,69 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.runner import run_job
-from seqloom.layers.recurrent.gpu.streams import Work, beside, keeps_up, may_part
+from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams, can_use_streams, host_keeps_up
 
-PIECE = 512  # steps: the host starts a piece in the time in which a GPU does fewer
-PIECES = 8  # at most: each adds to the weights' gradients, in their type
-ROOM = 1 << 24  # for rows times layers times units squared: above, layers take turns on a large GPU
+CHUNK_STEPS = 512  # shortest chunk: the host starts one before a GPU has run the last
+MAX_CHUNKS = 8  # each chunk adds to the weights' gradients once more, in their type
+GPU_CAPACITY = 1 << 24  # rows * layers * units^2 that a large GPU runs at once; more is processed in turns
 
 
-def worth(cell: Cell, x: Tensor, layers: int) -> bool:
-    """Whether so many layers of such cells over x, in one direction, may go and gain as a wave."""
-    if layers == 1 or not may_part(cell, x) or not keeps_up(cell):  # first: a compiled graph takes every length
+def should_use_wavefront(cell: Cell, x: Tensor, layers: int) -> bool:
+    """Whether wavefront execution is possible and profitable for this stack."""
+    # streams first: the length of a compiled graph's input may be symbolic
+    if layers == 1 or not can_use_streams(cell, x) or not host_keeps_up(cell):
         return False
     B, T, _ = x.shape
-    return T >= 4 * PIECE and B * layers * max(cell.hidden_size, 128) ** 2 <= ROOM
+    return T >= 4 * CHUNK_STEPS and B * layers * max(cell.hidden_size, 128) ** 2 <= GPU_CAPACITY
 
 
-def leaves_room(work: Work, kernel: str) -> bool:
-    """Return whether the kernel of a layer leaves a part of the GPU to others."""
-    return choose(work.cell, work.job, kernel).kernel.leaves_room
+def leaves_room(job: CellJob, kernel: str) -> bool:
+    """Whether the kernel of a layer leaves a part of the GPU to others."""
+    return choose(job.cell, job.job, kernel).kernel.leaves_room
 
 
-def wave(works: Sequence[Work], kernel: str, between: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[State]]:
-    """The last layer's outputs, and every layer's last state. x of the first is that of all; `between` leads up."""
-    x, carried = works[0].job.x, [tuple(s.dtype for s in work.job.state) for work in works]
+def run_wavefront(
+    jobs: Sequence[CellJob], kernel: str, between: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, list[State]]:
+    """Run the layers of a stack, from the first to the last.
+
+    Args:
+        jobs: One job for each layer; the input x (B, T, D) is that of the first.
+        kernel: "auto", or a kernel's name.
+        between: Applied to a layer's outputs before they enter the next layer, such as dropout.
+
+    Returns:
+        The outputs of the last layer (B, T, H), and the last state of every layer.
+    """
+    x, dtypes = jobs[0].job.x, [tuple(s.dtype for s in job.job.state) for job in jobs]
     size = x.shape[1]
-    if all(leaves_room(work, kernel) for work in works):
-        works, size = [replace(work, job=_full(work.job)) for work in works], max(PIECE, -(-size // PIECES))
+    if all(leaves_room(job, kernel) for job in jobs):
+        jobs = [replace(job, job=_promote_state(job.job)) for job in jobs]
+        size = max(CHUNK_STEPS, -(-size // MAX_CHUNKS))
     outputs: list[Tensor] = []
-    with beside(works) as placed:
-        states = [work.job.state for _, work in placed]
-        for k, piece in enumerate(x.split(size, 1)):
-            y = piece
-            for i, (place, work) in enumerate(placed):
-                with place:
+    with assign_streams(jobs) as assigned:
+        states = [job.job.state for _, job in assigned]
+        for k, chunk in enumerate(x.split(size, 1)):
+            y = chunk
+            for i, (stream, job) in enumerate(assigned):
+                with stream:
                     if i:
-                        place.follow(placed[i - 1][0], y)
+                        stream.wait_for(assigned[i - 1][0], y)
                         y = between(y)
-                    job = _cut(work.job, y, states[i], k * size)
-                    y, states[i] = run_job(work.cell, job, kernel, work.values)
+                    part = _slice_job(job.job, y, states[i], k * size)
+                    y, states[i] = run_job(job.cell, part, kernel, job.values)
             outputs.append(y)
-    ends = [tuple(s.to(t) for s, t in zip(end, types, strict=True)) for end, types in zip(states, carried, strict=True)]
+    ends = [tuple(s.to(t) for s, t in zip(end, types, strict=True)) for end, types in zip(states, dtypes, strict=True)]
     return torch.cat(outputs, 1), ends
 
 
-def _full(job: ScanJob) -> ScanJob:
-    """With a state that is carried from piece to piece as it is inside one."""
+def _promote_state(job: ScanJob) -> ScanJob:
+    """Return the job with its state in at least float32, the precision inside a kernel."""
     return replace(job, state=tuple(s.to(torch.promote_types(s.dtype, torch.float32)) for s in job.state))
 
 
-def _cut(job: ScanJob, x: Tensor, state: State, begin: int) -> ScanJob:
-    """The job of the steps from `begin` on whose input x is."""
+def _slice_job(job: ScanJob, x: Tensor, state: State, begin: int) -> ScanJob:
+    """Return the job of the steps from `begin` on, whose input is x and whose first state is `state`."""
 
     def part(t: Tensor | None) -> Tensor | None:
         return None if t is None else t.narrow(1, begin, x.shape[1])
