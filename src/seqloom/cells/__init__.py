@@ -1,4 +1,4 @@
-"""Every cell, one a file. Importing this module fills `Cell.registry`."""
+"""The cells, one per file. Importing this module fills `Cell.registry`."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -31,5 +31,5 @@ __all__ = [
     "RNNCell",
 ]
 
-for _module in iter_modules(__path__):  # a new file is a new cell: nothing else needs to name it
+for _module in iter_modules(__path__):  # so that a new file registers its cell
     import_module(f"{__name__}.{_module.name}")

@@ -1,4 +1,4 @@
-"""The few lines that several cells share."""
+"""Helpers that several cells share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from seqloom.core.errors import UserError
 
 
 def empty(*shape: int) -> nn.Parameter:
-    """A parameter that `reset_parameters` fills."""
+    """Return an uninitialised parameter for `reset_parameters` to fill."""
     return nn.Parameter(torch.empty(*shape))
 
 
-def masked(h: Tensor, mask: Tensor | None) -> Tensor:
-    """h as a product sees it: with recurrent dropout, where there is any."""
+def apply_mask(h: Tensor, mask: Tensor | None) -> Tensor:
+    """Apply recurrent dropout to h before a product."""
     return h if mask is None else h * mask
 
 
-def linear_(weight: Tensor, bias: Tensor | None = None) -> None:
-    """torch.nn.Linear's start: weight, then bias, uniform in +-1/sqrt(fan in)."""
+def init_linear(weight: Tensor, bias: Tensor | None = None) -> None:
+    """Initialise as torch.nn.Linear does: weight, then bias, uniform in +-1/sqrt(fan in)."""
     fan_in = weight.shape[1]
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     if bias is not None:
@@ -29,15 +29,15 @@ def linear_(weight: Tensor, bias: Tensor | None = None) -> None:
 
 
 def set_gate(index: int, bias: Tensor, bias_ih: nn.Parameter | None, bias_hh: nn.Parameter | None) -> None:
-    """Let gate number `index` start from `bias`, whole in bias_ih and nothing in bias_hh."""
+    """Set the bias of gate number `index`: all of it in bias_ih, 0 in bias_hh."""
     if bias_ih is None or bias_hh is None:
-        raise UserError("a gate bias was asked for, but bias=False leaves none to set")
+        raise UserError("cannot set a gate bias: the cell was constructed with bias=False")
     gate = slice(index * len(bias), (index + 1) * len(bias))
     with torch.no_grad():
         bias_ih[gate] = bias
         bias_hh[gate] = 0.0
 
 
-def torch_may(x: Tensor) -> bool:
-    """Whether torch's own function of a step does all that `step` does; on a GPU it has no forward mode."""
+def can_use_torch(x: Tensor) -> bool:
+    """Return whether torch's function for one step may replace `step`; on a GPU it lacks forward-mode derivatives."""
     return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")

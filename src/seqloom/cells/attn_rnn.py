@@ -1,4 +1,4 @@
-"""AttnRNN: the state and the input compete for attention."""
+"""AttnRNN: attention between the state and the input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cells._parts import empty, linear_, masked
+from seqloom.cells._parts import apply_mask, empty, init_linear
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
@@ -16,7 +16,7 @@ CONTEXT = ("h", "x", "h+x", "h*x")
 
 
 class AttnRNNCell(Cell, name="attn_rnn"):
-    """One attention over what the cell knows and what it is told, then one gate.
+    """Attention over the state and the input, then one gate.
 
         u  = W_u x                              only where input_size != hidden_size; else u = x
         C  = [h, u, h + u, h * u]               the context: rows that serve as keys and values
@@ -26,10 +26,31 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         g  = sigmoid(W_g [h, o])
         h' = g * n + (1 - g) * h
 
-    Every product has a bias. With `slots` = m > 1 the state is m rows h_1 .. h_m, each asks its
-    own question of the 3m + 1 rows [h_i, u, h_i + u, h_i * u], and the output is their sum.
-    The two published forms are the default and context=("h", "x"), norm=False.
+    Every product has a bias. With `slots` = m > 1 the state is m rows h_1 .. h_m. Each has its own query for the
+    3m + 1 rows [h_i, u, h_i + u, h_i * u], and the output is their sum. The two published forms are the default and
+    context=("h", "x"), norm=False. State: h (B, H), or (B, m, H) with slots.
     Li 2025, AttnRNN: Attention-Enhanced Recurrent Neural Networks with Residual Gating.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        heads: Number of attention heads; divides `hidden_size`.
+        context: The rows that serve as keys and values: some of "h", "x", "h+x", "h*x".
+        norm: Normalise the candidate n.
+        gate_bias: Initial bias of the gate g; negative values make the cell keep its state longer.
+        slots: Number of state rows, m.
+        initial: Value of the initial state.
+        device, dtype: As in `Cell`.
+
+    Raises:
+        UserError: If an argument is out of range.
+
+    Example:
+        >>> cell = seqloom.AttnRNNCell(4, 8, heads=2)
+        >>> h = cell(torch.randn(3, 4))  # one step: (B, D) -> (B, H)
+        >>> y, state = seqloom.scan(cell, torch.randn(3, 10, 4), (h,))
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(
@@ -47,7 +68,7 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         if heads < 1 or hidden_size % heads:
             raise UserError(f"hidden_size must be a multiple of heads, got hidden_size={hidden_size}, heads={heads}")
         if not context or set(context) - set(CONTEXT) or len(set(context)) != len(context):
-            raise UserError(f"context must name some of {CONTEXT}, each once, got {context!r}")
+            raise UserError(f"context must contain some of {CONTEXT}, each once, got {context!r}")
         if slots < 1:
             raise UserError(f"slots must be at least 1, got {slots}")
         self.heads, self.context, self.norm = heads, tuple(context), norm
@@ -68,7 +89,7 @@ class AttnRNNCell(Cell, name="attn_rnn"):
 
     def reset_parameters(self) -> None:
         for letter in "uqog" if self.input_size != self.hidden_size else "qog":
-            linear_(getattr(self, f"weight_{letter}"), getattr(self, f"bias_{letter}"))
+            init_linear(getattr(self, f"weight_{letter}"), getattr(self, f"bias_{letter}"))
         if self.norm:
             nn.init.ones_(self.scale_n)
             nn.init.zeros_(self.bias_n)
@@ -77,10 +98,10 @@ class AttnRNNCell(Cell, name="attn_rnn"):
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
         with torch.no_grad():
-            self.bias_g.copy_(-bias)  # g writes, so a low bias keeps
+            self.bias_g.copy_(-bias)  # g writes, so a low bias keeps the state
 
     def initial_state(self, x: Tensor) -> State:
-        """The constant `initial`; further slots differ (cosines), or they would stay alike."""
+        """Return the constant `initial`; with slots, cosines of that size, since equal slots would stay equal."""
         if self.slots == 1:
             return (x.new_full((x.shape[0], self.hidden_size), self.initial),)
         slot = torch.arange(self.slots, device=x.device).unsqueeze(1)
@@ -96,24 +117,24 @@ class AttnRNNCell(Cell, name="attn_rnn"):
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         h, u = state[0], x.unsqueeze(1)
-        h = h.unsqueeze(1) if self.slots == 1 else h  # (B, m, H), whatever m
-        seen = masked(h, None if mask is None else mask.unsqueeze(1))
+        h = h.unsqueeze(1) if self.slots == 1 else h  # (B, m, H)
+        seen = apply_mask(h, None if mask is None else mask.unsqueeze(1))
         rows = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
         C = torch.cat([rows[part]() for part in self.context], 1).unsqueeze(1)  # (B, 1, rows, H)
-        q = each(seen, self.weight_q, self.bias_q).unsqueeze(2)
-        s = self.apart(q * C).sum(-1) / math.sqrt(self.hidden_size // self.heads)
+        q = linear_per_slot(seen, self.weight_q, self.bias_q).unsqueeze(2)
+        s = self.split_heads(q * C).sum(-1) / math.sqrt(self.hidden_size // self.heads)
         a = torch.softmax(s, 2)  # (B, m, rows, heads)
-        aC = self.together((a.unsqueeze(-1) * self.apart(C)).sum(2))
-        o = F.gelu(each(aC, self.weight_o, self.bias_o))
-        g = torch.sigmoid(each(torch.cat([seen, o], -1), self.weight_g, self.bias_g))
-        found = {"a": a, "o": o, "g": g}
-        return found if self.slots > 1 else {name: t.squeeze(1) for name, t in found.items()}
+        aC = self.join_heads((a.unsqueeze(-1) * self.split_heads(C)).sum(2))
+        o = F.gelu(linear_per_slot(aC, self.weight_o, self.bias_o))
+        g = torch.sigmoid(linear_per_slot(torch.cat([seen, o], -1), self.weight_g, self.bias_g))
+        values = {"a": a, "o": o, "g": g}
+        return values if self.slots > 1 else {name: t.squeeze(1) for name, t in values.items()}
 
-    def apart(self, t: Tensor) -> Tensor:
-        """(..., H) -> (..., heads, d); as `each`, without a reshape, for the sake of ONNX."""
+    def split_heads(self, t: Tensor) -> Tensor:
+        """(..., H) -> (..., heads, d), without a reshape, which ONNX cannot export inside a loop."""
         return torch.stack(t.split(self.hidden_size // self.heads, -1), -2)
 
-    def together(self, t: Tensor) -> Tensor:
+    def join_heads(self, t: Tensor) -> Tensor:
         """(..., heads, d) -> (..., H)."""
         return torch.cat(t.unbind(-2), -1)
 
@@ -125,10 +146,10 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         return self.output((h,)), (h,)
 
 
-def each(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A product for each slot: (B, m, H) -> (B, m, ...).
+def linear_per_slot(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Apply a linear product to each slot: (B, m, H) -> (B, m, ...).
 
-    Slot by slot, since torch folds batch and slots into one dimension for a 3-D product, which
-    names the batch size, and ONNX cannot follow that inside a loop.
+    Slot by slot: for a 3-D product torch folds batch and slots into one dimension, which fixes the batch size when a
+    loop is exported to ONNX.
     """
     return torch.stack([F.linear(slot, weight, bias) for slot in h.unbind(1)], 1)

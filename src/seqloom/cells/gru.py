@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cells._parts import empty, masked, set_gate, torch_may
+from seqloom.cells._parts import apply_mask, can_use_torch, empty, set_gate
 from seqloom.core.cell import Cell, State
 
 
@@ -19,10 +19,24 @@ class GRUCell(Cell, name="gru"):
         n  = tanh(W_n x + U_n (r * h))          reset_after=False, as the paper has it
         h' = (1 - z) * n + z * h
 
-    Here z keeps: z = 1 is perfect memory. Many texts write h' = z * n + (1 - z) * h, where z
-    writes; since sigmoid(-a) = 1 - sigmoid(a), that is this cell with the signs of W_z, U_z and
-    b_z turned around. `update_bias` sets where z starts.
+    Here z keeps: z = 1 leaves h unchanged. Many texts write h' = z * n + (1 - z) * h, where z writes; since
+    sigmoid(-a) = 1 - sigmoid(a), that is this cell with the signs of W_z, U_z and b_z flipped. State: h (B, H).
     Cho et al. 2014, arXiv 1406.1078.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        bias: Add a bias to both products.
+        reset_after: Apply the reset gate after the recurrent product.
+        update_bias: Initial bias of z; larger values make the cell keep its state longer. None draws it with the rest.
+        device, dtype: As in `Cell`.
+
+    Example:
+        >>> cell = seqloom.GRUCell(4, 8)  # same weights and results as torch.nn.GRUCell(4, 8)
+        >>> h = cell(torch.randn(3, 4))  # one step: (B, D) -> (B, H)
+        >>> y, state = seqloom.scan(cell, torch.randn(3, 10, 4), (h,))
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(
@@ -55,7 +69,7 @@ class GRUCell(Cell, name="gru"):
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         (h,) = state
-        h, H = masked(h, mask), self.hidden_size
+        h, H = apply_mask(h, mask), self.hidden_size
         if self.reset_after:
             x_r, x_z, x_n = x.chunk(3, -1)
             h_r, h_z, h_n = F.linear(h, self.weight_hh, self.bias_hh).chunk(3, -1)
@@ -77,6 +91,6 @@ class GRUCell(Cell, name="gru"):
         return h, (h,)
 
     def whole_step(self, x: Tensor, state: State) -> State:
-        if self.reset_after and type(self) is GRUCell and torch_may(x):
+        if self.reset_after and type(self) is GRUCell and can_use_torch(x):
             return (torch.gru_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
         return super().whole_step(x, state)

@@ -1,4 +1,4 @@
-"""LSTM with layer normalisation."""
+"""The LSTM with layer normalisation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cells._parts import empty, masked
+from seqloom.cells._parts import apply_mask, empty
 from seqloom.cells.ln_gru import normalise
 from seqloom.cells.lstm import LSTMCell
 from seqloom.core.cell import State
 
 
 class LNLSTMCell(LSTMCell, name="ln_lstm"):
-    """The LSTM with both products and the memory normalised.
+    """The LSTM with layer normalisation of both products and of the memory.
 
         i, f, o = sigmoid(N(W x) + N(U h))      each gate with its own rows
         g  = tanh(N(W_g x) + N(U_g h))
         c' = f * c + i * g
         h' = o * tanh(N(c'))                    N: LayerNorm over the H units of one gate
 
-    Ba et al. 2016, arXiv 1607.06450.
+    State: h and c, (B, H) each. Ba et al. 2016, arXiv 1607.06450.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        device, dtype: As in `Cell`.
+
+    Example:
+        >>> cell = seqloom.LNLSTMCell(4, 8, forget_bias=1.0)
+        >>> h, c = cell(torch.randn(3, 4))  # one step: (B, D) -> 2 x (B, H)
+        >>> h.shape
+        torch.Size([3, 8])
     """
 
     def __init__(self, input_size: int, hidden_size: int, forget_bias: float | None = None) -> None:
@@ -43,7 +55,7 @@ class LNLSTMCell(LSTMCell, name="ln_lstm"):
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         h, _ = state
-        u = F.linear(masked(h, mask), self.weight_hh)
+        u = F.linear(apply_mask(h, mask), self.weight_hh)
         u = normalise(u, self.scale_hh, self.bias_hh, self.hidden_size)
         i, f, g, o = (x + u).chunk(4, -1)
         return {"i": torch.sigmoid(i), "f": torch.sigmoid(f), "g": torch.tanh(g), "o": torch.sigmoid(o)}

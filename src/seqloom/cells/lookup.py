@@ -1,4 +1,4 @@
-"""Find a cell class by its registered name, or in a person's own file."""
+"""Find a cell class by its registered name or in a user's file."""
 
 from __future__ import annotations
 
@@ -9,56 +9,64 @@ from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.suggest import suggest
 
-_by_place: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded
+_loaded: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded, by file.py:name
 
 
 def find_cell(cell: str | type[Cell]) -> type[Cell]:
-    """Return a cell class: itself, by its registered name, or from a file as `path/to/file.py:MyCell`."""
+    """Return a cell class.
+
+    Args:
+        cell: The class itself, its registered name, or `path/to/file.py:MyCell`. That file is executed.
+
+    Raises:
+        UserError: If there is no such cell; with a suggestion.
+        UserTypeError: If `cell` is neither a string nor a cell class.
+    """
     if isinstance(cell, type) and issubclass(cell, Cell):
         return cell
     if not isinstance(cell, str):
         raise UserTypeError(f"cell must be a name or a subclass of seqloom.Cell, got {cell!r}")
     if cell in Cell.registry:
         return Cell.registry[cell]
-    if cell in _by_place:
-        return _by_place[cell]
+    if cell in _loaded:
+        return _loaded[cell]
     if ".py:" in cell:
-        return _from_file(*cell.rsplit(":", 1))
-    known = f"there are: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS"
+        return _load_file(*cell.rsplit(":", 1))
+    known = f"known cells: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS"
     raise UserError(f"unknown cell {cell!r}; {' '.join(filter(None, (suggest(cell, Cell.registry), known)))}")
 
 
-def _from_file(path: str, name: str) -> type[Cell]:
+def _load_file(path: str, name: str) -> type[Cell]:
     file = Path(path)
     if not file.is_file():
         raise UserError(f"cell {path + ':' + name!r}: there is no file {path!r}")
-    return _from_text(file.read_bytes(), file, name)
+    return _load_text(file.read_bytes(), file, name)
 
 
-def _from_text(code: bytes, file: Path, name: str) -> type[Cell]:
+def _load_text(code: bytes, file: Path, name: str) -> type[Cell]:
     """Execute the source code of a module and return its cell class of this name."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     exec(compile(code, str(file), "exec"), vars(module))
-    found = getattr(module, name, None)
-    if not (isinstance(found, type) and issubclass(found, Cell)):
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Cell)):
         cells = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Cell) and v is not Cell]
         raise UserError(f"{str(file)!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
-    return found
+    return kind
 
 
 def load_source(code: bytes, file: Path, name: str) -> str:
-    """Execute source code that was checked, and return the name under which `find` then finds its cell.
+    """Execute source code that the caller has checked, and return the name by which `find_cell` finds its cell.
 
     Args:
         code: The source code of a Python module.
-        file: Its file, for tracebacks. It is not read again.
-        name: The cell's class.
+        file: Its path, for tracebacks. The file is not read.
+        name: The name of the cell class.
 
     Returns:
         `file.py:name`.
     """
     place = f"{file}:{name}"
-    _by_place[place] = _from_text(code, file, name)
+    _loaded[place] = _load_text(code, file, name)
     return place

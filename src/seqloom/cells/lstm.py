@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cells._parts import empty, masked, set_gate, torch_may
+from seqloom.cells._parts import apply_mask, can_use_torch, empty, set_gate
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
 class LSTMCell(Cell, name="lstm"):
-    """A memory c that is only ever scaled and added to, and a gate on each way in and out.
+    """A memory c with input, forget and output gates.
 
         i  = sigmoid(W_i x + U_i h)
         f  = sigmoid(W_f x + U_f h)
@@ -21,10 +21,28 @@ class LSTMCell(Cell, name="lstm"):
         c' = f * c + i * g
         h' = o * tanh(c')            with proj_size: h' = R (o * tanh(c'))
 
-    The concatenated form f = sigmoid(W [h, x] + b) is the same function: W is [U W], and the
-    two biases of torch's layout add up to b. `forget_bias` sets where the forget gate starts.
+    The concatenated form f = sigmoid(W [h, x] + b) is the same function: W is [U W], and the two biases of torch's
+    layout add up to b. State: h (B, H), or (B, proj_size), and c (B, H).
     Hochreiter & Schmidhuber 1997, doi 10.1162/neco.1997.9.8.1735; the forget gate is that of
     Gers et al. 2000, doi 10.1162/089976600300015015.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        bias: Add a bias to both products.
+        proj_size: Size of the projected output, below `hidden_size`; 0 for no projection.
+        forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        device, dtype: As in `Cell`.
+
+    Raises:
+        UserError: If `proj_size` is out of range.
+
+    Example:
+        >>> cell = seqloom.LSTMCell(4, 8, forget_bias=1.0)
+        >>> h, c = cell(torch.randn(3, 4))  # one step: (B, D) -> 2 x (B, H)
+        >>> y, state = seqloom.scan(cell, torch.randn(3, 10, 4), (h, c))
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(
@@ -66,7 +84,7 @@ class LSTMCell(Cell, name="lstm"):
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         h, _ = state
-        i, f, g, o = (x + F.linear(masked(h, mask), self.weight_hh, self.bias_hh)).chunk(4, -1)
+        i, f, g, o = (x + F.linear(apply_mask(h, mask), self.weight_hh, self.bias_hh)).chunk(4, -1)
         return {"i": torch.sigmoid(i), "f": torch.sigmoid(f), "g": torch.tanh(g), "o": torch.sigmoid(o)}
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
@@ -79,6 +97,6 @@ class LSTMCell(Cell, name="lstm"):
         return h, (h, c)
 
     def whole_step(self, x: Tensor, state: State) -> State:
-        if not self.proj_size and type(self) is LSTMCell and torch_may(x):
+        if not self.proj_size and type(self) is LSTMCell and can_use_torch(x):
             return torch.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return super().whole_step(x, state)

@@ -6,20 +6,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cells._parts import empty, linear_
+from seqloom.cells._parts import empty, init_linear
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
 class MinGRUCell(Cell, name="min_gru"):
-    """A GRU without reset gate whose gate and candidate read the input alone.
+    """A GRU without a reset gate, whose gate and candidate read only the input.
 
         z  = sigmoid(W_z x)
         n  = W_n x
         h' = (1 - z) * h + z * n
 
-    Linear in h, so all steps can be had at once by a parallel scan. Here z writes.
+    Here z writes. The cell is linear in h, so a parallel scan computes all steps at once. State: h (B, H).
     Feng et al. 2024, arXiv 2410.01201.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        bias: Add a bias to the product.
+        device, dtype: As in `Cell`.
+
+    Example:
+        >>> y, state = seqloom.scan(seqloom.MinGRUCell(4, 8), torch.randn(3, 10, 4))
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
@@ -29,11 +40,11 @@ class MinGRUCell(Cell, name="min_gru"):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        linear_(self.weight_ih, self.bias_ih)
+        init_linear(self.weight_ih, self.bias_ih)
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
         if self.bias_ih is None:
-            raise UserError("a gate bias was asked for, but bias=False leaves none to set")
+            raise UserError("cannot set a gate bias: the cell was constructed with bias=False")
         with torch.no_grad():
             self.bias_ih[: self.hidden_size] = -bias
 
@@ -45,7 +56,7 @@ class MinGRUCell(Cell, name="min_gru"):
         return {"z": torch.sigmoid(z), "n": n}
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """a and b of h' = a * h + b, for any number of steps at once."""
+        """Return a and b of h' = a * h + b, for any number of steps at once: (..., 2H) -> 2 x (..., H)."""
         z, n = self.gates(x, ()).values()
         return 1 - z, z * n
 

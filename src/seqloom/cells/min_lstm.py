@@ -6,21 +6,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cells._parts import empty, linear_
+from seqloom.cells._parts import empty, init_linear
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
 class MinLSTMCell(Cell, name="min_lstm"):
-    """Forget and input gates that read the input alone and are scaled to add up to one.
+    """An LSTM whose gates read only the input and are scaled to add up to 1.
 
         f  = sigmoid(W_f x)
         i  = sigmoid(W_i x)
         n  = W_n x
         h' = f / (f + i) * h + i / (f + i) * n
 
-    Linear in h, so all steps can be had at once by a parallel scan.
+    The cell is linear in h, so a parallel scan computes all steps at once. State: h (B, H).
     Feng et al. 2024, arXiv 2410.01201.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        bias: Add a bias to the product.
+        forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        device, dtype: As in `Cell`.
+
+    Example:
+        >>> y, state = seqloom.scan(seqloom.MinLSTMCell(4, 8), torch.randn(3, 10, 4))
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, forget_bias: float | None = None) -> None:
@@ -31,13 +43,13 @@ class MinLSTMCell(Cell, name="min_lstm"):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        linear_(self.weight_ih, self.bias_ih)
+        init_linear(self.weight_ih, self.bias_ih)
         if self.forget_bias is not None:
             self.remember(torch.full((self.hidden_size,), self.forget_bias))
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
         if self.bias_ih is None:
-            raise UserError("a gate bias was asked for, but bias=False leaves none to set")
+            raise UserError("cannot set a gate bias: the cell was constructed with bias=False")
         with torch.no_grad():
             self.bias_ih[: self.hidden_size] = bias
             if coupled:
@@ -51,7 +63,7 @@ class MinLSTMCell(Cell, name="min_lstm"):
         return {"f": torch.sigmoid(f), "i": torch.sigmoid(i), "n": n}
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """a and b of h' = a * h + b, for any number of steps at once."""
+        """Return a and b of h' = a * h + b, for any number of steps at once: (..., 3H) -> 2 x (..., H)."""
         f, i, n = self.gates(x, ()).values()
         return f / (f + i), i / (f + i) * n
 

@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.cells._parts import empty, linear_, masked
+from seqloom.cells._parts import apply_mask, empty, init_linear
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
-SHIFTS = 3  # one back, stay, one on
-WEIGHTS = (3, 4)  # the parts of the state that are weights over rows
-SMALLEST = 1e-4  # of a weight whose logit is learned
+SHIFTS = 3  # a head moves one row back, stays, or moves one row on
+WEIGHT_PARTS = (3, 4)  # indices of the state tensors that are weights over rows
+MIN_WEIGHT = 1e-4  # keeps the logarithm of a learned initial weight finite
 
 
 class NTMCell(Cell, name="ntm"):
@@ -28,14 +28,29 @@ class NTMCell(Cell, name="ntm"):
         M'  = M * (1 - w_w e^T) + w_w a^T                   erase e, add a
         y   = W_y [h, w_r' M']
 
-    State: controller h, c; memory M (N, W); weights w_r, w_w (N).
+    State: controller h and c, (B, H) each; memory M (B, N, W); weights w_r and w_w, (B, N) each.
     Graves et al. 2014, arXiv 1410.5401.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        rows: Number of memory rows, N; at least 3.
+        width: Size of a memory row, W.
+        device, dtype: As in `Cell`.
+
+    Raises:
+        UserError: If the memory is too small.
+
+    Example:
+        >>> y, (h, c, M, w_r, w_w) = seqloom.scan(seqloom.NTMCell(4, 8, rows=16), torch.randn(3, 10, 4))
+        >>> M.shape
+        torch.Size([3, 16, 16])
     """
 
     def __init__(self, input_size: int, hidden_size: int, rows: int = 32, width: int = 16) -> None:
         super().__init__(input_size, hidden_size)
         if rows < SHIFTS or width < 1:
-            raise UserError(f"memory must have at least {SHIFTS} rows of 1, got rows={rows}, width={width}")
+            raise UserError(f"rows must be at least {SHIFTS} and width at least 1, got rows={rows}, width={width}")
         self.rows, self.width = rows, width
         self.head = (width, 1, 1, SHIFTS, 1)  # k, beta, gate, s, gamma
         self.weight_ih = empty(4 * hidden_size, input_size)
@@ -57,7 +72,7 @@ class NTMCell(Cell, name="ntm"):
             (self.weight_head, self.bias_head),
             (self.weight_y, self.bias_y),
         ):
-            linear_(weight, bias)
+            init_linear(weight, bias)
         nn.init.uniform_(self.bias_memory, -0.1, 0.1)
 
     def initial_state(self, x: Tensor) -> State:
@@ -67,11 +82,11 @@ class NTMCell(Cell, name="ntm"):
         return h, torch.zeros_like(h), self.bias_memory.to(x.dtype).expand(B, -1, -1), w, w
 
     def state_of(self, index: int, parameter: Tensor) -> Tensor:
-        """Weights over rows are learned as logits: a step of training must not make one negative."""
-        return torch.softmax(parameter, -1) if index in WEIGHTS else parameter
+        """Learn weights over rows as logits, so that training cannot make one negative."""
+        return torch.softmax(parameter, -1) if index in WEIGHT_PARTS else parameter
 
     def parameter_of(self, index: int, state: Tensor) -> Tensor:
-        return torch.log(state + SMALLEST) if index in WEIGHTS else state
+        return torch.log(state + MIN_WEIGHT) if index in WEIGHT_PARTS else state
 
     def project(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight_ih, self.bias_ih)
@@ -80,7 +95,7 @@ class NTMCell(Cell, name="ntm"):
         return (w.unsqueeze(-1) * M).sum(1)
 
     def address(self, p: Tensor, M: Tensor, w: Tensor) -> Tensor:
-        """Where a head with parameters p that was at w goes: (B, N)."""
+        """Return the new weights (B, N) of a head with parameters p and old weights w."""
         k, beta, gate, s, gamma = p.split(self.head, -1)
         k = torch.tanh(k).unsqueeze(1)
         cos = (k * M).sum(-1) * torch.rsqrt((k * k).sum(-1) * (M * M).sum(-1) + 1e-12)
@@ -88,14 +103,14 @@ class NTMCell(Cell, name="ntm"):
         gate = torch.sigmoid(gate)
         v = gate * v + (1 - gate) * w
         back, stay, on = torch.softmax(s, -1).split(1, -1)
-        v = back * _turn(v, -1) + stay * v + on * _turn(v, 1)
+        v = back * _roll(v, -1) + stay * v + on * _roll(v, 1)
         v = torch.exp((1 + F.softplus(gamma)) * torch.log(v + 1e-8))
         return v / v.sum(-1, keepdim=True)
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         h, c, M, w_r, w_w = state
         r = self.read(w_r, M)
-        lstm = x + F.linear(masked(h, mask), self.weight_hh) + F.linear(r, self.weight_rh)
+        lstm = x + F.linear(apply_mask(h, mask), self.weight_hh) + F.linear(r, self.weight_rh)
         i, f, g, o = lstm.chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
@@ -118,8 +133,8 @@ class NTMCell(Cell, name="ntm"):
         return F.linear(torch.cat([h, self.read(w_r, M)], -1), self.weight_y, self.bias_y)
 
 
-def _turn(v: Tensor, by: int) -> Tensor:
-    """v moved along its ring of rows by one; written with split, which ONNX takes where it does not take roll."""
+def _roll(v: Tensor, by: int) -> Tensor:
+    """Rotate v by one row; with split, because ONNX cannot export torch.roll here."""
     N = v.shape[-1]
     front, end = v.split((N - 1, 1) if by > 0 else (1, N - 1), -1)
     return torch.cat([end, front], -1)

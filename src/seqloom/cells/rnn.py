@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cells._parts import empty, masked, torch_may
+from seqloom.cells._parts import apply_mask, can_use_torch, empty
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
@@ -18,15 +18,30 @@ ACTIVATIONS = {
     "silu": F.silu,
     "elu": F.elu,
 }
-TORCHS = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}
+TORCH_CELLS = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}
 
 
 class RNNCell(Cell, name="rnn"):
-    """One layer of tanh (or another nonlinearity) that reads the input and its own past output.
+    """The plain recurrent cell: one nonlinearity over the input and the previous output.
 
         h' = tanh(W x + U h)
 
-    With biases in both products, as torch has it. Elman 1990, doi 10.1207/s15516709cog1402_1.
+    Both products have a bias, as in torch. State: h (B, H). Elman 1990, doi 10.1207/s15516709cog1402_1.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        bias: Add a bias to both products.
+        nonlinearity: "tanh", "relu", "sigmoid", "gelu", "silu" or "elu".
+        device, dtype: As in `Cell`.
+
+    Raises:
+        UserError: If the nonlinearity is unknown.
+
+    Example:
+        >>> cell = seqloom.RNNCell(4, 8, nonlinearity="relu")
+        >>> cell(torch.randn(3, 4)).shape  # one step: (B, D) -> (B, H)
+        torch.Size([3, 8])
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
@@ -48,10 +63,12 @@ class RNNCell(Cell, name="rnn"):
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
         (h,) = state
-        h = ACTIVATIONS[self.nonlinearity](x + F.linear(masked(h, mask), self.weight_hh, self.bias_hh))
+        h = ACTIVATIONS[self.nonlinearity](x + F.linear(apply_mask(h, mask), self.weight_hh, self.bias_hh))
         return h, (h,)
 
     def whole_step(self, x: Tensor, state: State) -> State:
-        if self.nonlinearity in TORCHS and type(self) is RNNCell and torch_may(x):
-            return (TORCHS[self.nonlinearity](x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+        if self.nonlinearity in TORCH_CELLS and type(self) is RNNCell and can_use_torch(x):
+            return (
+                TORCH_CELLS[self.nonlinearity](x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),
+            )
         return super().whole_step(x, state)
