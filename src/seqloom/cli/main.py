@@ -243,9 +243,9 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
         console.note("interrupted; the results so far follow")
     if settings.plot and any(row.us_per_step for row in rows):
         with console.show_status("drawing"):
-            from seqloom.lab.report.pictures import speed
+            from seqloom.lab.report.pictures import plot_speed
 
-            speed(rows, settings.plot)
+            plot_speed(rows, settings.plot)
         console.note(f"plot: {settings.plot}")
     if json:
         console.show_json(shown.document(settings, rows, finished))

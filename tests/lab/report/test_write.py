@@ -1,4 +1,4 @@
-"""What `report.write` leaves in a folder, whatever it is given."""
+"""What `report.write_report` leaves in a folder, whatever it is given."""
 
 import csv
 import json
@@ -11,15 +11,15 @@ import pytest
 import sample_page
 
 from seqloom.lab import report
-from seqloom.lab.report.frame import LETTER, LINE, NARROW, fit, names_axis
+from seqloom.lab.report.frame import LETTER, LINE, NARROW, draw_names_axis, fit_frame
 from seqloom.lab.report.page import Chart, Curve, Dots, Grid, Page, Table, Words
-from seqloom.lab.report.scale import scale
+from seqloom.lab.report.scale import make_scale
 
 EVIL = '<script>alert(1)</script> & "x" \' | $title'
 
 
 def written(tmp_path, *blocks, facts=None, verdict="It holds."):
-    report.write(Page("A title", verdict, list(blocks), facts or {}), tmp_path, {"study": "tiny"})
+    report.write_report(Page("A title", verdict, list(blocks), facts or {}), tmp_path, {"study": "tiny"})
     return (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
 
 
@@ -36,13 +36,13 @@ def numbers(picture):
 
 def test_every_file_is_written_and_the_page_is_stored_whole(tmp_path):
     page = sample_page.page()
-    names = {file.name for file in report.write(page, tmp_path, {"study": "tiny", "rows": [1]})}
+    names = {file.name for file in report.write_report(page, tmp_path, {"study": "tiny", "rows": [1]})}
     assert names == {"report.html", "report.md", "leaderboard.csv", "study.json"}
     assert names == {file.name for file in tmp_path.iterdir()}  # nothing unfinished is left
     document = json.loads((tmp_path / "study.json").read_text())
-    assert document["rows"] == [1] and report.page_from(document) == page
+    assert document["rows"] == [1] and report.page_from_json(document) == page
     again = tmp_path / "again"
-    report.write(report.page_from(document), again, document)
+    report.write_report(report.page_from_json(document), again, document)
     assert all((again / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
 
 
@@ -129,7 +129,9 @@ def test_no_two_of_thirty_curves_look_alike_and_a_name_keeps_its_look(tmp_path):
 def test_empty_blocks_say_so(tmp_path):
     empty = [Table("t", []), Chart("c", "x", "y", []), Dots("d", "y", {}), Grid("g", [], [], []), Words("w", [])]
     html, md = written(tmp_path, *empty)
-    assert html.count("Nothing to show") == 4 and md.count("Nothing to show") == 4
+    for text in ("The table is empty", "The chart has no curves", "There are no groups", "The grid is empty"):
+        assert html.count(text) == 1
+    assert md.count("The table is empty") == 4
     assert (tmp_path / "t.csv").read_text().strip() == ""
 
 
@@ -155,28 +157,31 @@ def test_tables_of_one_title_have_files_of_their_own_and_run_nothing_in_a_spread
 @pytest.mark.parametrize(
     ("block", "says"),
     [
-        (Chart("c", "x", "y", [Curve("gru", [1.0, 2.0], [1.0])]), r"chart 'c': curve 'gru' has \[2, 1\] values"),
-        (Grid("g", ["a"], ["b", "c"], [[1.0]]), r"grid 'g' has rows of \[1\] values; its names want \[2\]"),
+        (
+            Chart("c", "x", "y", [Curve("gru", [1.0, 2.0], [1.0])]),
+            r"chart 'c': curve 'gru' has parts of lengths \[2, 1\]",
+        ),
+        (Grid("g", ["a"], ["b", "c"], [[1.0]]), r"grid 'g' has rows of \[1\] values, but its names need \[2\]"),
         (Table("t", [{"x": object()}]), r"page.blocks\[0\].rows\[0\].x is a object"),
     ],
 )
 def test_a_block_that_cannot_be_shown_is_named_and_nothing_is_written(block, says, tmp_path):
     with pytest.raises((ValueError, TypeError), match=says):
-        report.write(Page("p", "v", [block], {}), tmp_path / "new", {})
+        report.write_report(Page("p", "v", [block], {}), tmp_path / "new", {})
     assert not (tmp_path / "new").exists()
 
 
 def test_a_document_without_a_page_is_named():
-    with pytest.raises(ValueError, match="study 'adding' holds no page"):
-        report.page_from({"study": "adding"})
+    with pytest.raises(ValueError, match="study 'adding' contains no page"):
+        report.page_from_json({"study": "adding"})
 
 
 @pytest.mark.parametrize(("count", "turn"), [(4, 0), (7, 40), (20, 90)])
 def test_names_below_an_axis_stay_in_the_picture_and_off_each_other(count, turn):
     names = ["a", "b" * (16 if turn else 1), *("c" for _ in range(count - 2))]
-    frame = fit(NARROW, scale([0.0, 1.0], False), names)
-    found = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>(\w+)<', names_axis(frame, names))
-    assert len(found) == count and (f"rotate({-turn} " in names_axis(frame, names)) == bool(turn)
+    frame = fit_frame(NARROW, make_scale([0.0, 1.0], False), names)
+    found = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>(\w+)<', draw_names_axis(frame, names))
+    assert len(found) == count and (f"rotate({-turn} " in draw_names_axis(frame, names)) == bool(turn)
     if turn:
         angle = math.radians(turn)
         assert all(float(x) - math.cos(angle) * LETTER * len(name) >= 0 for x, name in found)

@@ -109,7 +109,7 @@ def _write_report(comparison: Any, results: Any, finished: bool) -> dict[str, An
     from seqloom.lab.compare.page import build_document, build_page
 
     document = build_document(comparison, results, finished)
-    report.write(build_page(comparison, results, finished), comparison.folder, document)
+    report.write_report(build_page(comparison, results, finished), comparison.folder, document)
     if finished:
         store_winner(comparison, results)
     stored: dict[str, Any] = text.loads((comparison.folder / "study.json").read_text(encoding="utf-8"))

@@ -28,9 +28,9 @@ def results(
         Folder with one subfolder per study, each containing study.json.
     """
     from seqloom.lab.files.scratch import write_atomically
-    from seqloom.lab.report.results import results as text
+    from seqloom.lab.report.results import build_results
 
-    document = text(folder)
+    document = build_results(folder)
     if out is None:
         print(document, end="")
         return

@@ -86,7 +86,7 @@ def study(
         from seqloom.lab import report
 
         with console.show_status("writing"):
-            for file in report.write(one.page(rows, document), folder, document):
+            for file in report.write_report(one.page(rows, document), folder, document):
                 console.note(f"written: {file}")
     if json:
         console.show_json(document)
@@ -103,12 +103,12 @@ def _existing_parent(folder: Path) -> Path:
 
 def _format_rows(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Format floats with the digits that their column needs."""
-    from seqloom.lab.report.text import column
+    from seqloom.lab.report.text import format_column
 
     if not rows:
         return rows
     columns = {
-        name: [v if isinstance(v, int) else t for v, t in zip(values, column(values), strict=True)]
+        name: [v if isinstance(v, int) else t for v, t in zip(values, format_column(values), strict=True)]
         for name, values in ((name, [row[name] for row in rows]) for name in rows[0])
     }
     return [{name: columns[name][i] for name in columns} for i in range(len(rows))]

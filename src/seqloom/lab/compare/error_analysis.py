@@ -12,7 +12,7 @@ import torch
 
 from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.task import PAD, Batch, Classes, Features, Tags, Task, Tokens, Values
-from seqloom.lab.report.page import Block, Chart, Curve, Grid, Table
+from seqloom.lab.report.page import Chart, Curve, Grid, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForTask
 
@@ -23,9 +23,9 @@ CHART_POINTS = 200
 TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows that are shown
 
 
-def analyse_errors(model: ForTask, task: Task, columns: Columns, batch: int) -> list[Block]:
+def analyse_errors(model: ForTask, task: Task, columns: Columns, batch: int) -> list[PageBlock]:
     """Return report blocks on a model's test errors, the most informative first; `columns` are its test rows."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if task.kind == "classify" and isinstance(task.target, Classes):
         blocks.append(_confusion(task.target.names, columns["y"], columns["p"]))
     elif task.kind == "tag" and isinstance(task.target, Tags):
@@ -40,7 +40,7 @@ def analyse_errors(model: ForTask, task: Task, columns: Columns, batch: int) -> 
     return blocks
 
 
-def _confusion(names: tuple[str, ...], y: Array, p: Array) -> Block:
+def _confusion(names: tuple[str, ...], y: Array, p: Array) -> PageBlock:
     keep = y >= 0
     y, p = y[keep].astype(int), p[keep].astype(int)
     if len(names) <= MATRIX_CLASSES:
@@ -68,7 +68,7 @@ def _predict_tags(model: ForTask, task: Task, batch: int) -> tuple[Array, Array]
 
 
 @torch.no_grad()
-def _forecast_error(model: ForTask, task: Task, batch: int) -> Block:
+def _forecast_error(model: ForTask, task: Task, batch: int) -> PageBlock:
     """Chart the error of each step of a forecast."""
     assert isinstance(task.target, Values)
     square = absolute = n = torch.zeros(task.target.steps, task.target.size, dtype=torch.float64)
@@ -86,7 +86,7 @@ def _forecast_error(model: ForTask, task: Task, batch: int) -> Block:
 
 
 @torch.no_grad()
-def _predicted_values(model: ForTask, task: Task, batch: int) -> Block:
+def _predicted_values(model: ForTask, task: Task, batch: int) -> PageBlock:
     """Chart true values in ascending order, with the predictions."""
     assert isinstance(task.target, Values)
     true, predicted = [], []

@@ -16,7 +16,7 @@ from seqloom.lab.compare.results import Results
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.data.look import about, columns, space
 from seqloom.lab.data.registry import TASKS
-from seqloom.lab.report.page import Block, Chart, Curve, Dots, Page, Table, Words
+from seqloom.lab.report.page import Chart, Curve, Dots, Page, PageBlock, Table, Words
 from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
@@ -33,7 +33,7 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
     """Build the report page; the errors of the winner are analysed only if the comparison is finished."""
     metric = results.metric
     note = caption(results, comparison.seeds, comparison.valid_rows)
-    blocks: list[Block] = [Table("Leaderboard", build_leaderboard(results), note)]
+    blocks: list[PageBlock] = [Table("Leaderboard", build_leaderboard(results), note)]
     if results.models:
         values = {row.label: row.test.values for row in results.models if row.test}
         baseline = results.best_baseline

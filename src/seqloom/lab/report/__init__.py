@@ -1,4 +1,4 @@
-"""A finished study as one self-contained page, and the same as Markdown, CSV and JSON."""
+"""Reports: a finished study as one self-contained HTML page, and as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.lab.files.scratch import write_atomically
-from seqloom.lab.report.markdown import markdown
+from seqloom.lab.report.markdown import render_markdown
 from seqloom.lab.report.page import Page, Table
-from seqloom.lab.report.sheets import sheet
-from seqloom.lab.report.stored import page_as_json, page_from, plain
-from seqloom.lab.report.text import slug
-from seqloom.lab.report.web import html
+from seqloom.lab.report.stored import page_from_json, page_to_json, to_plain
+from seqloom.lab.report.text import make_slug
+from seqloom.lab.report.values import format_csv
+from seqloom.lab.report.web import render_html
 
-__all__ = ["page_from", "write"]
+__all__ = ["page_from_json", "write_report"]
 
 
-def write(page: Page, folder: Path, document: Mapping[str, Any]) -> list[Path]:
-    """report.html, report.md, a CSV for every table, study.json; each is there as a whole or not at all.
+def write_report(page: Page, folder: Path, document: Mapping[str, Any]) -> list[Path]:
+    """Write report.html, report.md, study.json and one CSV per table; each file is written atomically.
 
-    study.json is the document with the page in it, as `page_from` reads it. A number that is not
-    finite is missing in all of them.
+    Args:
+        page: What to show.
+        folder: Created if missing.
+        document: The measurements. study.json is this document plus the page under the key "page".
+
+    Returns:
+        The paths of the files. NaN and infinity appear in none of them: such a number counts as missing.
     """
-    stored = plain(document) | {"page": page_as_json(page)}
-    page = page_from(stored)  # so that every file shows what is stored
+    stored = to_plain(document) | {"page": page_to_json(page)}
+    page = page_from_json(stored)  # every file shows exactly what study.json stores
     taken: set[str] = set()
-    texts = {"report.html": html(page), "report.md": markdown(page)}
+    texts = {"report.html": render_html(page), "report.md": render_markdown(page)}
     for block in page.blocks:
         if isinstance(block, Table):
-            texts[f"{slug(block.title, taken, 'table')}.csv"] = sheet(block)
+            texts[f"{make_slug(block.title, taken, 'table')}.csv"] = format_csv(block)
     texts["study.json"] = json.dumps(stored, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():

@@ -1,4 +1,4 @@
-"""A page as Markdown: the same words and tables; a picture is a table of its numbers."""
+"""A page as Markdown, with a table of numbers in place of each picture."""
 
 from __future__ import annotations
 
@@ -7,74 +7,80 @@ from collections.abc import Mapping
 from typing import Any
 
 from seqloom.lab.report import tables, values
-from seqloom.lab.report.page import Block, Chart, Dots, Grid, Page, Table, Words
-from seqloom.lab.report.text import column, numeric, said
+from seqloom.lab.report.page import Chart, Dots, Grid, Page, PageBlock, Table, Words
+from seqloom.lab.report.text import format_column, format_fact, is_numeric
 
-WIDEST = 24  # columns that still read as a table
-
-
-def markdown(page: Page) -> str:
-    parts = [f"# {line(page.title)}", prose(page.verdict), *(_block(block) for block in page.blocks)]
-    return "\n\n".join([*parts, "## How this was made", *made(page.facts)]) + "\n"
+MAX_COLUMNS = 24  # wider tables are not readable as Markdown
 
 
-def _block(block: Block) -> str:
-    words = [prose(text) for text in block.paragraphs] if isinstance(block, Words) else _shown(block)
-    return "\n\n".join([f"## {line(block.title or 'Untitled')}", *words])
+def render_markdown(page: Page) -> str:
+    """Return the page as a Markdown document."""
+    parts = [
+        f"# {escape_line(page.title)}",
+        escape_prose(page.verdict),
+        *(_render_block(block) for block in page.blocks),
+    ]
+    return "\n\n".join([*parts, "## How this was made", *format_facts(page.facts)]) + "\n"
 
 
-def _shown(block: Table | Chart | Dots | Grid) -> list[str]:
+def _render_block(block: PageBlock) -> str:
+    words = [escape_prose(text) for text in block.paragraphs] if isinstance(block, Words) else _render_content(block)
+    return "\n\n".join([f"## {escape_line(block.title or 'Untitled')}", *words])
+
+
+def _render_content(block: Table | Chart | Dots | Grid) -> list[str]:
     if isinstance(block, Grid) and len(block.columns) > tables.NUMBERED:
         return [f"{len(block.rows)} rows and {len(block.columns)} columns: see report.html."]
-    return [text for text in (table(_numbers(block)), prose(block.note)) if text]
+    return [text for text in (format_table(_to_table(block)), escape_prose(block.note)) if text]
 
 
-def _numbers(block: Table | Chart | Dots | Grid) -> Table:
+def _to_table(block: Table | Chart | Dots | Grid) -> Table:
     if isinstance(block, Table):
         return block
     if isinstance(block, Chart):
-        return values.of_chart(block)
-    return values.of_dots(block) if isinstance(block, Dots) else values.of_grid(block)
+        return values.tabulate_chart(block)
+    return values.tabulate_dots(block) if isinstance(block, Dots) else values.tabulate_grid(block)
 
 
-def table(table: Table) -> str:
-    """As a Markdown table, numbers to the right."""
-    heads = tables.headings(table)
+def format_table(table: Table) -> str:
+    """Return a Markdown table with numbers right-aligned."""
+    heads = values.list_headings(table)
     if not table.rows:
-        return "Nothing to show: the table is empty."
-    if len(heads) > WIDEST:
+        return "The table is empty."
+    if len(heads) > MAX_COLUMNS:
         return f"{len(table.rows)} rows and {len(heads)} columns: see report.html."
     columns = [[row.get(heading) for row in table.rows] for heading in heads]
-    marks = ["--:" if k and numeric(column_) else "---" for k, column_ in enumerate(columns)]
-    lines = [[line(heading) for heading in heads], marks]
-    lines += [list(map(line, cells)) for cells in zip(*map(column, columns), strict=True)]
+    marks = ["--:" if k and is_numeric(column_) else "---" for k, column_ in enumerate(columns)]
+    lines = [[escape_line(heading) for heading in heads], marks]
+    lines += [list(map(escape_line, cells)) for cells in zip(*map(format_column, columns), strict=True)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def prose(text: str) -> str:
-    """Text whose lines stay lines."""
-    return "\\\n".join(line(part) for part in text.splitlines())
+def escape_prose(text: str) -> str:
+    """Escape text for Markdown and keep its line breaks."""
+    return "\\\n".join(escape_line(part) for part in text.splitlines())
 
 
-def line(text: str) -> str:
-    """Text in which nothing but `code` means anything to Markdown, in one line."""
+def escape_line(text: str) -> str:
+    """Escape text for Markdown on one line; only `code` keeps its meaning."""
     parts = re.split(r"(`[^`\n]+`)", " ".join(text.split()))
-    quoted = [part.replace("|", "\\|") if i % 2 else _escaped(part) for i, part in enumerate(parts)]
+    quoted = [part.replace("|", "\\|") if i % 2 else _escape(part) for i, part in enumerate(parts)]
     return "".join(quoted)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     text = re.sub(r"([\\`*\[\]<>|~]|\b_|_\b|(?<!\w)_|_(?!\w))", r"\\\1", text)
     return re.sub(r"^(\d*)([#.](?=[# ])|[-+](?= ))", r"\1\\\2", text)
 
 
-def made(facts: Mapping[str, Any]) -> list[str]:
-    """The command in a block of its own, then a list of the facts."""
+def format_facts(facts: Mapping[str, Any]) -> list[str]:
+    """Return the command as a code block, then the other facts as a list."""
     parts = []
     if facts.get("command"):
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", str(facts["command"]))), default=0))
         parts.append(f"{fence}sh\n{facts['command']}\n{fence}")
     others = {k: v for k, v in facts.items() if k != "command" and v not in (None, "", {}, [])}
     if others:
-        parts.append("\n".join(f"- {line(str(k).replace('_', ' '))}: {line(said(v))}" for k, v in others.items()))
+        names = {k: str(k).replace("_", " ") for k in others}
+        parts.append("\n".join(f"- {escape_line(names[k])}: {escape_line(format_fact(v))}" for k, v in others.items()))
     return parts

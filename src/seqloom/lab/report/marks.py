@@ -1,4 +1,4 @@
-"""What tells one curve from another: colour, shape and dash, the same for one name in all pictures of a page."""
+"""Colour, shape and dash of curves; one name looks the same in all pictures of a page."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHAPES = (  # around the point, as a relative path
 DASHES = 4  # .d0 .. .d3 in page.css
 
 
-def choose(names: Sequence[str], before: dict[str, int]) -> list[int]:
-    """A look for each name: the one it had `before` on this page, or the first that is free in this picture."""
+def choose_looks(names: Sequence[str], before: dict[str, int]) -> list[int]:
+    """Return a look for each name: the one it had `before` on this page, or the first free one."""
     looks: list[int] = []
-    kept = {before[name] for name in names if name in before}
+    reserved = {before[name] for name in names if name in before}
     for name in names:
         look = before.get(name, -1)
         if look < 0 or look in looks:
-            look = next(i for i in range(len(looks) + len(kept) + 1) if i not in looks and i not in kept)
+            look = next(i for i in range(len(looks) + len(reserved) + 1) if i not in looks and i not in reserved)
         before.setdefault(name, look)
         looks.append(look)
     return looks
@@ -41,13 +41,13 @@ def dash(look: int) -> str:
     return f"d{look // COLOURS % DASHES}"
 
 
-def shape(look: int, x: float, y: float) -> str:
-    """A piece of a path: the mark at this place. The 9th look has the colour of the 1st and another shape."""
+def draw_mark(look: int, x: float, y: float) -> str:
+    """Return the SVG path of a mark. The 9th look has the colour of the 1st, but another shape."""
     return f"M{x:.1f},{y:.1f}{SHAPES[(look + look // COLOURS) % len(SHAPES)]}"
 
 
-def swatch(look: int) -> Markup:
-    """The look in a legend."""
+def draw_swatch(look: int) -> Markup:
+    """Draw the look for a legend."""
     line = tag("path", d="M0,7H28", class_=f"stroke {dash(look)}")
-    mark = tag("path", d=shape(look, 14, 7), class_="mark")
+    mark = tag("path", d=draw_mark(look, 14, 7), class_="mark")
     return tag("svg", line, mark, class_="swatch", viewBox="0 0 28 14", aria_hidden="true")

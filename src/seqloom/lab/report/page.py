@@ -1,4 +1,4 @@
-"""What a finished study shows, before anything is drawn: the contract between studies and `report/`."""
+"""The content of a report before it is drawn: what studies and comparisons pass to `report`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Table:
+    """A table; all rows have the same keys, which are the headings."""
+
     title: str
-    rows: list[dict[str, Any]]  # all with the same headings
+    rows: list[dict[str, Any]]
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Curve:
+    """One line of a chart, with an optional interval around y."""
+
     name: str
     x: list[float]
     y: list[float]
-    low: list[float] | None = None  # an interval around y
+    low: list[float] | None = None
     high: list[float] | None = None
 
 
 @dataclass(frozen=True)
 class Chart:
+    """Curves over a shared x axis."""
+
     title: str
     x_label: str
     y_label: str
@@ -35,19 +41,19 @@ class Chart:
 
 @dataclass(frozen=True)
 class Dots:
-    """One dot for every seed, group beside group."""
+    """One dot per seed, in groups side by side."""
 
     title: str
     y_label: str
     groups: dict[str, list[float]]
-    lines: dict[str, float] = field(default_factory=dict)  # a document's number, a trivial baseline
+    lines: dict[str, float] = field(default_factory=dict)  # reference lines: a published number, a trivial baseline
     log_y: bool = False
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A confusion matrix or an alignment: a value for every row and column."""
+    """A matrix drawn as shades: a confusion matrix or an alignment."""
 
     title: str
     rows: list[str]
@@ -58,16 +64,20 @@ class Grid:
 
 @dataclass(frozen=True)
 class Words:
+    """Paragraphs of text."""
+
     title: str
     paragraphs: list[str]
 
 
-Block = Table | Chart | Dots | Grid | Words
+PageBlock = Table | Chart | Dots | Grid | Words
 
 
 @dataclass(frozen=True)
 class Page:
+    """A whole report."""
+
     title: str
-    verdict: str  # two sentences that a person can act on
-    blocks: list[Block]
+    verdict: str  # one or two sentences: the conclusion
+    blocks: list[PageBlock]
     facts: dict[str, Any]  # command, date, settings, data, hardware, versions

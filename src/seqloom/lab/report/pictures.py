@@ -1,4 +1,4 @@
-"""Pictures for reports and papers: matplotlib, without a window."""
+"""Plots for reports and papers, drawn with matplotlib without a window."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MARKS = "osD^vP*Xh"
 COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#000000", "#7f7f7f", "#009e73", "#cc79a7", "#a6761d", "#e6ab02")
 
 
-def speed(rows: Sequence[Any], path: Path) -> None:
-    """Microseconds a step against the hidden size: one panel a pass, batch and type, one line a layer."""
-    plt = _pyplot()
+def plot_speed(rows: Sequence[Any], path: Path) -> None:
+    """Plot microseconds per step against the hidden size: one panel per pass, batch and type, one line per layer."""
+    plt = _import_pyplot()
     timed = [row for row in rows if row.us_per_step is not None]
     if not timed:
-        raise UserError("nothing was timed, so there is nothing to draw")
+        raise UserError("there are no timings to plot")
     panels = list(dict.fromkeys((row.pass_, row.dtype, row.batch, row.length, row.threads) for row in timed))
-    names = list(dict.fromkeys(_name(row) for row in timed))
-    torchs = {_name(row) for row in timed if row.kernel == "torch"}
+    names = list(dict.fromkeys(_line_name(row) for row in timed))
+    torchs = {_line_name(row) for row in timed if row.kernel == "torch"}
     columns = min(len(panels), 4)
     lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(
@@ -29,32 +29,32 @@ def speed(rows: Sequence[Any], path: Path) -> None:
     for panel, axis in zip(panels, axes.flat, strict=False):
         mine = [row for row in timed if (row.pass_, row.dtype, row.batch, row.length, row.threads) == panel]
         for n, name in enumerate(names):
-            points = sorted((row.hidden, row.us_per_step) for row in mine if _name(row) == name)
+            points = sorted((row.hidden, row.us_per_step) for row in mine if _line_name(row) == name)
             look = {"marker": MARKS[n % len(MARKS)], "color": COLOURS[n % len(COLOURS)], "markersize": 4}
             look["linestyle"] = "--" if name in torchs else "-"
             axis.plot([hidden for hidden, _ in points], [us for _, us in points], **look, label=name)
-        axis.set(xscale="log", yscale="log", xlabel="hidden size", ylabel="us a step")
+        axis.set(xscale="log", yscale="log", xlabel="hidden size", ylabel="us per step")
         axis.set_title(f"{panel[0]}\n{panel[1]}, B={panel[2]}, T={panel[3]}, threads={panel[4]}", fontsize=9)
         axis.set_xticks(sorted({row.hidden for row in mine}), labels=sorted({row.hidden for row in mine}))
         axis.xaxis.minorticks_off()
-        _plain(axis.yaxis)
+        _use_plain_ticks(axis.yaxis)
         axis.grid(which="both", alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
     figure.legend(
         *axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4 if columns > 1 else 2, fontsize=8
     )
-    _save(figure, path)
+    _save_figure(figure, path)
 
 
-def _name(row: Any) -> str:
+def _line_name(row: Any) -> str:
     if row.kernel == "torch":
         return row.cell
     return row.kernel if row.kernel.startswith(row.cell) else f"{row.cell}, {row.kernel}"
 
 
-def _plain(axis: Any) -> None:
-    """1, 2, 5, 10, 20 .. as they are: an axis of less than a decade has labels, too."""
+def _use_plain_ticks(axis: Any) -> None:
+    """Label 1, 2, 5, 10, 20, ..., so that an axis of less than a decade has labels too."""
     from matplotlib import ticker
 
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -62,16 +62,20 @@ def _plain(axis: Any) -> None:
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
-def attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: Path) -> None:
-    """Where each row looked among the columns: a grid (rows, columns), the darker the more.
+def plot_attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    """Plot attention weights as a grid; darker means more.
 
-    Weights from 0.1 on are written into their squares. `path` ends in .svg, .png or .pdf.
+    Args:
+        weights: (rows, columns); weights of at least 0.1 are also printed as numbers.
+        rows: Labels of the queries.
+        columns: Labels of the keys.
+        path: A file that ends in .svg, .png or .pdf.
     """
-    plt = _pyplot()
+    plt = _import_pyplot()
     grid = [[float(w) for w in line] for line in weights]
     if len(grid) != len(rows) or any(len(line) != len(columns) for line in grid):
         shape = f"{len(grid)} x {len(grid[0]) if grid else 0}"
-        raise UserError(f"weights must be {len(rows)} rows x {len(columns)} columns, as their labels, got {shape}")
+        raise UserError(f"weights must be {len(rows)} x {len(columns)} to match their labels, got {shape}")
     long = max((len(word) for word in (*rows, *columns)), default=0)
     size = (1.2 + 0.07 * long + 0.42 * len(columns), 0.8 + 0.07 * long + 0.42 * len(rows))
     figure, axis = plt.subplots(figsize=size, layout="constrained")
@@ -88,10 +92,10 @@ def attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: P
         for j, w in enumerate(line):
             if w >= 0.1:
                 axis.text(j, i, f"{w:.1f}", ha="center", va="center", fontsize=7, color="w" if w > 0.5 else "k")
-    _save(figure, path)
+    _save_figure(figure, path)
 
 
-def _pyplot() -> Any:
+def _import_pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("agg")
@@ -100,6 +104,6 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save_figure(figure: Any, path: Path) -> None:
     figure.savefig(path)
-    _pyplot().close(figure)
+    _import_pyplot().close(figure)

@@ -1,4 +1,4 @@
-"""A page as JSON and back: what is stored is enough to make every file again."""
+"""Convert a page to JSON and back; the stored page is enough to write every report file again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import PurePath
 from typing import Any
 
 from seqloom.core.errors import UserError, UserTypeError
-from seqloom.lab.report.page import Block, Chart, Curve, Dots, Grid, Page, Table, Words
+from seqloom.lab.report.page import Chart, Curve, Dots, Grid, Page, PageBlock, Table, Words
 
-KINDS: dict[str, type[Block]] = {"table": Table, "chart": Chart, "dots": Dots, "grid": Grid, "words": Words}
+KINDS: dict[str, type[PageBlock]] = {"table": Table, "chart": Chart, "dots": Dots, "grid": Grid, "words": Words}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 
-def plain(value: Any, where: str = "document") -> Any:
-    """What JSON can hold. A number that is not finite becomes None: it is missing."""
+def to_plain(value: Any, where: str = "document") -> Any:
+    """Convert to JSON types; a number that is not finite becomes None."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str | PurePath):
@@ -27,52 +27,53 @@ def plain(value: Any, where: str = "document") -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(k): plain(v, f"{where}.{k}") for k, v in value.items()}
+        return {str(k): to_plain(v, f"{where}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
-    raise UserTypeError(f"{where} is a {type(value).__name__}; give text, numbers, lists and dicts")
+        return [to_plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    raise UserTypeError(f"{where} is a {type(value).__name__}; use text, numbers, lists and dicts")
 
 
-def page_as_json(page: Page) -> dict[str, Any]:
+def page_to_json(page: Page) -> dict[str, Any]:
+    """Convert a page to JSON types, after checking that its curves and grids have consistent sizes."""
     for block in page.blocks:
-        _check(block)
-    blocks = [{"kind": NAMES[type(block)]} | _record(block) for block in page.blocks]
-    return plain({"title": page.title, "verdict": page.verdict, "blocks": blocks, "facts": page.facts}, "page")
+        _check_sizes(block)
+    blocks = [{"kind": NAMES[type(block)]} | _to_record(block) for block in page.blocks]
+    return to_plain({"title": page.title, "verdict": page.verdict, "blocks": blocks, "facts": page.facts}, "page")
 
 
-def _check(block: Block) -> None:
+def _check_sizes(block: PageBlock) -> None:
     if isinstance(block, Chart):
         for curve in block.curves:
             sizes = [len(part) for part in (curve.x, curve.y, curve.low, curve.high) if part is not None]
             if len(set(sizes)) > 1:
-                raise UserError(f"chart {block.title!r}: curve {curve.name!r} has {sizes} values; give as many of each")
+                raise UserError(
+                    f"chart {block.title!r}: curve {curve.name!r} has parts of lengths {sizes}; they must be equal"
+                )
     if isinstance(block, Grid):
         shape, wanted = [len(row) for row in block.values], [len(block.columns)] * len(block.rows)
         if shape != wanted:
-            raise UserError(f"grid {block.title!r} has rows of {shape} values; its names want {wanted}")
+            raise UserError(f"grid {block.title!r} has rows of {shape} values, but its names need {wanted}")
 
 
-def _record(thing: Any) -> Any:
-    if isinstance(thing, Curve | Block):
-        return {field.name: _record(getattr(thing, field.name)) for field in fields(thing)}
-    return [_record(item) for item in thing] if isinstance(thing, list) else thing
+def _to_record(thing: Any) -> Any:
+    if isinstance(thing, Curve | PageBlock):
+        return {field.name: _to_record(getattr(thing, field.name)) for field in fields(thing)}
+    return [_to_record(item) for item in thing] if isinstance(thing, list) else thing
 
 
-def page_from(document: Mapping[str, Any]) -> Page:
-    """The page that `write` stored in a study's document."""
+def page_from_json(document: Mapping[str, Any]) -> Page:
+    """Return the page that `write_report` stored in a document."""
     if "page" not in document:
-        raise UserError(
-            f"the document of study {document.get('study', '?')!r} holds no page; run the study again to make one"
-        )
+        raise UserError(f"the document of study {document.get('study', '?')!r} contains no page; run the study again")
     page = document["page"]
-    return Page(page["title"], page["verdict"], [_block(block) for block in page["blocks"]], page["facts"])
+    return Page(page["title"], page["verdict"], [_read_block(block) for block in page["blocks"]], page["facts"])
 
 
-def _block(record: Mapping[str, Any]) -> Block:
+def _read_block(record: Mapping[str, Any]) -> PageBlock:
     values = dict(record)
     kind = values.pop("kind")
     if kind not in KINDS:
-        raise UserError(f"there is no block of the kind {kind!r}; known are {', '.join(KINDS)}")
+        raise UserError(f"unknown block kind {kind!r}; expected one of {', '.join(KINDS)}")
     if kind == "chart":
         values["curves"] = [Curve(**curve) for curve in values["curves"]]
     return KINDS[kind](**values)

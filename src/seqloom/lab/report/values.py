@@ -1,35 +1,38 @@
-"""The numbers of a picture as a table, for those who read rather than look."""
+"""The numbers of charts and grids as tables, and tables as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from statistics import fmean
 from typing import Any
 
 from seqloom.lab.report.page import Chart, Dots, Grid, Table
-from seqloom.lab.report.text import known
+from seqloom.lab.report.text import is_number, parse_number
 
-MOST = 16  # rows of a chart's table
+MAX_ROWS = 16  # of the table of a chart
 
 
-def of_chart(chart: Chart) -> Table:
-    """A row for each place on the x axis, or for MOST of them, evenly chosen."""
-    places = sorted({float(x) for curve in chart.curves for x in curve.x if known(x)})
-    kept = places
-    if len(places) > MOST:
-        kept = [places[round(i * (len(places) - 1) / (MOST - 1))] for i in range(MOST)]
-    names = _distinct([chart.x_label or "x", *(curve.name for curve in chart.curves)])
+def tabulate_chart(chart: Chart) -> Table:
+    """Return one row per x value; if there are more than MAX_ROWS, evenly spaced ones."""
+    places = sorted({float(x) for curve in chart.curves for x in curve.x if is_number(x)})
+    chosen = places
+    if len(places) > MAX_ROWS:
+        chosen = [places[round(i * (len(places) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
+    names = _make_distinct([chart.x_label or "x", *(curve.name for curve in chart.curves)])
     columns = [dict(zip(curve.x, curve.y, strict=True)) for curve in chart.curves]
     rows = [
-        dict(zip(names, [x, *(column.get(x) for column in columns)], strict=True)) for x in kept
+        dict(zip(names, [x, *(column.get(x) for column in columns)], strict=True)) for x in chosen
     ]  # a curve without a point there has None
-    note = f"{len(kept)} of {len(places)} places; all are in study.json." if len(kept) < len(places) else ""
+    note = f"{len(chosen)} of {len(places)} points; study.json has all of them." if len(chosen) < len(places) else ""
     return Table(chart.title, rows, note)
 
 
-def of_dots(dots: Dots) -> Table:
+def tabulate_dots(dots: Dots) -> Table:
+    """Return one row per group and reference line: number of seeds, mean, lowest, highest."""
     rows: list[dict[str, Any]] = []
     for name, values in dots.groups.items():
-        there = [v for v in values if known(v)]
+        there = [v for v in values if is_number(v)]
         spread = (fmean(there), min(there), max(there)) if there else (None, None, None)
         rows.append(dict(zip(("", "seeds", "mean", "lowest", "highest"), (name, len(there), *spread), strict=True)))
     for name, value in dots.lines.items():
@@ -37,14 +40,15 @@ def of_dots(dots: Dots) -> Table:
     return Table(dots.title, rows)
 
 
-def of_grid(grid: Grid) -> Table:
-    names = _distinct(["", *grid.columns])
+def tabulate_grid(grid: Grid) -> Table:
+    """Return the grid with its row names as the first column."""
+    names = _make_distinct(["", *grid.columns])
     rows = [dict(zip(names, [name, *values], strict=True)) for name, values in zip(grid.rows, grid.values, strict=True)]
     return Table(grid.title, rows)
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """Headings, of which no two may be alike in a row."""
+def _make_distinct(names: list[str]) -> list[str]:
+    """Number repeated headings: a, a (2)."""
     found: list[str] = []
     for name in names:
         free, k = name, 2
@@ -52,3 +56,24 @@ def _distinct(names: list[str]) -> list[str]:
             free, k = f"{name} ({k})", k + 1
         found.append(free)
     return found
+
+
+def list_headings(table: Table) -> list[str]:
+    """Return the keys of all rows in order of appearance."""
+    return list(dict.fromkeys(heading for row in table.rows for heading in row))
+
+
+def format_csv(table: Table) -> str:
+    """Return the table as CSV with every digit; missing values are empty."""
+    heads = list_headings(table)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(_neutralise_formula, heads))
+    writer.writerows([_neutralise_formula(row.get(heading)) for heading in heads] for row in table.rows)
+    return out.getvalue()
+
+
+def _neutralise_formula(value: Any) -> Any:
+    """Put ' before text that a spreadsheet would execute as a formula."""
+    formula = isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r" and parse_number(value) is None
+    return f"'{value}" if formula else value

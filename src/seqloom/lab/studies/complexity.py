@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.report.page import Block, Chart, Curve, Table
+from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
 from seqloom.lab.training.cpu import use_one_thread
@@ -182,7 +182,7 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         text += f" Away from the count by more than {NEAR} and the interval: {_and(off)}." if off else ""
         return text + (f" Gradients contradict the counted layers: {_and(wrong)}." if wrong else "")
 
-    def blocks(self, rows: Sequence[Growth]) -> list[Block]:
+    def blocks(self, rows: Sequence[Growth]) -> list[PageBlock]:
         panels: tuple[tuple[str, str, Callable[[Growth], Sequence[float]]], ...] = (
             ("Time of forward and backward", "ms", lambda row: [1e3 * s for s in row.seconds]),
             ("Kept for the backward", "MB", lambda row: [b / 1e6 for b in row.saved_bytes]),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from seqloom.lab.data import digits
-from seqloom.lab.report.page import Block, Table
+from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.text import encoded, names, vocabulary
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
@@ -132,7 +132,7 @@ class Family(Epochs[Settings], name="family"):
 
     axis = "layers"
 
-    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         note = (
             "stability: the standard deviation of the accuracy over seeds, in points; the document's words beside ours"
         )

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.lab.data.synthetic.adding import adding
-from seqloom.lab.report.page import Block, Table
+from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support import falling, reach
 from seqloom.lab.studies.support.contenders import Reader, layer, starts
@@ -183,7 +183,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
             return falling.printed_table(rows, self.settings.lengths, PRINTED)
         return falling.table(rows, self.settings.lengths)
 
-    def blocks(self, rows: Sequence[Reach]) -> list[Block]:
+    def blocks(self, rows: Sequence[Reach]) -> list[PageBlock]:
         return [
             Table("Norms of gradients", self.table(rows), self.caption()),
             *falling.charts(rows, self.settings.lengths),

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seqloom.lab.report.page import Block, Table
+from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.text import encoded, imdb, vocabulary
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
@@ -153,7 +153,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         as_printed = condition.task["words"] == 200 and condition.task["read"] == PADDED
         return PRINTED[model][0] if as_printed and model in PRINTED else None
 
-    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         note = "the mean over seeds of the first whole epoch after which it has that accuracy; never: of how many seeds"
         made = [*super().blocks(rows), Table(f"Epochs to an accuracy of {GOAL:.1%}", self._reached(rows), note)]
         if self.protocol == "paper":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from seqloom.lab.report.page import Block, Table
+from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.study import Study
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.measure import cost, parameters
@@ -190,7 +190,7 @@ class Parameters(Study[Settings, Checked], name="parameters"):
         named = "; ".join(f"{row.source}, {row.model}, {row.what} {row.printed}: {row.mistake}" for row in wrong)
         return f"{len(rows) - len(wrong)} of {len(rows)} printed counts hold. These do not: {named or 'none'}."
 
-    def blocks(self, rows: Sequence[Checked]) -> list[Block]:
+    def blocks(self, rows: Sequence[Checked]) -> list[PageBlock]:
         shown = self.table(rows)
         wrong = [row for row in shown if row["holds"] == "no"]
         return [Table("Printed mistakes", wrong), Table("Every printed count", shown, self.caption())]

@@ -11,7 +11,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.lab.bench import race, shown
 from seqloom.lab.bench.race import PASSES
 from seqloom.lab.bench.settings import BenchSettings
-from seqloom.lab.report.page import Block, Chart, Curve, Table
+from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support.ledger import Ledger
 
@@ -92,7 +92,7 @@ class Speed(Study[Settings, race.Row], name="speed"):
     def caption(self) -> str:
         return shown.caption(self._told())
 
-    def blocks(self, rows: Sequence[race.Row]) -> list[Block]:
+    def blocks(self, rows: Sequence[race.Row]) -> list[PageBlock]:
         return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
 
     def _charts(self, rows: Sequence[race.Row]) -> list[Chart]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.report.page import Block, Page, Table
+from seqloom.lab.report.page import Page, PageBlock, Table
 
 Settings = TypeVar("Settings")  # a frozen dataclass
 Row = TypeVar("Row")  # a frozen dataclass whose str() is one line for the log
@@ -102,7 +102,7 @@ class Study(Generic[Settings, Row]):
         """What all rows together say, in a sentence or two."""
         raise NotImplementedError
 
-    def blocks(self, rows: Sequence[Row]) -> list[Block]:
+    def blocks(self, rows: Sequence[Row]) -> list[PageBlock]:
         """What the page shows below the verdict."""
         return [Table(self.name, self.table(rows), self.caption())]
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.lab.report.page import Block, Words
+from seqloom.lab.report.page import PageBlock, Words
 from seqloom.lab.studies.data import framed
 from seqloom.lab.studies.data.intents import INTENTS, intents
 from seqloom.lab.studies.support.conditions import TEST, Condition, Settings
@@ -131,7 +131,7 @@ class Topologies(Corpora[Settings], name="topologies"):
                 self.ledger.add(key, {"texts": _written(model, self.read(condition))})
         return found
 
-    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         made = list(super().blocks(rows))
         for c in self.settings.conditions:
             kept = self.ledger.get(self._writing(c))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.score import AdditiveScore, DotScore
 from seqloom.core.errors import UserError, require
-from seqloom.lab.report.page import Block, Table
+from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.multi30k import joined, multi30k
 from seqloom.lab.studies.data.place import CHECKOUT
 from seqloom.lab.studies.support.conditions import TEST, Condition, Settings
@@ -145,7 +145,7 @@ class Translation(Corpora[Settings], name="translation"):
     def printed(self, condition: Condition, model: str) -> float | None:
         return PRINTED[model][0] if model in PRINTED else None
 
-    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         note = "of a step alone, over that of the model without attention; the document does not say its data"
         return [*super().blocks(rows), Table("Training time, relative", self._relative(rows), note), *_stored()]
 
@@ -175,7 +175,7 @@ def _beside(model: str, bleu: float | None) -> str:
     return f"{model} {'failed' if bleu is None else f'{bleu:.1f}'} ({PRINTED[model][0]})"
 
 
-def _stored() -> list[Block]:
+def _stored() -> list[PageBlock]:
     """What benchmarks/quality/translate.py found, where this is a checkout that holds its results."""
     files = sorted((CHECKOUT / "benchmarks" / "results").glob("*-translate.json"))
     if not files:

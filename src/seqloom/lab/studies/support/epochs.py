@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.lab.report.page import Block, Chart, Curve
+from seqloom.lab.report.page import Chart, Curve, PageBlock
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
 from seqloom.lab.studies.support.contenders import natural
@@ -148,7 +148,7 @@ class Epochs(Trials[Told]):
         seen = self.steps(condition) * batch * (place + 1) / condition.task["rounds"]
         return float(seen / condition.task["train"])
 
-    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         made, read = list(super().blocks(rows)), "test" if self.protocol == "paper" else "validation"
         for c in self.settings.conditions:
             curves = [self._curve(c, g) for g in groups(rows) if g.condition == c.name]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from seqloom.lab.report.page import Block, Chart, Curve, Dots
+from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock
 from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.reach import LEAST, line
 
@@ -86,10 +86,10 @@ def agrees(norm: float, said: float | None) -> str | None:
     return "yes" if same else "no"
 
 
-def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[Block]:
+def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[PageBlock]:
     """Norms against distance, one chart for every stage and input; and a dot for every seed at the end."""
     found = groups(rows)
-    made: list[Block] = []
+    made: list[PageBlock] = []
     x = [float(T) for T in lengths]
     for place in dict.fromkeys((stage, given) for stage, given, _, _ in found):
         mine = {f"{m}, {s}": rows for (stage, given, m, s), rows in found.items() if (stage, given) == place}

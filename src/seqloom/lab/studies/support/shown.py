@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from seqloom.lab.report.page import Block, Chart, Curve, Dots, Table
+from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.conditions import Condition
 from seqloom.lab.studies.support.contenders import CUDNN
@@ -62,9 +62,9 @@ def _coarse(study: Trials[Any]) -> str:
     return f" (in steps of {largest} for {named}: between them cuDNN is several times slower)"
 
 
-def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[Block]:
+def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
     first = study.metrics[0]
-    made: list[Block] = [Table(f"{first.name} by condition and model", table(study, rows), study.caption())]
+    made: list[PageBlock] = [Table(f"{first.name} by condition and model", table(study, rows), study.caption())]
     apart = contests(rows, first, study.against)
     if any(c.p is not None for c in apart):
         note = "paired by seed; low and high: 95% t-interval; p of the paired t-test, then corrected for all rows"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.report.page import Block
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support import shown
 from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, Condition, Settings, Spec
@@ -267,7 +267,7 @@ class Trials(Study[Told, Trial]):
     def table(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
         return shown.table(self, rows)
 
-    def blocks(self, rows: Sequence[Trial]) -> list[Block]:
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         return shown.blocks(self, rows)
 
     def verdict(self, rows: Sequence[Trial]) -> str:
