@@ -8,22 +8,22 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
 
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn import backward
 from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
-from seqloom.kernels.cuda.attn_rnn import cluster_backward
-from seqloom.kernels.cuda.attn_rnn import cluster_code as _attn_rnn_cluster_code
 from seqloom.kernels.cuda.attn_rnn import grid as attn_rnn_grid
-from seqloom.kernels.cuda.attn_rnn.block_code import setting
-from seqloom.kernels.cuda.attn_rnn.cluster_code import LARGEST, Division, division, divisions
+from seqloom.kernels.cuda.attn_rnn.cluster import Division, choose_division, list_divisions
+from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def test_every_size_has_clusters_that_hold_it():
-    for size, largest in LARGEST.items():
+    for size, largest in tuning.CLUSTER_LARGEST_HIDDEN.items():
         for hidden in range(16, largest + 1, 16):
             for head in (hidden // n for n in range(1, 17) if hidden % n == 0):
-                ways = divisions(hidden, head, size)
+                ways = list_divisions(hidden, head, size)
                 assert ways and ways[0].rows == 8
                 for way in ways:
                     assert way.cluster * way.units >= hidden and 16 * way.split * way.deep >= hidden
@@ -31,8 +31,8 @@ def test_every_size_has_clusters_that_hold_it():
 
 
 def test_a_batch_that_does_not_run_at_once_gets_more_rows_to_a_cluster():
-    how = [setting(H, 4, BF16, ("h", "x"), True, False, False, False) for H in (256, 512, 768)]
-    ways = [[division(s, B, 132) for B in (56, 64, 256)] for s in how]
+    how = [find_setting(H, 4, BF16, ("h", "x"), True, False, False, False) for H in (256, 512, 768)]
+    ways = [[choose_division(s, B, 132) for B in (56, 64, 256)] for s in how]
     assert [[(way.rows, way.cluster) for way in row] for row in ways] == [
         [(8, 4), (8, 4), (16, 4)],
         [(8, 16), (16, 16), (16, 8)],
@@ -54,7 +54,7 @@ def test_a_large_layer_is_left_to_the_kernel_that_is_faster_there(monkeypatch):
     whole = {H: cell_of(H, 4) for H in (256, 384)}
     told = {H: attn_rnn_cluster.why_not_auto(cell, job_of(cell, 2, 1, FP32)) for H, cell in whole.items()}
     assert told[256] is None and "attn_rnn_grid" in told[384]
-    monkeypatch.setattr(attn_rnn_cluster, "tf32", lambda: True)
+    monkeypatch.setattr(attn_rnn_grid, "allows_tf32", lambda: True)
     assert attn_rnn_cluster.why_not_auto(whole[384], job_of(whole[384], 2, 1, FP32)) is None
 
 
@@ -89,13 +89,13 @@ def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
 
 def test_there_are_as_few_chunks_as_memory_allows():
     sizes = (1, 16, 64, 256, 4096)
-    each = [cluster_backward.steps(torch.empty(B, 512, 256, dtype=BF16, device="meta")) for B in sizes]
+    each = [backward.count_steps(torch.empty(B, 512, 256, dtype=BF16, device="meta")) for B in sizes]
     assert [math.ceil(512 / steps) for steps in each] == [1, 1, 4, 8, 8]
 
 
 @pytest.mark.slow
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
-    monkeypatch.setattr(cluster_backward, "ROOM", 1)
+    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
     cell = cell_of(32, 4)
     job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2
@@ -104,14 +104,14 @@ def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [FP16, FP32])
 def test_weights_in_shared_memory(monkeypatch, dtype):
-    monkeypatch.setattr(_attn_rnn_cluster_code, "division", lambda *_: Division(8, 2, 1, 8, 1, 2))
+    monkeypatch.setattr(attn_rnn_cluster, "choose_division", lambda *_: Division(8, 2, 1, 8, 1, 2))
     cell = cell_of(32, 4)
     assert worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, dtype), dtype)[0] < 2
 
 
 @pytest.mark.slow
 def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
-    monkeypatch.setattr(_attn_rnn_cluster_code, "tf32", lambda: True)
+    monkeypatch.setattr(attn_rnn_grid, "allows_tf32", lambda: True)
     cell = cell_of(48, 2)
     ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, FP32), FP32)
     assert 2 < ratio < 2**13

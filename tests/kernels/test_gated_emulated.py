@@ -12,9 +12,9 @@ import torch
 from seqloom.cells.lookup import find_cell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
-from seqloom.kernels.cuda.gated import backward
+from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import code as _gated_code
-from seqloom.kernels.cuda.gated.code import LARGEST, SHARED, Division, division, divisions
+from seqloom.kernels.cuda.gated.code import Division, choose_division, list_divisions
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.registry import find_kernel
 
@@ -78,19 +78,19 @@ def worst(name, cell, job, dtype, backend="cuda"):
 
 def test_every_size_has_a_division_that_holds_it():
     for kind, back in product(KINDS, (False, True)):
-        for hidden in range(16, LARGEST + 1, 16):
-            ways = divisions(kind, hidden, back)
+        for hidden in range(16, tuning.GATED_LARGEST_HIDDEN + 1, 16):
+            ways = list_divisions(kind, hidden, back)
             assert ways and ways[0].rows == 8
             for way in ways:
                 assert 16 * way.each * way.cluster >= hidden and 16 * way.split * way.deep >= hidden
-                assert way.shared(kind, back) <= SHARED and way.kept + way.flown <= kind.gates * way.deep
+                assert way.shared(kind, back) <= tuning.SHARED_BYTES and way.kept + way.flown <= kind.gates * way.deep
 
 
 def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
-    found = [division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
+    found = [choose_division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
     clusters = [(1, 8)] * 4 + [(4, 8), (4, 16), (16, 8), (8, 16)]
     assert [(way.cluster, way.rows) for way in found] == clusters
-    assert [division(KINDS[0], H, True, 8, 132).flown > 0 for H in (512, 768, 1024)] == [False, False, True]
+    assert [choose_division(KINDS[0], H, True, 8, 132).flown > 0 for H in (512, 768, 1024)] == [False, False, True]
 
 
 ALL = "lengths reset mask keep"
@@ -118,7 +118,7 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtyp
 @pytest.mark.slow
 def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(backward, "CHUNK", 18 * 48 * 2)
+    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 18 * 48 * 2)
     cell = cell_of("gru", 24, 48, bias=False)
     assert worst("gru", cell, job_of(cell, 18, 5, BF16, ALL), BF16)[0] < 2
 
@@ -126,7 +126,7 @@ def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kept", "flown"), [(4, 0), (1, 10)])
 def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, kept, flown):
-    monkeypatch.setattr(_gated_code, "division", lambda *_: Division(8, 2, 4, 2, 3, kept, flown))
+    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 4, 2, 3, kept, flown))
     cell = cell_of("lstm", 24, 96)
     assert worst("lstm", cell, job_of(cell, 3, 3, FP16), FP16)[0] < 2
 
@@ -176,8 +176,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    monkeypatch.setattr(_gated_code, "division", lambda *_: Division(8, 2, 1, 8, 1))
-    assert any(FAULTS[fault][0] in file.read_text() for file in emulator.nvrtc.TEXT.glob("*/gated*")), (
+    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 1, 8, 1))
+    assert any(FAULTS[fault][0] in file.read_text() for file in emulator.nvrtc.TEXT.glob("gated/*.cu*")), (
         "there is no such text"
     )
     cell = cell_of("ln_gru", 24, 32)

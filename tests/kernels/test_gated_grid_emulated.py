@@ -5,9 +5,8 @@ import pytest
 import torch
 from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
 
-from seqloom.kernels.cuda.gated import backward
-from seqloom.kernels.cuda.gated import grid as _gated_grid
-from seqloom.kernels.cuda.gated.code import SHARED, Setting
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated.code import Setting, find_code
 from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -19,11 +18,11 @@ def test_a_block_has_room_for_its_weights(monkeypatch, kind):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     how = Setting(kind, 1024, BF16, False, False, False, grid=True)
     for name in ("forward", "reverse"):
-        found = [_gated_grid.code_for(how, name, B, torch.device("cpu")) for B in (32, 33)]
-        assert [(code.rows, code.cluster, code.threads) for code in found] == [(8, 32, 256), (16, 32, 256)]
+        found = [find_code(how, name, B, torch.device("cpu")) for B in (32, 33)]
+        assert [(code.rows, code.blocks, code.threads) for code in found] == [(8, 32, 256), (16, 32, 256)]
         for code in found:
-            held = kind.gates * 16 - dict(code.settings)["KEPT"]
-            assert SHARED / 2 < code.shared <= SHARED and 0 <= held <= 28
+            held = kind.gates * 16 - dict(code.macros)["KEPT"]
+            assert tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES and 0 <= held <= 28
 
 
 SHAPES = [
@@ -46,7 +45,7 @@ def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype,
 @pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
 def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
-    monkeypatch.setattr(backward, "CHUNK", B * 48 * 2)
+    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", B * 48 * 2)
     cell = cell_of(name, 24, 48)
     assert worst(name, cell, job_of(cell, B, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
 

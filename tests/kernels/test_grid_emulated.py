@@ -5,9 +5,9 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
+from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import grid
-from seqloom.kernels.cuda.attn_rnn.block_code import setting
-from seqloom.kernels.cuda.attn_rnn.cluster_code import SHARED
+from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -16,13 +16,15 @@ MULTIPROCESSORS = 8  # few, or a group would have one row
 
 def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
-    how = setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
-    found = [grid.code_for(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
-    assert [(code.rows, code.cluster, code.threads) for code in found] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
-    whole = setting(1024, 4, FP32, ("h", "x"), True, False, False, False)
-    found += [grid.code_for(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
-    assert [(code.rows, code.cluster) for code in found[4:]] == [(8, 64), (16, 64)]
-    assert all(SHARED / 2 < code.shared <= SHARED for code in found)  # one block to a multiprocessor
+    how = find_setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
+    found = [grid.find_code(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
+    assert [(code.rows, code.blocks, code.threads) for code in found] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
+    whole = find_setting(1024, 4, FP32, ("h", "x"), True, False, False, False)
+    found += [grid.find_code(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
+    assert [(code.rows, code.blocks) for code in found[4:]] == [(8, 64), (16, 64)]
+    assert all(
+        tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES for code in found
+    )  # one block to a multiprocessor
 
 
 def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_of_them(monkeypatch):
@@ -30,8 +32,9 @@ def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_
     seen = []
     monkeypatch.setattr(launch.Code, "launch", lambda _, told, blocks, __: seen.append((blocks, told.each)))
     for hidden, name in ((1024, "forward"), (1024, "reverse"), (512, "forward")):
-        how = setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
-        grid.code(how, name, 8).start(launch.record("Nothing", [])(), 16, torch.device("cpu"))
+        how = find_setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
+        code = grid.make_code(how, name, 8)
+        code.start(code.pack({}), 16, torch.device("cpu"))
     assert seen == [(2 * 32, 8), (4 * 32, 4), (8 * 16, 2)]
 
 
@@ -70,10 +73,10 @@ def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monke
 @pytest.fixture
 def two_rounds(monkeypatch):
     """As with more blocks than 32, which would take long here."""
-    monkeypatch.setattr(grid, "ONE_ROUND", 0)
-    grid.code.cache_clear()
+    monkeypatch.setattr(tuning, "GRID_ONE_ROUND_BLOCKS", 0)
+    grid.make_code.cache_clear()
     yield
-    grid.code.cache_clear()
+    grid.make_code.cache_clear()
 
 
 @pytest.mark.slow
@@ -89,7 +92,7 @@ def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
 def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
     cell = cell_of(64, 2)
     job = job_of(cell, 2, 2, FP32)
-    monkeypatch.setattr(grid, "tf32", lambda: True)
+    monkeypatch.setattr(grid, "allows_tf32", lambda: True)
     assert 2 < worst(grid, cell, job, FP32)[0] < 2**13
 
 

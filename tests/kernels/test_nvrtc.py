@@ -7,21 +7,22 @@ from seqloom.kernels.cuda.runtime import nvrtc
 
 @pytest.fixture
 def builds(monkeypatch, tmp_path):
-    """How often the compiler ran."""
-    done = []
+    """The flags of every call of the compiler; the text of a kernel is its name."""
+    calls = []
 
-    def compiled(text, flags):
-        done.append(flags)
-        return f"machine code of {text}".encode()
+    def compile_source(name, flags):
+        calls.append(flags)
+        return f"machine code of {name}".encode()
 
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(nvrtc, "compiled", compiled)
+    monkeypatch.setattr(nvrtc, "read_source", lambda name: name)
+    monkeypatch.setattr(nvrtc, "compile_source", compile_source)
     monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
-    return done
+    return calls
 
 
-def build(text="kernel", **settings):
-    return nvrtc.built(text, settings or {"H": 64}, "sm_90")
+def build(text="kernel", **macros):
+    return nvrtc.build(text, macros or {"H": 64}, "sm_90")
 
 
 def test_the_second_time_nothing_is_compiled(builds):
@@ -29,13 +30,15 @@ def test_the_second_time_nothing_is_compiled(builds):
     assert len(builds) == 1
 
 
-def test_another_text_setting_or_gpu_is_another_build(builds):
+def test_another_text_macro_header_or_gpu_is_another_build(builds, monkeypatch):
     build()
     build("other")
     build(H=128)
-    nvrtc.built("kernel", {"H": 64}, "sm_80")
-    assert len(builds) == 4
-    assert len(list(nvrtc.folder().glob("*.cubin"))) == 4
+    nvrtc.build("kernel", {"H": 64}, "sm_80")
+    monkeypatch.setattr(nvrtc, "read_headers", lambda: {"attn_rnn/block.cuh": "changed"})
+    build()
+    assert len(builds) == 5
+    assert len(list(nvrtc.folder().glob("*.cubin"))) == 5
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "changed"])
@@ -60,6 +63,6 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(builds, tmp_path):
 
 
 def test_no_kernel_has_a_lambda_of_any_type():
-    """NVRTC takes them for functions of the host, which it refuses; a compiler for the CPU would not tell."""
+    """NVRTC takes them for functions of the host and refuses them; a compiler for the CPU accepts them."""
     texts = {path.name: path.read_text() for path in nvrtc.TEXT.glob("*/*.cu*")}
     assert texts and [name for name, text in texts.items() if "(auto" in text or ", auto" in text] == []

@@ -11,13 +11,11 @@ import torch
 from test_cuda_emulated import EVERYTHING, FP32, cell_of, in_type, job_of, worst
 
 from seqloom.cells import AttnRNNCell
-from seqloom.kernels import dispatch
+from seqloom.kernels import dispatch, tuning
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
-from seqloom.kernels.cuda.attn_rnn import cluster_backward
 from seqloom.kernels.cuda.attn_rnn import row as attn_rnn_row
-from seqloom.kernels.cuda.attn_rnn.block_code import setting
-from seqloom.kernels.cuda.attn_rnn.cluster_code import SHARED
+from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.tools.testing import kernel
 
@@ -25,20 +23,21 @@ pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def test_every_size_fits_a_multiprocessor():
-    for H in range(16, attn_rnn_row.LARGEST + 1, 16):
+    for H in range(16, tuning.ROW_LARGEST_HIDDEN + 1, 16):
         for noisy in (False, True):
-            how = setting(H, 16, FP32, ("h", "x"), True, noisy, noisy, noisy)
-            for name in attn_rnn_row.KERNELS:
-                code = attn_rnn_row.code(how, name)
-                held = 16 * (4 * -(-H // 32) - dict(code.settings)["AWAY"])
-                assert code.shared <= SHARED and held <= 192 and code.threads <= 256
+            how = find_setting(H, 16, FP32, ("h", "x"), True, noisy, noisy, noisy)
+            for name in ("forward", "reverse"):
+                code = attn_rnn_row.find_code(how, name)
+                held = 16 * (4 * -(-H // 32) - dict(code.macros)["AWAY"])
+                assert code.shared <= tuning.SHARED_BYTES and held <= 192 and code.threads <= 256
 
 
 def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
     gpu = SimpleNamespace(name="a small one", shared_memory_per_block_optin=64 << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     told = [
-        attn_rnn_row._no_room(setting(H, 4, FP32, ("h",), True, *[False] * 3), torch.device("cpu")) for H in (96, 128)
+        attn_rnn_row._why_no_room(find_setting(H, 4, FP32, ("h",), True, *[False] * 3), torch.device("cpu"))
+        for H in (96, 128)
     ]
     assert told[0] is None and "101 KB" in told[1] and "a small one has 64" in told[1]
 
@@ -71,7 +70,7 @@ def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, 
 
 @pytest.mark.slow
 def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
-    monkeypatch.setattr(cluster_backward, "ROOM", 1)
+    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), 1e6))

@@ -11,13 +11,13 @@ import torch
 import seqloom
 from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
-from seqloom.kernels import attn_rnn_plain
+from seqloom.kernels import attn_rnn_plain, tuning
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cpu import scan
 from seqloom.kernels.cpu.engine import ThreadSplit, split_threads
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
-from seqloom.kernels.cuda.attn_rnn.block_code import setting
-from seqloom.kernels.cuda.attn_rnn.slots_chunk import SlotsBack, SlotsOnward
+from seqloom.kernels.cuda.attn_rnn.graph_chunks import SlotsBackwardChunk, SlotsForwardChunk
+from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.registry import find_kernel
 from seqloom.layers.recurrent.streaming import why_not_stream
 from seqloom.tools.testing import check_kernel, kernel
@@ -138,7 +138,7 @@ def test_the_step_leaves_large_layers_with_slots_to_forward():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_chunks_of_a_graph_are_as_near_as_the_loop(monkeypatch, dtype):
-    monkeypatch.setattr(attn_rnn_graph, "STEPS", 4)  # several chunks, the last one not full
+    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
     monkeypatch.setattr(kernel, "SHAPES", ((2, 1, 3, 4), (2, 4, 5, 12), (2, 9, 8, 8), (3, 6, 7, 20)))
     graph = SimpleNamespace(why_not=lambda *_: None, run=attn_rnn_graph.run)  # what a GPU records, run as it is
     check_kernel(graph, "attn_rnn", dtype, slots=2)
@@ -152,7 +152,7 @@ def test_autocast_does_not_reach_into_a_chunk():
 
 
 def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(attn_rnn_graph, "STEPS", 4)
+    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)
     cell = AttnRNNCell(5, 8, slots=2)
     x, h = torch.randn(3, 6, 5), torch.randn(3, 2, 8)
     for job in (ScanJob(x, (h,)), ScanJob(x, (h,), torch.tensor([6, 0, 3]))):
@@ -163,12 +163,12 @@ def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
         assert all(map(torch.equal, results[2], results[0])) and not torch.equal(results[1][0], results[0][0])
 
 
-@pytest.mark.parametrize("kind", [SlotsOnward, SlotsBack])
+@pytest.mark.parametrize("kind", [SlotsForwardChunk, SlotsBackwardChunk])
 def test_a_chunk_asks_the_device_for_no_number(monkeypatch, kind):
     """A graph records launches alone; tensors without values would fail wherever one is read, or is made elsewhere."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     for many, slots, wished in itertools.product((0, attn_rnn_plain.MANY), (2, 6), (True, False)):
         monkeypatch.setattr(attn_rnn_plain, "MANY", many)
-        how = setting(16, 4, torch.float32, ("h", "x", "h*x"), wished, wished, wished, wished)
+        how = find_setting(16, 4, torch.float32, ("h", "x", "h*x"), wished, wished, wished, wished)
         with torch.no_grad():
             kind(how, 3, 4, torch.device("meta"), slots).launch()

@@ -1,6 +1,7 @@
 """Slots side by side in a block, the kernels' own text on the CPU: all against float64, and planted faults."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import emulator
 import pytest
@@ -8,9 +9,7 @@ import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, job_of, worst
 from test_cuda_emulated import everything as found_by
 
-from seqloom.kernels import dispatch
-from seqloom.kernels.cuda.attn_rnn import block as attn_rnn_cuda
-from seqloom.kernels.cuda.attn_rnn import parts
+from seqloom.kernels import dispatch, tuning
 from seqloom.kernels.cuda.attn_rnn import slots as attn_rnn_slots
 from seqloom.kernels.cuda.runtime import launch
 
@@ -45,7 +44,7 @@ def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots
 
 @pytest.mark.slow
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
-    monkeypatch.setattr(attn_rnn_cuda, "LARGE", 20 * 48)
+    monkeypatch.setattr(tuning, "BLOCK_CHUNK_NUMBERS", (0, 20 * 48))
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
     cell = cell_of(H, heads, slots=slots, **settings)
     job = replace(slots_job(cell, B, T, dtype, **asked), lengths=torch.tensor([6, 1, 0]))
@@ -82,13 +81,18 @@ def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
 
 
 def test_it_says_what_it_does_not_take(monkeypatch):
-    monkeypatch.setattr(parts, "why_not", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "why_not", lambda _: None)
+
+    def why_not(cell):
+        job = slots_job(cell, 1, 1, BF16)
+        x = SimpleNamespace(is_cuda=True, dtype=BF16, shape=job.x.shape, device="cuda")
+        return attn_rnn_slots.why_not(cell, replace(job, x=x))
+
     sizes = {(64, 1): "2 to 8 slots, not 1", (64, 9): "2 to 8 slots, not 9", (144, 2): "not 144", (24, 2): "not 24"}
     for (H, slots), reason in sizes.items():
         cell = cell_of(H, 4, slots=slots)
-        assert reason in attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16))
-    cell = cell_of(128, 4, slots=8)
-    assert attn_rnn_slots.why_not(cell, slots_job(cell, 1, 1, BF16)) is None
+        assert reason in why_not(cell)
+    assert why_not(cell_of(128, 4, slots=8)) is None
 
 
 def test_it_is_taken_unasked(monkeypatch):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.kernels import loop, scan
+from seqloom.kernels import loop, scan, tuning
 from seqloom.kernels.aten import gru, lstm, rnn
 from seqloom.kernels.cpu import attn_rnn as attn_rnn_on_cpu
 from seqloom.kernels.cpu.gated import WEIGHTS, GatedOnCpu
@@ -73,7 +73,7 @@ class Kernel:
         return reason or (prefers(cell, job) if prefers else None)
 
 
-_ON_GPU: Any = {"hidden_multiple": 16, "skips_ended_rows": True}
+_ON_GPU: Any = {"hidden_multiple": tuning.HIDDEN_MULTIPLE, "skips_ended_rows": True}
 _ON_A_PART: Any = _ON_GPU | {"leaves_room": True}
 KERNELS = (
     Kernel("min_gru", "parallel", "parallel scan over time", linear),
@@ -90,7 +90,13 @@ KERNELS = (
         for cell, kind in KINDS.items()
     ),
     Kernel("attn_rnn", "row", "NVIDIA GPU, float32, up to 128 units: a block takes one row", row, **_ON_A_PART),
-    Kernel("attn_rnn", "slots", "NVIDIA GPU, bf16 and fp16, 2 to 8 slots, up to 128 units", slots, hidden_multiple=16),
+    Kernel(
+        "attn_rnn",
+        "slots",
+        "NVIDIA GPU, bf16 and fp16, 2 to 8 slots, up to 128 units",
+        slots,
+        hidden_multiple=tuning.HIDDEN_MULTIPLE,
+    ),
     Kernel(
         "attn_rnn", "cluster", "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows", cluster, **_ON_A_PART
     ),

@@ -1,9 +1,9 @@
-// What cluster.hpp promises.
-#include "cluster.hpp"
+// The functions of runtime/cluster.cuh.
+#include "runtime/cluster.cuh"
 
 #include <map>
 
-#include "emulate.cpp"
+#include "device.cpp"
 
 namespace gpu {
 struct Phase { Barrier over; int arrivals = 1, bytes = 0; };

@@ -1,4 +1,7 @@
-"""Runs the kernels' own text on the CPU: compiled as C++ with an emulation of what it says to the GPU."""
+"""Run the kernels' own text on the CPU: compiled as C++ with an emulation of what it says to the GPU.
+
+The folder runtime/ has files of the names that kernels include for instructions of a GPU; it comes first on the path.
+"""
 
 import atexit
 import ctypes
@@ -18,9 +21,8 @@ HERE = Path(__file__).parent
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 # Hidden, or the next library would use the variables of this one.
-FLAGS = ["-std=c++17", "-fPIC", "-ffp-contract=off", "-w", "-fvisibility=hidden"]
+FLAGS = ["-std=c++17", "-fPIC", "-ffp-contract=off", "-w", "-fvisibility=hidden", f"-I{HERE}"]
 FLAGS += shlex.split(os.environ.get("EMULATION_FLAGS", ""))  # those of a sanitizer, for example
-EMULATED = {"device.cuh": "emulate.hpp", "cluster.cuh": "cluster.hpp", "grid.cuh": "grid.hpp"}
 ENTRY = """
 template <class A> A arguments_of_{0}(void (*)(const A &));
 typedef decltype(arguments_of_{0}({0})) Of_{0};
@@ -35,48 +37,68 @@ EXPORT int arguments_{0}() {{ return sizeof(Of_{0}); }}
 
 
 def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
-    """In place of Code.launch; `change` replaces a part of the text once, to see what a fault does."""
-    text = nvrtc.source([name for name in code.files if name not in EMULATED])
-    if change is not None and change[0] in text:
-        assert text.count(change[0]) == 1, f"{change[0]!r} occurs {text.count(change[0])} times"
-        text = text.replace(*change)
-    made = library(text, code.settings, tuple(EMULATED[name] for name in code.files if name in EMULATED))
-    assert getattr(made, f"bytes_{code.name}")() == code.shared
-    assert getattr(made, f"arguments_{code.name}")() == ctypes.sizeof(arguments)
-    run = getattr(made, f"emulate_{code.name}")
+    """Replace Code.launch; `change` is a text and its replacement, which occurs once, to see what a fault does."""
+    library = build(code.source, code.macros, change)
+    assert getattr(library, f"bytes_{code.name}")() == code.shared
+    assert getattr(library, f"arguments_{code.name}")() == ctypes.sizeof(arguments)
+    run = getattr(library, f"emulate_{code.name}")
     run.restype, run.argtypes = ctypes.c_char_p, [ctypes.c_void_p, *[ctypes.c_int] * 5]
-    error = run(ctypes.addressof(arguments), blocks, code.threads, code.shared, 1 + blocks, getattr(code, "cluster", 1))
+    error = run(ctypes.addressof(arguments), blocks, code.threads, code.shared, 1 + blocks, code.blocks)
     if error:
         raise RuntimeError(error.decode())
 
 
 @cache
-def runtime(headers: tuple[str, ...]) -> Path:
-    """Compile once for this process what every kernel needs: the emulation itself, and the headers."""
+def build_runtime(name: str) -> Path:
+    """Compile the emulation itself once for this process, and its header (device, cluster or grid)."""
     folder = Path(tempfile.mkdtemp(prefix="seqloom-emulation-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "emulation.hpp").write_text("".join(f'#include "{HERE / name}"\n' for name in headers))
-    source = (HERE / headers[-1]).with_suffix(".cpp")  # which includes that of the headers before it
-    compile_(folder, "-O2", "-U_FORTIFY_SOURCE", "-c", str(source), "-o", "runtime.o")  # fibers jump between stacks
-    if "clang" not in str(COMPILER):  # clang wants to be told where they are; it reads the text instead
-        compile_(folder, "-O0", "-x", "c++-header", "emulation.hpp", "-o", "emulation.hpp.gch")
+    (folder / "emulation.hpp").write_text(f'#include "runtime/{name}.cuh"\n')
+    words = ["-O2", "-U_FORTIFY_SOURCE", f"-I{nvrtc.TEXT}", "-c"]  # not fortified: fibers jump between stacks
+    compile_text(folder, *words, str(HERE / f"{name}.cpp"), "-o", "runtime.o")
+    if "clang" not in str(COMPILER):  # clang would need the path of a precompiled header; it reads the text instead
+        compile_text(folder, "-O0", f"-I{nvrtc.TEXT}", "-x", "c++-header", "emulation.hpp", "-o", "emulation.hpp.gch")
     return folder
 
 
-def compile_(folder: str | Path, *words: str) -> None:
-    subprocess.run([str(COMPILER), *FLAGS, *words], check=True, cwd=folder)
+def compile_text(folder: str | Path, *words: str) -> str:
+    """Run the compiler and return what it prints."""
+    return subprocess.run(
+        [str(COMPILER), *FLAGS, *words], check=True, cwd=folder, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 @cache
-def library(text: str, settings: tuple, headers: tuple[str, ...]) -> ctypes.CDLL:
-    """The kernels of this text."""
-    for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", text, re.MULTILINE):
+def build(source: str, macros: tuple, change: tuple[str, str] | None = None) -> ctypes.CDLL:
+    """Compile the kernels of a .cu file."""
+    settings = dict(macros)
+    runtime = build_runtime("grid" if settings.get("GRID") else "cluster" if "CLUSTER" in settings else "device")
+    text = f'#include "emulation.hpp"\n#include "{source}"\n'
+    for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", nvrtc.read_source(source), re.MULTILINE):
         shared = "CLUSTER" if name.startswith("attn_rnn_cluster") else name.removeprefix("attn_rnn_").upper()
         text += ENTRY.format(name, shared)
+    defines = [f"-DEXPORT={EXPORT}", *(f"-D{name}={value}" for name, value in macros)]
     with tempfile.TemporaryDirectory(prefix="seqloom-emulation-") as folder:
-        Path(folder, "kernel.cpp").write_text('#include "emulation.hpp"\n' + text)
-        macros = [f"-DEXPORT={EXPORT}", *(f"-D{name}={value}" for name, value in settings)]
-        made = runtime(headers)
-        words = ["-O0", f"-I{made}", "-shared", *macros]  # no optimisation: compiling is most of the time
-        compile_(folder, *words, "kernel.cpp", str(made / "runtime.o"), "-o", "kernel.so")
+        Path(folder, "kernel.cpp").write_text(text)
+        include = [f"-I{runtime}", f"-I{nvrtc.TEXT}"]
+        if change is not None:
+            include.insert(1, f"-I{write_changed(folder, change, [*include, *defines])}")
+        words = ["-O0", *include, "-shared", *defines]  # no optimisation: compiling is most of the time
+        compile_text(folder, *words, "kernel.cpp", str(runtime / "runtime.o"), "-o", "kernel.so")
         return ctypes.CDLL(str(Path(folder, "kernel.so")))
+
+
+def write_changed(folder: str, change: tuple[str, str], words: list[str]) -> Path:
+    """Write the file that has the text to be changed, with the change, into a folder that comes first on the path."""
+    listed = compile_text(folder, "-MM", *words, "kernel.cpp").replace("\\\n", " ").split()
+    files = [path for name in listed if (path := Path(name)).is_relative_to(nvrtc.TEXT)]
+    count = sum(path.read_text().count(change[0]) for path in files)
+    assert count <= 1, f"{change[0]!r} occurs {count} times"
+    changed = Path(folder, "changed")
+    changed.mkdir()
+    for path in files:
+        if change[0] in path.read_text():
+            copy = changed / path.relative_to(nvrtc.TEXT)
+            copy.parent.mkdir()
+            copy.write_text(path.read_text().replace(*change))
+    return changed

@@ -1,7 +1,7 @@
-// What grid.hpp promises.
-#include "grid.hpp"
+// The functions of runtime/grid.cuh.
+#include "runtime/grid.cuh"
 
-#include "emulate.cpp"
+#include "device.cpp"
 
 namespace gpu {
 struct Posted { Packet *to, packet; };

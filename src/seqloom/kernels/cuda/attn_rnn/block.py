@@ -1,13 +1,13 @@
 """AttnRNN on an NVIDIA GPU in one kernel: a block takes 8 rows of the batch through all of time.
 
-The forward keeps the outputs alone. The backward takes a chunk of time after another, the last first: one kernel
-computes what was inside its steps, one walks back through them, and batched products make the weights' gradients.
-The state and its gradient are carried in float32; nothing waits for the host; no sum depends on chance.
+The forward saves the outputs alone. The backward takes one chunk of time after another, the last first: one kernel
+computes the inside of its steps again, one goes back through them, and batched products make the gradients of the
+weights. The state and its gradient are carried in float32. No host synchronisation; deterministic (no atomics).
 """
 
 from __future__ import annotations
 
-import ctypes
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,42 +15,50 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.kernels.cuda.attn_rnn import parts
-from seqloom.kernels.cuda.attn_rnn import scan as _attn_rnn_scan
-from seqloom.kernels.cuda.attn_rnn.block_backward import BlockChunk
-from seqloom.kernels.cuda.attn_rnn.block_code import LARGEST, Setting
-from seqloom.kernels.cuda.attn_rnn.parts import Plan
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn import scan
+from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting
+from seqloom.kernels.cuda.runtime.launch import Code
 
-MULTIPLE = 16  # of which the hidden size is one
-CHUNKS = 2  # a chunk's memory, eleven planes of its states, stays small beside a layer's own
-SMALL, LARGE = 1 << 19, 1 << 24  # numbers in a plane: fewer are not worth their launches, more not their memory
+ROWS = 8  # of a block: the columns of a product
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
-    reason = parts.why_not(cell, job, (torch.bfloat16, torch.float16), heads=16)
-    if reason is None and (cell.hidden_size % MULTIPLE or cell.hidden_size > LARGEST):
-        return f"it takes hidden sizes {MULTIPLE}, {2 * MULTIPLE}, .. {LARGEST}, not {cell.hidden_size}"
-    return reason
+    """Return why this cell or job cannot run here; None if it can."""
+    return scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=tuning.BLOCK_LARGEST_HIDDEN)
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    return _attn_rnn_scan.run(_TIER, cell, job)
+    """Run the cell over the job's sequences."""
+    return scan.run(_TIER, cell, job)
 
 
-def _forward(setting: Setting, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-    setting.forward.launch(arguments, -(-B // 8), device)
+@cache
+def find_code(setting: Setting, name: str) -> Code:
+    """Return the kernel attn_rnn_<name>: forward, inside or reverse."""
+    H = setting.hidden
+    sums = H // 16 * (128 if (H // setting.heads) % 16 == 0 else 1536)
+    step = (3 + (setting.mask and setting.norm)) * 16 * H + sums
+    shared = {
+        "forward": step + 4 * (1 + setting.keep) * setting.sequence,
+        "inside": step + 3 * 2 * setting.sequence,
+        "reverse": 4 * 16 * H + sums + 4 * ((7 + setting.keep) * setting.sequence + 8 * 4 * setting.aux),
+    }
+    return Code(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
 
 
-def _chunk(plan: Plan, steps: int, given: dict[str, Any], own: Any) -> BlockChunk:
-    u: Tensor = given["x"]
-    return BlockChunk(plan.setting, len(u), steps, u, _attn_rnn_scan.in_type(given, own))
+def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Any) -> FusedChunk:
+    setting = inputs.setting
+    inside, reverse = (find_code(setting, name) for name in ("inside", "reverse"))
+    return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), setting.aux)
 
 
-def steps(u: Tensor, slots: int = 1) -> int:
-    """How many make a chunk."""
+def count_steps(u: Tensor, slots: int = 1) -> int:
+    """Return the steps of a chunk of the backward."""
     B, T, H = u.shape
-    each = B * slots * H
-    return min(T, max(1, min(LARGE, max(SMALL, -(-T // CHUNKS) * each)) // each))
+    each, (least, most) = B * slots * H, tuning.BLOCK_CHUNK_NUMBERS
+    return min(T, max(1, min(most, max(least, -(-T // tuning.BLOCK_CHUNKS) * each)) // each))
 
 
-_TIER = _attn_rnn_scan.Tier(_forward, _chunk, steps)
+_TIER = scan.Tier(lambda setting, name, *_: find_code(setting, name), _make_chunk, count_steps)

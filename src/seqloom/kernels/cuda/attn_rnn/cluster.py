@@ -1,15 +1,16 @@
 """AttnRNN on NVIDIA GPUs from Hopper on: a cluster of blocks takes some rows of the batch through all of time.
 
-The blocks share the weights out among them, hold them in registers and what does not fit there in shared memory, and
-send what they find to each other's shared memory. The state is carried in float32; nothing waits for the host; no sum
-depends on chance. The forward keeps the outputs alone. The backward takes a chunk of time after another, the last
-first: batched products compute what was inside its steps, clusters walk back through them, and batched products make
-the weights' gradients. In float32 the products are as exact as torch's flags say: 19 bits, or all.
+The blocks divide the units. They hold their weights in registers, and what does not fit there in shared memory, and
+send their parts of the state to each other's shared memory. The state is carried in float32. The forward saves the
+outputs alone. The backward takes one chunk of time after another, the last first: batched products compute the inside
+of its steps again, clusters go back through them, and batched products make the gradients of the weights. In float32
+the products are as exact as torch's flags say: 19 bits, or all. No host synchronisation; deterministic (no atomics).
 """
 
 from __future__ import annotations
 
-import ctypes
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,49 +19,130 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.kernels.cuda.attn_rnn import grid as attn_rnn_grid
-from seqloom.kernels.cuda.attn_rnn import parts
-from seqloom.kernels.cuda.attn_rnn import scan as _attn_rnn_scan
-from seqloom.kernels.cuda.attn_rnn.block_code import TYPES, Setting, setting
-from seqloom.kernels.cuda.attn_rnn.cluster_backward import Chunk, steps
-from seqloom.kernels.cuda.attn_rnn.cluster_code import LARGEST, code_for, tf32
-
-MULTIPLE = 16  # of which the hidden size is one
-WIDE, EXACT = 640, 320  # units above which groups of more blocks are faster; of float32 that no product may shorten
-LESS, SEVERAL = 448, 56  # units and rows above which they are, too
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn import grid, scan
+from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, Setting
+from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime.groups import ClusterCode
 
 
 def why_not(cell: Any, job: ScanJob) -> str | None:
-    reason = parts.why_not(cell, job, TYPES, heads=16)
-    if reason is not None:
-        return reason
+    """Return why this cell or job cannot run here; None if it can."""
     dtype = autocast_dtype("cuda") or job.x.dtype
-    largest = LARGEST[dtype.itemsize]
-    if cell.hidden_size % MULTIPLE or cell.hidden_size > largest:
-        return f"it takes hidden sizes {MULTIPLE}, {2 * MULTIPLE}, .. {largest}, not {cell.hidden_size}"
-    flags = (job.mask is not None, bool(job.keep), job.reset is not None)
-    how = setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
-    kernels = (code_for(how, name, len(job.x), job.x.device) for name in ("forward", "reverse"))
-    return next((reason for kernel in kernels if (reason := kernel.why_not(job.x.device)) is not None), None)
+    largest = tuning.CLUSTER_LARGEST_HIDDEN.get(dtype.itemsize)
+    return scan.why_not(cell, job, TYPES, largest=largest) or scan.why_not_code(_TIER, cell, job)
 
 
 def why_not_auto(cell: Any, job: ScanJob) -> str | None:
-    """Where another of ours is the faster one, as it was on an H200."""
-    H, B = cell.hidden_size, len(job.x)
-    exact = (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not tf32()
-    most = EXACT if exact else WIDE
-    if B > attn_rnn_grid.MANY:
-        return attn_rnn_grid.why_not_auto(cell, job) if H > WIDE else None
-    faster = (most < H or (H > LESS and B > SEVERAL)) and attn_rnn_grid.why_not(cell, job) is None
+    """Return why another kernel is faster for this job; None if none is."""
+    H, B, most = cell.hidden_size, len(job.x), tuning.CLUSTER_AUTO_HIDDEN
+    if B > tuning.GRID_MOST_ROWS:
+        return grid.why_not_auto(cell, job) if most < H else None
+    if (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not grid.allows_tf32():
+        most = tuning.CLUSTER_AUTO_HIDDEN_FLOAT32
+    crowded = tuning.CLUSTER_CROWDED_HIDDEN < H and tuning.CLUSTER_CROWDED_ROWS < B
+    faster = (most < H or crowded) and grid.why_not(cell, job) is None
     return f"attn_rnn_grid is faster with {H} units and {B} rows" if faster else None
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    return _attn_rnn_scan.run(_TIER, cell, job)
+    """Run the cell over the job's sequences."""
+    return scan.run(_TIER, cell, job)
 
 
-def _forward(setting: Setting, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-    code_for(setting, "forward", B, device).start(arguments, B, device)
+@dataclass(frozen=True)
+class Division:
+    """How the units are divided among blocks and warps."""
+
+    rows: int  # of the batch
+    cluster: int  # blocks
+    each: int  # tiles of 16 units to a block
+    split: int  # warps that share the sum of one tile's product
+    deep: int  # tiles of the sum to a warp
+    kept: int  # of the four weights in shared memory, not in registers
+
+    @property
+    def warps(self) -> int:
+        return self.each * self.split
+
+    @property
+    def units(self) -> int:
+        return 16 * self.each
+
+    def count_registers(self, size: int) -> int:
+        """Return a thread's registers for weights of numbers of so many bytes."""
+        return (4 - self.kept) * self.deep * 2 * size
+
+    def splits_weights(self, size: int) -> bool:
+        """Return whether weights are split into tf32 in every step: KEEP_SPLIT of product.cuh is false."""
+        many = 2 * self.count_registers(size) * self.warps > 8 * 128
+        return size == 4 and (many or self.warps > 8 or self.kept > 0)
+
+    def fits(self, head: int, size: int) -> bool:
+        registers = tuning.CLUSTER_REGISTERS[size][self.warps]
+        return self.count_registers(size) <= registers and self.shared(head, size) <= tuning.SHARED_BYTES
+
+    def shared(self, head: int, size: int) -> int:
+        """Return the bytes of cluster.cuh: parts of sums, buffers, a stage, sums over heads and rows, weights."""
+        U, D, R, wide = self.units, head, self.rows, self.split * self.deep
+        pieces = U // D if U % D == 0 else 1 if D % U == 0 else (U + D - 2) // D + 1
+        crossed = U % D != 0 and self.cluster > 1
+        buffers = 3 * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
+        sums = 16 * R * pieces * (self.cluster if crossed else 1) + 8 * R * self.cluster
+        weights = self.kept * self.warps * self.deep * 2 * size * 128
+        return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 4 * R + weights
 
 
-_TIER = _attn_rnn_scan.Tier(_forward, Chunk, steps)
+def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[Division]:
+    """Return for each size of a cluster that holds the weights the division with the fewest in shared memory."""
+    tiles, ways = hidden // 16, []
+    for cluster in tuning.CLUSTER_SIZES:
+        splits = ((n, s) for n, s in tuning.CLUSTER_SPLITS[rows].items() if n * cluster >= tiles)
+        each, split = min(splits, default=(0, 0))
+        kept = range(tuning.CLUSTER_WEIGHTS_IN_SHARED + 1 if each else 0)
+        candidates = (Division(rows, cluster, each, split, -(-tiles // split), k) for k in kept)
+        ways += next(([way] for way in candidates if way.fits(head, size)), [])
+    return ways
+
+
+@cache
+def list_divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tuple[Division, ...]:
+    """Return the fastest division first, then those for larger batches."""
+    eight, sixteen = (list_feasible(hidden, head, size, rows) for rows in (8, 16))
+    ways = [min(eight, key=lambda d: (d.kept, not tf32 and d.splits_weights(size), d.cluster), default=None)]
+    ways += [min(eight, key=lambda d: (d.kept, d.cluster), default=None)]
+    ways += [min(sixteen, key=order, default=None) for order in (lambda d: (d.kept, d.cluster), lambda d: d.cluster)]
+    return tuple(dict.fromkeys(d for d in ways if d is not None))
+
+
+@cache
+def choose_division(setting: Setting, B: int, multiprocessors: int, tf32: bool = False) -> Division:
+    """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
+    ways = list_divisions(setting.hidden, setting.hidden // setting.heads, setting.dtype.itemsize, tf32)
+    room = {way: way.rows * max(1, int(tuning.CLUSTER_FILL * multiprocessors / way.cluster)) for way in ways}
+    return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
+
+
+@cache
+def make_code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
+    """Return the kernel attn_rnn_cluster_<name>, forward or reverse."""
+    sizes = {"GRID": 0, "ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
+    sizes |= {"TALL": 1, "KEPT": way.kept, "SPARE": 0, "LANES": 32}
+    sizes |= {"TF32": int(tf32 and setting.dtype == torch.float32)}
+    shared = way.shared(setting.hidden // setting.heads, setting.dtype.itemsize)
+    named = f"attn_rnn_cluster_{name}", f"attn_rnn/cluster_{name}.cu", (*setting.macros, *sizes.items())
+    return ClusterCode(*named, 32 * way.warps, shared, way.rows, way.cluster)
+
+
+def find_code(setting: Setting, name: str, B: int, device: torch.device) -> ClusterCode:
+    """Return the kernel that suits a batch of B, and torch's flag for products of float32."""
+    tf32 = grid.allows_tf32()
+    return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
+
+
+class _Chunk(DividedChunk):
+    find_code = staticmethod(find_code)
+
+
+_TIER = scan.Tier(find_code, _Chunk, count_steps)

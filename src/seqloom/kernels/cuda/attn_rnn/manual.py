@@ -1,7 +1,13 @@
-"""AttnRNN with its backward written by hand, in plain torch: for every device and type, and any number of slots."""
+"""AttnRNN with its backward written by hand, in plain torch: for every device and type, and any number of slots.
+
+The backward computes the inside of all steps again in batched products, goes back through time with three small
+products a step, and makes the gradients of the weights in batched products. Nothing here synchronises with a GPU, so
+that a CUDA graph may record it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +20,13 @@ from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
+from seqloom.kernels import attn_rnn_plain, loop
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
-from seqloom.kernels.cuda.attn_rnn import walk
 from seqloom.kernels.fused import run_fused, why_not_fused
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
+    """Return why this cell or job cannot run here; None if it can."""
     if job.dt is not None:
         return "the hand-written backward knows no timespans"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
@@ -32,6 +39,8 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run the cell over the job\'s sequences."""
+
     def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
         start = None if job.reset is None else bind_weights(cell, w).start(x)[0]
@@ -46,12 +55,93 @@ class _Scan(torch.autograd.Function):
     def forward(
         ctx: Any, cell: Cell, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, *own: Any
     ) -> tuple[Tensor, Tensor]:
-        kept, h = walk.forth(cell, job, start, u, h0, own)
+        kept, h = run_forward(cell, job, start, u, h0, own)
         ctx.cell, ctx.job = cell, replace(job, x=u.detach(), state=())
         ctx.save_for_backward(start, u, h0, kept, *own)
-        return walk.output(cell, kept), h.clone()
+        return sum_slots(cell, kept), h.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         start, u, h0, kept, *own = read_saved(ctx)
-        return None, None, *walk.back(ctx.cell, ctx.job, (start, u, h0), kept, (dy, dlast), own)
+        return None, None, *run_backward(ctx.cell, ctx.job, (start, u, h0), kept, (dy, dlast), own)
+
+
+def run_forward(
+    cell: Any, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, own: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the states after all steps, (B, T, ...), and the last; `own`: the weights, as in WEIGHT_NAMES."""
+    steps: Any = _Steps(cell, start, own)
+    kept, (h,) = loop.run(steps, replace(job, x=u, state=(h0,)))
+    return kept, h
+
+
+class _Steps:
+    """The cell for the loop, with the state as its output: the backward needs every slot."""
+
+    def __init__(self, cell: Any, start: Tensor | None, own: Sequence[Tensor]) -> None:
+        self.cell, self.own, self.first = cell, own, start
+
+    def project(self, u: Tensor) -> Tensor:
+        return u
+
+    def start(self, u: Tensor) -> tuple[Tensor | None]:
+        return (self.first,)
+
+    def output(self, state: State) -> Tensor:
+        return state[0]
+
+    def step(self, u: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        h = state[0].unsqueeze(1) if self.cell.slots == 1 else state[0]  # (B, m, H)
+        seen = h if mask is None else h * mask.unsqueeze(1)
+        h = attn_rnn_plain.step_forward(self.cell, h, seen, u, self.own).view(state[0].shape)
+        return h, (h,)
+
+
+def sum_slots(cell: Any, kept: Tensor) -> Tensor:
+    """Return the cell's output from its states: (B, T, H)."""
+    return kept if cell.slots == 1 else kept.sum(2)
+
+
+def run_backward(
+    cell: Any,
+    job: ScanJob,
+    inputs: tuple[Tensor | None, Tensor, Tensor],
+    kept: Tensor,
+    grads: tuple[Tensor, Tensor],
+    own: Sequence[Tensor],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of start, u, h0 and the weights, from those of the output and the last state."""
+    (start, u, h0), (dy, dlast), now = inputs, grads, job.per_step()
+    (B, T, H), m = u.shape, cell.slots
+    h = torch.cat([h0.unsqueeze(1), kept[:, :-1]], 1).view(B, T, m, H)  # the state before every step
+    if start is not None and job.reset is not None:
+        h = torch.where(job.reset.view(B, T, 1, 1), start.view(B, 1, m, H), h)
+    mask = None if job.mask is None else job.mask.unsqueeze(1)
+    seen = h if mask is None else h * mask.unsqueeze(1)
+    at = attn_rnn_plain.compute_inside(cell, h, seen, u, own)
+    slopes = attn_rnn_plain.compute_slopes(at, own)
+    inside, around = at.steps(), slopes.steps()
+    steps: list[tuple[Tensor, ...]] = []  # gradients inside each step, the last first
+    dh = dlast.reshape(B, m, H)
+    dstart = torch.zeros_like(dh)
+    for t in reversed(range(T)):
+        dlater = dh + dy[:, t].unsqueeze(1)
+        stays = now["keep_0"][t].view(dh.shape).to(dh.dtype) * dlater if job.keep else None
+        passed = dlater if stays is None else dlater - stays
+        before, dseen, *inner = attn_rnn_plain.step_backward(cell, inside[t], around[t], passed, own)
+        before = before + (dseen if mask is None else dseen * mask)
+        before = before if stays is None else before + stays
+        if start is not None:
+            is_reset = now["reset"][t].view(B, 1, 1)
+            dstart = dstart + before.masked_fill(~is_reset, 0)
+            before = before.masked_fill(is_reset, 0)
+        if "valid" in now:
+            valid = now["valid"][t].view(B, 1, 1)
+            before = torch.where(valid, before, dh)
+            inner = [d.masked_fill(~valid, 0) for d in inner]
+        dh = before
+        steps.append(tuple(inner))
+    dq, ds, dg, dn, du = (torch.stack(parts[::-1], 1) for parts in zip(*steps, strict=True))
+    weights = attn_rnn_plain.weight_gradients(at, seen, slopes, (dq, ds, dg, dn), own)
+    begun = None if start is None else dstart.view(start.shape)
+    return begun, du.squeeze(2), dh.view(h0.shape), *weights

@@ -1,107 +1,184 @@
-"""AttnRNN over time on a GPU, and back: what its tiers of fused kernels have in common."""
+"""AttnRNN over time on a GPU, forward and backward: what its fused kernels have in common."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
-from seqloom.kernels.cuda.attn_rnn.block_backward import Chunk
-from seqloom.kernels.cuda.attn_rnn.block_code import Forward, Setting, Weights
-from seqloom.kernels.cuda.attn_rnn.parts import Plan, parts, second
+from seqloom.core.precision import autocast_dtype
+from seqloom.core.weights import bind_weights
+from seqloom.kernels import loop, tuning
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.cuda.attn_rnn.backward import Chunk
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, find_setting
 from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.fused import why_not_fused
+
+WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the struct of arguments.cuh
 
 
 @dataclass(frozen=True, eq=False)
 class Tier:
-    """How one of them goes forward, and what goes back, through so many `steps` of u at a time."""
+    """One way to divide the work over a GPU."""
 
-    forward: Callable[[Setting, ctypes.Structure, int, torch.device], None]  # of B rows
-    chunk: Callable[[Plan, int, dict[str, Any], Any], Chunk]
-    steps: Callable[[Tensor], int]
-    told: type[ctypes.Structure] = Forward
-    states: Callable[[Tensor, Tensor], Tensor | None] = lambda y, _: y  # what is kept for the way back, of y and h0
+    find_code: Callable[[Setting, str, int, torch.device], Any]  # of the kernel "forward" or "reverse", for B rows
+    chunk: Callable[[Inputs, int, dict[str, Any], Any], Chunk]
+    count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
+    make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # kept for the backward; y if it is enough
+
+
+def why_not(
+    cell: Any,
+    job: ScanJob,
+    types: Collection[torch.dtype],
+    heads: int = 16,
+    largest: int | None = None,
+    slots: int = 1,
+) -> str | None:
+    """Return why AttnRNN's GPU kernels cannot run this; None if they can.
+
+    Args:
+        types: Types that the kernel computes in.
+        heads: Most heads.
+        largest: Largest hidden size; sizes must then be multiples of HIDDEN_MULTIPLE. None: any size.
+        slots: Most slots.
+    """
+    dtype, multiple = autocast_dtype("cuda") or job.x.dtype, tuning.HIDDEN_MULTIPLE
+    if not job.x.is_cuda:
+        return "it is for CUDA tensors"
+    if dtype not in types:
+        names = " or ".join(str(t).removeprefix("torch.") for t in types)
+        return f"it computes in {names}, not {str(dtype).removeprefix('torch.')}"
+    if cell.slots > 1 and slots == 1:
+        return "it has one slot"
+    if cell.heads > heads:
+        return f"it takes up to {heads} heads, not {cell.heads}"
+    if job.x.shape[0] == 0 or job.x.shape[1] == 0:
+        return "the batch is empty"
+    reason = why_not_fused() or launch.why_not(job.x.device)
+    if reason is None and largest and (cell.hidden_size % multiple or cell.hidden_size > largest):
+        return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {largest}, not {cell.hidden_size}"
+    return reason
+
+
+def why_not_code(tier: Tier, cell: Any, job: ScanJob) -> str | None:
+    """Return why the kernels of this tier cannot run on the job's device."""
+    setting, device = read_setting(cell, job), job.x.device
+    codes = (tier.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
+    return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
+
+
+def read_setting(cell: Any, job: ScanJob) -> Setting:
+    flags = (job.mask is not None, bool(job.keep), job.reset is not None)
+    dtype = autocast_dtype("cuda") or job.x.dtype
+    return find_setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
 
 
 def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    y, h = _Scan.apply(tier, *parts(cell, job))
+    y, h = _Scan.apply(tier, *prepare(cell, job))
     return y, (h.to(job.state[0].dtype),)
 
 
-def pointed(own: Any) -> tuple[Weights, list[Tensor | None]]:  # type: ignore[valid-type]
-    """The weights as kernels take them, and the tensors that have to live as long."""
-    whole = [None if w is None else _aligned(w) for w in own]
-    return Weights(*(None if w is None else w.data_ptr() for w in whole)), whole
+def prepare(cell: Any, job: ScanJob) -> tuple[Any, ...]:
+    """Return the Inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
+    dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
+    u = (F.linear(job.x, w["weight_u"], w["bias_u"]) if "weight_u" in w else job.x).to(dtype)
+    start = cell.start(job.x)[0].float() if job.reset is not None else None
+    keep = job.keep[0].to(dtype).contiguous() if job.keep else None
+    mask = job.mask.to(dtype).contiguous() if job.mask is not None else None
+    reset = job.reset.contiguous() if job.reset is not None else None
+    lengths = job.lengths.to(torch.int64).contiguous() if job.lengths is not None else None
+    weights = [w[name].to(dtype) if name in w else None for name in WEIGHT_NAMES]
+    return Inputs(cell, read_setting(cell, job), lengths, mask, keep, reset), u, job.state[0].float(), start, *weights
 
 
-def in_type(given: dict[str, Any], own: Any) -> dict[str, Any]:
-    """What is given on the way back, all of it in the kernel's type, and the weights as they are."""
-    w, alive = pointed(own)
-    dtype = given["x"].dtype
-    starts = {n: None if given[n] is None else given[n].to(dtype).contiguous() for n in ("h0", "start")}
-    return given | starts | {"w": w, "alive": alive}
+def differentiate(inputs: Inputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """Compute the gradients by the loop, so that they have gradients themselves."""
+    u, h0, start, *weights = tensors
+    assert u is not None and h0 is not None
+    with torch.enable_grad(), torch.autocast(u.device.type, enabled=False):
+        own = {n: w for n, w in zip(WEIGHT_NAMES, weights, strict=True) if w is not None}
+        view: Cell = bind_weights(inputs.cell, own)
+        view.input_size = inputs.cell.hidden_size  # u is projected already
+        if start is not None:
+            view.start = lambda x: (start.to(x.dtype),)  # type: ignore[method-assign]
+        keep = () if inputs.keep is None else (inputs.keep,)
+        job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, inputs.mask, keep)
+        y, (h,) = loop.run(view, job)
+        wanted = [t for t in tensors if t is not None and t.requires_grad]
+        found = iter(torch.autograd.grad([y, h.float()], wanted, grads, create_graph=True, allow_unused=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in tensors]
+
+
+def convert(values: dict[str, Any], weights: Any) -> dict[str, Any]:
+    """Return the arguments of a backward with its states in the kernel's type, and the weights."""
+    dtype = values["x"].dtype
+    starts = {n: None if values[n] is None else values[n].to(dtype).contiguous() for n in ("h0", "start")}
+    return values | starts | {"w": _name_weights(weights)}
+
+
+def _name_weights(weights: Any) -> dict[str, Tensor | None]:
+    return {name: None if w is None else _align(w) for name, w in zip(WEIGHTS, weights, strict=True)}
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tier: Tier, plan: Plan, u: Tensor, h0: Tensor, start: Tensor | None, *own: Any
+        ctx: Any, tier: Tier, inputs: Inputs, u: Tensor, h0: Tensor, start: Tensor | None, *weights: Any
     ) -> tuple[Tensor, Tensor]:
-        ctx.tier, ctx.plan = tier, plan
+        ctx.tier, ctx.inputs = tier, inputs
         B, T, _ = u.shape
-        x = u if _straight(u) else u.contiguous()
-        y = (torch.empty_like if plan.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
+        x = u if _is_aligned(u) else u.contiguous()
+        y = (torch.empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
         last = torch.empty_like(h0, memory_format=torch.contiguous_format)
-        kept = tier.states(y, h0)
-        w, _alive = pointed(own)
-        first, anew = _contiguous(h0), _contiguous(start)
-        given = _asked(plan) | {"w": w, "x": x, "y": y, "h0": first, "start": anew, "last": last, "B": B, "T": T}
-        given |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
-        tier.forward(plan.setting, launch.pointers(tier.told, given | {"kept": kept}), B, u.device)
-        ctx.save_for_backward(u, h0, start, kept, *own)
+        kept = tier.make_states(y)
+        values = _options(inputs) | {"w": _name_weights(weights), "x": x, "y": y, "last": last, "kept": kept}
+        values |= {"h0": h0.contiguous(), "start": None if start is None else start.contiguous(), "B": B, "T": T}
+        values |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
+        code = tier.find_code(inputs.setting, "forward", B, u.device)
+        code.start(code.pack(values), B, u.device)
+        ctx.save_for_backward(u, h0, start, kept, *weights)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        plan: Plan = ctx.plan
-        u, h0, start, kept, *own = read_saved(ctx)
-        if torch.is_grad_enabled():  # someone asks for a second derivative
-            return None, None, *second(plan, (u, h0, start, *own), (dy, dlast))
+        inputs: Inputs = ctx.inputs
+        u, h0, start, kept, *weights = read_saved(ctx)
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            return None, None, *differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
         B, T, _ = u.shape
-        x, dy = _aligned(u), _aligned(dy.to(u.dtype))
+        x, dy = _align(u), _align(dy.to(u.dtype))
         du = torch.empty_like(x)
         dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
-        given = _asked(plan) | {"x": x, "y": kept, "h0": _contiguous(h0), "start": _contiguous(start), "B": B, "T": T}
-        given |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
-        size = ctx.tier.steps(u)
-        chunk: Chunk = ctx.tier.chunk(plan, size, given, own)
+        values = _options(inputs) | {"x": x, "y": kept, "h0": h0.contiguous(), "B": B, "T": T}
+        values |= {"start": None if start is None else start.contiguous()}
+        values |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
+        size = ctx.tier.count_steps(u)
+        chunk: Chunk = ctx.tier.chunk(inputs, size, values, weights)
         for begin in reversed(range(0, T, size)):
             chunk.go_back(begin, min(size, T - begin))
-        return None, None, du, dh, dstart, *chunk.gradients(own)
+        return None, None, du, dh, dstart, *chunk.gradients(weights)
 
 
-def _asked(plan: Plan) -> dict[str, Any]:
-    return {"mask": plan.mask, "keep": plan.keep, "reset": plan.reset, "lengths": plan.lengths}
+def _options(inputs: Inputs) -> dict[str, Any]:
+    return {"mask": inputs.mask, "keep": inputs.keep, "reset": inputs.reset, "lengths": inputs.lengths}
 
 
-def _contiguous(w: Tensor | None) -> Tensor | None:
-    return None if w is None else w.contiguous()
-
-
-def _straight(t: Tensor) -> bool:
-    """Whether steps begin at multiples of 16 bytes."""
+def _is_aligned(t: Tensor) -> bool:
+    """Return whether every step begins at a multiple of 16 bytes."""
     return t.stride(2) == 1 and t.data_ptr() % 16 == 0 and t.stride(0) % 8 == 0 and t.stride(1) % 8 == 0
 
 
-def _aligned(t: Tensor) -> Tensor:
-    """Contiguous, from a multiple of 16 bytes."""
+def _align(t: Tensor) -> Tensor:
+    """Return the tensor contiguous, from a multiple of 16 bytes."""
     t = t.contiguous()
     return t if t.data_ptr() % 16 == 0 else t.clone()

@@ -1,4 +1,7 @@
-"""The two kernels that run gated cells on a GPU: how units are divided among blocks and warps, sizes, launching."""
+"""The two kernels that run gated cells on a GPU: how units are divided among blocks and warps, and sizes.
+
+The units of a row lie on one block or a cluster, or (`Setting.grid`) on a group of blocks anywhere on the GPU.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from torch import Tensor
 
-from seqloom.kernels.cuda.attn_rnn.cluster_code import FULL, SHARED, SIZES, ClusterCode
+from seqloom.kernels import tuning
 from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups
 
-MULTIPLE = 16  # of which the hidden size is one
-TYPES = {torch.bfloat16: 0, torch.float16: 1}
-# rows, tiles of units to a block: warps to a tile
-SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
-REGISTERS = {8: 128, 12: 96, 16: 64}  # a thread's for weights, by warps
-RING = 64  # tiles on their way from the cache to a block
-LARGEST = 1024  # hidden size
-PARTS = ("device.cuh", "pairs.cuh", "cluster.cuh", "gated_math.cuh")
-SHARED_PARTS = ("gated.cuh", "gated_product.cuh", "gated_units.cuh")
+TYPES = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA text
+GRID_UNITS, GRID_WARPS = 32, 8  # of a block on a grid
+TILE = 512  # bytes of a tile of weights
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A cell: the name of its text, gated_<text>.cuh, and what that says."""
+    """A cell: the file with its equations, gated/<text>.cuh, and its numbers."""
 
     text: str
     gates: int
@@ -34,7 +33,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the kernels are compiled for."""
+    """The cell and the options of a job, as macros of the CUDA text."""
 
     kind: Kind
     hidden: int
@@ -45,11 +44,11 @@ class Setting:
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
 
     @property
-    def macros(self) -> tuple[tuple[str, int], ...]:
+    def macros(self) -> tuple[tuple[str, int | str], ...]:
         flags = {"NORM": self.kind.norm, "MEMORY": self.kind.memory}
-        flags |= {"MASK": self.mask, "KEEP": self.keep, "RESET": self.reset}
+        flags |= {"MASK": self.mask, "KEEP": self.keep, "RESET": self.reset, "GRID": self.grid}
         sizes = {"HIDDEN": self.hidden, "FORMAT": TYPES[self.dtype]}
-        return tuple((sizes | {name: int(flag) for name, flag in flags.items()}).items())
+        return (("CELL", self.kind.text), *sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Division:
         return self.each * self.split
 
     def shared(self, kind: Kind, back: bool) -> int:
-        """Bytes, as in gated.cuh: buffers, parts of sums, a stage, sums over rows, barriers, weights."""
+        """Return the bytes of cluster.cuh: buffers, parts of sums, a stage, sums over rows, barriers, weights."""
         R, U, sent, made = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
         buffers = 2 * sent * R * (32 * self.split * self.deep + 16)
@@ -78,77 +77,104 @@ class Division:
         return buffers + parts + stage + sums + 32 + self.kept * self.warps * 512
 
 
-def filled(way: Division, kind: Kind, back: bool) -> Division | None:
-    """Weights in registers first, then in shared memory, then in the cache; None where not even buffers fit."""
-    every, room = kind.gates * way.deep, (SHARED - way.shared(kind, back)) // (512 * way.warps)
+def place_weights(way: Division, kind: Kind, back: bool) -> Division | None:
+    """Place weights in registers first, then in shared memory, then in the cache; None if not even buffers fit."""
+    every, room = kind.gates * way.deep, (tuning.SHARED_BYTES - way.shared(kind, back)) // (512 * way.warps)
     if room < 0:
         return None
-    registers = REGISTERS[way.warps] - 16 * back * (1 + kind.norm)  # the reverse has more else to hold
+    registers = tuning.GATED_REGISTERS[way.warps] - 16 * back * (1 + kind.norm)  # the reverse holds more besides
     rest = every - min(every, registers // 4)
     if rest > room:
-        rest = every - min(every, registers // 4 - RING // way.warps)  # which are on their way here
+        rest = every - min(every, registers // 4 - tuning.GATED_TILES_UNDERWAY // way.warps)
     kept = max(0, min(rest, room))
     return replace(way, kept=kept, flown=rest - kept)
 
 
-def feasible(kind: Kind, hidden: int, rows: int, back: bool) -> list[Division]:
-    """One for each size of a cluster that can have all units."""
-    tiles, found = hidden // 16, []
-    for cluster in SIZES:
-        each, split = min(((n, s) for n, s in SPLITS[rows].items() if n * cluster >= tiles), default=(0, 0))
+def list_feasible(kind: Kind, hidden: int, rows: int, back: bool) -> list[Division]:
+    """Return a division for each size of a cluster that has room for all units."""
+    tiles, ways = hidden // 16, []
+    for cluster in tuning.CLUSTER_SIZES:
+        splits = ((n, s) for n, s in tuning.GATED_SPLITS[rows].items() if n * cluster >= tiles)
+        each, split = min(splits, default=(0, 0))
         if each:
-            found.append(filled(Division(rows, cluster, each, split, -(-tiles // split)), kind, back))
-    return [way for way in found if way is not None]
+            ways.append(place_weights(Division(rows, cluster, each, split, -(-tiles // split)), kind, back))
+    return [way for way in ways if way is not None]
 
 
 @cache
-def divisions(kind: Kind, hidden: int, back: bool) -> tuple[Division, ...]:
-    """The quickest one first, then those for larger batches."""
+def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[Division, ...]:
+    """Return the fastest division first, then those for larger batches."""
 
-    def slow(way: Division) -> tuple[int, int, int]:
+    def cost(way: Division) -> tuple[int, int, int]:
         """Weights from the cache cost most, then those in shared memory if they are not few, then messages."""
         few = way.cluster == 1 or 4 * way.kept <= kind.gates * way.deep
         return way.flown * way.warps, 0 if few else way.kept * way.warps, way.cluster
 
-    eight, sixteen = (feasible(kind, hidden, rows, back) for rows in (8, 16))
-    found = [min(eight, key=slow, default=None), min(sixteen, key=slow, default=None)]
-    found += [min((way for way in sixteen if not way.flown), key=lambda way: way.cluster, default=None)]
-    return tuple(dict.fromkeys(way for way in found if way is not None))
+    eight, sixteen = (list_feasible(kind, hidden, rows, back) for rows in (8, 16))
+    ways = [min(eight, key=cost, default=None), min(sixteen, key=cost, default=None)]
+    ways += [min((way for way in sixteen if not way.flown), key=lambda way: way.cluster, default=None)]
+    return tuple(dict.fromkeys(way for way in ways if way is not None))
 
 
 @cache
-def division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int) -> Division:
-    """The first whose clusters all run at the same time, or the one that takes the most rows at once."""
-    ways = divisions(kind, hidden, back)
-    room = {way: way.rows * _at_once(way, multiprocessors) for way in ways}
+def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int) -> Division:
+    """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
+    ways = list_divisions(kind, hidden, back)
+    room = {way: way.rows * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
 
-def _at_once(way: Division, multiprocessors: int) -> int:
-    return multiprocessors if way.cluster == 1 else max(1, int(FULL * multiprocessors / way.cluster))
+def _count_clusters(way: Division, multiprocessors: int) -> int:
+    return multiprocessors if way.cluster == 1 else max(1, int(tuning.CLUSTER_FILL * multiprocessors / way.cluster))
 
 
 @dataclass(frozen=True)
 class GatedCode(ClusterCode):
-    """A kernel whose rows run on one block, which every GPU can, or on a cluster."""
+    """A kernel whose rows run on one block, which any GPU can do, or on a cluster."""
 
     def why_not(self, device: torch.device) -> str | None:
-        return super().why_not(device) if self.cluster > 1 else launch.why_not(device)
+        return super().why_not(device) if self.blocks > 1 else launch.why_not(device)
 
 
 @cache
-def code(setting: Setting, name: str, way: Division) -> GatedCode:
-    """gated_<name>, forward or reverse, for this setting."""
+def make_code(setting: Setting, name: str, way: Division) -> GatedCode:
+    """Return the kernel gated_<name>, forward or reverse, on one block or a cluster."""
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"KEPT": way.kept, "FLOWN": way.flown, "BACK": int(back)}
-    macros = (*setting.macros, *sizes.items())
-    files = (*PARTS, f"gated_{setting.kind.text}.cuh", *SHARED_PARTS, f"gated_{name}.cu")
-    threads, shared = 32 * way.warps, way.shared(setting.kind, back)
-    return GatedCode(f"gated_{name}", files, macros, threads, shared, way.cluster, way.rows)
+    sizes |= {"KEPT": way.kept, "FLOWN": way.flown}
+    named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
+    return GatedCode(*named, 32 * way.warps, way.shared(setting.kind, back), way.rows, way.cluster)
 
 
-def code_for(setting: Setting, name: str, B: int, device: torch.device) -> GatedCode:
-    """The one that suits a batch of B."""
+@cache
+def make_grid_code(setting: Setting, name: str, rows: int) -> GridCode:
+    """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
+    kind, blocks, back = setting.kind, -(-setting.hidden // GRID_UNITS), name == "reverse"
+    made, sent = (1, kind.gates) if back else (kind.gates, 1)
+    parts = made * 4 * GRID_WARPS * rows * (GRID_UNITS + 4)
+    rest = kind.gates * 16 - tuning.GATED_GRID_REGISTERS[name, rows]
+    kept = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
+    packets = 2 * sent * 6 * 32 + (3 * kind.norm + kind.memory) * blocks
+    sizes = {"ROWS": rows, "CLUSTER": blocks, "KEPT": kept}
+    named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
+    return GridCode(*named, 32 * GRID_WARPS, parts + kept * GRID_WARPS * TILE, rows, blocks, packets)
+
+
+def find_code(setting: Setting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
+    """Return the kernel that suits a batch of B; on a grid 16 rows to a group if groups of 8 do not all run at once."""
+    if setting.grid:
+        room = count_groups(-(-setting.hidden // GRID_UNITS), device)
+        return make_grid_code(setting, name, 8 if 8 * room >= B else 16)
     back, many = name == "reverse", launch.multiprocessors(device)
-    return code(setting, name, division(setting.kind, setting.hidden, back, B, many))
+    return make_code(setting, name, choose_division(setting.kind, setting.hidden, back, B, many))
+
+
+def arrange_weights(setting: Setting, w: Tensor) -> Tensor:
+    """Return weights (gates, H, H) as the kernel reads them: rows on a grid, else tiles as lanes take them.
+
+    A lane takes 16 bytes of a tile of 16 x 16: the A of mma.m16n8k16.
+    """
+    if setting.grid:
+        return w.contiguous()
+    gates, n = w.shape[0], w.shape[1] // 16
+    return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()

@@ -1,6 +1,9 @@
 // The instructions of clusters: blocks that run at the same time and write into each other's shared memory (Hopper and
 // later). The tests put a CPU emulation of this file in its place. A barrier here is 8 bytes of shared memory that count
 // the bytes which arrive; a phase of it ends when all that were expected are there, and so does the wait for that phase.
+#pragma once
+#include "runtime/device.cuh"
+
 #define CLUSTER_KERNEL(name, Args, threads, size) \
   extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
 

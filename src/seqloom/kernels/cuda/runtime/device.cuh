@@ -5,6 +5,7 @@
 //   A  a0 (row, k 2pair..)   a1 (row + 8, k 2pair..)   a2 (row, k 2pair + 8..)   a3 (row + 8, k 2pair + 8..)
 //   B  b0 (k 2pair.., column row)   b1 (k 2pair + 8.., column row)
 //   C  c0 (row, column 2pair)   c1 (row, 2pair + 1)   c2 (row + 8, 2pair)   c3 (row + 8, 2pair + 1)
+#pragma once
 #define DEV __device__ __forceinline__
 #define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
 typedef unsigned int u32;

@@ -1,4 +1,4 @@
-"""Many small launches recorded once as a CUDA graph, and run again as one."""
+"""Record many small launches once as a CUDA graph, and replay them as one."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
-KEPT = 16  # graphs of different shapes; the one that was used longest ago goes first
+from seqloom.kernels import tuning
 
 
-class Recorded(Protocol):
-    """Work on memory of its own, always the same launches."""
+class Work(Protocol):
+    """Launches that are always the same, on memory that belongs to the object."""
 
     def launch(self) -> None: ...
 
 
-R = TypeVar("R", bound=Recorded)
-_kept: OrderedDict[Hashable, tuple[Any, torch.cuda.CUDAGraph | None]] = OrderedDict()
+W = TypeVar("W", bound=Work)
+_cache: OrderedDict[Hashable, tuple[Any, torch.cuda.CUDAGraph | None]] = OrderedDict()  # least recently used first
 
 
-def recorded(key: Hashable, make: Callable[[], R]) -> tuple[R, Callable[[], None]]:
-    """The work of this key, and a function that does it.
+def record(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], None]]:
+    """Return the work of this key, made and recorded if it is new, and a function that runs it.
 
-    Inside a person's own capture it is launched as it is, and becomes a part of theirs.
+    While the caller captures a graph, the work is launched as it is and becomes part of that graph.
     """
     stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
     key = (key, stream)
-    if key not in _kept:
-        _kept[key] = make(), None
-        while len(_kept) > KEPT:
-            _kept.popitem(last=False)
-    _kept.move_to_end(key)
-    work, graph = _kept[key]
+    if key not in _cache:
+        _cache[key] = make(), None
+        while len(_cache) > tuning.GRAPHS_KEPT:
+            _cache.popitem(last=False)
+    _cache.move_to_end(key)
+    work, graph = _cache[key]
     if stream is None or torch.cuda.is_current_stream_capturing():
         return work, work.launch
     if graph is None:
         graph = _capture(work)
-        _kept[key] = work, graph
-    return cast(R, work), graph.replay
+        _cache[key] = work, graph
+    return cast(W, work), graph.replay
 
 
-def _capture(work: Recorded) -> torch.cuda.CUDAGraph:
+def _capture(work: Work) -> torch.cuda.CUDAGraph:
     work.launch()  # once for real: compilers run, libraries make their plans
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):

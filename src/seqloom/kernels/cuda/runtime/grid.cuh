@@ -1,9 +1,9 @@
 // The instructions of blocks that run at the same time anywhere on a GPU and talk through its memory: packets of 16 bytes, which
 // are written and read whole, three words and a number that says which message it is. Whoever reads the number that it waits for
 // has the words too; no flag, no fence. The tests put a CPU emulation of this file in its place.
-struct alignas(16) Packet { u32 word[4]; };
-// What a kernel is given beside its own arguments: packets with the number 0, the first row of the batch, and rows for each group.
-template <class Args> struct Exchanged : Args { Packet *packets; int begin, each; };
+#pragma once
+#include "runtime/packet.cuh"
+
 #define CLUSTER_KERNEL(name, Args, threads, size) extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Exchanged<Args> a)
 constexpr int PATIENCE = 1 << 22;  // looks at a packet, some seconds
 

@@ -1,9 +1,10 @@
-"""Launching kernels of our own on a GPU: through the driver, on torch's current stream."""
+"""Load compiled kernels and launch them through the CUDA driver, on torch's current stream."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from seqloom.kernels.cuda.runtime import nvrtc
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 OLDEST = (8, 0)  # Ampere: bf16 products, and copies in the background
+SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments that are no pointers
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,30 @@ class Code:
     """A kernel's text and the settings that it is compiled with."""
 
     name: str
-    files: tuple[str, ...]
-    settings: tuple[tuple[str, int], ...]
+    source: str  # the .cu file, with its folder
+    macros: tuple[tuple[str, int | str], ...]
     threads: int
-    shared: int  # bytes
+    shared: int  # bytes of shared memory per block
+    rows: int = 1  # of the batch that these blocks take
+    blocks: int = 1  # that take the same rows
 
     @property
     def attributes(self) -> tuple[tuple[int, int], ...]:
-        """What the driver is told of it, once."""
+        """Attributes that the driver sets on the loaded function."""
         return ((MAX_SHARED, self.shared),)
+
+    @property
+    def arguments(self) -> type[ctypes.Structure]:
+        """The struct of the kernel's arguments."""
+        return read_arguments(self.source, self.name)
+
+    def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
+        """Launch as many blocks as a batch of B rows takes."""
+        self.launch(arguments, self.blocks * -(-B // self.rows), device)
+
+    def pack(self, values: Mapping[str, Any]) -> Any:
+        """Return the kernel's arguments, filled by name."""
+        return pack(self.arguments, values)
 
     def launch(self, arguments: ctypes.Structure, blocks: int, device: torch.device) -> None:
         here = torch._C._cuda_getDevice()
@@ -46,7 +63,7 @@ class Code:
     def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
-        _ask("cuLaunchKernel", kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters, None)
+        _call("cuLaunchKernel", kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters, None)
 
     @cached_property
     def _loaded(self) -> dict[int, ctypes.c_void_p]:
@@ -55,7 +72,7 @@ class Code:
 
 
 def why_not(device: torch.device) -> str | None:
-    """Why kernels of our own cannot run there."""
+    """Return why no CUDA kernel of this package can run on this device; None if they can."""
     return _why_not(device.index if device.index is not None else torch.cuda.current_device())
 
 
@@ -79,36 +96,70 @@ def _why_not(index: int) -> str | None:
 
 
 def _load(code: Code, index: int) -> ctypes.c_void_p:
-    """On this device, which is the current one."""
-    torch.empty(1, device=f"cuda:{index}")  # before anything is on a device, it has no context
+    """Load a kernel on this device, which must be the current one."""
+    torch.empty(1, device=f"cuda:{index}")  # creates the device's context if there is none
     major, minor = torch.cuda.get_device_capability(index)
-    image = nvrtc.built(nvrtc.source(code.files), dict(code.settings), f"sm_{major}{minor}")
+    image = nvrtc.build(code.source, dict(code.macros), f"sm_{major}{minor}")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    _ask("cuModuleLoadData", ctypes.byref(module), image)
-    _ask("cuModuleGetFunction", ctypes.byref(function), module, code.name.encode())
+    _call("cuModuleLoadData", ctypes.byref(module), image)
+    _call("cuModuleGetFunction", ctypes.byref(function), module, code.name.encode())
     for name, value in code.attributes:
-        _ask("cuFuncSetAttribute", function, name, value)
+        _call("cuFuncSetAttribute", function, name, value)
     return function
 
 
-def pointers(kind: type[ctypes.Structure], given: Mapping[str, Any]) -> ctypes.Structure:
-    """A record of arguments from what it needs of these: a tensor as its address, nothing as null."""
-    told = {n: v.data_ptr() if isinstance(v, Tensor) else v for n in _names(kind) if (v := given.get(n)) is not None}
-    return kind(**told)
+def pack(kind: type[ctypes.Structure], values: Mapping[str, Any]) -> Any:
+    """Fill a struct of arguments by name: a tensor gives its address, a mapping a nested struct, None is null."""
+    fields: dict[str, Any] = {}
+    for name, type_ in _list_fields(kind):
+        value = values.get(name)
+        if isinstance(value, Tensor):
+            fields[name] = value.data_ptr()
+        elif isinstance(value, Mapping):
+            fields[name] = pack(type_, value)
+        elif value is not None:
+            fields[name] = value
+    return kind(**fields)
 
 
 @cache
-def _names(kind: type[ctypes.Structure]) -> tuple[str, ...]:
-    return tuple(name for name, *_ in kind._fields_)
+def _list_fields(kind: type[ctypes.Structure]) -> tuple[tuple[str, Any], ...]:
+    bases = [base for base in reversed(kind.__mro__) if "_fields_" in vars(base)]
+    return tuple((name, type_) for base in bases for name, type_ in vars(base)["_fields_"])
 
 
-def record(name: str, fields: Sequence[str | tuple[str, type]]) -> type[ctypes.Structure]:
-    """A structure of C: bare names are pointers."""
-    kinds = [(f, ctypes.c_void_p) if isinstance(f, str) else f for f in fields]
-    return type(name, (ctypes.Structure,), {"_fields_": kinds})
+@cache
+def read_arguments(source: str, kernel: str) -> type[ctypes.Structure]:
+    """Return the argument struct of a kernel, as its text declares it: KERNEL(kernel, <struct>, ...)."""
+    match = re.search(rf"KERNEL\(\s*{kernel},\s*(\w+),", nvrtc.read_source(source))
+    assert match, f"{source} has no kernel {kernel}"
+    return read_struct(source, match[1])
 
 
-def _ask(name: str, *arguments: object) -> None:
+@cache
+def read_struct(source: str, name: str, base: type[ctypes.Structure] | None = None) -> type[ctypes.Structure]:
+    """Return a C struct as a ctypes structure, so that the C text is its only definition.
+
+    It is declared in the file `source` or in arguments.cuh of the same folder; `base` is the struct that a template
+    derives from. An array of pointers `keep[2]` becomes
+    the fields keep_0 and keep_1; `from`, a word of Python, becomes from_.
+    """
+    folder = source.split("/", maxsplit=1)[0]
+    text = nvrtc.read_source(source) + nvrtc.read_headers().get(f"{folder}/arguments.cuh", "")
+    match = re.search(rf"struct {name}\s*(?:: (\w+) )?{{(.*?)\n?}};", re.sub(r"//.*", "", text), re.DOTALL)
+    assert match, f"{source} has no struct {name}"
+    fields: list[tuple[str, Any]] = []
+    for type_, names in re.findall(r"(?:const )?(\w+)\s+(.*?);", match[2].replace("*", " *"), re.DOTALL):
+        for pointer, field, size in re.findall(r"(\*?)\s*(\w+)(?:\[(\d+)\])?", names):
+            kind = ctypes.c_void_p if pointer else SCALARS.get(type_) or read_struct(source, type_)
+            several = [f"{field}_{i}" for i in range(int(size))] if size else [field]
+            fields += [("from_" if n == "from" else n, kind) for n in several]
+    base = base or (read_struct(source, match[1]) if match[1] else ctypes.Structure)
+    return type(name, (base,), {"_fields_": fields})
+
+
+def _call(name: str, *arguments: object) -> None:
+    """Call a function of the driver; RuntimeError if it fails."""
     code = getattr(_driver(), name)(*arguments)
     if code:
         text = ctypes.c_char_p()

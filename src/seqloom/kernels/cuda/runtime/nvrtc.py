@@ -1,8 +1,8 @@
-"""CUDA C++ kept as text in the package, compiled when it is first needed and kept on disk.
+"""Compile the package's CUDA C++ when it is first needed, and cache the result on disk.
 
-The compiler is NVRTC, which comes with torch's own CUDA packages: nobody needs nvcc. What it makes is kept under a name
-made of the text, the settings, the GPU and the compiler, behind a checksum: a file that is not what was written is
-built again, with a warning.
+The compiler is NVRTC, which comes with torch's CUDA packages: nobody needs nvcc. It gets a .cu file and every header by
+name (`#include "attn_rnn/block.cuh"`). The name of a cached build is a digest of the text, the macros, the GPU and the
+compiler's version; the file starts with a checksum, and a damaged one is built again, with a warning.
 """
 
 from __future__ import annotations
@@ -18,32 +18,38 @@ from pathlib import Path
 
 import torch
 
-TEXT = Path(__file__).parents[1]  # the folders with .cu and .cuh files
+TEXT = Path(__file__).parents[1]  # names of .cu and .cuh files are relative to this folder
 DIGEST = 32  # bytes of a checksum
 
 
 def folder() -> Path:
-    """Where built kernels are kept: SEQLOOM_CACHE, or the user's cache folder."""
-    given = os.environ.get("SEQLOOM_CACHE")
-    base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
+    """Return the folder of built kernels: SEQLOOM_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("SEQLOOM_CACHE")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
     return base / "kernels"
 
 
-def source(files: Sequence[str]) -> str:
-    """Return the text of these files, in this order; each is named without its folder."""
-    return "\n".join(next(TEXT.glob(f"*/{name}")).read_text() for name in files)
+def read_source(name: str) -> str:
+    """Return the text of a .cu or .cuh file, named with its folder."""
+    return (TEXT / name).read_text()
 
 
-def built(text: str, settings: Mapping[str, int], architecture: str) -> bytes:
-    """Machine code for this text: from disk, or compiled now."""
-    flags = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in settings.items())]
-    words = "\0".join([text, *flags, str(version())])
-    path = folder() / f"{hashlib.sha256(words.encode()).hexdigest()}.cubin"
-    kept = _read(path)
-    if kept is None:
-        kept = compiled(text, flags)
-        _write(path, kept)
-    return kept
+@cache
+def read_headers() -> dict[str, str]:
+    """Return the text of every header by the name that #include lines use."""
+    return {path.relative_to(TEXT).as_posix(): path.read_text() for path in sorted(TEXT.glob("*/*.cuh"))}
+
+
+def build(name: str, macros: Mapping[str, int | str], architecture: str) -> bytes:
+    """Return the machine code of a .cu file for one GPU architecture ("sm_90"), from the cache or compiled now."""
+    flags = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items())]
+    words = [read_source(name), *(word for header in read_headers().items() for word in header), *flags, str(version())]
+    path = folder() / f"{hashlib.sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
+    code = _read(path)
+    if code is None:
+        code = compile_source(name, flags)
+        _write(path, code)
+    return code
 
 
 def _read(path: Path) -> bytes | None:
@@ -61,7 +67,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """To a name of its own first, so that no process reads half of it."""
+    """Write to a temporary name first, so that no process reads half a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -69,35 +75,44 @@ def _write(path: Path, code: bytes) -> None:
         Path(file.name).replace(path)
     except OSError as error:
         warnings.warn(
-            f"a built kernel cannot be kept in {path.parent} ({error}); every process builds it anew. "
+            f"a built kernel cannot be kept in {path.parent} ({error}); every process builds it again. "
             "Set SEQLOOM_CACHE to a folder that can be written",
             stacklevel=4,
         )
 
 
-def compiled(text: str, flags: Sequence[str]) -> bytes:
-    library, program = compiler(), ctypes.c_void_p()
-    _ask("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"seqloom.cu", 0, None, None)
+def compile_source(name: str, flags: Sequence[str]) -> bytes:
+    """Return the machine code of a .cu file.
+
+    Raises:
+        RuntimeError: If NVRTC refuses the text; the message has its log.
+    """
+    library, program, headers = compiler(), ctypes.c_void_p(), read_headers()
+    texts, names = (
+        (ctypes.c_char_p * len(headers))(*(t.encode() for t in part)) for part in (headers.values(), headers)
+    )
+    text = read_source(name).encode()
+    _call("nvrtcCreateProgram", ctypes.byref(program), text, name.encode(), len(headers), texts, names)
     try:
         options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
         if library.nvrtcCompileProgram(program, len(flags), options):
             raise RuntimeError(
-                f"NVRTC refuses the kernel ({' '.join(flags)}):\n{_part(program, 'ProgramLog').decode()}"
+                f"NVRTC refuses {name} ({' '.join(flags)}):\n{_read_part(program, 'ProgramLog').decode()}"
             )
-        return _part(program, "CUBIN")
+        return _read_part(program, "CUBIN")
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _part(program: ctypes.c_void_p, name: str) -> bytes:
+def _read_part(program: ctypes.c_void_p, name: str) -> bytes:
     size = ctypes.c_size_t()
-    _ask(f"nvrtcGet{name}Size", program, ctypes.byref(size))
+    _call(f"nvrtcGet{name}Size", program, ctypes.byref(size))
     buffer = ctypes.create_string_buffer(size.value)
-    _ask(f"nvrtcGet{name}", program, buffer)
+    _call(f"nvrtcGet{name}", program, buffer)
     return buffer.raw
 
 
-def _ask(name: str, *arguments: object) -> None:
+def _call(name: str, *arguments: object) -> None:
     code = getattr(compiler(), name)(*arguments)
     if code:
         raise RuntimeError(f"{name} failed with code {code}")
@@ -106,15 +121,19 @@ def _ask(name: str, *arguments: object) -> None:
 @cache
 def version() -> tuple[int, int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _ask("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+    _call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
     return major.value, minor.value
 
 
 @cache
 def compiler() -> ctypes.CDLL:
-    """The NVRTC of torch's CUDA packages, or the system's; OSError where there is none."""
+    """Return the NVRTC of torch's CUDA packages, or the system's.
+
+    Raises:
+        OSError: If there is none.
+    """
     tried = []
-    for name in _names():
+    for name in _list_libraries():
         try:
             return ctypes.CDLL(name)
         except OSError as error:
@@ -122,7 +141,7 @@ def compiler() -> ctypes.CDLL:
     raise OSError(f"no NVRTC found: {'; '.join(tried)}")
 
 
-def _names() -> Iterator[str]:
+def _list_libraries() -> Iterator[str]:
     major = (torch.version.cuda or "0").split(".")[0]
     for base in (Path(torch.__file__).parent / "lib", *Path(torch.__file__).parents[1].glob("nvidia/*/lib")):
         yield from (str(path) for path in sorted(base.glob(f"libnvrtc.so.{major}*")))

@@ -1,4 +1,7 @@
 // Waiting for packets.
+#pragma once
+#include "runtime/grid.cuh"
+
 constexpr int CROWD = 9;  // rows of a group that would be in each other's way if all of them asked all the time
 // Until packets with these numbers have come to all lanes, all asked for at once, and then those that are missing; 0: nothing will
 // come. If all asked all the time, those that send would wait for them: until a first one is there, one row asks for its first.

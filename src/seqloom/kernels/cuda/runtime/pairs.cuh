@@ -1,4 +1,10 @@
-// Elements of any type, two at a time. FORMAT: 0 bf16, 1 fp16, 2 float32.
+// Elements of any type, two at a time.
+#pragma once
+#include "runtime/device.cuh"
+
+#ifndef FORMAT
+#define FORMAT 0  // 0 bf16, 1 fp16, 2 float32; Python gives it with -D, this value serves editors
+#endif
 constexpr int TYPE = FORMAT, SIZE = TYPE == FP32 ? 4 : 2;  // bytes
 #if FORMAT == 2
 typedef float Element;

@@ -1,0 +1,192 @@
+"""AttnRNN back through a chunk of time on a GPU, and the gradients of its weights, added up over the chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting
+from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime.launch import Code
+
+INSIDE = ("seen", "aC", "o", "n", "q", "slope", "g")
+BACK = ("dq", "ds", "dg", "dn")
+
+
+def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
+    """Return into how many pieces a sum over rows is divided: sums of pieces, then of these, are never long."""
+    return max(1, min(rows // tuning.PIECE_ROWS[dtype], tuning.PIECE_NUMBERS // hidden**2))
+
+
+class Chunk:
+    """What is inside some steps, and its gradients: planes of (rows, H), padded to whole pieces.
+
+    The kernels' arguments and the views for products are made once for all chunks, to save time on the host. Only the
+    first chunk, which is the last in time, may have fewer than `steps` steps.
+    """
+
+    def __init__(self, setting: Setting, B: int, steps: int, u: Tensor, values: dict[str, Any]) -> None:
+        self.setting, self.B, self.device = setting, B, u.device
+        self.values = values  # keeps the tensors alive: kernels get addresses
+        H, rows = setting.hidden, B * steps
+        self.pieces = n = count_pieces(rows, H, u.dtype)
+        self.parts = max(1, min(tuning.SUM_BLOCKS, rows // 32))
+        padded = -(-rows // n) * n
+        self.inside, self.back = u.new_empty(7, padded, H), u.new_empty(4, padded, H)
+        self.products = u.new_empty(4 * n, H, H, dtype=torch.float32)
+        wide = torch.float64 if u.dtype == torch.float32 else torch.float32
+        self.partial = u.new_empty(self.parts, 5, H, dtype=wide)
+        self.planes: dict[str, Any] = dict(zip(INSIDE, self.inside, strict=True))
+        self.planes |= dict(zip(BACK, self.back, strict=True))
+        if not setting.norm:
+            self.planes["n"] = self.planes["o"]
+        self.sums = setting.sums.pack(self.planes | {"partial": self.partial})
+        # dq, ds, dg with seen, aC, o, and dg with seen
+        d, seen = self.back.view(4 * n, -1, H).transpose(1, 2), self.inside[:3].view(3 * n, -1, H)
+        self.pairs = (
+            (self.products[: 3 * n], d[: 3 * n], seen),
+            (self.products[3 * n :], d[2 * n : 3 * n], seen[:n]),
+        )
+        self.first = True
+
+    def go_back(self, begin: int, steps: int) -> None:
+        """Go back through the steps begin .. begin + steps - 1, and add up the gradients of the weights."""
+        rows = self.B * steps
+        if self.first and rows < self.back.shape[1]:
+            self.inside[:3, rows:] = 0
+            self.back[:, rows:] = 0
+        self._fill_planes(begin, steps)
+        self.sums.rows, self.sums.first = rows, int(self.first)
+        self.setting.sums.launch(self.sums, self.parts, self.device)
+        for total, d, r in self.pairs:
+            _add_product(total, d, r, self.first)
+        self.first = False
+
+    def _fill_planes(self, begin: int, steps: int) -> None:
+        raise NotImplementedError
+
+    def gradients(self, weights: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the gradients of the weights, in their type."""
+        grads = [None if w is None else torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
+        names = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")
+        values = {"products": self.products, "partial": self.partial, "pieces": self.pieces, "parts": self.parts}
+        finish = self.setting.finish
+        arguments = finish.pack(values | dict(zip(names, grads, strict=True)))
+        finish.launch(arguments, 4 * self.setting.hidden + 5, self.device)
+        return grads
+
+
+def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
+    """Compute total (+)= d r in float32, for every piece."""
+    if d.dtype == torch.float32:
+        torch.bmm(d, r, out=total) if first else total.baddbmm_(d, r)
+    elif not d.is_cuda:
+        product = torch.bmm(d.float(), r.float())
+        total.copy_(product) if first else total.add_(product)
+    elif first:
+        torch.bmm(d, r, out_dtype=torch.float32, out=total)
+    else:
+        torch.baddbmm(total, d, r, out_dtype=torch.float32, out=total)
+
+
+class FusedChunk(Chunk):
+    """A chunk of attn_rnn_cuda or attn_rnn_slots: one kernel for the inside of the steps, one back through them."""
+
+    def __init__(
+        self,
+        inside: Code,
+        reverse: Code,
+        setting: Setting,
+        steps: int,
+        values: dict[str, Any],
+        aux: int,
+        slots: int = 1,
+    ) -> None:
+        u: Tensor = values["x"]
+        super().__init__(setting, len(u) * slots, steps, u, values)
+        self.codes, self.rows = (inside, reverse), len(u)
+        self.aux = u.new_empty(self.B * steps, aux, dtype=torch.float32)
+        named = values | self.planes | {"aux": self.aux}
+        self.arguments = inside.pack(named), reverse.pack(named)
+        # one block of `inside` to a multiprocessor, or several of a small layer: each loads the weights once
+        per_multiprocessor = max(1, tuning.BLOCK_LARGEST_HIDDEN // setting.hidden)
+        self.at_once = launch.multiprocessors(u.device) * per_multiprocessor
+
+    def _fill_planes(self, begin: int, steps: int) -> None:
+        for arguments in self.arguments:
+            arguments.from_, arguments.steps = begin, steps
+        inside, reverse = self.codes
+        blocks = min(self.at_once, -(-self.rows * steps // inside.rows))
+        inside.launch(self.arguments[0], blocks, self.device)
+        reverse.start(self.arguments[1], self.rows, self.device)
+
+
+def count_steps(u: Tensor) -> int:
+    """Return the steps of a DividedChunk: a chunk for every CHUNK_BYTES of its planes, MOST_CHUNKS at most."""
+    T, size = u.shape[1], u.element_size()
+    whole = u.numel() * (13 * size + 4)  # 7 planes, 4 of gradients, q and g side by side, and the states in float32
+    return -(-T // min(tuning.MOST_CHUNKS, -(-whole // tuning.CHUNK_BYTES)))
+
+
+class DividedChunk(Chunk):
+    """A chunk of attn_rnn_row, _cluster or _grid: the inside of the steps by batched products, then one kernel back."""
+
+    find_code: Callable[..., Any]  # of the kernel "reverse"
+
+    def __init__(self, inputs: Inputs, steps: int, values: dict[str, Any], weights: Any) -> None:
+        u: Tensor = values["x"]
+        B, _, H = u.shape
+        super().__init__(inputs.setting, B, steps, u, values)
+        rows, whole = B * steps, torch.float32
+        Wq, bq, Wo, self.bo, Wg, bg, scale, bias = weights
+        self.bqg, self.Wqg = torch.cat([bq, bg]), torch.cat([Wq, Wg[:, :H]]).t()
+        self.Wo, self.Wgo = Wo.t(), Wg[:, H:].t()
+        self.past, self.qg = u.new_empty(rows, H, dtype=whole), u.new_empty(rows, 2 * H)
+        self.attention = u.new_empty(rows, inputs.setting.heads, 4, dtype=whole)
+        self.deviation = u.new_empty(rows, dtype=whole)
+        self.turned = torch.cat([Wq, Wo, Wg], 1).t().contiguous()  # for the way back
+        self.reverse = self.find_code(self.setting, "reverse", B, self.device)
+        self.arguments = self._pack_arguments(scale, bias)
+        self._make_views(rows)
+
+    def _pack_arguments(self, scale: Tensor | None, bias: Tensor | None) -> dict[str, Any]:
+        """Return the arguments of each kernel; where the chunk begins and how long it is follows later."""
+        H, inside = self.setting.hidden, self.planes
+        values = self.values | inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
+        values |= {"q": self.qg, "scale": scale, "bias": bias, "gate": inside["g"]}
+        values |= {"u": inside["o"], "s": inside["q"]}  # planes that hold nothing else yet
+        q, o, g = self.turned[:H], self.turned[H : 2 * H], self.turned[2 * H :]
+        values["w"] = {"q": q, "o": o, "g": g, "scale": scale, "bias": bias}
+        codes = self.setting.pointwise
+        arguments = {name: codes[name].pack(values) for name in ("before", "attend", "gelu")}
+        arguments["end"] = codes["end"].pack(values | {"g": self.qg[:, H:]})
+        return arguments | {"reverse": self.reverse.pack(values)}
+
+    def _make_views(self, rows: int) -> None:
+        """Make the views of this many rows that products take."""
+        self.rows = rows
+        self.seen, self.aC, self.o, self.s = (self.inside[i, :rows] for i in (0, 1, 2, 4))
+        self.both = self.qg[:rows]
+        self.gate = self.both[:, self.setting.hidden :]
+
+    def _fill_planes(self, begin: int, steps: int) -> None:
+        rows = self.B * steps
+        if rows != self.rows:
+            self._make_views(rows)
+        for name in ("before", "reverse"):
+            self.arguments[name].from_, self.arguments[name].steps = begin, steps
+        self._launch("before")
+        torch.addmm(self.bqg, self.seen, self.Wqg, out=self.both)
+        self._launch("attend")
+        torch.addmm(self.bo, self.aC, self.Wo, out=self.s)
+        self._launch("gelu")
+        self.gate.addmm_(self.o, self.Wgo)
+        self._launch("end")
+        self.reverse.start(self.arguments["reverse"], self.B, self.device)
+
+    def _launch(self, name: str) -> None:
+        self.setting.pointwise[name].launch(self.arguments[name], self.rows, self.device)

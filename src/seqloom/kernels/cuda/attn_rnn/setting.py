@@ -1,0 +1,93 @@
+"""What AttnRNN's kernels are compiled for, and the kernels that every size shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.kernels.cuda.runtime.launch import Code
+
+CONTEXT_ROWS = ("h", "x", "h+x", "h*x")
+POINTWISE = ("begin", "before", "attend", "gelu", "end", "back_end", "back_gelu", "back_attend")
+TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The cell and the options of a job, as macros of the CUDA text."""
+
+    hidden: int
+    heads: int
+    dtype: torch.dtype
+    context: tuple[str, ...]
+    norm: bool
+    mask: bool
+    keep: bool
+    reset: bool
+
+    @property
+    def aux(self) -> int:
+        """Floats saved per step: the attention of each head, then 1 / deviation."""
+        return 4 * self.heads + 4
+
+    @cached_property
+    def macros(self) -> tuple[tuple[str, int], ...]:
+        context = sum(1 << i for i, row in enumerate(CONTEXT_ROWS) if row in self.context)
+        sizes = {"HIDDEN": self.hidden, "HEADS": self.heads, "FORMAT": TYPES[self.dtype], "CONTEXT": context}
+        flags = {"NORM": self.norm, "MASK": self.mask, "KEEP": self.keep, "RESET": self.reset}
+        return tuple((sizes | {name: int(flag) for name, flag in flags.items()}).items())
+
+    @property
+    def sequence(self) -> int:
+        """Bytes of 8 rows of one step in shared memory, padded."""
+        return 8 * (2 * self.hidden + 16)
+
+    @cached_property
+    def sums(self) -> Code:
+        """The kernel that sums the gradients of biases and scales."""
+        groups = 1 if self.dtype == torch.float32 else 2 if self.hidden > 512 else 4
+        pairs = groups * self.hidden // 2
+        shared = 4 * 10 * pairs if groups > 1 else 0
+        return Code("attn_rnn_sums", "attn_rnn/weight_sums.cu", self.macros, -(-pairs // 32) * 32, shared)
+
+    @cached_property
+    def finish(self) -> Code:
+        """The kernel that adds up the pieces of every gradient."""
+        return replace(self.sums, name="attn_rnn_finish", shared=0)
+
+    @cached_property
+    def pointwise(self) -> dict[str, Code]:
+        """The kernels between products, a block to a row."""
+        return {name: self._find_pointwise(name) for name in POINTWISE}
+
+    def _find_pointwise(self, name: str) -> Code:
+        H, D = self.hidden, self.hidden // self.heads
+        wide = 32 if H <= 64 else 1024 if H >= 2048 else -(-(H // 2) // 32) * 32
+        share = 1 if D < 128 or self.heads > 8 else 4 if D >= 256 else 2
+        threads, shared = wide, 8 * wide // 32 if name in ("end", "back_end") else 0
+        if name in ("attend", "back_attend"):
+            threads, shared = 32 * self.heads * share, 16 * self.heads * share if share > 1 else 0
+        source = f"attn_rnn/pointwise{'_back' if name.startswith('back') else ''}.cu"
+        return Code(f"attn_rnn_{name}", source, self.macros, threads, shared)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The inputs of a scan that have no gradient."""
+
+    cell: Any
+    setting: Setting
+    lengths: Tensor | None
+    mask: Tensor | None
+    keep: Tensor | None
+    reset: Tensor | None
+
+
+@cache
+def find_setting(*fields: Any) -> Setting:
+    """Return one object for equal fields: it keeps the kernels that are loaded."""
+    return Setting(*fields)

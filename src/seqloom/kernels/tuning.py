@@ -1,0 +1,148 @@
+"""Every threshold of the kernels, with the measurement or the reason behind it.
+
+Times are microseconds a step, forward + backward, on one H200 unless said otherwise; "LOG" is benchmarks/LOG.md. Sizes
+that follow from the text of a kernel (its layout in shared memory, for example) stand beside that kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# --- Kernels of this package for NVIDIA GPUs ---------------------------------------------------------------------
+
+# hidden_size must be a multiple of this: weights are divided into the 16 x 16 tiles of mma.m16n8k16.
+HIDDEN_MULTIPLE = 16
+
+# Shared memory that one block may use on Hopper, in bytes (CUDA programming guide, compute capability 9.0).
+SHARED_BYTES = 227 << 10
+
+# Blocks of the kernel that sums gradients of biases: four on each of the 132 multiprocessors of an H100 or H200.
+SUM_BLOCKS = 528
+
+# Recorded CUDA graphs of different shapes that are kept; each holds the memory of its chunk.
+GRAPHS_KEPT = 16
+
+# --- attn_rnn_cuda and attn_rnn_slots: a block takes 8 rows or slots ---
+
+# Largest hidden size: the four weights of more units do not fit into the registers of a block.
+BLOCK_LARGEST_HIDDEN = 128
+# Most slots: the 8 columns of a product.
+MOST_SLOTS = 8
+# The backward takes the sequence in this many chunks: more cost launches, one would cost memory (LOG, second and third
+# run of the GPU kernels: 4 to 16 chunks made 4 to 16 rounds of seven launches; two keep the peak below nn.GRU's).
+BLOCK_CHUNKS = 2
+# Numbers in one of the eleven planes of a chunk: fewer are not worth their launches, more not their memory.
+BLOCK_CHUNK_NUMBERS = (1 << 19, 1 << 24)
+
+# --- attn_rnn_row: a block takes one row, float32 ---
+
+ROW_LARGEST_HIDDEN = 128  # registers and shared memory hold no more
+# auto takes it up to this many rows of 64 units, half as many above: a multiprocessor runs two such rows at a time.
+# Where clusters overtake it was extrapolated from times with 256 rows.
+ROW_MOST_ROWS = 1_024
+# Up to this many units: how many of a thread's quads of each weight lie in shared memory. With fewer,
+# registers spill.
+ROW_QUADS_IN_SHARED = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
+
+# --- attn_rnn_cluster: the units are divided over a cluster of blocks (also the gated kernels) ---
+
+CLUSTER_SIZES = (1, 2, 4, 8, 16)  # blocks; 16 is the most that Hopper has
+# Share of a GPU that clusters fill: blocks of a cluster must be neighbours, and some multiprocessors find none.
+CLUSTER_FILL = 0.9
+# Largest hidden size by bytes of a number: registers and shared memory of 16 blocks hold no more.
+CLUSTER_LARGEST_HIDDEN = {2: 768, 4: 512}
+# Rows of the batch: tiles of 16 units to a block: warps to a tile.
+CLUSTER_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2}, 16: {1: 16, 2: 8, 4: 4}}
+# A thread's registers for weights, by bytes of a number and warps: the rest of its share of 64 K is for the step.
+CLUSTER_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 128, 12: 96, 16: 48}}
+# Of the four weights, how many may lie in shared memory.
+CLUSTER_WEIGHTS_IN_SHARED = 2
+# Above these hidden sizes auto prefers attn_rnn_grid. 16 bits: H=768 B=16 grid 4.8-5.2 + 4.9, cluster 4.8 + 7.0.
+# float32 without tf32: H=512 B=16 grid 5.80 + 5.63, cluster 7.07 + 7.62 (LOG, kernels written without a GPU).
+CLUSTER_AUTO_HIDDEN = 640
+CLUSTER_AUTO_HIDDEN_FLOAT32 = 320
+# So it does above this hidden size with more than this many rows: H=512 B=64 grid 3.8 + 5.2, cluster 4.8 + 7.1; up to
+# 32 rows the cluster has 3.4 + 3.7 against 3.3 + 4.3.
+CLUSTER_CROWDED_HIDDEN, CLUSTER_CROWDED_ROWS = 448, 56
+# The backward of row, cluster and grid: a chunk for every so many bytes of what it computes again, 8 chunks at most. A
+# chunk costs the host a dozen launches: H=256 B=16 takes 7.4 for both passes in four chunks, 4.6 in one (LOG, kernels,
+# third look). Less memory than this does not matter beside what a layer holds anyway.
+CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8
+
+# --- attn_rnn_grid: the units are divided over blocks anywhere on the GPU ---
+
+GRID_LARGEST_HIDDEN = 1024  # 32 blocks of 32 units, or 64 of 16 in float32
+GRID_UNITS = {2: 32, 4: 16}  # of a block, by bytes of a number: what its registers and shared memory hold
+# Above this many rows auto prefers attn_rnn_graph, whose products are large then: H=768 B=256 grid 39 / 90 (forward /
+# both passes), graph 24 / 59; B=64 grid 9.9 / 23, graph 20 / 46 (LOG, every size in bf16).
+GRID_MOST_ROWS = 128
+# Groups of more blocks than this run the forward in fewer groups of more rows: H=1024 B=16 two groups of 8 rows 4.38,
+# four of 4 rows 5.10; at H=512 fewer rows are faster, 3.35 against 3.93.
+GRID_FILL_BLOCKS = 16
+# Up to so many blocks a warp takes from four of them in one round of messages, else from eight in two: float32 H=512
+# B=16 5.80 + 5.63 in one round, 8.24 + 6.13 in two.
+GRID_ONE_ROUND_BLOCKS = 32
+# Rounds, bytes of a number, rows: of the four weights in shared memory, and tiles of one more. What registers hold.
+GRID_WEIGHTS_IN_SHARED = {
+    (1, 2, 8): (2, 2),
+    (1, 2, 16): (2, 6),
+    (1, 4, 8): (0, 0),
+    (1, 4, 16): (1, 0),
+    (2, 4, 8): (2, 8),
+    (2, 4, 16): (2, 8),
+}
+
+# --- attn_rnn_graph: products by torch ---
+
+# Steps of a recorded chunk: a graph then depends on the batch, not on the length (docs/decisions/0007).
+GRAPH_STEPS = 32
+
+# --- Gradients of weights: sums over rows in pieces, then over the pieces ---
+
+# Rows to a piece. A longer sum in float32 is further from float64 than the loop's; other types round far more
+# coarsely: 1,024 rows in place of 256 write, add and read a quarter of the sums (LOG, overhead, seeds, training).
+PIECE_ROWS = {torch.float32: 32, torch.bfloat16: 1024, torch.float16: 1024}
+PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on memory
+
+# --- gru, lstm, ln_gru, ln_lstm on GPUs ---
+
+GATED_LARGEST_HIDDEN = 1024  # 32 blocks of 32 units on a grid
+# Up to this hidden size auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 + 1.60, cluster 1.28 +
+# 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU).
+GATED_CLUSTER_HIDDEN = 448
+# auto leaves float16 up to this hidden size to cuDNN, whose persistent kernels are as fast there.
+CUDNN_FLOAT16_HIDDEN = 128
+# So it does above this hidden size with more than this many rows: torch's products are large there, and weights of
+# ours come from the cache in every step.
+CUDNN_LARGE_HIDDEN, CUDNN_LARGE_ROWS = 512, 128
+# Rows, tiles of units to a block: warps to a tile.
+GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
+GATED_REGISTERS = {8: 128, 12: 96, 16: 64}  # a thread's for weights, by warps
+GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
+# A warp's tiles of weights in registers on a grid, by pass and rows. With more, registers spill.
+GATED_GRID_REGISTERS = {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16}
+GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
+GATED_PIECE_ROWS = 256  # of a product that is a weight's gradient
+GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces
+
+# --- The C++ engine ----------------------------------------------------------------------------------------------
+
+# Rows and columns that a thread has at least: fewer are not worth the thread.
+ROWS_PER_THREAD, COLUMNS_PER_THREAD = 4, 128
+# From this hidden size on weights outgrow the cache of a core (4 H^2 floats, 2 MB), and threads divide the columns of
+# a product rather than the rows, up to this many rows to a thread (LOG, the CPU engine with columns shared between
+# threads: at H=512 columns are 2.3 / 2.0 times as fast with 8 rows, 1.0 / 1.1 with 32).
+COLUMNS_HIDDEN, COLUMNS_ROWS = 384, 16
+# A single step runs in the engine up to this many rows, whose weights it reads again for each, and this many units:
+# the weights of more come from memory, where one core is slow.
+STEP_MOST_ROWS, STEP_LARGEST_HIDDEN = 4, 1024
+# The inside of the steps is saved for the backward up to this many bytes, and computed again above.
+SAVED_BYTES = 2**29
+# Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,
+# H=256) torch takes 278 ms, the engine 74 (LOG, every machine).
+ONEDNN_LSTM_HIDDEN = 512
+
+# --- Plain torch -------------------------------------------------------------------------------------------------
+
+# The hand-written backward of AttnRNN writes down the products of all slots with each other up to this many numbers.
+PAIRWISE_NUMBERS = 2**22
