@@ -14,8 +14,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.summary import summarise_run
 from seqloom.tools import doctor
 
 # name: (data, flags, metric, what it should reach)

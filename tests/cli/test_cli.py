@@ -77,7 +77,7 @@ assert not heavy, heavy
         (["compare", "--models", "gur"], "there is no layer 'gur'; did you mean 'gru'?"),
         (["compare", "--resume", "--out", "nowhere"], "nowhere holds no comparison to resume"),
         (["compare", "--out", "Makefile"], "--out: Makefile is a file; name a folder"),
-        (["train", "digits", "--runs", ".", "--name", "docs"], "docs holds files that are no run; choose another"),
+        (["train", "digits", "--runs", ".", "--name", "docs"], "docs holds files that are not a run; choose another"),
         (["compare", "--models", "nowhere.py:MyCell"], "there is no file 'nowhere.py'"),
         (["compare", "--models", "examples/my_cell.py:Mine"], "no cell 'Mine'; it has: MyCell"),
         (["list", "cells", "--hidden", "-1"], "hidden_size must be greater than 0, got -1"),

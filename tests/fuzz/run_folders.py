@@ -13,8 +13,8 @@ import numpy as np
 from fuzz.mutation import mutate
 from seqloom.core.errors import UserError
 from seqloom.lab.training.fit import fit
+from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.summary import tabulate_runs
 
 ROWS = ["aei", "bcd", "xyz zyx"]
 

@@ -17,8 +17,8 @@ from fuzz.run_folders import ROWS, sample
 from seqloom.core.errors import UserError
 from seqloom.lab.files import sealed
 from seqloom.lab.files.sealed import KEY
+from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.summary import tabulate_runs
 
 STRANGE = (None, True, False, 0, -1, 1, 65536, 10**9, 10**30, 1.5, 1e308, "", "x", "evil.py:X", "\u0000", [], {}, [[]])
 

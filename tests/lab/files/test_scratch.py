@@ -103,7 +103,7 @@ def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypat
     (winner,) = [r for r in results if isinstance(r, int)]
     assert Run.load(folder).settings.seed == winner
     assert [r for r in results if r != winner] == [
-        f"{folder} holds a run already; resume it, or choose another name"
+        f"{folder} already holds a run; resume it, or choose another name"
     ] * 5
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
@@ -119,7 +119,7 @@ def test_a_training_that_comes_second_leaves_the_first_one_alone(tmp_path, monke
         return choose(path)
 
     monkeypatch.setattr(scratch, "choose_name", choose_late)
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         train_new(task, TrainSettings(seed=2, steps=1), folder, None)
     assert Run.load(folder).settings.seed == 1
 
@@ -148,6 +148,6 @@ def test_a_run_takes_no_place_of_other_files(tmp_path, there):
     else:
         place.mkdir()
         (place / "mine").write_text("mine")
-    with pytest.raises(ValueError, match="holds files that are no run"):
+    with pytest.raises(ValueError, match="holds files that are not a run"):
         Run.create(place, TrainSettings(), open_task("adding", steps=5))
     assert (place if there == "a file" else place / "mine").read_text() == "mine"

@@ -15,9 +15,9 @@ from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest
 from seqloom.lab.training.output import write_results
+from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training.summary import tabulate_runs
 from seqloom.lab.training.train import train
 
 CELL = """

@@ -14,16 +14,22 @@ from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.pipeline.new_rows import CHUNK, given_rows
 from seqloom.lab.data.task import END, PAD, START, UNKNOWN, Notes
 from seqloom.lab.files import sealed
-from seqloom.lab.training.evaluate import evaluate
 from seqloom.lab.training.fit import fit, split_settings
 from seqloom.lab.training.folders import choose_folder, find_latest, find_run
-from seqloom.lab.training.generate import TextSampling, generate
 from seqloom.lab.training.output import write_results
-from seqloom.lab.training.predict import TOKENS, encode_rows, predict, split_by_length
+from seqloom.lab.training.predict import (
+    BATCH_STEPS,
+    TextSampling,
+    encode_rows,
+    generate,
+    predict,
+    split_by_length,
+    translate,
+)
+from seqloom.lab.training.results import evaluate
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
-from seqloom.lab.training.translate import translate
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
 
@@ -151,7 +157,7 @@ def test_a_batch_never_has_more_steps_than_it_may(words):
     batch = encode_rows(words.task, given)
     seen = []
     for part, at in split_by_length(batch):
-        assert part.x.shape[0] * part.x.shape[1] <= TOKENS
+        assert part.x.shape[0] * part.x.shape[1] <= BATCH_STEPS
         assert part.x.shape[1] == int(part.lengths.max())
         assert part.lengths.tolist() == [min(len(given[row]), 5000) for row in at]
         seen += at
@@ -277,7 +283,7 @@ def test_runs_are_found_by_name_and_new_ones_get_a_number(words, work):
     (runs / "a-gru").mkdir()
     assert choose_folder("a", "gru", None, runs).name == "a-gru-2"
     assert find_latest("a", "gru", runs) is None
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         choose_folder("words", "gru", "words", runs)
 
 
@@ -396,11 +402,11 @@ def test_a_result_that_is_no_number_is_an_error_row(words, monkeypatch):
         "prediction": None,
         "probability": None,
         "probabilities": None,
-        "error": "the model computes NaN or infinity for it; look at its values",
+        "error": "the model computes NaN or infinity for it; check its values",
     }
     assert "error" not in found[0] and "error" not in found[2] and found[0]["prediction"] == "vowels"
     assert notes.warnings == [
-        "1 of 3 rows have no result (first: row 2): the model computes NaN or infinity for it; look at its values"
+        "1 of 3 rows have no result (first: row 2): the model computes NaN or infinity for it; check its values"
     ]
 
 

@@ -124,7 +124,7 @@ def test_other_settings_and_other_data_are_refused_on_resume(tmp_path):
     other = open_task("pattern", steps=13, valid=50, test=50)
     with pytest.raises(ValueError, match="was trained on other data"):
         train(other, settings, tmp_path / "run", resume=True)
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         train(task, settings, tmp_path / "run")
 
 

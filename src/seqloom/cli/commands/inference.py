@@ -100,9 +100,9 @@ def evaluate(
 ) -> None:
     """Print the metrics of a run on held-out data with 95 % intervals."""
     with console.show_status("loading"):
-        from seqloom.lab.training.evaluate import evaluate as evaluate_run
-        from seqloom.lab.training.evaluate import tabulate_metrics
         from seqloom.lab.training.folders import find_run
+        from seqloom.lab.training.results import evaluate as evaluate_run
+        from seqloom.lab.training.results import tabulate_metrics
 
         found = find_run(run, trust=trust)
     document = evaluate_run(found, data, split, device)
@@ -134,7 +134,7 @@ def generate(
 ) -> None:
     """Print texts sampled from a trained language model."""
     with console.show_status("loading"):
-        from seqloom.lab.training import generate as texts
+        from seqloom.lab.training import predict as texts
         from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.sampling import Sampling
 
@@ -166,7 +166,7 @@ def translate(
     """Write one translation per input line or row, in input order."""
     check_not_input(out, file)
     with console.show_status("loading"):
-        from seqloom.lab.training import translate as texts
+        from seqloom.lab.training import predict as texts
         from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.beam import Beam
 

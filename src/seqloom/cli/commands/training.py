@@ -103,8 +103,8 @@ def train(
 ) -> int:
     """Train a model on a file, a folder or a built-in task, and store it as a run."""
     with console.show_status("loading"):
-        from seqloom.lab.training.preparation import prepare_new, prepare_resume, use_command
-        from seqloom.lab.training.summary import summarise_run, tabulate_results
+        from seqloom.lab.training.fit import prepare_new, prepare_resume, use_command
+        from seqloom.lab.training.results import summarise_run, tabulate_results
 
         options = explicit_options(reading) | (task or {})
         if resume:
@@ -135,7 +135,7 @@ def train(
 def runs(folder: Runs = Path(RUNS), *, json: Json = False) -> None:
     """List the runs of a folder with model, data, progress and score."""
     with console.show_status("reading"):
-        from seqloom.lab.training.summary import tabulate_runs
+        from seqloom.lab.training.results import tabulate_runs
 
         rows = tabulate_runs(folder)
     if json:

@@ -15,13 +15,12 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
-from seqloom.lab.training.evaluate import finite_or_none
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.progress import ProgressReport
+from seqloom.lab.training.results import finite_or_none, summarise_run
 from seqloom.lab.training.run import FILE, METRICS, Run
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training.summary import summarise_run
 from seqloom.lab.training.train import choose_device
 from seqloom.lab.training.weights_file import load_weights
 

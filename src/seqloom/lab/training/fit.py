@@ -1,11 +1,13 @@
-"""The lab in Python: data in, a trained run out."""
+"""Start trainings: `fit` for Python, prepared trainings for the command line."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +16,37 @@ from pydantic import ValidationError
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.opening import open_data
+from seqloom.lab.data.look import facts, said
+from seqloom.lab.data.opening import open_data, reopen
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.folders import RUNS, choose_folder
+from seqloom.lab.training.folders import RUNS, choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import WHICH, Run, TakenError
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
-_ALONE = threading.RLock()
+_RANDOM_LOCK = threading.RLock()
 
 
 def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | str = RUNS, **settings: Any) -> Run:
-    """Train a model on data, and return the finished run.
+    """Train a model on data and return the finished run.
 
         run = seqloom.fit("reviews.csv", model="bi_lstm", target="stars", epochs=5)
         run.predict(["What a film!"])
 
-    `data` is a file, a folder, a frame of polars or pandas, a dict of splits, the name of a task or
-    a `Task`. `settings` are those of `seqloom train`: how the data are read, and how the model is
-    built and trained. The run is the folder `name` in `runs`; by default a new one is made.
+    Args:
+        data: A file, a folder, a polars or pandas frame, a dict of splits, the name of a task, or a `Task`.
+        model: A layer by name, or path/to/file.py:MyCell, as in `seqloom train --model`.
+        name: The name of the run. Default: a new one made from data and model.
+        runs: The folder that holds the run's folder.
+        **settings: Any setting of `seqloom train`: how the data is read, and how the model is built and trained.
+
+    Returns:
+        The run on disk, with the best weights.
+
+    Raises:
+        UserError: If a setting is unknown or invalid, the data cannot be read, or the name is taken.
     """
     training, reading = split_settings({"model": model} | settings)
     task, source = open_data(data, reading)
@@ -43,45 +55,45 @@ def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | 
 
 
 def train_new(task: Task, settings: TrainSettings, folder: Path, source: Any) -> Run:
-    """A new run. Settings that turn out wrong before the first step leave no folder behind."""
-    there = folder.exists()
+    """Train a new run. If it fails with a ValueError before the first checkpoint, its folder is removed."""
+    existed = folder.exists()
     try:
         with isolate_random():
             return train(task, settings, folder, source=source)
     except TakenError:
-        raise  # the folder is another process's
+        raise  # the folder belongs to another process
     except ValueError:
-        if not there and not any((folder / which).exists() for which in WHICH):
+        if not existed and not any((folder / which).exists() for which in WHICH):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
 @contextmanager
 def isolate_random() -> Iterator[None]:
-    """Afterwards torch's generators are where they were; meanwhile no other thread's training draws from them."""
+    """Restore torch's random generators afterwards; let only one thread train at a time."""
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with _ALONE, torch.random.fork_rng(devices=cuda):
+    with _RANDOM_LOCK, torch.random.fork_rng(devices=cuda):
         yield
 
 
 def check_model(task: Task, settings: TrainSettings) -> None:
-    """Raise what is wrong with the model before anything is on disk."""
+    """Raise an error if the model cannot be built, before anything is written to disk."""
     check_effects(task, settings)
     with torch.random.fork_rng(devices=[]):
         build(task, settings)
 
 
 def check_effects(task: Task, settings: TrainSettings) -> None:
-    """Raise where a setting would do nothing; runs of before that have it are still loaded."""
+    """Raise a UserError if a setting would have no effect; not checked when a stored run is loaded."""
     if task.kind == "tag" and settings.crf and settings.label_smoothing:
         raise UserError(
             f"label_smoothing={settings.label_smoothing} does nothing with crf=True, "
-            "which scores whole chains of tags; leave one of them out"
+            "which scores whole sequences of tags; leave one of them out"
         )
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
-    """The settings of the training, checked, and those of the reading."""
+    """Split settings into validated ones of the training and those of reading the data."""
     known = [*TrainSettings.model_fields, *Reading.model_fields]
     for name in settings:
         if name not in known:
@@ -92,5 +104,70 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str
         return TrainSettings(**{name: value for name, value in settings.items() if name not in reading}), reading
     except ValidationError as error:
         first = error.errors()[0]
-        what, told = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{what}: {told}, got {first['input']!r}" if what else told) from None
+        name, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{name}: {message}, got {first['input']!r}" if name else message) from None
+
+
+@dataclass(frozen=True)
+class PreparedTraining:
+    """A training that is ready to run, and the facts to print before it starts."""
+
+    task: Task
+    settings: TrainSettings | None
+    folder: Path
+    source: Any
+    resume: bool
+    facts: list[str]
+    trust: bool = False
+
+    def run(self) -> Run:
+        """Train and return the run."""
+        if self.resume:
+            return train(self.task, self.settings, self.folder, resume=True, trust=self.trust)
+        return train_new(self.task, self.settings or TrainSettings(), self.folder, self.source)
+
+    @property
+    def resume_command(self) -> str:
+        runs = [] if self.folder.parent == Path(RUNS) else ["--runs", str(self.folder.parent)]
+        return shlex.join(["seqloom", "train", "--resume", "--name", self.folder.name, *runs])
+
+
+def prepare_new(
+    data: str | None, name: str | None, runs: Path, settings: TrainSettings, options: Mapping[str, Any]
+) -> PreparedTraining:
+    """Prepare a new training; `options` say how the data is read."""
+    if data is None:
+        raise UserError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
+    task, source = open_data(data, options)
+    check_model(task, settings)
+    folder = choose_folder(task.name, settings.model, name, runs)
+    lines = [*facts(task), "", f"training {settings.model} in {folder}"]
+    return PreparedTraining(task, settings, folder, source, False, lines)
+
+
+def prepare_resume(
+    data: str | None,
+    name: str | None,
+    runs: Path,
+    settings: TrainSettings,
+    options: Mapping[str, Any],
+    trust: bool = False,
+) -> PreparedTraining:
+    """Prepare to continue an interrupted run; flags may change only settings that do not change its results."""
+    opened = None if data is None else open_data(data, options)[0]
+    if name is None and opened is not None:
+        name = find_latest(opened.name, settings.model, runs)
+    if name is None:
+        raise UserError(f"name the run to resume with --name; {runs}/ holds {', '.join(list_names(runs)) or 'none'}")
+    run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
+    flags = {field: getattr(settings, field) for field in settings.model_fields_set}
+    task = reopen(run.record["source"]) if opened is None else opened
+    changed = TrainSettings(**(run.settings.model_dump() | flags)) if flags else None
+    return PreparedTraining(task, changed, run.folder, None, True, [*said(task), f"resuming {run.folder}"], trust)
+
+
+def use_command(run: Run) -> str:
+    """Return the command line that applies the run to new data."""
+    kind = run.record["task"]["kind"]
+    command = {"generate": "generate", "translate": "translate"}.get(kind, "predict")
+    return shlex.join(["seqloom", command, str(run.folder), *([] if command == "generate" else ["FILE"])])

@@ -1,4 +1,4 @@
-"""Runs by name: where they are kept, and what they are called."""
+"""The folder of runs: choose names for new runs, find and list existing ones."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.training.run import FILE, Run
 
-RUNS = "runs"  # the folder where runs are kept, unless one says otherwise
+RUNS = "runs"  # default folder of all runs
 
 
 def choose_folder(task: str, model: str, name: str | None = None, runs: Path | str = RUNS) -> Path:
-    """Where a new run goes: under its name, or the data's and the model's with a free number."""
+    """Return the folder for a new run: its name, or data and model with a free number.
+
+    Raises:
+        UserError: If the folder is taken, or several processes have no name to agree on.
+    """
     if name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("several processes must agree on the run: give it a name with --name")
+        raise UserError("several processes train together and must agree on the run: give it a name with --name")
     if name is not None:
         folder = Path(runs) / name
         if (folder / FILE).exists() and is_first_process():
-            raise UserError(f"{folder} holds a run already; go on with it by --resume, or choose another --name")
+            raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another --name")
         if folder.is_dir() and any(folder.iterdir()) and is_first_process():
-            raise UserError(f"{folder} holds files that are no run; choose another --name")
+            raise UserError(f"{folder} holds files that are not a run; choose another --name")
         return folder
     number = 1
-    while (folder := Path(runs) / _numbered(task, model, number)).exists():
+    while (folder := Path(runs) / _number_name(task, model, number)).exists():
         number += 1
     return folder
 
 
 def is_first_process() -> bool:
-    """Whether this one speaks for all that torchrun started, or is alone."""
+    """Return whether this process is the first that torchrun started, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def find_latest(task: str, model: str, runs: Path | str = RUNS) -> str | None:
-    """The name that `new_folder` gave last for this data and model."""
-    found, number = None, 1
-    while (Path(runs) / (name := _numbered(task, model, number)) / FILE).exists():
-        found, number = name, number + 1
-    return found
+    """Return the name that `choose_folder` chose last for this data and model."""
+    latest, number = None, 1
+    while (Path(runs) / (name := _number_name(task, model, number)) / FILE).exists():
+        latest, number = name, number + 1
+    return latest
 
 
-def _numbered(task: str, model: str, number: int) -> str:
-    base = re.sub(r"[^\w.-]+", "_", f"{task}-{model.rpartition(':')[2]}")  # a person's own cell by its class
+def _number_name(task: str, model: str, number: int) -> str:
+    base = re.sub(r"[^\w.-]+", "_", f"{task}-{model.rpartition(':')[2]}")  # a cell from a file by its class name
     return base if number == 1 else f"{base}-{number}"
 
 
@@ -54,12 +58,12 @@ def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> 
     if not path.exists() and (Path(runs) / path).exists():
         path = Path(runs) / path
     if not path.exists():
-        there = list_names(runs)
-        hint = suggest(str(name), there) or f"{runs}/ holds {', '.join(there) or 'none'}"
+        names = list_names(runs)
+        hint = suggest(str(name), names) or f"{runs}/ holds {', '.join(names) or 'none'}"
         raise UserError(f"there is no run {str(name)!r}; {hint}")
     return Run.load(path, trust=trust)
 
 
 def list_names(runs: Path | str = RUNS) -> list[str]:
-    """Of the runs in a folder."""
+    """Return the names of the runs in a folder, sorted."""
     return sorted(file.parent.name for file in Path(runs).glob(f"*/{FILE}"))

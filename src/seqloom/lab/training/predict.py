@@ -1,9 +1,13 @@
-"""A trained model on new inputs: any number of them, in their order, in constant memory."""
+"""Apply a trained model to new inputs: predictions, translations and generated texts.
+
+Inputs of any number are processed in their order, in constant memory.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +16,22 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.new_rows import given_rows
-from seqloom.lab.data.task import Batch, Classes, Notes, Tags, Task, Values
+from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Batch, Classes, Notes, Tags, Task, Values
 from seqloom.lab.training.for_task import ForTask, Prediction
 from seqloom.lab.training.run import Run
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.decoding.sampling import Sampling
 
-NOT_FINITE = "the model computes NaN or infinity for it; look at its values"
-TOKENS = 16_384  # time steps of a batch, padding included
+NOT_FINITE = "the model computes NaN or infinity for it; check its values"
+BATCH_STEPS = 16_384  # time steps in a batch, padding included
+MAX_TOKENS = 200  # in a generated text
 
 Result = dict[str, Any]
 
 
 def predict(
     run: Run,
-    given: Any,
+    data: Any,
     *,
     which: str = "best",
     device: str = "cpu",
@@ -32,34 +39,41 @@ def predict(
     keep: Sequence[str] = (),
     notes: Notes | None = None,
 ) -> Iterator[Result]:
-    """A result for each input: "prediction", in the words and units of the data, and what belongs to it.
+    """Yield a result for each input, with the "prediction" in the words and units of the data.
 
         classify    a class; "probability"; with `probabilities`, those of all classes by name
-        tag         a list of tags; "probability", a list (not of a CRF, which scores whole chains)
+        tag         a list of tags; "probability", a list (not with a CRF, which scores whole sequences)
         regress     a number, or numbers by name
-        forecast    a list of numbers, or lists by name; of a table of several series, one for each, after its name
-        translate   a text; so does transcribe
+        forecast    a list of numbers, or lists by name; for a table of several series one result each, with its name
+        translate   a text; the same for transcribe
 
-    `given` is a file of a format that training reads, a frame, or rows: inputs, or dicts of columns. An empty
-    input has no prediction: it is None, and `notes` counts them. Nor has an input for which the model computes
-    NaN or infinity: its "error" says so. Columns in `keep` are copied.
+    The prediction of an empty input is None. If the model computes NaN or infinity for an input, its result has an
+    "error".
+
+    Args:
+        run: The trained run.
+        data: A file in a format that training reads, a frame, or rows: inputs, or dicts of columns.
+        which: The checkpoint, "best" or "last".
+        device: Where the model runs.
+        probabilities: Whether to return the probabilities of all classes.
+        keep: Columns to copy into the results.
+        notes: Collects warnings about inputs without a prediction.
+
+    Raises:
+        UserError: If the run is a language model or a row cannot be read.
     """
     check_can_predict(run)
-    pieces = given_rows(run.task, given)
-    with torch.random.fork_rng(devices=[]):  # a model is made with fresh weights, before it gets its own
+    pieces = given_rows(run.task, data)
+    with torch.random.fork_rng(devices=[]):  # building the model draws random weights
         model = run.model(which, device)
-    return predict_pieces(model, run.task, pieces, probabilities, keep, notes, row_prefix(given))
-
-
-def row_prefix(given: Any) -> str:
-    """What stands before "row 3" in an error."""
-    return f"{given}: " if isinstance(given, (str, Path)) else ""
+    prefix = f"{data}: " if isinstance(data, (str, Path)) else ""
+    return predict_pieces(model, run.task, pieces, probabilities, keep, notes, prefix)
 
 
 def check_can_predict(run: Run) -> None:
-    """A language model has nothing to say about a row."""
+    """Raise a UserError if the run is a language model, which has no prediction for a row."""
     if run.task.kind == "generate":
-        raise UserError(f"{run.folder} is a language model: it goes on from a text; use `seqloom generate`")
+        raise UserError(f"{run.folder} is a language model, which continues a text; use `seqloom generate`")
 
 
 def predict_pieces(
@@ -69,84 +83,81 @@ def predict_pieces(
     probabilities: bool = False,
     keep: Sequence[str] = (),
     notes: Notes | None = None,
-    place: str = "",
+    prefix: str = "",
 ) -> Iterator[Result]:
-    """The results of rows that come some at a time."""
-    done = empty = first = wrong = first_wrong = 0
+    """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
+    done = empty = first_empty = failed = first_failed = 0
     group = getattr(task, "group", None)
     for rows in pieces:
         if group and isinstance(rows[0], dict) and group in rows[0]:
             keep = list(dict.fromkeys([group, *keep]))
-        results = _piece(model, task, rows, (place, done), probabilities)
+        results = _predict_piece(model, task, rows, (prefix, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1
             if "error" in result:
-                wrong, first_wrong = wrong + 1, first_wrong or done
+                failed, first_failed = failed + 1, first_failed or done
             elif result["prediction"] is None:
-                empty, first = empty + 1, first or done
-            yield _kept(row, keep, f"{place}row {done}") | result
+                empty, first_empty = empty + 1, first_empty or done
+            yield _copy_columns(row, keep, f"{prefix}row {done}") | result
     if empty and notes is not None:
-        notes.warn(f"{empty} of {done} inputs are empty (first: row {first}); they have no prediction")
-    if wrong and notes is not None:
-        notes.warn(f"{wrong} of {done} rows have no result (first: {place}row {first_wrong}): {NOT_FINITE}")
+        notes.warn(f"{empty} of {done} inputs are empty (first: row {first_empty}); they have no prediction")
+    if failed and notes is not None:
+        notes.warn(f"{failed} of {done} rows have no result (first: {prefix}row {first_failed}): {NOT_FINITE}")
 
 
-def _kept(row: Any, keep: Sequence[str], where: str) -> Result:
-    there = row if isinstance(row, dict) else {}
+def _copy_columns(row: Any, keep: Sequence[str], where: str) -> Result:
+    columns = row if isinstance(row, dict) else {}
     for name in keep:
-        if name not in there:
-            told = f"it has {', '.join(there)}" if there else "it has no columns, for it is the input itself"
-            raise UserError(f"{where}: no column {name!r} to keep; {told}")
-    return {name: there[name] if _finite(there[name]) else None for name in keep}
+        if name not in columns:
+            hint = f"it has {', '.join(columns)}" if columns else "it has no columns, only the input itself"
+            raise UserError(f"{where}: no column {name!r} to keep; {hint}")
+    return {name: columns[name] if _is_finite(columns[name]) else None for name in keep}
 
 
-def _piece(model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], probabilities: bool) -> list[Result]:
-    batch = encode_rows(task, rows, *where)
+def _predict_piece(
+    model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], probabilities: bool
+) -> list[Result]:
     results: list[Result] = [{} for _ in rows]
     device = next(model.parameters()).device
-    for part, at in split_by_length(batch):
-        found = model.predict(part.to(device))
-        for row, result in zip(at, _results(task, found, probabilities), strict=True):
-            results[row] = result if _finite(result) else _failed(result)
-    nothing: Result = {"prediction": None}
+    for part, numbers in split_by_length(encode_rows(task, rows, *where)):
+        predicted = _build_results(task, model.predict(part.to(device)), probabilities)
+        for number, result in zip(numbers, predicted, strict=True):
+            results[number] = result if _is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
+    empty: Result = {"prediction": None}
     filled = next((result for result in results if result), None)
-    if filled is not None:  # the same keys for all, as a table wants them
-        nothing = {k: dict.fromkeys(v) if isinstance(v, dict) else None for k, v in filled.items() if k != "error"}
-        nothing["prediction"] = None
-    return [result or dict(nothing) for result in results]
+    if filled is not None:  # the same keys in all results, as a table needs them
+        empty = {k: dict.fromkeys(v) if isinstance(v, dict) else None for k, v in filled.items() if k != "error"}
+        empty["prediction"] = None
+    return [result or dict(empty) for result in results]
 
 
-def _finite(value: Any) -> bool:
-    """Return whether every number in a result is one."""
+def _is_finite(value: Any) -> bool:
+    """Return whether every number in a result is finite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(map(_finite, value.values()))
-    return all(map(_finite, value)) if isinstance(value, list) else True
+        return all(map(_is_finite, value.values()))
+    return all(map(_is_finite, value)) if isinstance(value, list) else True
 
 
-def _failed(result: Result) -> Result:
-    return dict.fromkeys(result) | {"error": NOT_FINITE}
-
-
-def encode_rows(task: Task, rows: Sequence[Any], place: str = "", before: int = 0) -> Batch:
-    """The rows as one batch; what is wrong with one of them is said with its place and number."""
+def encode_rows(task: Task, rows: Sequence[Any], prefix: str = "", before: int = 0) -> Batch:
+    """Encode rows as one batch; an error names the row, counting from `before`."""
     try:
         return task.encode(rows)
-    except ValueError as wrong:
+    except ValueError as error:
         if len(rows) == 1:
-            raise UserError(f"{place}row {before + 1}: {str(wrong).removeprefix('row 1: ')}") from None
+            raise UserError(f"{prefix}row {before + 1}: {str(error).removeprefix('row 1: ')}") from None
         for number, row in enumerate(rows):
-            encode_rows(task, [row], place, before + number)
-        raise  # together they are wrong, and each alone is not
+            encode_rows(task, [row], prefix, before + number)
+        raise  # each row alone is valid
 
 
 def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
-    """Batches of like lengths with the rows that are in them; empty rows are in none."""
+    """Yield batches of similar lengths with their row numbers; empty rows are left out."""
     lengths = batch.lengths.tolist()
     order = sorted((n, row) for row, n in enumerate(lengths) if n)
     while order:
-        count = max(1, min(len(order), TOKENS // order[-1][0]))  # the longest first
+        count = max(1, min(len(order), BATCH_STEPS // order[-1][0]))  # the longest first
         order, some = order[:-count], order[-count:]
         rows = torch.tensor([row for _, row in some])
         longest = some[-1][0]
@@ -154,31 +165,125 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         yield Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], timespans=spans), rows.tolist()
 
 
-def _results(task: Task, found: Prediction, probabilities: bool) -> list[Result]:
-    values = task.decode(found.values, found.lengths)
+def _build_results(task: Task, prediction: Prediction, probabilities: bool) -> list[Result]:
+    values = task.decode(prediction.values, prediction.lengths)
     if isinstance(task.target, Values):
-        return [{"prediction": _numbers(task.target, value)} for value in values]
-    if found.probabilities is None:
+        return [{"prediction": _name_numbers(task.target, value)} for value in values]
+    if prediction.probabilities is None:
         return [{"prediction": value} for value in values]
-    best = found.probabilities.max(-1).values.cpu()
+    best = prediction.probabilities.max(-1).values.cpu()
     if isinstance(task.target, Tags):
-        ends = found.lengths.tolist() if found.lengths is not None else [None] * len(values)
-        each: list[Any] = [round_probabilities(row[:end]) for row, end in zip(best, ends, strict=True)]
+        ends = prediction.lengths.tolist() if prediction.lengths is not None else [None] * len(values)
+        each: list[Any] = [_round(row[:end]) for row, end in zip(best, ends, strict=True)]
     else:
-        each = round_probabilities(best)
+        each = _round(best)
     results = [{"prediction": value, "probability": p} for value, p in zip(values, each, strict=True)]
     if probabilities and isinstance(task.target, Classes):
-        for result, row in zip(results, round_probabilities(found.probabilities.cpu()), strict=True):
+        for result, row in zip(results, _round(prediction.probabilities.cpu()), strict=True):
             result["probabilities"] = dict(zip(task.target.names, row, strict=True))
     return results
 
 
-def _numbers(target: Values, value: list[Any]) -> Any:
-    """One number or one list where there is one target, else by name."""
+def _name_numbers(target: Values, value: list[Any]) -> Any:
+    """Return the number or list of a single target as it is, those of several targets by name."""
     by_name = list(map(list, zip(*value, strict=True))) if value and isinstance(value[0], list) else value
     return by_name[0] if target.size == 1 else dict(zip(target.names, by_name, strict=True))
 
 
-def round_probabilities(p: Tensor) -> Any:
-    """Probabilities as Python numbers, no longer than they are exact."""
+def _round(p: Tensor) -> Any:
+    """Return probabilities as Python numbers with six decimals, the precision of float32."""
     return torch.round(p.double(), decimals=6).tolist()
+
+
+def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix: str = "") -> Iterator[dict[str, Any]]:
+    """Translate rows by beam search.
+
+    Args:
+        run: A run that was trained to translate.
+        pieces: Rows in pieces: texts, or dicts of columns.
+        beam: The beam search.
+        prefix: Precedes "row 3" in messages.
+
+    Yields:
+        {"source", "translation", "score"} of each row, in order; the translation of an empty row is empty.
+
+    Raises:
+        UserError: If the run was trained for something else.
+    """
+    if run.task.kind != "translate":
+        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
+    model, task, done = run.model(), run.task, 0
+    column = task.saved.plan.input[0] if hasattr(task, "saved") else ""
+    for rows in pieces:
+        translations: list[tuple[Any, float | None]] = [("", None)] * len(rows)
+        with torch.no_grad():
+            for part, numbers in split_by_length(encode_rows(task, rows, prefix, done)):
+                found = model.model.translate(part.x, part.lengths, beam)
+                texts = task.decode(found.tokens[:, 0], found.lengths[:, 0])
+                for number, text, score in zip(numbers, texts, found.scores[:, 0].tolist(), strict=True):
+                    translations[number] = text, score
+        for row, (text, score) in zip(rows, translations, strict=True):
+            source = row.get(column) if isinstance(row, dict) else row
+            yield {"source": source, "translation": text, "score": score}
+        done += len(rows)
+
+
+@dataclass(frozen=True)
+class TextSampling(Sampling):
+    """Sampling without special tokens: no padding, start or unknown token; no end token if `end` is False."""
+
+    end: bool = True
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        logits = logits.clone()
+        logits[..., [PAD, UNKNOWN, START] if self.end else list(range(len(SPECIALS)))] = -torch.inf
+        return super().probabilities(logits)
+
+
+def generate(
+    run: Run,
+    prompts: Sequence[str] = ("",),
+    sampling: Sampling = Sampling(),
+    max_tokens: int = MAX_TOKENS,
+    count: int = 1,
+) -> Iterator[dict[str, Any]]:
+    """Continue prompts with a language model.
+
+    Args:
+        run: A run that was trained to generate.
+        prompts: The beginnings of the texts.
+        sampling: How tokens are drawn.
+        max_tokens: The maximum number of new tokens in a text.
+        count: The number of texts for each prompt.
+
+    Yields:
+        {"prompt", "text"} for each text, which begins with the prompt.
+
+    Raises:
+        UserError: If the run was trained for something else, or `count` is below 1.
+    """
+    if run.task.kind != "generate":
+        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to generate; use `seqloom predict`")
+    if count < 1:
+        raise UserError(f"count must be at least 1, got {count}")
+    model, task = run.model(), run.task
+    has_ends = not hasattr(task, "lookback")  # separate texts with a start and an end, not one long text
+    words = TextSampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, end=has_ends)
+    for prompt in prompts:
+        start = _encode_prompt(task, prompt, has_ends).expand(count, -1)
+        found = model.model.sample(start, words, stop=END if has_ends else None, max_length=max_tokens)
+        for text in task.decode(torch.cat([start, found.tokens], 1), start.shape[1] + found.lengths):
+            yield {"prompt": prompt, "text": text}
+
+
+def _encode_prompt(task: Task, prompt: str, has_ends: bool) -> Tensor:
+    """Return the ids (1, P) of a prompt, at least one."""
+    batch = encode_rows(task, [prompt])
+    ids = batch.x[:, : int(batch.lengths[0])]
+    if has_ends:
+        return torch.cat([torch.full((1, 1), START), ids], 1)
+    if ids.shape[1]:
+        return ids
+    line = encode_rows(task, ["\n"])  # one long text has no start token; a new line comes closest
+    is_known = int(line.lengths[0]) and int(line.x[0, 0]) != UNKNOWN
+    return line.x[:, :1] if is_known else torch.full((1, 1), START)

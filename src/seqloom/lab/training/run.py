@@ -275,9 +275,9 @@ class Run:
 def _check_free(folder: Path) -> None:
     """Raise an error if a new run cannot be made here."""
     if (folder / FILE).exists():
-        raise TakenError(f"{folder} holds a run already; resume it, or choose another name")
+        raise TakenError(f"{folder} already holds a run; resume it, or choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TakenError(f"{folder} holds files that are no run; choose another name")
+        raise TakenError(f"{folder} holds files that are not a run; choose another name")
 
 
 def _own_code(model: str) -> tuple[Path, bytes] | None:

@@ -13,8 +13,8 @@ from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.evaluate import finite_or_none
 from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.results import finite_or_none
 
 Fit = Callable[[Task], ForTask]
 # These use at most one token of the input: a model that is no better has learned nothing.

@@ -1,0 +1,151 @@
+"""Metrics of runs: recorded ones, and those of a trained model on other data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.opening import reopen
+from seqloom.lab.files.sealed import DamagedError
+from seqloom.lab.stats.metrics import primary_metric
+from seqloom.lab.training import checkpoint
+from seqloom.lab.training.folders import list_names
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.scoring import score
+
+NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # other keys in a line of metrics.jsonl
+
+
+def evaluate(run: Run, data: Any = None, split: str | None = None, device: str = "cpu") -> dict[str, Any]:
+    """Compute every metric of the run's kind, with 95% intervals.
+
+    Args:
+        run: The trained run.
+        data: A file with targets. Default: the data the run was trained on.
+        split: The split to use. Default: "test", or the first split if there is no test split.
+        device: Where the model runs.
+
+    Returns:
+        A JSON-serialisable document with "metrics", "intervals" and what they were measured on.
+
+    Raises:
+        UserError: If the data has no such split.
+    """
+    task = reopen(run.record["source"]) if data is None else run.task.over(data)
+    split = split or ("test" if "test" in task.splits else next(iter(task.splits)))
+    if split not in task.splits:
+        raise UserError(f"there is no split {split!r}; there are {', '.join(task.splits)}")
+    scores = score(run.model("best", device), task, split, **run.settings.sizes, intervals=True)
+    return {
+        "run": str(run.folder),
+        "data": task.name if data is None else str(data),
+        "split": split,
+        "examples": scores.rows,
+        "metrics": {name: finite_or_none(value) for name, value in scores.values.items()},
+        "intervals": {name: [finite_or_none(end) for end in ends] for name, ends in scores.intervals.items()},
+        "warnings": task.notes.warnings if data is not None else [],
+    }
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return None in place of NaN and infinity, which JSON does not have."""
+    return value if math.isfinite(value) else None
+
+
+def tabulate_metrics(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the metrics of a document as table rows, one per metric."""
+    rows = []
+    for name, value in document["metrics"].items():
+        ends = document["intervals"].get(name)
+        interval = f"{ends[0]:.4f} to {ends[1]:.4f}" if ends and None not in ends else "-"
+        rows.append({"metric": name, "value": _format(value), "95% interval": interval})
+    return rows
+
+
+def _format(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def summarise_run(run: Run) -> dict[str, Any]:
+    """Return settings, progress and metrics of a run: those of the best validation, and of the test if it was run."""
+    lines = run.metrics()
+    best = _find_best_step(run)
+    valid = next((line for line in lines if line.get("split") == "valid" and line["step"] == best), {})
+    test: dict[str, Any] = next((line for line in lines if line.get("split") == "test"), {})
+    last: dict[str, Any] = next((line for line in reversed(lines) if line.get("split") == "valid"), {})
+    return {
+        "run": str(run.folder),
+        "name": run.name,
+        "model": run.settings.model,
+        "task": run.record["task"]["name"],
+        "kind": run.record["task"]["kind"],
+        "created": run.record["created"],
+        "finished": run.finished,
+        "steps": last.get("step", 0),
+        "epochs": last.get("epoch", 0),
+        "seconds": last.get("seconds", 0.0),
+        "best_step": best,
+        "valid": _select_metrics(valid),
+        "test": _select_metrics(test),
+        "test_intervals": {k.removesuffix("_interval"): v for k, v in test.items() if k.endswith("_interval")},
+        "settings": run.settings.model_dump(),
+    }
+
+
+def _find_best_step(run: Run) -> int | None:
+    try:
+        best = checkpoint.find(run.folder / "best")
+    except DamagedError:
+        return None
+    return None if best is None else int(best.facts["step"])
+
+
+def _select_metrics(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in line.items() if k not in NOT_METRICS and not k.endswith("_interval")}
+
+
+def tabulate_results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the metrics of one run as table rows: of the test beside the validation, or of the validation alone."""
+    if not document["test"]:
+        rows = tabulate_metrics({"metrics": document["valid"], "intervals": document["test_intervals"]})
+        return [
+            {"metric": row["metric"], "validation": row["value"], "95% interval": row["95% interval"]} for row in rows
+        ]
+    rows = tabulate_metrics({"metrics": document["test"], "intervals": document["test_intervals"]})
+    return [
+        {"metric": row["metric"], "test": row["value"], "95% interval": row["95% interval"]}
+        | ({"validation": _format(document["valid"].get(row["metric"]))} if document["valid"] else {})
+        for row in rows
+    ]
+
+
+def tabulate_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return a table row for each run in a folder; the "state" of an unreadable run is its error."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder of runs; `seqloom train DATA` creates runs/")
+    return [_tabulate_run(folder / name) for name in list_names(folder)]
+
+
+def _tabulate_run(folder: Path) -> dict[str, Any]:
+    empty = dict.fromkeys(("model", "data", "kind", "steps", "epochs", "metric", "validation", "test", "state"))
+    try:
+        run = summarise_run(Run.load(folder))
+    except ValueError as error:
+        return {"run": folder.name} | empty | {"state": str(error)}
+    values = run["test"] or run["valid"]
+    metric = primary_metric(run["kind"], values) if values else None
+    return {
+        "run": run["name"],
+        "model": run["model"],
+        "data": run["task"],
+        "kind": run["kind"],
+        "steps": run["steps"],
+        "epochs": run["epochs"] or None,  # endless data has none
+        "metric": metric,
+        "validation": run["valid"].get(metric),
+        "test": run["test"].get(metric),
+        "state": f"finished ({run['finished']})" if run["finished"] else "unfinished",
+    }
