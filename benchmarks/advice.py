@@ -5,7 +5,7 @@
     python benchmarks/advice.py store                                  measurements into the package
 
 `table` takes the advice from benchmarks/results, and every record of `seqloom compare` (study.json under the name of
-the data set) from its folder compare; `store` makes src/seqloom/advise/measured.json from the records there.
+the data set) from its folder compare; `store` makes src/seqloom/lab/advise/measurements.json from the records there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seqloom.lab.advise import measured
+from seqloom.lab.advise import measurements
 from seqloom.lab.stats.metrics import HIGHER_IS_BETTER
 from seqloom.tools.doctor import hardware, versions
 
@@ -49,8 +49,8 @@ def main() -> None:
     flags.add_argument("--out", type=Path, default=RESULTS / "advice.json")
     asked = flags.parse_args()
     if asked.what == "store":
-        text = json.dumps(measured.collect(RESULTS), indent=1) + "\n"
-        measured.FILE.write_text(text, encoding="utf-8")
+        text = json.dumps(measurements.collect(RESULTS), indent=1) + "\n"
+        measurements.FILE.write_text(text, encoding="utf-8")
     elif asked.what == "table":
         print(table(json.loads(asked.out.read_text(encoding="utf-8")), comparisons(RESULTS / "compare")))
     elif asked.data is None:

@@ -4,34 +4,33 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from made import task, tokens
+from advise_data import task, tokens
 
-from seqloom.lab.advise import advice, telling
+from seqloom.lab.advise import advice, output
 from seqloom.lab.advise.advice import advise
-from seqloom.lab.advise.document import document
-from seqloom.lab.advise.sample import sample
-from seqloom.lab.advise.trial import NOT_TRIED, trial
+from seqloom.lab.advise.quick_training import NOT_TRIED, try_model
+from seqloom.lab.advise.sample import draw_sample
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import find
 
-pytestmark = pytest.mark.xdist_group("advice")  # whose fixture is made once
+pytestmark = pytest.mark.xdist_group("advice")  # its fixture is built once
 
 
 @pytest.fixture(scope="module")
 def found():
-    """Advice on texts whose class is whether a word is there."""
+    """Advice on texts whose class is whether they contain a word."""
     x, ids = tokens(900, 12, kinds=30)
     return advise(task("classify", x, (ids == 3).any(1).astype(int)), 4.0)
 
 
 @pytest.mark.slow
-def test_where_a_word_decides_no_sequence_model_is_called_for(found):
+def test_where_a_word_decides_a_linear_model_comes_first(found):
     assert found.models[0].name == "linear"
-    assert telling.sentence(found).startswith("No recurrent or attention model is called for yet")
+    assert output.summarise(found).startswith("Start with a linear model: ")
 
 
 @pytest.mark.parametrize("late", [1.0, 4.0, 100.0])
-def test_it_takes_no_longer_than_it_was_given_where_models_keep_to_their_share(monkeypatch, late):
+def test_the_time_limit_is_kept_if_models_keep_to_their_share(monkeypatch, late):
     clock, shares = [0.0], []
 
     def one(some, settings, device, seconds):
@@ -39,14 +38,14 @@ def test_it_takes_no_longer_than_it_was_given_where_models_keep_to_their_share(m
         clock[0] += late * seconds
         return NOT_TRIED
 
-    monkeypatch.setattr(advice, "trial", one)
+    monkeypatch.setattr(advice, "try_model", one)
     monkeypatch.setattr(advice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    advice._trials(None, {str(n): TrainSettings() for n in range(20)}, torch.device("cpu"), 20.0)
+    advice._try_models(None, {str(n): TrainSettings() for n in range(20)}, torch.device("cpu"), 20.0)
     if late == 1:
         assert len(shares) == 20 and sum(shares) == pytest.approx(20)
-    else:  # those that are tried in any case, and nobody who would begin when the time is up
+    else:  # the models that are always tried, and none that would start after the end
         begun = [late * sum(shares[:n]) for n in range(len(shares))]
-        assert advice.SURE <= len(shares) < 20 and all(start < 20 for start in begun[advice.SURE :])
+        assert advice.ALWAYS_TRIED <= len(shares) < 20 and all(start < 20 for start in begun[advice.ALWAYS_TRIED :])
 
 
 @pytest.mark.slow
@@ -67,15 +66,15 @@ def test_the_models_stand_in_the_order_of_their_points(found):
 
 @pytest.mark.slow
 def test_the_document_is_json_without_infinities_and_names_its_sources(found):
-    told = json.loads(json.dumps(document(found), allow_nan=False))
-    assert told["facts"]["kind"] == "classify" and told["facts"]["information"]["reach"] is not None
-    measured = [rule for rule in told["rules"] if rule["measured"]]
-    assert measured and all(s["command"] for rule in measured for s in rule["sources"].values())
+    document = json.loads(json.dumps(output.build_document(found), allow_nan=False))
+    assert document["facts"]["kind"] == "classify" and document["facts"]["information"]["reach"] is not None
+    measured = [rule for rule in document["rules"] if rule["measured"]]
+    assert measured and all(s["command"] for rule in measured for s in rule["records"].values())
 
 
 @pytest.mark.slow
 def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
-    compare, train = telling.commands(found, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
+    compare, train = output.build_commands(found, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
     reading = "'my data.csv' --target a,b --lines --task.steps 5"
     assert compare.startswith(f"seqloom compare {reading} --models ") and "linear" not in compare
     assert train.startswith(f"seqloom train {reading} ") and "--model " in train
@@ -83,22 +82,22 @@ def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
 
 @pytest.mark.slow
 def test_the_tables_have_one_row_for_each_thing(found):
-    facts = {row["what"]: row["here"] for row in telling.known(found.facts, 20)}
+    facts = {row["fact"]: row["value"] for row in output.facts_table(found.facts, 20)}
     assert "median 12" in facts["lengths"] and "N to 1" in facts["task"]
-    rows = telling.ranking(found)
+    rows = output.ranking_table(found)
     assert [row["model"] for row in rows] == [m.name for m in found.models]
     memory = {row["memory"] for row in rows} - {""}
     assert memory and all(float(one.removesuffix(" MB").replace(",", "")) > 0 for one in memory)
 
 
-def test_a_model_that_fails_is_told_with_its_reason():
+def test_a_model_that_fails_has_its_reason():
     x, ids = tokens(60, 5)
-    some = sample(task("classify", x, ids[:, 0] % 2))
-    failed = trial(some, TrainSettings(model="tcn", zoneout=0.1), torch.device("cpu"), 1.0)
+    some = draw_sample(task("classify", x, ids[:, 0] % 2))
+    failed = try_model(some, TrainSettings(model="tcn", zoneout=0.1), torch.device("cpu"), 1.0)
     assert "zoneout" in failed.failed and np.isnan(failed.score)
 
 
 def test_a_task_with_one_example_is_refused():
     x, ids = tokens(1, 5)
     with pytest.raises(ValueError, match="at least 2"):
-        sample(task("classify", x, ids[:, 0]))
+        draw_sample(task("classify", x, ids[:, 0]))

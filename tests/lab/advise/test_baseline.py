@@ -1,16 +1,16 @@
 import numpy as np
 import polars as pl
 import pytest
-from made import sampled, shifted, tokens
+from advise_data import sample_of, shift, tokens
 
-from seqloom.lab.advise.baseline import baseline
-from seqloom.lab.advise.sample import sample
+from seqloom.lab.advise.baseline import fit_linear_baseline
+from seqloom.lab.advise.sample import draw_sample
 from seqloom.lab.data.registry import open_task
 
 
 def test_words_that_give_a_class_away_need_no_order():
     x, ids = tokens(800, 12, kinds=30)
-    found = baseline(sampled("classify", x, (ids == 3).any(1).astype(int)))
+    found = fit_linear_baseline(sample_of("classify", x, (ids == 3).any(1).astype(int)))
     assert found.metric == "accuracy" and found.higher
     assert found.linear > 0.95 and found.bag > 0.95
     assert found.trivial == pytest.approx(max((ids == 3).any(1).mean(), 1 - (ids == 3).any(1).mean()), abs=0.01)
@@ -21,21 +21,21 @@ def test_the_order_of_tokens_shows_as_a_gap_between_pairs_and_the_bag():
     y = random.integers(2, size=800)
     fill = [[f"f{i}" for i in row] for row in random.integers(40, size=(800, 8))]
     x = [row[:4] + (["a", "b"] if label else ["b", "a"]) + row[4:] for row, label in zip(fill, y, strict=True)]
-    found = baseline(sampled("classify", x, y))
+    found = fit_linear_baseline(sample_of("classify", x, y))
     assert found.linear > 0.95 and found.bag < 0.65
 
 
 def test_a_linear_target_is_regressed_exactly_and_its_mean_is_the_trivial_answer():
     x = np.random.default_rng(0).normal(size=(700, 6, 2))
-    found = baseline(sampled("regress", list(x), x[:, :, 0].sum(1, keepdims=True)))
+    found = fit_linear_baseline(sample_of("regress", list(x), x[:, :, 0].sum(1, keepdims=True)))
     assert found.metric == "mse" and found.linear < 0.01
     assert found.trivial == pytest.approx(1.0, abs=0.05)  # targets are scaled
 
 
 def test_a_tag_within_the_window_is_found_and_one_beyond_it_is_not():
     x, ids = tokens(600, 15)
-    near = baseline(sampled("tag", x, shifted(ids, 2)))
-    far = baseline(sampled("tag", x, shifted(ids, 6)))
+    near = fit_linear_baseline(sample_of("tag", x, shift(ids, 2)))
+    far = fit_linear_baseline(sample_of("tag", x, shift(ids, 6)))
     assert near.linear > 0.85 and far.linear < 0.3
 
 
@@ -43,18 +43,18 @@ def test_a_wave_goes_on_by_ridge(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path))
     t = np.arange(900)
     frame = pl.DataFrame({"a": np.sin(t / 5), "b": np.cos(t / 9)})
-    found = baseline(sample(open_task(frame, kind="forecast", lookback=60, horizon=12)))
+    found = fit_linear_baseline(draw_sample(open_task(frame, kind="forecast", lookback=60, horizon=12)))
     assert found.metric == "mse" and found.linear < 0.01 and found.trivial > 0.2
 
 
 def test_a_text_that_repeats_is_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("abcd\n" * 4_000)
-    found = baseline(sample(open_task(tmp_path / "text.txt", lookback=50)))
+    found = fit_linear_baseline(draw_sample(open_task(tmp_path / "text.txt", lookback=50)))
     assert found.trivial == pytest.approx(np.log(5), abs=0.05)
     assert found.linear < 0.2
 
 
 def test_what_is_written_freely_has_no_linear_model():
     task = open_task("reverse", steps=5)
-    assert task.kind == "translate" and baseline(sample(task)) is None
+    assert task.kind == "translate" and fit_linear_baseline(draw_sample(task)) is None

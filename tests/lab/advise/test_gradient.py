@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from made import sampled, shifted, tokens
+from advise_data import sample_of, shift, tokens
 
-from seqloom.lab.advise.gradient import gradient
+from seqloom.lab.advise.gradient import measure_gradient
 
 CPU = torch.device("cpu")
 
@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 @pytest.mark.slow
 def test_a_model_looks_to_the_side_where_its_tags_come_from():
     x, ids = tokens(600, 8, kinds=4)
-    (before, steps), (after, _) = (gradient(sampled("tag", x, shifted(ids, lag)), 40.0, CPU) for lag in (2, -2))
+    (before, steps), (after, _) = (measure_gradient(sample_of("tag", x, shift(ids, lag)), 40.0, CPU) for lag in (2, -2))
     assert steps == 300
     assert before.ahead + 0.1 < after.ahead
 
@@ -20,7 +20,7 @@ def test_a_model_looks_to_the_side_where_its_tags_come_from():
 def test_what_comes_last_is_nearer_than_what_comes_first():
     x = np.random.default_rng(0).normal(size=(400, 8, 1))
     last, early = (
-        gradient(sampled("classify", list(x), (x[:, at, 0] > 0).astype(int)), 40.0, CPU)[0] for at in (-1, 2)
+        measure_gradient(sample_of("classify", list(x), (x[:, at, 0] > 0).astype(int)), 40.0, CPU)[0] for at in (-1, 2)
     )
     assert last.within(1) > early.within(1) + 0.1
     assert last.reach < early.reach

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from made import sampled, tokens
+from advise_data import sample_of, tokens
 
-from seqloom.lab.advise.facts import conflict, facts, nearest
+from seqloom.lab.advise.facts import collect_facts, measure_conflict, nearest_neighbour_error
 
 
 def test_labels_that_were_flipped_on_equal_inputs_are_counted():
@@ -10,28 +10,30 @@ def test_labels_that_were_flipped_on_equal_inputs_are_counted():
     x, ids = tokens(3_000, 3, kinds=3)
     clean = ids.sum(1) % 2
     flipped = np.where(random.random(3_000) < 0.2, 1 - clean, clean)
-    assert conflict(sampled("classify", x, clean)) == 0
-    assert conflict(sampled("classify", x, flipped)) == pytest.approx(0.2, abs=0.03)
+    assert measure_conflict(sample_of("classify", x, clean)) == 0
+    assert measure_conflict(sample_of("classify", x, flipped)) == pytest.approx(0.2, abs=0.03)
 
 
-def test_a_token_with_two_tags_leaves_the_rarer_one_open():
+def test_the_rarer_tag_of_a_token_is_a_conflict():
     x = [["a", "b", "b", "b"]] * 100
     y = [[0, 1, 1, 2]] * 100
-    assert conflict(sampled("tag", x, y)) == pytest.approx(0.25)
+    assert measure_conflict(sample_of("tag", x, y)) == pytest.approx(0.25)
 
 
 def test_the_nearest_example_is_right_where_classes_stand_apart():
     random = np.random.default_rng(0)
     y = random.integers(2, size=200)
     x = random.normal(size=(200, 10, 1)) + 5 * y[:, None, None]
-    assert nearest(sampled("classify", list(x), y)) < 0.05
-    assert nearest(sampled("classify", list(x), random.permutation(y))) == pytest.approx(0.5, abs=0.12)
+    assert nearest_neighbour_error(sample_of("classify", list(x), y)) < 0.05
+    assert nearest_neighbour_error(sample_of("classify", list(x), random.permutation(y))) == pytest.approx(
+        0.5, abs=0.12
+    )
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_the_balance_of_classes_is_seen(share):
     x, _ = tokens(1_000, 5)
-    found = facts(sampled("classify", x, (np.arange(1_000) >= 1_000 * share).astype(int)))
+    found = collect_facts(sample_of("classify", x, (np.arange(1_000) >= 1_000 * share).astype(int)))
     assert found.commonest == pytest.approx(share, abs=0.02)
     assert found.rarest == pytest.approx(1 - share, abs=0.02)
     assert (found.kind, found.topology, found.unit, found.outputs) == ("classify", "N to 1", "tokens", 2)

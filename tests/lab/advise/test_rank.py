@@ -1,55 +1,57 @@
 import math
 
 import pytest
-from made import facts
+from advise_data import facts
 
-from seqloom.lab.advise.advice import RACE, given, points, race
+from seqloom.lab.advise.advice import RACE_POINTS, score_race, sum_points
 from seqloom.lab.advise.baseline import Baseline
-from seqloom.lab.advise.rule import Fired, Rule
-from seqloom.lab.advise.trial import Trial
+from seqloom.lab.advise.quick_training import QuickResult
+from seqloom.lab.advise.rules import MatchedRule, Rule
 
 
 def rule(**worth):
-    return Fired(Rule("r", "s", "", lambda _: "here", {k.replace("_2", ":2"): v for k, v in worth.items()}), "here", "")
+    return MatchedRule(
+        Rule("r", "s", "", lambda _: "here", {k.replace("_2", ":2"): v for k, v in worth.items()}), "here", ""
+    )
 
 
 def test_a_name_covers_its_forms_and_a_form_named_itself_is_taken_by_itself():
     both = rule(gru=1.0, bi_gru=2.0, lstm_2=3.0)
-    told = {name: given(name, both) for name in ("gru", "bi_gru", "gru:2", "bi_gru:2", "lstm:2", "lstm", "rnn")}
-    assert told == {"gru": 1, "bi_gru": 2, "gru:2": 1, "bi_gru:2": 2, "lstm:2": 3, "lstm": 0, "rnn": 0}
-    assert points("gru", [both, rule(gru=0.5)]) == 1.5
+    points = {name: both.points(name) for name in ("gru", "bi_gru", "gru:2", "bi_gru:2", "lstm:2", "lstm", "rnn")}
+    assert points == {"gru": 1, "bi_gru": 2, "gru:2": 1, "bi_gru:2": 2, "lstm:2": 3, "lstm": 0, "rnn": 0}
+    assert sum_points("gru", [both, rule(gru=0.5)]) == 1.5
 
 
 def trials(steps=200, **scores):
-    return {name: Trial(steps=steps, score=score) for name, score in scores.items()}
+    return {name: QuickResult(steps=steps, score=score) for name, score in scores.items()}
 
 
 def test_who_is_ahead_by_more_than_chance_gets_points_and_no_more_than_the_race_is_worth():
-    found = race(trials(a=0.9, b=0.7, c=0.69), facts(), held=10_000)
-    assert found["a"] == RACE and found["b"] == 0 and -RACE <= found["c"] < 0
-    assert race(trials(a=0.72, b=0.7, c=0.69), facts(), held=50)["a"] < 0.3
+    found = score_race(trials(a=0.9, b=0.7, c=0.69), facts(), held=10_000)
+    assert found["a"] == RACE_POINTS and found["b"] == 0 and -RACE_POINTS <= found["c"] < 0
+    assert score_race(trials(a=0.72, b=0.7, c=0.69), facts(), held=50)["a"] < 0.3
 
 
 def test_after_few_steps_the_race_counts_less():
-    early, late = (race(trials(steps, a=0.9, b=0.7), facts(), held=10_000)["a"] for steps in (50, 500))
-    assert early == pytest.approx(late / 4) and late == RACE
+    early, late = (score_race(trials(steps, a=0.9, b=0.7), facts(), held=10_000)["a"] for steps in (50, 500))
+    assert early == pytest.approx(late / 4) and late == RACE_POINTS
 
 
 def test_of_a_loss_less_is_better():
-    found = race(trials(a=1.0, b=1.1, c=1.2), facts(kind="translate"), held=100)
+    found = score_race(trials(a=1.0, b=1.1, c=1.2), facts(kind="translate"), held=100)
     assert found["a"] > found["b"] > found["c"]
 
 
 def test_a_race_in_which_nobody_learned_says_nothing():
     known = facts(baseline=Baseline("accuracy", 0.9, "linear", 0.5, "trivial"))
-    assert race(trials(a=0.55, b=0.52), known, held=1_000) == {}
-    assert race(trials(steps=5, a=0.9, b=0.6), known, held=1_000) == {}
-    assert set(race(trials(a=0.8, b=math.nan, c=0.6), known, held=1_000)) == {"a", "c"}
+    assert score_race(trials(a=0.55, b=0.52), known, held=1_000) == {}
+    assert score_race(trials(steps=5, a=0.9, b=0.6), known, held=1_000) == {}
+    assert set(score_race(trials(a=0.8, b=math.nan, c=0.6), known, held=1_000)) == {"a", "c"}
 
 
 def test_one_runner_is_no_race():
-    assert race(trials(a=0.9), facts(), held=100) == {}
+    assert score_race(trials(a=0.9), facts(), held=100) == {}
 
 
 def test_scores_that_are_all_perfect_do_not_divide_by_nothing():
-    assert race(trials(a=1.0, b=1.0), facts(), held=100) == pytest.approx({"a": 0, "b": 0})
+    assert score_race(trials(a=1.0, b=1.0), facts(), held=100) == pytest.approx({"a": 0, "b": 0})

@@ -178,7 +178,7 @@ def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path,
 @pytest.mark.slow
 def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
-    monkeypatch.setattr("seqloom.cli.commands.compare.told", lambda *_: print("a machine died") or "")
+    monkeypatch.setattr("seqloom.cli.commands.compare.describe_result", lambda *_: print("a machine died") or "")
     assert compare(settings=CompareSettings(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["finished"] and "a machine died" in err

@@ -32,18 +32,20 @@ def advise(
     if not 4 <= seconds <= 3600:
         raise UserError(f"--seconds must be between 4 and 3600, got {seconds:g}")
     with console.show_status("reading and trying"):
-        from seqloom.lab.advise import advice, telling
-        from seqloom.lab.advise.document import document
+        from seqloom.lab.advise import output
+        from seqloom.lab.advise.advice import advise as find_advice
         from seqloom.lab.data.look import opened
 
         opened_task = opened(data, explicit_options(reading) | (task or {}))
-        findings = advice.advise(opened_task, seconds - (time.perf_counter() - start))
+        advice = find_advice(opened_task, seconds - (time.perf_counter() - start))
     options = explicit_options(reading) | {f"task.{name}": value for name, value in (task or {}).items()}
-    commands = telling.commands(findings, data, options)
+    commands = output.build_commands(advice, data, options)
     if json:
-        return console.show_json(document(findings) | {"sentence": telling.sentence(findings), "commands": commands})
-    console.show_table(telling.known(findings.facts, findings.gradient_steps))
+        return console.show_json(
+            output.build_document(advice) | {"sentence": output.summarise(advice), "commands": commands}
+        )
+    console.show_table(output.facts_table(advice.facts, advice.gradient_steps))
     print()
-    console.show_table(telling.ranking(findings))
-    print("\n" + "\n".join(telling.rules(findings)))
-    return print(f"\n{telling.sentence(findings)}\n\n" + "\n".join(commands))
+    console.show_table(output.ranking_table(advice))
+    print("\n" + "\n".join(output.describe_rules(advice)))
+    return print(f"\n{output.summarise(advice)}\n\n" + "\n".join(commands))

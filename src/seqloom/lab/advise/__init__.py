@@ -1,1 +1,1 @@
-"""Facts about data, and from them ranked models with measured reasons."""
+"""Advice on which models to try: facts about the data, rules, short trials, and a ranking."""

@@ -1,4 +1,4 @@
-"""Advice on one task: facts, the rules that hold, trials, and models in order. Within a given time."""
+"""Advice on one task within a time limit: facts, the rules that apply, short trainings, and a ranking of models."""
 
 from __future__ import annotations
 
@@ -7,143 +7,189 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from seqloom.lab.advise import findings, guides
 from seqloom.lab.advise.baseline import Baseline
-from seqloom.lab.advise.facts import Facts, facts
-from seqloom.lab.advise.gradient import gradient
-from seqloom.lab.advise.measured import measured
-from seqloom.lab.advise.rule import Fired, fired
-from seqloom.lab.advise.sample import Sample, sample
-from seqloom.lab.advise.settings import LINEAR, settings, total_steps
-from seqloom.lab.advise.trial import NOT_TRIED, Trial, trial
-from seqloom.lab.compare.candidates import choose_candidates
+from seqloom.lab.advise.facts import Facts, collect_facts
+from seqloom.lab.advise.gradient import measure_gradient
+from seqloom.lab.advise.measurements import load_measurements
+from seqloom.lab.advise.quick_training import NOT_TRIED, QuickResult, try_model
+from seqloom.lab.advise.rules import RULES, MatchedRule, match_rules
+from seqloom.lab.advise.sample import Sample, draw_sample
+from seqloom.lab.compare.candidates import Candidate, choose_candidates
+from seqloom.lab.compare.sizes import EMBEDDING, default_parameters, fit_size
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.layers.registry import BI_PREFIX
 
-RACE = 1.5
-STEPS, FULL = 25, 200  # below which a trial is no more than timed; from which the race counts fully
-LEARNED = 0.25  # of the way from the trivial answer to the linear one: less, and the race says nothing
-RELATIVE = 0.05  # of a loss: what chance makes of it
+LINEAR = "linear"  # in place of a layer's name: no sequence model at all
 
+SECONDS = 22.0  # default time limit, reading the data included
+FEWEST_SECONDS = 4.0  # used in any case, however long reading took
+GRADIENT_SHARE, GRADIENT_SECONDS = 0.12, 3.0  # of the time for the gradient, and at most so many seconds
+RACERS, TIMED_SHARE = 8, 0.3  # models that race; the share of a racer's time that any other model gets
+ALWAYS_TRIED, FEWEST_TRIAL_SECONDS = 3, 0.1  # models tried in any case; others only if there is so much time left
 
-RULES = (*findings.FOUND, *guides.FIRST, *guides.SECOND)
-SECONDS = 22.0  # that all of it may take, reading the data included
-SHORTEST = 4.0  # seconds that are taken in any case, however long reading took
-GRADIENT, LONGEST = 0.12, 3.0  # share of the time that a gradient is followed for, and seconds at most
-RACERS, TIMED = 8, 0.3  # models that race; the share of a racer's time that any other is timed for
-SURE, LEAST = 3, 0.1  # models that are tried in any case; seconds below which no other one is
-VALIDATION = 1.1  # a training also validates
+RACE_POINTS = 1.5  # most points for the place in the race
+RACE_STEPS, FULL_RACE_STEPS = 25, 200  # with fewer steps a model is only timed; from so many the race counts fully
+RACE_PROGRESS = 0.25  # of the way from the trivial to the linear score, below which the race counts nothing
+LOSS_NOISE = 0.05  # relative random variation of a loss
+
+SMALL_DATA, SMALL_BATCH = 1_000, 16  # up to so many examples, smaller batches give more steps per epoch
+TRAINING_STEPS = 4_000  # desired steps of a training
+EPOCHS = (3, 100)  # at least and at most
+VALIDATION_COST = 1.1  # factor on the training time for validations
 
 
 @dataclass(frozen=True)
-class Advised:
-    """One model: what speaks for it, and what it would cost here."""
+class Recommendation:
+    """One model: its points, the reasons for them, and its cost on this machine."""
 
     name: str  # as `seqloom compare --models` takes it, or "linear"
     points: float
     reasons: tuple[str, ...] = ()
     settings: TrainSettings | None = None
-    trial: Trial = NOT_TRIED
+    trial: QuickResult = NOT_TRIED
     seconds: float | None = None  # of the whole training
-    race: float = 0.0  # part of the points
+    race: float = 0.0  # the part of the points from the race
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Models, the likeliest first."""
+    """The models, best first, and what the ranking rests on."""
 
     facts: Facts
-    rules: list[Fired]
-    models: list[Advised]
+    rules: list[MatchedRule]
+    models: list[Recommendation]
     gradient_steps: int
     seconds: float
 
 
 def advise(task: Task, seconds: float = SECONDS) -> Advice:
-    """Look at a task for so many seconds, and say which models to try first."""
-    begun = time.perf_counter()
-    seconds = max(SHORTEST, seconds)
+    """Rank the models to try on a task.
+
+    Args:
+        task: the task; its test split is not used.
+        seconds: time limit.
+
+    Raises:
+        UserError: if the task has fewer than two examples.
+    """
+    start = time.perf_counter()
+    seconds = max(FEWEST_SECONDS, seconds)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    some = sample(task)
-    known = replace(facts(some), device=device.type)
-    curve, steps = gradient(some, min(LONGEST, GRADIENT * seconds), device)
-    known = replace(known, gradient=curve)
-    rules = fired(RULES, known, measured())
-    found = choose_candidates(known.kind, (), max(2, round(known.median)))
-    found.sort(key=lambda c: -points(c.name, rules))
-    chosen = {c.name: settings(task, known, c) for c in found}
-    trials = _trials(some, chosen, device, begun + seconds)
-    return Advice(known, rules, _ranked(some, known, rules, chosen, trials), steps, time.perf_counter() - begun)
+    sample = draw_sample(task)
+    facts = replace(collect_facts(sample), device=device.type)
+    curve, steps = measure_gradient(sample, min(GRADIENT_SECONDS, GRADIENT_SHARE * seconds), device)
+    facts = replace(facts, gradient=curve)
+    rules = match_rules(RULES, facts, load_measurements())
+    candidates = choose_candidates(facts.kind, (), max(2, round(facts.median)))
+    candidates.sort(key=lambda c: -sum_points(c.name, rules))
+    settings = {c.name: choose_settings(task, facts, c) for c in candidates}
+    trials = _try_models(sample, settings, device, start + seconds)
+    models = _rank(sample, facts, rules, settings, trials)
+    return Advice(facts, rules, models, steps, time.perf_counter() - start)
 
 
-def _trials(some: Sample, chosen: Mapping[str, TrainSettings], device: torch.device, end: float) -> dict[str, Trial]:
-    """The likeliest first, each with its share of the time that is left."""
-    shares = [1.0 if number < RACERS else TIMED for number in range(len(chosen))]
+def choose_settings(task: Task, facts: Facts, candidate: Candidate) -> TrainSettings:
+    """Choose the width and learning rate that `seqloom compare` would try first, and the length of the training."""
+    batch = SMALL_BATCH if facts.examples is not None and facts.examples <= SMALL_DATA else 32
+    length: dict[str, Any] = {"steps": TRAINING_STEPS}
+    if facts.examples is not None:
+        epochs = round(TRAINING_STEPS / _batches_per_epoch(task, facts, batch))
+        length = {"epochs": max(EPOCHS[0], min(EPOCHS[1], epochs))}
+    return TrainSettings(
+        model=candidate.model,
+        layers=candidate.layers,
+        hidden=fit_size(task, candidate, default_parameters(task)).hidden,
+        embedding=EMBEDDING,
+        lr=candidate.rates[0],
+        batch=batch,
+        **length,
+    )
+
+
+def _total_steps(task: Task, facts: Facts, settings: TrainSettings) -> int:
+    if settings.steps is not None or settings.epochs is None:
+        return settings.steps or TRAINING_STEPS
+    return settings.epochs * _batches_per_epoch(task, facts, settings.batch or 32)
+
+
+def _batches_per_epoch(task: Task, facts: Facts, batch: int) -> int:
+    return max(1, task.count("train", batch=batch) or math.ceil((facts.examples or 1) / batch))
+
+
+def _try_models(
+    sample: Sample, settings: Mapping[str, TrainSettings], device: torch.device, end: float
+) -> dict[str, QuickResult]:
+    """Try the most promising models first, each for its share of the remaining time."""
+    shares = [1.0 if number < RACERS else TIMED_SHARE for number in range(len(settings))]
     trials = {}
-    for number, (name, its) in enumerate(chosen.items()):
+    for number, (name, one) in enumerate(settings.items()):
         left = (end - time.perf_counter()) * shares[number] / sum(shares[number:])
-        if number < SURE or left > LEAST:
-            trials[name] = trial(some, its, device, max(left, LEAST))
+        if number < ALWAYS_TRIED or left > FEWEST_TRIAL_SECONDS:
+            trials[name] = try_model(sample, one, device, max(left, FEWEST_TRIAL_SECONDS))
     return trials
 
 
-def _ranked(
-    some: Sample, known: Facts, rules: list[Fired], chosen: Mapping[str, TrainSettings], trials: Mapping[str, Trial]
-) -> list[Advised]:
-    places = race(trials, known, len(some) - some.fit)
-    models = [Advised(LINEAR, points(LINEAR, rules), reasons(LINEAR, rules))] if known.baseline else []
-    for name, its in chosen.items():
-        tried, place = trials.get(name, NOT_TRIED), places.get(name, 0.0)
-        cost = VALIDATION * tried.step_seconds * total_steps(some.task, known, its)
-        worth = -math.inf if tried.failed else points(name, rules) + place
-        took = cost if math.isfinite(cost) else None
-        models.append(Advised(name, worth, reasons(name, rules), its, tried, took, place))
+def _rank(
+    sample: Sample,
+    facts: Facts,
+    rules: list[MatchedRule],
+    settings: Mapping[str, TrainSettings],
+    trials: Mapping[str, QuickResult],
+) -> list[Recommendation]:
+    race = score_race(trials, facts, len(sample) - sample.fit)
+    models = [Recommendation(LINEAR, sum_points(LINEAR, rules), _reasons(LINEAR, rules))] if facts.baseline else []
+    for name, one in settings.items():
+        trial, place = trials.get(name, NOT_TRIED), race.get(name, 0.0)
+        cost = VALIDATION_COST * trial.step_seconds * _total_steps(sample.task, facts, one)
+        points = -math.inf if trial.failed else sum_points(name, rules) + place
+        seconds = cost if math.isfinite(cost) else None
+        models.append(Recommendation(name, points, _reasons(name, rules), one, trial, seconds, place))
     return sorted(models, key=lambda m: (-m.points, m.seconds or math.inf))
 
 
-def reasons(name: str, rules: list[Fired]) -> tuple[str, ...]:
-    """The rules that speak for a model (+) or against it (-)."""
-    told = [(f.rule, given(name, f)) for f in rules]
-    return tuple(f"{'+' if worth > 0 else '-'} {rule.name} ({rule.seed})" for rule, worth in told if worth)
+def _reasons(model: str, rules: Sequence[MatchedRule]) -> tuple[str, ...]:
+    """Name the rules for (+) and against (-) a model."""
+    points = [(matched.rule, matched.points(model)) for matched in rules]
+    return tuple(f"{'+' if worth > 0 else '-'} {rule.name} ({rule.source})" for rule, worth in points if worth)
 
 
-def points(name: str, rules: Sequence[Fired]) -> float:
-    """What the rules say for a model and its forms."""
-    return sum(given(name, fired) for fired in rules)
+def sum_points(model: str, rules: Sequence[MatchedRule]) -> float:
+    return sum(matched.points(model) for matched in rules)
 
 
-def given(name: str, fired: Fired) -> float:
-    """By the most particular name that the rule has: gru:2 of bi_gru:2, bi_gru, gru."""
-    model = name.partition(":")[0]
-    for known in (name, model, model.removeprefix(BI_PREFIX)):
-        if known in fired.rule.points:
-            return fired.rule.points[known]
-    return 0.0
+def score_race(trials: Mapping[str, QuickResult], facts: Facts, held: int) -> dict[str, float]:
+    """Return the points of each model for its score in the short trainings, relative to the median.
 
+    Args:
+        trials: the short trainings by model.
+        facts: the facts.
+        held: number of examples that were scored.
 
-def race(trials: Mapping[str, Trial], facts: Facts, held: int) -> dict[str, float]:
-    """Points for the place in the race, by name; `held` examples were scored on."""
-    ran = {name: t for name, t in trials.items() if t.steps >= STEPS and math.isfinite(t.score)}
+    Returns:
+        Between -RACE_POINTS and RACE_POINTS by model; empty if the trainings were too short to tell.
+    """
+    ran = {name: t for name, t in trials.items() if t.steps >= RACE_STEPS and math.isfinite(t.score)}
     scores = {name: t.score for name, t in ran.items()}
-    if len(scores) < 2 or not _off_the_ground(scores, facts.baseline):
+    if len(scores) < 2 or not _has_progress(scores, facts.baseline):
         return {}
     middle = statistics.median(scores.values())
     if facts.kind in ("classify", "tag"):
         unit = 2 * math.sqrt(max(middle * (1 - middle), 1e-2) / max(held, 1))
         ahead = {name: (score - middle) / unit for name, score in scores.items()}
     else:
-        ahead = {name: (middle - score) / (RELATIVE * abs(middle) + 1e-9) for name, score in scores.items()}
-    weight = min(1.0, statistics.median(t.steps for t in ran.values()) / FULL)
-    return {name: weight * max(-RACE, min(RACE, by)) for name, by in ahead.items()}
+        ahead = {name: (middle - score) / (LOSS_NOISE * abs(middle) + 1e-9) for name, score in scores.items()}
+    weight = min(1.0, statistics.median(t.steps for t in ran.values()) / FULL_RACE_STEPS)
+    return {name: weight * max(-RACE_POINTS, min(RACE_POINTS, by)) for name, by in ahead.items()}
 
 
-def _off_the_ground(scores: Mapping[str, float], baseline: Baseline | None) -> bool:
+def _has_progress(scores: Mapping[str, float], baseline: Baseline | None) -> bool:
+    """Return whether the best model has learned enough for the scores to mean something."""
     if baseline is None:
         return True
     best = max(scores.values()) if baseline.higher else min(scores.values())
     way = baseline.linear - baseline.trivial
-    return way != 0 and (best - baseline.trivial) / way > LEARNED
+    return way != 0 and (best - baseline.trivial) / way > RACE_PROGRESS

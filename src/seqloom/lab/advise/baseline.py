@@ -1,46 +1,48 @@
-"""What a linear model makes of a sample: where it is as good, no recurrent or attention model is called for.
+"""A linear model on the sample: if it is good enough, no recurrent or attention model is needed.
 
-    classify   tokens: logistic regression over tf-idf of 1- and 2-grams (characters: 1 to 4)
-               numbers: ridge over the values and the summary of a series
-    regress    ridge over the same
+    classify   tokens: logistic regression over TF-IDF of 1- and 2-grams (characters: 1- to 4-grams)
+               numbers: ridge over the values and a summary of the series
+    regress    ridge over the same features
     tag        logistic regression over the five steps around each
     forecast   ridge from the past of a series to its future, the same for all series
-    generate   how often a token followed the one, and the two, before it
+    generate   interpolated counts of bigrams and trigrams
 
-A text that is written freely (translate, transcribe) has no such model.
+Translation and transcription have no such model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from seqloom.lab.advise import tables
 from seqloom.lab.advise.sample import Array, Sample
+from seqloom.lab.compare.baselines.linear import Ngrams, SeriesFeatures
 from seqloom.lab.data.task import Features, Tokens, Values
 
-WINDOWS = 600  # of a table, to learn from and to look at
-MIXED = (0.3, 0.6)  # shares of the counts after one and after two tokens; the rest is how often a token is
-
-
-SMALL, FOLDS = 600, 5  # a sample up to this size is scored by cross-validation
-TAGGED = 40_000  # steps that a tagger is learned from
-COMMON = "the commonest class"
-ALPHAS = tuple(10.0**k for k in range(-1, 5))  # of a ridge, the best chosen by leaving one out
+MOST_WINDOWS = 600  # windows of a series for fitting and scoring
+NGRAM_WEIGHTS = (0.3, 0.6)  # of bigrams and trigrams; the rest is that of unigrams
+FIT_SHARE = 0.7
+SMALL_SAMPLE, FOLDS = 600, 5  # a sample up to this size is scored by cross-validation
+MOST_TAGS = 40_000  # steps that a tagger is fitted to
+CLASS_FREQUENCY = "the most frequent class"
+ALPHAS = tuple(10.0**k for k in range(-1, 5))  # of a ridge, chosen by leave-one-out
+TAG_WINDOW = (-2, -1, 0, 1, 2)  # steps around a tag
+PADDED_ROWS = 256  # rows that are padded to one length
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Scores on examples that were held out."""
+    """Scores of a linear and of a trivial model on held-out examples."""
 
     metric: str  # accuracy, mse or nats
     linear: float
     how: str  # what the linear model is
     trivial: float
-    trivially: str  # what the trivial one is
-    bag: float | None = None  # of a linear model that does not see the order of tokens
+    trivially: str  # what the trivial model is
+    bag: float | None = None  # score of a linear model that ignores the order of tokens
 
     @property
     def higher(self) -> bool:
@@ -48,13 +50,11 @@ class Baseline:
         return self.metric == "accuracy"
 
 
-def baseline(sample: Sample) -> Baseline | None:
-    """The linear model of the task's kind, learned and scored on the sample."""
-
-    kinds = {"classify": _classify, "regress": _regress, "tag": _tag}
-    kinds |= {"forecast": forecast, "generate": generate}
-    found = kinds.get(sample.task.kind)
-    return None if found is None else found(sample)
+def fit_linear_baseline(sample: Sample) -> Baseline | None:
+    """Fit and score the linear model for the task's kind; None if there is none."""
+    kinds = {"classify": _classify, "regress": _regress, "tag": _tag, "forecast": _forecast, "generate": _generate}
+    fit = kinds.get(sample.task.kind)
+    return None if fit is None else fit(sample)
 
 
 def _classify(sample: Sample) -> Baseline:
@@ -62,52 +62,52 @@ def _classify(sample: Sample) -> Baseline:
     known = np.flatnonzero(y >= 0)
     y = y[known]
     trivial = float(np.bincount(y).max() / len(y))
-    x = tables.table(sample)[known]
+    x = sequence_features(sample)[known]
     if not isinstance(sample.task.input, Tokens):
-        linear = _held_out(x, y, _ridge_classifier)
-        return Baseline("accuracy", linear, "ridge over the series and its summary", trivial, COMMON)
-    linear, bag = _held_out(x, y, _logistic), _held_out(tables.bag(sample)[known], y, _logistic)
-    return Baseline("accuracy", linear, "logistic regression over tf-idf of n-grams", trivial, COMMON, bag)
+        linear = _score_held_out(x, y, _ridge_classifier)
+        return Baseline("accuracy", linear, "ridge over the series and its summary", trivial, CLASS_FREQUENCY)
+    linear, bag = _score_held_out(x, y, _logistic), _score_held_out(_bag_of_tokens(sample)[known], y, _logistic)
+    return Baseline("accuracy", linear, "logistic regression over TF-IDF n-grams", trivial, CLASS_FREQUENCY, bag)
 
 
 def _regress(sample: Sample) -> Baseline:
     y = np.stack([e.y.numpy().ravel() for e in sample.examples]).astype(np.float64)
     known = np.isfinite(y).all(1)
     y = y[known]
-    linear = _held_out(tables.table(sample)[known], y, _ridge)
+    linear = _score_held_out(sequence_features(sample)[known], y, _ridge)
     return Baseline("mse", linear, "ridge over the sequence", float(y.var(0).mean()), "the mean")
 
 
-def _held_out(x: Any, y: Array, make: Any) -> float:
-    """Accuracy, or mean squared error, on what was not learned from."""
+def _score_held_out(x: Any, y: Array, make: Any) -> float:
+    """Return the accuracy, or the mean squared error, on held-out rows."""
     from sklearn.model_selection import KFold
 
     n, classes = x.shape[0], y.dtype.kind == "i"
-    fit = int(n * 0.7)
-    parts = [(np.arange(fit), np.arange(fit, n))]
-    if n <= SMALL:
+    cut = int(n * FIT_SHARE)
+    parts = [(np.arange(cut), np.arange(cut, n))]
+    if n <= SMALL_SAMPLE:
         parts = list(KFold(min(FOLDS, n)).split(np.arange(n)))
     total = 0.0
-    for learn, look in parts:
-        if classes and len(np.unique(y[learn])) < 2:
-            said = np.full(len(look), y[learn][0])
+    for fit_rows, held in parts:
+        if classes and len(np.unique(y[fit_rows])) < 2:
+            predicted = np.full(len(held), y[fit_rows][0])
         else:
-            said = make().fit(x[learn], y[learn]).predict(x[look]).reshape(y[look].shape)
-        total += float((said == y[look]).sum() if classes else np.square(said - y[look]).mean(1).sum())
-    return total / sum(len(look) for _, look in parts)
+            predicted = make().fit(x[fit_rows], y[fit_rows]).predict(x[held]).reshape(y[held].shape)
+        total += float((predicted == y[held]).sum() if classes else np.square(predicted - y[held]).mean(1).sum())
+    return total / sum(len(held) for _, held in parts)
 
 
 def _tag(sample: Sample) -> Baseline:
-    x, y, row = tables.windows(sample)
-    known = (y >= 0) & (np.arange(len(y)) < TAGGED)
+    x, y, row = _windows(sample)
+    known = (y >= 0) & (np.arange(len(y)) < MOST_TAGS)
     x, y, row = x[known], y[known], row[known]
     learn = row < row.max() * 0.7 if row.max() else np.arange(len(y)) < 0.7 * len(y)
     trivial = float(np.bincount(y).max() / len(y))
     if len(np.unique(y[learn])) < 2 or learn.all():
-        return Baseline("accuracy", trivial, COMMON, trivial, COMMON)
-    found = _logistic(1e-6, 8).fit(x[learn], y[learn])
-    linear = float((found.predict(x[~learn]) == y[~learn]).mean())
-    return Baseline("accuracy", linear, "logistic regression over five steps", trivial, COMMON)
+        return Baseline("accuracy", trivial, CLASS_FREQUENCY, trivial, CLASS_FREQUENCY)
+    model = _logistic(1e-6, 8).fit(x[learn], y[learn])
+    linear = float((model.predict(x[~learn]) == y[~learn]).mean())
+    return Baseline("accuracy", linear, "logistic regression over five steps", trivial, CLASS_FREQUENCY)
 
 
 def _logistic(alpha: float = 1e-5, epochs: int = 15) -> Any:
@@ -128,41 +128,41 @@ def _ridge_classifier() -> Any:
     return RidgeClassifierCV(ALPHAS)
 
 
-def forecast(sample: Sample) -> Baseline:
-    """x - last -> y - last for every target series, one ridge for all of them."""
-    some = sample.examples[:WINDOWS]
+def _forecast(sample: Sample) -> Baseline:
+    """Fit one ridge x - last -> y - last for all target series."""
+    examples = sample.examples[:MOST_WINDOWS]
     target, inputs = sample.task.target, sample.task.input
     assert isinstance(target, Values) and isinstance(inputs, Features)
     order = [inputs.names.index(name) for name in target.names if name in inputs.names]
     if len(order) < target.size:
-        y = np.stack([e.y.numpy() for e in some])
+        y = np.stack([e.y.numpy() for e in examples])
         return Baseline("mse", float(np.nanvar(y)), "the mean", float(np.nanvar(y)), "the mean")
-    x = np.stack([e.x.numpy()[:, order].T for e in some]).astype(np.float64)  # (N, K, T)
-    y = np.stack([e.y.numpy().T for e in some]).astype(np.float64)  # (N, K, S)
+    x = np.stack([e.x.numpy()[:, order].T for e in examples]).astype(np.float64)  # (N, K, T)
+    y = np.stack([e.y.numpy().T for e in examples]).astype(np.float64)  # (N, K, S)
     x = np.nan_to_num(x)
     last = x[..., -1:]
     learn = np.arange(len(x)) < int(0.7 * len(x))
     X, Y = ((v - last)[learn].reshape(-1, v.shape[-1]) for v in (x, y))
     W = _solve_ridge(X, np.nan_to_num(Y))
-    said = last + (x - last) @ W
-    errors = {"ridge over the past": _mse(said, y, ~learn), "repeating the last value": _mse(last, y, ~learn)}
+    predicted = last + (x - last) @ W
+    errors = {"ridge over the past": _mse(predicted, y, ~learn), "the last value": _mse(last, y, ~learn)}
     how, trivially = errors
     return Baseline("mse", errors[how], how, errors[trivially], trivially)
 
 
 def _solve_ridge(X: Array, Y: Array) -> Array:
-    """W = (X'X + a I)^-1 X'Y with a a hundredth of the mean square."""
+    """Return W = (X'X + a I)^-1 X'Y; a is a hundredth of the mean square of X."""
     gram = X.T @ X
     a = 1e-2 * np.trace(gram) / len(gram) + 1e-9
     return np.asarray(np.linalg.solve(gram + a * np.eye(len(gram)), X.T @ Y))
 
 
-def _mse(said: Array, y: Array, rows: Array) -> float:
-    return float(np.nanmean(np.square(said[rows] - y[rows])))
+def _mse(predicted: Array, y: Array, rows: Array) -> float:
+    return float(np.nanmean(np.square(predicted[rows] - y[rows])))
 
 
-def generate(sample: Sample) -> Baseline:
-    """Nats a token: interpolated counts after no, one and two tokens, against how often a token is."""
+def _generate(sample: Sample) -> Baseline:
+    """Return the nats per token of interpolated trigrams, and of unigrams."""
     cut = sample.fit
     fit, look = (_triples(sample, rows) for rows in (range(cut), range(cut, len(sample))))
     V = sample.task.target.size
@@ -170,16 +170,16 @@ def generate(sample: Sample) -> Baseline:
     pairs, triples = _counts(fit[1] * V + fit[2]), _counts((fit[0] * V + fit[1]) * V + fit[2])
     before1, before2 = _counts(fit[1]), _counts(fit[0] * V + fit[1])
     a, b, c = look
-    n2 = _of(pairs, b * V + c) / np.maximum(1, _of(before1, b))
-    n3 = _of(triples, (a * V + b) * V + c) / np.maximum(1, _of(before2, a * V + b))
-    two, three = MIXED[0] * (_of(before1, b) > 0), MIXED[1] * (_of(before2, a * V + b) > 0)
+    n2 = _look_up(pairs, b * V + c) / np.maximum(1, _look_up(before1, b))
+    n3 = _look_up(triples, (a * V + b) * V + c) / np.maximum(1, _look_up(before2, a * V + b))
+    two, three = NGRAM_WEIGHTS[0] * (_look_up(before1, b) > 0), NGRAM_WEIGHTS[1] * (_look_up(before2, a * V + b) > 0)
     p = (1 - two - three) * p1[c] + two * n2 + three * n3
     linear, trivial = (float(-np.log(q).mean()) for q in (p, p1[c]))
-    return Baseline("nats", linear, "counts after one and two tokens", trivial, "how often a token is")
+    return Baseline("nats", linear, "interpolated trigrams", trivial, "unigram frequencies")
 
 
 def _triples(sample: Sample, rows: range) -> tuple[Array, Array, Array]:
-    """Ids two before, one before and at every place that is asked for; 0 where there are none."""
+    """Return the ids two before, one before and at every target; 0 before the start."""
     parts = [np.concatenate([[0], sample.examples[r].x.numpy()]) for r in rows]
     y = np.concatenate([sample.examples[r].y.numpy() for r in rows])
     a, b = np.concatenate([p[:-1] for p in parts]), np.concatenate([p[1:] for p in parts])
@@ -188,12 +188,49 @@ def _triples(sample: Sample, rows: range) -> tuple[Array, Array, Array]:
 
 
 def _counts(keys: Array) -> tuple[Array, Array]:
-    found, counts = np.unique(keys, return_counts=True)
-    return found, counts
+    values, counts = np.unique(keys, return_counts=True)
+    return values, counts
 
 
-def _of(counts: tuple[Array, Array], keys: Array) -> Array:
-    """How often each of the keys was counted."""
-    found, n = counts
-    at = np.minimum(np.searchsorted(found, keys), len(found) - 1)
-    return np.where(found[at] == keys, n[at], 0)
+def _look_up(counts: tuple[Array, Array], keys: Array) -> Array:
+    """Return the count of each key."""
+    values, n = counts
+    at = np.minimum(np.searchsorted(values, keys), len(values) - 1)
+    return np.where(values[at] == keys, n[at], 0)
+
+
+def sequence_features(sample: Sample) -> Any:
+    """Return (N, columns): TF-IDF of n-grams, or the values and a summary of a series."""
+    space = sample.task.input
+    return (Ngrams(space) if isinstance(space, Tokens) else SeriesFeatures()).fit(_pad_rows(sample))
+
+
+def _bag_of_tokens(sample: Sample) -> Any:
+    """Return (N, columns): TF-IDF of single tokens, ignoring their order."""
+    assert isinstance(sample.task.input, Tokens)
+    return Ngrams(sample.task.input, orders=(1,)).fit(_pad_rows(sample))
+
+
+def _pad_rows(sample: Sample) -> Iterator[tuple[Array, Array]]:
+    for start in range(0, len(sample), PADDED_ROWS):
+        batch = sample.batch(range(start, min(start + PADDED_ROWS, len(sample))))
+        yield batch.x.numpy(), batch.lengths.numpy()
+
+
+def _windows(sample: Sample) -> tuple[Any, Array, Array]:
+    """Return (steps, columns) of the tokens or numbers around each step, its target, and its example."""
+    from scipy.sparse import csr_matrix
+
+    values, starts = sample.flat()
+    lengths = sample.lengths
+    row = np.repeat(np.arange(len(sample)), lengths)
+    here = np.arange(len(values))
+    near = [(here + k >= starts[row]) & (here + k < starts[row] + lengths[row]) for k in TAG_WINDOW]
+    at = [np.where(ok, here + k, 0) for ok, k in zip(near, TAG_WINDOW, strict=True)]
+    y = np.concatenate([e.y.numpy() for e in sample.examples])
+    if values.ndim > 1:
+        return np.concatenate([values[a] * ok[:, None] for a, ok in zip(at, near, strict=True)], 1), y, row
+    size = sample.task.input.size
+    columns = np.stack([np.where(ok, values[a], 0) + size * i for i, (a, ok) in enumerate(zip(at, near, strict=True))])
+    ones = np.ones(columns.size, np.float32), columns.T.ravel(), np.arange(0, columns.size + 1, len(TAG_WINDOW))
+    return csr_matrix(ones, (len(values), size * len(TAG_WINDOW))), y, row

@@ -1,4 +1,4 @@
-"""What is known about the data before a model is chosen: one record."""
+"""Facts about a task, computed from a sample."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from seqloom.lab.advise import tables
-from seqloom.lab.advise.baseline import Baseline, baseline
-from seqloom.lab.advise.curve import Curve
-from seqloom.lab.advise.dependence import autocorrelation, dependence
+from seqloom.lab.advise.baseline import Baseline, fit_linear_baseline, sequence_features
+from seqloom.lab.advise.curve import DistanceCurve
+from seqloom.lab.advise.dependence import autocorrelation, measure_dependence
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Tokens
 from seqloom.lab.training.model import build
 from seqloom.lab.training.settings import TrainSettings
 
-NEIGHBOURS = 1_500  # examples among which the nearest is looked for
-
-
-CLEAR = 0.1  # how far a period must rise above the dip before it
-ROWS = 200
-
-
-NOTHING = Curve((0,), (0.0,))
+NEIGHBOURS = 1_500  # examples among which the nearest is searched
+SEASON_RISE = 0.1  # by which the autocorrelation at a season must exceed the dip before it
+SEASON_ROWS = 200
+NOTHING = DistanceCurve((0,), (0.0,))
 TOPOLOGIES = {
     "classify": "N to 1",
     "regress": "N to 1",
@@ -39,28 +34,28 @@ TOPOLOGIES = {
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a task and a sample of it; what does not apply is None."""
+    """Facts about a task; those that do not apply are None."""
 
     task: str
     kind: str
     unit: str  # words, characters ..., or numbers
-    width: int  # different tokens, or numbers a step
-    examples: int | None  # that there are to train on; None without end
+    width: int  # vocabulary size, or numbers per step
+    examples: int | None  # training examples; None if endless
     sampled: int
     median: float  # of the lengths, in steps
-    most: float  # what 95% of them do not exceed
+    most: float  # 95% quantile of the lengths
     longest: int
-    outputs: int  # classes, tags, different tokens or values
-    commonest: float | None = None  # share of the commonest class or tag
+    outputs: int  # classes, tags, tokens or values to predict
+    commonest: float | None = None  # share of the most frequent class or tag
     rarest: float | None = None
-    conflict: float | None = None
-    nearest: float | None = None
-    season: int | None = None
-    segment: int = 0  # steps that a forecast reads as one
+    conflict: float | None = None  # share of targets that contradict others with the same input
+    nearest: float | None = None  # error of the nearest neighbour
+    season: int | None = None  # in steps
+    segment: int = 0  # steps that a forecasting model reads as one
     device: str = "cpu"
     baseline: Baseline | None = None
-    information: Curve = NOTHING
-    gradient: Curve = NOTHING
+    information: DistanceCurve = NOTHING
+    gradient: DistanceCurve = NOTHING
 
     @property
     def topology(self) -> str:
@@ -68,12 +63,12 @@ class Facts:
 
     @property
     def steps(self) -> float:
-        """Of a usual sequence, as a model reads it."""
+        """Length of a typical sequence as a model reads it, in segments for a forecast."""
         return self.median / max(1, self.segment)
 
     @property
     def reach(self) -> float:
-        """Such steps within which the information about a target lies, 0 where no single step says anything."""
+        """Such steps within which 90% of the information about a target lies; 0 if no single step has any."""
         return (self.information.reach or 0) / max(1, self.segment)
 
     @property
@@ -81,16 +76,16 @@ class Facts:
         return self.unit != "numbers"
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
-        found = asdict(self) | {"topology": self.topology}
+        """Return the facts as JSON."""
+        record = asdict(self) | {"topology": self.topology}
         for name in ("information", "gradient"):
-            curve: Curve = getattr(self, name)
-            found[name] |= {"reach": curve.reach, "ahead": curve.ahead}
-        return found
+            curve: DistanceCurve = getattr(self, name)
+            record[name] |= {"reach": curve.reach, "ahead": curve.ahead}
+        return record
 
 
-def facts(sample: Sample) -> Facts:
-    """All but the gradient, which needs a model."""
+def collect_facts(sample: Sample) -> Facts:
+    """Compute all facts except the gradient, which needs a trained model."""
     task, lengths = sample.task, sample.lengths
     examples = task.splits["train"].size
     return Facts(
@@ -104,18 +99,18 @@ def facts(sample: Sample) -> Facts:
         most=float(np.quantile(lengths, 0.95)),
         longest=int(lengths.max()),
         outputs=task.target.size,
-        conflict=conflict(sample),
-        nearest=nearest(sample),
+        conflict=measure_conflict(sample),
+        nearest=nearest_neighbour_error(sample),
         **(_forecast(sample) if task.kind == "forecast" else {}),
-        baseline=baseline(sample),
-        information=dependence(sample),
+        baseline=fit_linear_baseline(sample),
+        information=measure_dependence(sample),
         **_balance(sample),
     )
 
 
 def _forecast(sample: Sample) -> dict[str, Any]:
     model: Any = build(sample.task, TrainSettings())
-    return {"season": season(sample), "segment": model.segment}
+    return {"season": find_season(sample), "segment": model.segment}
 
 
 def _balance(sample: Sample) -> dict[str, Any]:
@@ -126,51 +121,51 @@ def _balance(sample: Sample) -> dict[str, Any]:
     return {"commonest": float(counts.max() / counts.sum()), "rarest": float(counts.min() / counts.sum())}
 
 
-def season(sample: Sample) -> int | None:
-    """In steps; None where there is none, or where no numbers go in."""
-    rows = [e.x.numpy() for e in sample.examples[:ROWS] if e.x.dim() > 1]
+def find_season(sample: Sample) -> int | None:
+    """Return the season of a series in steps; None if there is none, or if the input is not numeric."""
+    rows = [e.x.numpy() for e in sample.examples[:SEASON_ROWS] if e.x.dim() > 1]
     longest = min((len(r) for r in rows), default=0) // 2
     if longest < 4:
         return None
-    r = np.array([found.mean() for found in autocorrelation(rows, list(range(1, longest + 1)))])
-    falling = np.flatnonzero(np.diff(r) > 0)
-    if not len(falling):
+    r = np.array([one.mean() for one in autocorrelation(rows, list(range(1, longest + 1)))])
+    rising = np.flatnonzero(np.diff(r) > 0)
+    if not len(rising):
         return None
-    dip = int(falling[0])
+    dip = int(rising[0])
     best = dip + int(r[dip:].argmax())
-    return best + 1 if r[best] - r[dip] > CLEAR else None
+    return best + 1 if r[best] - r[dip] > SEASON_RISE else None
 
 
-def conflict(sample: Sample) -> float | None:
-    """The share of targets that no model can get right: not the commonest one of their very input.
+def measure_conflict(sample: Sample) -> float | None:
+    """Return the share of targets that differ from the most frequent target of the same input.
 
-    For a class or a tag: of all sequences, or of all tokens taken by themselves. None for other targets.
+    The input is the sequence of a class, or the single token of a tag; None for other targets.
     """
     kind = sample.task.kind
     if kind not in ("classify", "tag") or (kind == "tag" and not isinstance(sample.task.input, Tokens)):
         return None
-    said: dict[Hashable, Counter[int]] = defaultdict(Counter)
+    targets: dict[Hashable, Counter[int]] = defaultdict(Counter)
     for e in sample.examples:
         if kind == "classify":
-            said[e.x.numpy().tobytes()][int(e.y)] += 1
+            targets[e.x.numpy().tobytes()][int(e.y)] += 1
         else:
             for token, tag in zip(e.x.tolist(), e.y.tolist(), strict=True):
-                said[token][tag] += tag >= 0
-    every = sum(sum(tags.values()) for tags in said.values())
-    right = sum(max(tags.values()) for tags in said.values())
+                targets[token][tag] += tag >= 0
+    every = sum(sum(counts.values()) for counts in targets.values())
+    right = sum(max(counts.values()) for counts in targets.values())
     return 1 - right / every if every else None
 
 
-def nearest(sample: Sample) -> float | None:
-    """The error of giving every example the class of the one that is most like it."""
+def nearest_neighbour_error(sample: Sample) -> float | None:
+    """Return the error of predicting the class of the most similar example."""
     if sample.task.kind != "classify":
         return None
     from sklearn.preprocessing import normalize
 
     y = sample.labels
     rows = np.flatnonzero(y >= 0)[:NEIGHBOURS]
-    x, y = normalize(tables.table(sample)[rows]), y[rows]
-    like = x @ x.T
-    like = np.asarray(like.todense() if hasattr(like, "todense") else like)
-    np.fill_diagonal(like, -np.inf)
-    return float((y[like.argmax(1)] != y).mean())
+    x, y = normalize(sequence_features(sample)[rows]), y[rows]
+    similarity = x @ x.T
+    similarity = np.asarray(similarity.todense() if hasattr(similarity, "todense") else similarity)
+    np.fill_diagonal(similarity, -np.inf)
+    return float((y[similarity.argmax(1)] != y).mean())

@@ -1,4 +1,4 @@
-"""Some examples of a task, in memory: what all facts are taken from. The test split is never looked at."""
+"""A sample of a task in memory, from which all facts are computed. The test split is never used."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Task
 
 Array = np.ndarray[Any, Any]
-ROWS, STEPS = 4_000, 800_000  # at most so many examples and time steps
-GROUP = 8  # examples that are drawn together: those of like length stand side by side
-HELD = 0.3  # share that is held out, to score on
+MOST_EXAMPLES, MOST_STEPS = 4_000, 800_000  # most examples and time steps
+GROUP = 8  # examples that are read together; tasks batch examples of similar length
+HELD_OUT = 0.3  # share of the examples for scoring
 PADDING = {"tag": IGNORE, "generate": IGNORE, "translate": PAD, "transcribe": PAD}
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One sequence without padding, its target as the task has it, and the time between steps where it is given."""
+    """One sequence without padding, its target, and the times between steps if the task has them."""
 
     x: Tensor
     y: Tensor
@@ -33,7 +33,7 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Examples in a random order; the first `fit` are to learn from, the others to score on."""
+    """Examples in random order; the first `fit` are for fitting, the others for scoring."""
 
     task: Task
     examples: Sequence[Example]
@@ -43,7 +43,7 @@ class Sample:
 
     @property
     def fit(self) -> int:
-        return len(self) - max(1, int(len(self) * HELD))
+        return len(self) - max(1, int(len(self) * HELD_OUT))
 
     @cached_property
     def lengths(self) -> Array:
@@ -51,52 +51,56 @@ class Sample:
 
     @property
     def labels(self) -> Array:
-        """(N,) of a task that gives every sequence one class."""
+        """The class of each sequence, (N,)."""
         return np.array([int(e.y) for e in self.examples])
 
     def flat(self) -> tuple[Array, Array]:
-        """All steps one after another, (sum of lengths, ...), and where each example starts."""
+        """Return all steps concatenated, (sum of lengths, ...), and the start of each example."""
         values = torch.cat([e.x for e in self.examples]).numpy()
         return values, np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """These examples, padded as the task would."""
-        some = [self.examples[row] for row in rows]
-        x = pad_sequence([e.x for e in some], batch_first=True, padding_value=0)
-        lengths = torch.tensor([len(e.x) for e in some])
+        """Build a batch of some examples, padded as the task does."""
+        examples = [self.examples[row] for row in rows]
+        x = pad_sequence([e.x for e in examples], batch_first=True, padding_value=0)
+        lengths = torch.tensor([len(e.x) for e in examples])
         fill = PADDING.get(self.task.kind)
         if fill is None:
-            y, y_lengths = torch.stack([e.y for e in some]), None
+            y, y_lengths = torch.stack([e.y for e in examples]), None
         else:
-            y = pad_sequence([e.y for e in some], batch_first=True, padding_value=fill)
-            y_lengths = torch.tensor([len(e.y) for e in some]) if fill == PAD else None
-        spans = [e.spans for e in some if e.spans is not None]
-        timespans = pad_sequence(spans, batch_first=True) if len(spans) == len(some) else None
+            y = pad_sequence([e.y for e in examples], batch_first=True, padding_value=fill)
+            y_lengths = torch.tensor([len(e.y) for e in examples]) if fill == PAD else None
+        spans = [e.spans for e in examples if e.spans is not None]
+        timespans = pad_sequence(spans, batch_first=True) if len(spans) == len(examples) else None
         return Batch(x, lengths, torch.tensor(list(rows)), y, y_lengths, timespans)
 
 
-def sample(task: Task, rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> Sample:
-    """Drawn from the training and validation splits, whatever the kind of task."""
-    found: list[Example] = []
+def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, seed: int = 0) -> Sample:
+    """Draw examples from the training and validation splits.
+
+    Raises:
+        UserError: if there are fewer than two examples.
+    """
+    examples: list[Example] = []
     for split in [name for name in ("valid", "train") if name in task.splits]:
-        most = rows if split == "train" else rows // 8  # what validates is a small part, and is often sorted
-        taken = 0
+        most = rows if split == "train" else rows // 8  # validation splits are small and often sorted
+        count = 0
         for batch in task.batches(split, batch=GROUP, seed=seed):
             part = _examples(task, batch)
-            found += part
-            taken += sum(len(e.x) for e in part)
-            if len(found) >= most or taken >= steps:
+            examples += part
+            count += sum(len(e.x) for e in part)
+            if len(examples) >= most or count >= steps:
                 break
-    if len(found) < 2:
-        raise UserError(f"task {task.name!r} has {len(found)} examples to look at; advice needs at least 2")
-    order = np.random.default_rng(seed).permutation(len(found))
-    return Sample(task, [found[i] for i in order])
+    if len(examples) < 2:
+        raise UserError(f"task {task.name!r} has {len(examples)} examples to look at; advice needs at least 2")
+    order = np.random.default_rng(seed).permutation(len(examples))
+    return Sample(task, [examples[i] for i in order])
 
 
 def _examples(task: Task, batch: Batch) -> list[Example]:
-    """The rows of a batch that have both an input and a target."""
+    """Return the rows of a batch that have both an input and a target."""
     assert batch.y is not None
-    some = []
+    examples = []
     for b, n in enumerate(batch.lengths.tolist()):
         y = batch.y[b]
         if task.kind in ("tag", "generate"):
@@ -105,5 +109,5 @@ def _examples(task: Task, batch: Batch) -> list[Example]:
             y = y[: int(batch.y_lengths[b])]
         known = bool((y >= 0).any()) if not y.is_floating_point() else bool(y.isfinite().any())
         if n and known:
-            some.append(Example(batch.x[b, :n], y, None if batch.timespans is None else batch.timespans[b, :n]))
-    return some
+            examples.append(Example(batch.x[b, :n], y, None if batch.timespans is None else batch.timespans[b, :n]))
+    return examples

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from seqloom.lab.advise.measured import FILE, collect, measured
+from seqloom.lab.advise.measurements import FILE, collect, load_measurements
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
@@ -19,12 +19,12 @@ def test_every_number_is_what_its_record_says():
             assert found["values"].get(key) == value, f"{key}: run `python benchmarks/advice.py store`"
 
 
-def test_every_number_says_how_it_was_made():
-    for key in measured().values:
-        source = measured().source(key)
+def test_every_number_has_its_origin():
+    for key in load_measurements().values:
+        source = load_measurements().source(key)
         assert all(source[name] for name in ("what", "record", "command", "date", "hardware"))
 
 
-def test_a_record_that_is_none_of_ours_adds_nothing(tmp_path):
+def test_a_record_of_another_kind_adds_nothing(tmp_path):
     (tmp_path / "other.json").write_text(json.dumps({"study": "else", "rows": [{"a": 1}]}))
     assert collect(tmp_path) == {"values": {}, "sources": {}}
