@@ -1,4 +1,4 @@
-"""The settings of one training: one flat, validated record, which is also the flags and `run.json`."""
+"""The settings of one training: one flat, validated record that defines the CLI flags and `run.json`."""
 
 from __future__ import annotations
 
@@ -11,109 +11,111 @@ from seqloom.core.errors import UserError
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Least = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Sizes(TypedDict):
-    """What `Task.batches` takes: one of them is None."""
+    """The batch size as `Task.batches` takes it; one of the two is None."""
 
     batch: int | None
     tokens: int | None
 
 
 class TrainSettings(BaseModel):
-    """What `seqloom train` builds, and how it is trained."""
+    """Settings of `seqloom train`: the model and how it is trained."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: str = "gru"
-    """A layer by name (`seqloom list`), with bi_ before it to look both ways; or path/to/file.py:MyCell."""
+    """Layer name (`seqloom list layers`), with the prefix bi_ for both directions; or path/to/file.py:MyCell."""
     hidden: Annotated[int, Field(ge=1, le=65536)] = 128
-    """Width of the layer."""
+    """Hidden size of the layer."""
     layers: Annotated[int, Field(ge=1, le=256)] = 1
-    """Layers on top of each other."""
+    """Number of stacked layers."""
     embedding: Annotated[int, Field(ge=1, le=65536)] = 128
-    """Width of a token's vector."""
+    """Size of a token embedding."""
     readout: Literal["auto", "last", "mean", "max", "max_mean", "attention"] = "auto"
-    """How a whole sequence becomes one vector; auto: max_mean to class texts and series, else last."""
+    """How a sequence becomes one vector. auto: max_mean to classify texts and series, otherwise last."""
     normalise: bool = True
-    """Layer normalisation of what the head reads, where it says classes."""
+    """Apply layer normalisation before a head that predicts classes."""
     init: Literal["default", "linear", "orthogonal", "xavier", "he"] = "orthogonal"
-    """How a recurrent layer starts; orthogonal is Xavier for the matrices that meet the input."""
+    """Initialisation of a recurrent layer; orthogonal uses Xavier for the input matrices."""
     chrono: Annotated[int, Field(ge=0)] | None = None
-    """Steps that gates remember for at the start; 0 for the cell's own. By default 100 where attn_rnn classes."""
+    """Initial memory span of the gates in steps (chrono initialisation). 0 keeps the cell's default. Default: 100 for
+    attn_rnn classifiers."""
     dropout: Rate = 0.2
-    """On the embedding, between layers and before the head."""
+    """Dropout on the embedding, between layers and before the head."""
     recurrent_dropout: Rate = 0.0
-    """One mask a sequence on the state, in cells that take it."""
+    """Dropout on the state with one mask per sequence, for cells that support it."""
     zoneout: Rate = 0.0
-    """Chance that a unit of the state keeps its old value."""
+    """Probability that a unit of the state keeps its old value."""
     weight_dropout: Rate = 0.0
-    """On the recurrent matrices."""
+    """Dropout on the recurrent weight matrices."""
     crf: bool = False
-    """Score chains of tags as wholes."""
+    """Use a conditional random field (CRF), which scores whole sequences of tags."""
     tied: bool = False
-    """One table for reading and writing tokens; the layer is then as wide as the embedding."""
+    """Share the embedding table with the output layer; needs hidden = embedding."""
     stack: Count = 1
-    """Frames of a recording that are joined to one step."""
+    """Frames of a recording that are joined into one step."""
     segment: Annotated[int, Field(ge=0)] | None = None
-    """Steps of a series that a forecast reads as one; 0 for single steps, chosen from the data by default."""
+    """Time steps that a forecast reads as one segment; 0 reads single steps. Default: chosen from the data."""
 
     optimiser: Literal["adamw", "adam", "sgd"] = "adamw"
-    """sgd has a momentum of 0.9."""
+    """Optimiser; sgd uses a momentum of 0.9."""
     lr: Positive = 1e-3
-    """The learning rate at its highest."""
+    """Maximum learning rate."""
     schedule: Literal["cosine", "plateau", "step", "constant"] = "cosine"
-    """What the learning rate does after it has risen."""
+    """Learning rate schedule after the warm-up."""
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Share of all steps in which the learning rate rises."""
+    """Fraction of all steps in which the learning rate rises."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """What plateau and step multiply the learning rate by."""
+    """Factor by which plateau and step reduce the learning rate."""
     decay_after: Count = 2
-    """Validations without progress (plateau), or validations (step), until they do."""
-    clip: Least = 1.0
-    """The largest norm of the gradient; 0 for any."""
+    """Validations without progress (plateau), or validations (step), before each reduction."""
+    clip: NonNegative = 1.0
+    """Maximum norm of the gradient; 0 turns clipping off."""
     label_smoothing: Rate = 0.0
-    """Share of each class or token that is spread over all of them; a CRF, which scores whole chains, has none."""
-    weight_decay: Least = 0.01
-    """On matrices; never on biases, norms and embeddings."""
+    """Label smoothing: the probability spread over all classes or tokens; not available with a CRF."""
+    weight_decay: NonNegative = 0.01
+    """Weight decay of matrices; biases, norms and embeddings do not decay."""
     accumulate: Count = 1
-    """Batches whose gradients make one step."""
+    """Batches per optimiser step (gradient accumulation)."""
     ema: Rate = 0.0
-    """Decay of a running average of the weights, which is then the model; 0 for none."""
+    """Decay of an exponential moving average of the weights, which becomes the model; 0 turns it off."""
 
     epochs: Count | None = None
-    """Passes over the training data; by default 2,500 steps' worth, from 10 (3 to class much text) to 200."""
+    """Passes over the training data. Default: about 2,500 steps, but at least 10 epochs (3 to classify large amounts of
+    text) and at most 200."""
     steps: Count | None = None
-    """Steps in all; 2,000 by default where the training data has no end."""
+    """Total number of steps. Default: 2,000 for endless training data, otherwise set by epochs."""
     validate_every: Count | None = None
-    """Steps between validations; by default an epoch, or a tenth of all steps."""
+    """Steps between validations. Default: one epoch, or a tenth of all steps for endless data."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Validations without progress after which training stops; 0 for never."""
+    """Validations without progress after which training stops; 0 means never."""
     batch: Count | None = None
-    """Examples in a batch; 32 where neither batch nor tokens are given."""
+    """Examples per batch. Default: 32, unless tokens is given."""
     tokens: Count | None = None
-    """Time steps in a batch, padding included, in place of a number of examples."""
+    """Time steps per batch, padding included, instead of a number of examples."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """What products are computed in; fp16 needs a GPU."""
+    """Precision of matrix products; fp16 needs a GPU."""
     compile: bool = False
     """Compile the model with torch.compile."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Decides the first weights, the order of the data and all noise."""
+    """Random seed of the initial weights, the order of the data and all noise."""
     device: str = "auto"
-    """cpu, cuda or cuda:1; auto takes a GPU where there is one."""
+    """Device: cpu, cuda or cuda:1; auto uses a GPU if one is available."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Threads that torch may use on the CPU."""
+    """Number of torch threads on the CPU. Default: torch's."""
     checkpoint_every: Positive = 5.0
-    """Minutes between checkpoints; there is one after every validation in any case."""
+    """Minutes between checkpoints; one is also written after every validation."""
     checkpoint_steps: Count | None = None
-    """Steps between checkpoints, in place of minutes."""
+    """Steps between checkpoints, instead of minutes."""
     tensorboard: bool = False
-    """Write TensorBoard files, too."""
+    """Also write TensorBoard files."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> TrainSettings:
+    def _check_consistency(self) -> TrainSettings:
         if self.batch is not None and self.tokens is not None:
             raise UserError(f"give one of batch and tokens, got batch={self.batch} and tokens={self.tokens}")
         if self.epochs is not None and self.steps is not None:
