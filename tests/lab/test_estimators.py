@@ -137,7 +137,7 @@ def test_any_setting_of_the_training_can_be_given():
         (["a b", ["a", "b"]], "X mixes lists of tokens and texts"),
         ([np.ones((2, 3)), np.ones((2, 2))], "X mixes arrays of 2 features and arrays of 3 features"),
         ([np.ones((2, 3, 4))], r"X\[0\] has the shape \(2, 3, 4\)"),
-        ([1.0, 2.0], r"X\[0\] is 1.0, which is no sequence"),
+        ([1.0, 2.0], r"X\[0\] is 1.0, which is not a sequence"),
         ([[1, 2], ["a", None]], "X mixes|neither words nor numbers"),
         ([[1.0, 2.0], [1.0, np.inf]], r"X\[1\] contains infinity"),
         (pl.DataFrame({"text": ["a b", "c"]}), r"give the column .* such as X\['text'\]"),
@@ -181,7 +181,7 @@ def test_targets_with_something_missing_are_refused():
     with pytest.raises(ValueError, match="requires y to be passed"):
         SequenceTagger(**QUICK).fit([["a", "b"]], None)
     for missing in (None, np.nan):
-        with pytest.raises(ValueError, match=f"y holds {missing}, which is no class; leave out what is missing"):
+        with pytest.raises(ValueError, match=f"y holds {missing}, which is not a class; remove rows without a class"):
             SequenceTagger(**QUICK).fit([["a", "b"]], [[1, missing]])
     with pytest.raises(ValueError, match=r"y\[1\] is None; give a list of tags for every sequence"):
         SequenceTagger(**QUICK).fit([["a"], ["b"]], [["X"], None])

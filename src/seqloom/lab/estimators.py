@@ -1,6 +1,6 @@
-"""The models as scikit-learn estimators: sequences in, classes, numbers or tags out.
+"""scikit-learn estimators: sequences in; classes, numbers or tags out.
 
-    SequenceClassifier("bi_lstm", epochs=10).fit(texts, labels).predict(["more of them"])
+    SequenceClassifier("bi_lstm", epochs=10).fit(texts, labels).predict(["more texts"])
 
 X is a list of texts, of lists of tokens, or of arrays (T,) or (T, D); or an array (N, T) or (N, T, D).
 """
@@ -19,33 +19,29 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.pipeline.new_rows import CHUNK
 from seqloom.lab.data.task import Classes, Kind, Tags
-from seqloom.lab.estimator_input import sequences
 from seqloom.lab.training.fit import check_effects, isolate_random, split_settings
 from seqloom.lab.training.predict import encode_rows, split_by_length
 from seqloom.lab.training.train import train
 
 Array = np.ndarray[Any, Any]
-FEW = 10  # examples: with fewer, none is held out
+MIN_EXAMPLES_TO_SPLIT = 10  # with fewer examples none is held out
+SEQUENCES = "texts, lists of tokens, or arrays (T,) or (T, D)"
 
 
-class _Sequences(BaseEstimator):  # type: ignore[misc]
-    """What the three have in common.
-
-    model         a layer by name, as `seqloom train --model` takes it
-    hidden        its width
-    epochs        passes over the data; the best one is kept
-    batch         examples in a step
-    lr            the learning rate at its highest
-    validation    share of the examples that choose the best epoch
-    settings      any other setting of `seqloom train`, by name
-    random_state  decides the weights, the order and what is held out
-    """
+class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
+    """Shared parts of the three estimators."""
 
     _kind: Kind
 
@@ -72,7 +68,7 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # what is missing is marked
+        tags.input_tags.allow_nan = True  # NaN marks missing values
         tags.input_tags.string = True
         tags.input_tags.three_d_array = True
         return tags
@@ -81,79 +77,110 @@ class _Sequences(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31))
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
         training, reading = split_settings(own | {"seed": seed} | dict(self.settings or {}))
-        task = MemoryTask(self._kind, rows, y, self._sides(len(rows), strata, seed), reading)
+        task = MemoryTask(self._kind, rows, y, self._split(len(rows), strata, seed), reading)
         check_effects(task, training)
         with tempfile.TemporaryDirectory() as folder, isolate_random():
             run = train(task, training, Path(folder) / "run")
             self.task_, self.model_ = run.task, run.model()
 
-    def _sides(self, n: int, strata: Array | None, seed: int) -> dict[str, Array]:
-        """Row numbers to train on and to choose the best epoch by."""
+    def _split(self, n: int, strata: Array | None, seed: int) -> dict[str, Array]:
+        """Return the row numbers to train on and those that choose the best epoch."""
         if not 0 <= self.validation < 1:
             raise UserError(f"validation must be a share from 0 to below 1, got {self.validation}")
         held, every = round(self.validation * n), np.arange(n)
-        if n < FEW or not held:
+        if n < MIN_EXAMPLES_TO_SPLIT or not held:
             return {"train": every, "valid": every}
         if strata is not None:
             counts = np.bincount(strata)
             rare = counts[counts > 0].min() < 2 or held < (counts > 0).sum()
-            strata = None if rare else strata  # too few of some class to be in both
+            strata = None if rare else strata  # some class is too rare to be in both parts
         left, right = train_test_split(every, test_size=held, random_state=seed, stratify=strata)
         return {"train": np.sort(left), "valid": np.sort(right)}
 
-    def _ids(self) -> list[int]:
-        """Which of `classes_` each output of the model is."""
+    def _class_numbers(self) -> list[int]:
+        """Return the index into `classes_` of each output of the model."""
         target = self.task_.target
         assert isinstance(target, (Classes, Tags))
         return [int(name) for name in target.names]
 
-    def _predicted(self, X: Any, what: str) -> list[Any]:
-        """Of each sequence, what the model says: its `values` or its `probabilities`."""
+    def _predict(self, X: Any, field: str) -> list[Any]:
+        """Return the `values` or `probabilities` that the model predicts for each sequence."""
         check_is_fitted(self, "model_")
-        rows = sequences(self, X, reset=False)
-        found: list[Any] = [None] * len(rows)
+        rows = _read_sequences(self, X, reset=False)
+        outputs: list[Any] = [None] * len(rows)
         for start in range(0, len(rows), CHUNK):
-            for part, at in split_by_length(encode_rows(self.task_, rows[start : start + CHUNK], before=start)):
-                said = self.model_.predict(part)
-                for row, n, one in zip(at, part.lengths.tolist(), getattr(said, what), strict=True):
-                    found[start + row] = one[:n].cpu() if self._kind == "tag" else one.cpu()
-        return found
+            batch = encode_rows(self.task_, rows[start : start + CHUNK], before=start)
+            for part, numbers in split_by_length(batch):
+                values = getattr(self.model_.predict(part), field)
+                for number, n, value in zip(numbers, part.lengths.tolist(), values, strict=True):
+                    outputs[start + number] = value[:n].cpu() if self._kind == "tag" else value.cpu()
+        return outputs
 
 
-class SequenceClassifier(ClassifierMixin, _Sequences):  # type: ignore[misc]
-    __doc__ = "A class for each sequence.\n" + (_Sequences.__doc__ or "").partition("\n")[2]
+class SequenceClassifier(ClassifierMixin, _SequenceEstimator):  # type: ignore[misc]
+    """Predict a class for each sequence.
+
+        SequenceClassifier(epochs=5).fit(["good", "bad"] * 20, [1, 0] * 20).predict(["good"])
+
+    Args:
+        model: A layer by name, as `seqloom train --model` takes it.
+        hidden: Hidden size of the layer.
+        epochs: Passes over the data; the weights of the best epoch are kept.
+        batch: Examples per batch.
+        lr: Maximum learning rate.
+        validation: Share of the examples that is held out to choose the best epoch.
+        settings: Any other setting of `seqloom train`, by name.
+        random_state: Seed of the initial weights, the order of the data and the held-out examples.
+    """
+
     _kind = "classify"
 
     def fit(self, X: Any, y: Any) -> SequenceClassifier:
-        rows = sequences(self, X, reset=True)
+        """Train on sequences X and classes y (N,), at least two different ones."""
+        rows = _read_sequences(self, X, reset=True)
         if y is None:
             raise UserError("SequenceClassifier requires y to be passed, but the target y is None")
         y = column_or_1d(y, warn=True)
         check_consistent_length(rows, y)
         if y.dtype.kind == "f":
             assert_all_finite(y, input_name="y")
-        _names_or_numbers(y)
+        _check_class_types(y)
         check_classification_targets(y)
         self.classes_, ids = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise UserError(f"y has only one class, {str(self.classes_[0])!r}; there is nothing to tell apart")
+            raise UserError(f"y has only one class, {str(self.classes_[0])!r}; give at least two")
         self._train(rows, ids, ids)
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """(N, classes) in the order of `classes_`."""
-        found = np.stack([p.numpy() for p in self._predicted(X, "probabilities")])
-        full = np.zeros((len(found), len(self.classes_)), dtype=np.float64)
-        full[:, self._ids()] = found  # training may lack a rare class
+        """Return probabilities (N, classes) in the order of `classes_`."""
+        probabilities = np.stack([p.numpy() for p in self._predict(X, "probabilities")])
+        full = np.zeros((len(probabilities), len(self.classes_)), dtype=np.float64)
+        full[:, self._class_numbers()] = probabilities  # a rare class may be missing from training
         return full / full.sum(1, keepdims=True)
 
     def predict(self, X: Any) -> Array:
+        """Return the most probable class of each sequence, (N,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
 
-class SequenceRegressor(RegressorMixin, _Sequences):  # type: ignore[misc]
-    __doc__ = "A number, or several, for each sequence.\n" + (_Sequences.__doc__ or "").partition("\n")[2]
+class SequenceRegressor(RegressorMixin, _SequenceEstimator):  # type: ignore[misc]
+    """Predict a number, or several, for each sequence.
+
+        SequenceRegressor(epochs=5).fit(np.random.rand(40, 12), np.random.rand(40)).predict(np.random.rand(2, 12))
+
+    Args:
+        model: A layer by name, as `seqloom train --model` takes it.
+        hidden: Hidden size of the layer.
+        epochs: Passes over the data; the weights of the best epoch are kept.
+        batch: Examples per batch.
+        lr: Maximum learning rate.
+        validation: Share of the examples that is held out to choose the best epoch.
+        settings: Any other setting of `seqloom train`, by name.
+        random_state: Seed of the initial weights, the order of the data and the held-out examples.
+    """
+
     _kind = "regress"
 
     def __sklearn_tags__(self) -> Any:
@@ -162,7 +189,8 @@ class SequenceRegressor(RegressorMixin, _Sequences):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any) -> SequenceRegressor:
-        rows = sequences(self, X, reset=True)
+        """Train on sequences X and numbers y, (N,) or (N, K)."""
+        rows = _read_sequences(self, X, reset=True)
         if y is None:
             raise UserError("SequenceRegressor requires y to be passed, but the target y is None")
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
@@ -172,56 +200,155 @@ class SequenceRegressor(RegressorMixin, _Sequences):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Array:
-        """(N,) or (N, K), as y was."""
-        scaled = torch.stack(self._predicted(X, "values"))
+        """Return numbers (N,) or (N, K), like the y of `fit`."""
+        scaled = torch.stack(self._predict(X, "values"))
         values = np.asarray(self.task_.decode(scaled))
         return values[:, 0] if self._flat else values
 
 
-class SequenceTagger(_Sequences):
-    __doc__ = "A tag for every step of each sequence.\n" + (_Sequences.__doc__ or "").partition("\n")[2]
+class SequenceTagger(_SequenceEstimator):
+    """Predict a tag for every step of each sequence.
+
+        SequenceTagger(epochs=5).fit([["a", "cat"]] * 20, [["DET", "NOUN"]] * 20).predict([["a", "cat"]])
+
+    Args:
+        model: A layer by name, as `seqloom train --model` takes it.
+        hidden: Hidden size of the layer.
+        epochs: Passes over the data; the weights of the best epoch are kept.
+        batch: Examples per batch.
+        lr: Maximum learning rate.
+        validation: Share of the examples that is held out to choose the best epoch.
+        settings: Any other setting of `seqloom train`, by name.
+        random_state: Seed of the initial weights, the order of the data and the held-out examples.
+    """
+
     _kind = "tag"
 
     def fit(self, X: Any, y: Any) -> SequenceTagger:
-        rows = sequences(self, X, reset=True)
+        """Train on sequences X and lists of tags y, one tag for each step."""
+        rows = _read_sequences(self, X, reset=True)
         if y is None:
             raise UserError("SequenceTagger requires y to be passed, but the target y is None")
         check_consistent_length(rows, y)
-        y = [_tags_of(tags, number) for number, tags in enumerate(y)]
+        y = [_read_tags(tags, number) for number, tags in enumerate(y)]
         for number, (row, tags) in enumerate(zip(rows, y, strict=True)):
             if len(row) != len(tags):
                 raise UserError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
-        _names_or_numbers(tag for tags in y for tag in tags)
+        _check_class_types(tag for tags in y for tag in tags)
         self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in y]), return_inverse=True)
         ends = np.cumsum([len(tags) for tags in y])
         self._train(rows, [part.tolist() for part in np.split(ids, ends[:-1])], None)
         return self
 
     def predict(self, X: Any) -> list[list[Any]]:
-        """A list of tags for each sequence."""
-        found = self._predicted(X, "values")
-        names = self.classes_[self._ids()]
-        return [names[ids.numpy()].tolist() for ids in found]
+        """Return a list of tags for each sequence."""
+        tags = self._predict(X, "values")  # raises if not fitted
+        names = self.classes_[self._class_numbers()]
+        return [names[ids.numpy()].tolist() for ids in tags]
 
     def score(self, X: Any, y: Any) -> float:
-        """The share of steps whose tag is right."""
-        found = self.predict(X)
-        return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(found)))
+        """Return the share of steps with the right tag."""
+        tags = self.predict(X)
+        return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(tags)))
 
 
-def _tags_of(tags: Any, number: int) -> list[Any]:
+def _read_tags(tags: Any, number: int) -> list[Any]:
     if not isinstance(tags, Iterable):
         raise UserError(f"y[{number}] is {tags!r}; give a list of tags for every sequence, one for each step")
     return list(tags)
 
 
-def _names_or_numbers(y: Iterable[Any]) -> None:
-    """Classes are all texts, or none is: what is missing among them is no class."""
+def _check_class_types(y: Iterable[Any]) -> None:
+    """Raise a UserError if texts are mixed with other types, or a class is missing."""
     values = list(y)
     texts = [isinstance(value, str) for value in values]
     if any(texts) and not all(texts):
         wrong = values[texts.index(False)]
-        raise UserError(f"y holds texts and {wrong!r}; leave out what is missing, and give classes of one type")
+        raise UserError(f"y holds texts and {wrong!r}; remove rows without a class, and give classes of one type")
     missing = [v for v in values if v is None or (isinstance(v, (float, np.floating)) and np.isnan(v))]
     if missing:
-        raise UserError(f"y holds {missing[0]!r}, which is no class; leave out what is missing")
+        raise UserError(f"y holds {missing[0]!r}, which is not a class; remove rows without a class")
+
+
+def _read_sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
+    """Return X as a list of texts, of lists of tokens, or of arrays (T, D).
+
+    A table (N, T) is N series of T numbers and must keep its T, as everywhere in scikit-learn; an array (N, T, D) is
+    N series of T steps. Series of different lengths come as a list of arrays.
+    """
+    if _is_table(X):
+        _check_numeric(X)
+        table = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        series = list(table[:, :, None])
+        _check_kind(estimator, _describe(series[0]), reset)
+        return series
+    rows = list(X)
+    if not rows:
+        raise UserError(f"X is empty; give at least one sequence: {SEQUENCES}")
+    sequences = [_read_row(row, number) for number, row in enumerate(rows)]
+    kinds = {_describe(sequence) for sequence in sequences}
+    if len(kinds) > 1:
+        raise UserError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {SEQUENCES}")
+    _check_kind(estimator, kinds.pop(), reset)
+    if reset and hasattr(estimator, "n_features_in_"):
+        del estimator.n_features_in_  # a list has no columns to count
+    return sequences
+
+
+def _is_table(X: Any) -> bool:
+    """Return whether scikit-learn's rules for X apply."""
+    if isinstance(X, (list, tuple)):
+        return False
+    if not hasattr(X, "__array__") or not hasattr(X, "shape"):
+        return True  # sparse matrices and other objects: scikit-learn explains what is wrong with them
+    array = np.asarray(X)
+    if array.ndim == 3:
+        return False
+    holds_sequences = len(array) > 0 and isinstance(array[0], (str, list, tuple, np.ndarray)) if array.ndim else False
+    return not (array.ndim == 1 and array.dtype.kind in "OUT" and holds_sequences)
+
+
+def _check_numeric(X: Any) -> None:
+    """Raise a UserError if X is a frame of texts, which must be given as one column."""
+    array = np.asarray(X) if hasattr(X, "columns") else np.zeros(0)
+    if array.ndim == 2 and array.size and isinstance(array.flat[0], str):
+        names = list(map(str, X.columns))
+        raise UserError(f"X is a frame of texts; give the column that holds the sequences, such as X[{names[0]!r}]")
+
+
+def _read_row(row: Any, number: int) -> Any:
+    if isinstance(row, str):
+        if not row.strip():
+            raise UserError(f"X[{number}] is an empty text; remove it")
+        return row
+    has_words = np.ndim(row) == 1 and len(row) and isinstance(next(iter(row)), str)  # arrays and pandas series too
+    tokens = list(row) if isinstance(row, (list, tuple)) or has_words else row
+    if not np.ndim(tokens) and not isinstance(tokens, list):
+        raise UserError(f"X[{number}] is {row!r}, which is not a sequence; give {SEQUENCES}")
+    if len(tokens) == 0:
+        raise UserError(f"X[{number}] is empty; remove it")
+    if isinstance(tokens, list) and isinstance(tokens[0], str):
+        return [str(token) for token in tokens]
+    try:
+        array = np.asarray(tokens, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"X[{number}] is neither words nor numbers (T,) or (T, D)") from None
+    if array.ndim > 2:
+        raise UserError(f"X[{number}] has the shape {array.shape}; give (T,) or (T, D)")
+    if np.isinf(array).any():
+        raise UserError(f"X[{number}] contains infinity; use NaN for missing values")
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _describe(row: Any) -> str:
+    if isinstance(row, str):
+        return "texts"
+    return "lists of tokens" if isinstance(row, list) else f"arrays of {row.shape[1]} features"
+
+
+def _check_kind(estimator: Any, kind: str, reset: bool) -> None:
+    """Store the kind of the rows in `fit`; raise a UserError if later rows differ from it."""
+    if reset:
+        estimator.sequence_kind_ = kind
+    elif kind != estimator.sequence_kind_:
+        raise UserError(f"X holds {kind}, but fit was given {estimator.sequence_kind_}")

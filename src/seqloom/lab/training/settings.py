@@ -54,7 +54,7 @@ class TrainSettings(BaseModel):
     crf: bool = False
     """Use a conditional random field (CRF), which scores whole sequences of tags."""
     tied: bool = False
-    """Share the embedding table with the output layer; needs hidden = embedding."""
+    """Share the embedding table with the output layer; hidden and embedding must be equal."""
     stack: Count = 1
     """Frames of a recording that are joined into one step."""
     segment: Annotated[int, Field(ge=0)] | None = None
