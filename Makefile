@@ -5,6 +5,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 EXTRAS := lab,tune,subwords,onnx,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+CPP := $(wildcard csrc/* $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
@@ -53,6 +54,7 @@ audit: .venv/installed
 lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 check: lint
 	$(BIN)/mypy
@@ -60,6 +62,7 @@ check: lint
 format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
 
 # On a machine with a GPU and a torch of its own; installs nothing but seqloom.
 test-gpu:

@@ -1,7 +1,8 @@
-// AttnRNN: x is u. w: W_q, b_q, W_o, b_o, W_g (H x 2H: for h, for o), b_g, scale and shift of the norm; kind = 1: with the norm.
-// A record is q, g, s (what enters gelu), the attention of each head (4 numbers for each slot), and the mean and r of the norm.
-// Of the four context rows, h + u needs no product of its own: its score is the sum of two others. A sequence with slots is as
-// many rows, each of which attends to four rows of every slot; u, which they share, counts with the first slot alone.
+// AttnRNN: x is u. w: W_q, b_q, W_o, b_o, W_g (H x 2H: for h, for o), b_g, scale and shift of the norm; kind
+// = 1: with the norm. A record is q, g, s (what enters gelu), the attention of each head (4 numbers for each
+// slot), and the mean and r of the norm. Of the four context rows, h + u needs no product of its own: its
+// score is the sum of two others. A sequence with slots is as many rows, each of which attends to four rows
+// of every slot; u, which they share, counts with the first slot alone.
 #pragma once
 #include "norm.hpp"
 #include "scan.hpp"
@@ -14,17 +15,18 @@ struct Attn {
   const Args& a;
   const int64_t H, hp, ld, d, slots, norm;  // norm: where its numbers begin in a record
   const T scale;
-  const bool ragged;  // H is not a whole number of panels
+  const bool ragged;               // H is not a whole number of panels
   Packed<T> A, O, G, At_, Ot, Gt;  // [W_q; W_g for h], W_o, W_g for o; and their transposes
   Buffer<T> bA;
   Spread<T> bo, gamma, beta;
 
   Attn(const Args& a, bool backward)
-      : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), slots(a.slots), norm(3 * hp + 4 * a.heads * slots),
-        scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
-        A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && one_row<T>(a)), O(A.n ? hp : 0, hp, H, A.as_is),
-        G(A.n ? hp : 0, hp, H, A.as_is),
-        At_(backward ? hp : 0, 2 * hp, H), Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
+      : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), slots(a.slots),
+        norm(3 * hp + 4 * a.heads * slots), scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
+        A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && one_row<T>(a)),
+        O(A.n ? hp : 0, hp, H, A.as_is), G(A.n ? hp : 0, hp, H, A.as_is), At_(backward ? hp : 0, 2 * hp, H),
+        Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H),
+        beta(a.w[7], 1, H) {
     spread<T>(bA, (const T*)a.w[1], 1, H);
     spread<T>(bA + hp, (const T*)a.w[5], 1, H);
   }
@@ -44,7 +46,9 @@ struct Attn {
     }
   }
   int64_t gates() const { return 1; }
-  static int64_t record(const Args& a) { return 3 * padded<T>(a.H) + round_up(4 * a.heads * a.slots + 2, N<T>); }
+  static int64_t record(const Args& a) {
+    return 3 * padded<T>(a.H) + round_up(4 * a.heads * a.slots + 2, N<T>);
+  }
   int64_t slopes() const { return 4 * hp + N<T>; }
 
   struct Work {
@@ -53,8 +57,8 @@ struct Attn {
     Outer<T> A, O, G;
     Buffer<T> b, dscale, room;
     Work(const Attn& net, int64_t rows, int team, bool backward)
-        : share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0),
-          aC(rows * net.ld, net.ragged), o(rows * net.ld, false), score(7 * net.slots * round_up(rows * net.a.heads, N<T>)),
+        : share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0), aC(rows * net.ld, net.ragged),
+          o(rows * net.ld, false), score(7 * net.slots * round_up(rows * net.a.heads, N<T>)),
           slope(backward ? rows * net.ld : 0, false), xhat(backward ? rows * net.ld : 0, false),
           out(backward ? rows * net.ld : 0, false), v(backward ? rows * net.ld : 0, false),
           A(backward ? 2 * net.hp : 0, net.hp), O(backward ? net.hp : 0, net.hp),
@@ -62,7 +66,8 @@ struct Attn {
     void clear(const Team& team) { A.clear(team), O.clear(team), G.clear(team); }
   };
 
-  int64_t first(int64_t row) const { return slots == 1 ? row : row - row % slots; }  // the row of its first slot
+  // the row of its first slot
+  int64_t first(int64_t row) const { return slots == 1 ? row : row - row % slots; }
 
   // sums over one head of v * h, v * u and v * h * u
   void dots(const T* v, const T* h, const T* u, T& sh, T& su, T& sp) const {
@@ -100,8 +105,8 @@ struct Attn {
     store(to, ADD ? load(to) + v : v);
   }
 
-  // The attention of some rows and heads: softmax over the context rows, 0 for those left out; several heads in a vector.
-  // The scores of the slots are `far` apart, and so are the weights.
+  // The attention of some rows and heads: softmax over the context rows, 0 for those left out; several heads
+  // in a vector. The scores of the slots are `far` apart, and so are the weights.
   void attend(Span mine, int64_t far, const T* sh, const T* su, const T* sp, T* p) const {
     const auto in = [&](int64_t k) { return a.parts >> k % 4 & 1 && (k < 4 || k % 4 != 1); };
     for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
@@ -132,7 +137,8 @@ struct Attn {
     for (int64_t j = pair.lo; j < pair.hi; j++) {
       const int64_t i = j / heads, e = j % heads * d;
       const T* h = at.s[0] + first(i) * ld + e;
-      for (int64_t k = j; k < j + slots * pairs; k += pairs, h += ld) dots(at.rec + i * R + e, h, at.x[i] + e, sh[k], su[j], sp[k]);
+      for (int64_t k = j; k < j + slots * pairs; k += pairs, h += ld)
+        dots(at.rec + i * R + e, h, at.x[i] + e, sh[k], su[j], sp[k]);
     }
     attend(pair, pairs, sh, su, sp, p);
     for (int64_t j = pair.lo; j < pair.hi; j++) {
@@ -144,7 +150,8 @@ struct Attn {
     at.team.wait();
     gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo, at.mine);
     for (int64_t i = 0; i < m; i++)
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) store(work.o + i * ld + j, gelu<T>(load(at.rec + i * R + 2 * hp + j)));
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
+        store(work.o + i * ld + j, gelu<T>(load(at.rec + i * R + 2 * hp + j)));
     at.team.wait();
     gemm<T>(work.o, ld, G, at.rec + hp, R, m, nullptr, at.mine, true);
     for (int64_t i = 0; i < m; i++) {
@@ -152,7 +159,8 @@ struct Attn {
       for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) store(g + j, sigmoid<T>(load(g + j)));
     }
     for (int64_t i = row.lo; i < row.hi && a.kind; i++) {
-      const Moments<T> z = moments<T>(H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
+      const Moments<T> z =
+          moments<T>(H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
       T* rest = at.rec + i * R + norm;
       rest[0] = z.mean, rest[1] = z.r;
     }
@@ -174,7 +182,8 @@ struct Attn {
   void back_heads(const At<T>& at, Span pair, Work& work) const;
   void back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Work& work) const;
   template <bool ADD>
-  void back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du, T* dq) const;
+  void back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du,
+                T* dq) const;
   void weigh(int64_t many, const At<T>& at, Work& work) const;
   void give(const Team& team, const Work& work, bool add) const;
 };

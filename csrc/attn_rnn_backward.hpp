@@ -7,8 +7,10 @@ template <class T>
 void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
   const Span row = at.team.share(many);
   for (int64_t i = row.lo; i < row.hi; i++) {
-    const T *rec = at.rec + i * record(a), *h = at.s[0] + i * ld, *all = at.s[0] + first(i) * ld, *p = rec + 3 * hp, *rest = rec + norm;
-    for (int64_t e = 0; e < a.heads; e++) mix(work.aC + i * ld + e * d, all + e * d, at.x[i] + e * d, p + 4 * slots * e);
+    const T *rec = at.rec + i * record(a), *h = at.s[0] + i * ld, *all = at.s[0] + first(i) * ld,
+            *p = rec + 3 * hp, *rest = rec + norm;
+    for (int64_t e = 0; e < a.heads; e++)
+      mix(work.aC + i * ld + e * d, all + e * d, at.x[i] + e * d, p + 4 * slots * e);
     for (int64_t j = 0; j < hp; j += N<T>) {
       V<T> s = load(rec + 2 * hp + j), cdf, pdf;
       normal(s, cdf, pdf);
@@ -28,7 +30,8 @@ void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) cons
     const T *o = work.o + (at0 + i) * ld, *xhat = work.xhat + (at0 + i) * ld;
     T *dh = at.d[0] + i * ld, *out = work.out + i * ld, *dg = at.slope + i * slopes() + hp, *dn = dg + 2 * hp;
     for (int64_t j = 0; j < hp; j += N<T>) {
-      V<T> dv = load(dh + j), gv = load(g + j), n = a.kind ? load(xhat + j) * load(gamma + j) + load(beta + j) : load(o + j);
+      V<T> dv = load(dh + j), gv = load(g + j),
+           n = a.kind ? load(xhat + j) * load(gamma + j) + load(beta + j) : load(o + j);
       store(dg + j, dv * (n - load(h + j)) * gv * (T(1) - gv));
       store(dn + j, dv * gv);
       store(dh + j, dv - dv * gv);
@@ -42,19 +45,23 @@ void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) cons
   }
 }
 
-// v is the gradient of aC. Adds to d, writes the slope of q and dx. A pair is a sequence and a head: its slots meet in d.
+// v is the gradient of aC. Adds to d, writes the slope of q and dx. A pair is a sequence and a head: its
+// slots meet in d.
 template <class T>
 void Attn<T>::back_heads(const At<T>& at, Span pair, Work& work) const {
   for (int64_t j = pair.lo; j < pair.hi; j++)
-    for (int64_t slot = 0; slot < slots; slot++) back_head(at, j / a.heads * slots + slot, j % a.heads, work.score + 4 * slots * j, work);
+    for (int64_t slot = 0; slot < slots; slot++)
+      back_head(at, j / a.heads * slots + slot, j % a.heads, work.score + 4 * slots * j, work);
 }
 
 // One row and head; s has room for 4 numbers a slot.
 template <class T>
 void Attn<T>::back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Work& work) const {
-  const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * slots * e, *q = rec + e * d, *h = at.s[0] + first(row) * ld + e * d;
+  const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * slots * e, *q = rec + e * d,
+          *h = at.s[0] + first(row) * ld + e * d;
   const T *u = at.x[row] + e * d, *v = work.v + row * ld + e * d;
-  T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d, *dh = at.d[0] + first(row) * ld + e * d, mean = 0;
+  T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d,
+    *dh = at.d[0] + first(row) * ld + e * d, mean = 0;
   for (int64_t k = 0; k < 4 * slots; k += 4) {
     dots(v, h + k / 4 * ld, u, s[k], s[k + 1], s[k + 3]);
     s[k + 2] = s[k] + s[k + 1];
@@ -62,13 +69,15 @@ void Attn<T>::back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Wor
   }
   for (int64_t k = 0; k < 4 * slots; k++) s[k] = p[k] * (s[k] - mean) * scale;  // of the scores
   back_one<false>(p, s, v, q, h, u, dh, du, dq);
-  for (int64_t k = 1; k < slots; k++) back_one<true>(p + 4 * k, s + 4 * k, v, q, h + k * ld, u, dh + k * ld, du, dq);
+  for (int64_t k = 1; k < slots; k++)
+    back_one<true>(p + 4 * k, s + 4 * k, v, q, h + k * ld, u, dh + k * ld, du, dq);
 }
 
 // What one slot is to a row's head.
 template <class T>
 template <bool ADD>
-void Attn<T>::back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du, T* dq) const {
+void Attn<T>::back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du,
+                       T* dq) const {
   const T wh = p[0] + p[2], wu = p[1] + p[2], zh = s[0] + s[2], zu = s[1] + s[2], wp = p[3], zp = s[3];
   int64_t i = 0;
   for (; i + N<T> <= d; i += N<T>) {
@@ -78,7 +87,8 @@ void Attn<T>::back_one(const T* p, const T* s, const T* v, const T* q, const T* 
     put<ADD>(dq + i, zh * hi + zu * ui + zp * (hi * ui));
   }
   for (; i < d; i++) {
-    const T both = wp * v[i] + zp * q[i], dui = wu * v[i] + zu * q[i] + both * h[i], dqi = zh * h[i] + zu * u[i] + zp * h[i] * u[i];
+    const T both = wp * v[i] + zp * q[i], dui = wu * v[i] + zu * q[i] + both * h[i],
+            dqi = zh * h[i] + zu * u[i] + zp * h[i] * u[i];
     dh[i] += wh * v[i] + zh * q[i] + both * u[i];
     du[i] = ADD ? du[i] + dui : dui;
     dq[i] = ADD ? dq[i] + dqi : dqi;
@@ -94,7 +104,8 @@ void Attn<T>::back(int64_t m, const At<T>& at, int64_t at0, Work& work) const {
   gemm<T>(at.slope + hp, S, Gt, work.out, ld, m, nullptr, at.mine, true);
   for (int64_t i = 0; i < m; i++)
     for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
-      store(at.slope + i * S + 2 * hp + j, load(work.out + i * ld + j) * load(work.slope + (at0 + i) * ld + j));
+      store(at.slope + i * S + 2 * hp + j,
+            load(work.out + i * ld + j) * load(work.slope + (at0 + i) * ld + j));
   at.team.wait();
   gemm<T>(at.slope + 2 * hp, S, Ot, work.v, ld, m, nullptr, at.mine);
   at.team.wait();

@@ -1,10 +1,13 @@
-// A cell back through time, a chunk of steps at a time: what the forward left of it (or the same, computed again in one piece),
-// then step by step, then the weights.
+// A cell back through time, a chunk of steps at a time: what the forward left of it (or the same, computed
+// again in one piece), then step by step, then the weights.
 #pragma once
 #include "scan.hpp"
 
-// Rows that one product of the backward takes at once: enough to be efficient, few enough to stay in the cache.
-inline int64_t chunk_of(int64_t rows, int64_t H) { return std::max<int64_t>(1, (H < 512 ? 128 : 256) / std::max<int64_t>(1, rows)); }
+// Rows that one product of the backward takes at once: enough to be efficient, few enough to stay in the
+// cache.
+inline int64_t chunk_of(int64_t rows, int64_t H) {
+  return std::max<int64_t>(1, (H < 512 ? 128 : 256) / std::max<int64_t>(1, rows));
+}
 
 // Some rows, and what the team that runs them shares.
 template <class T, class Net>
@@ -25,15 +28,19 @@ struct Backward {
   typename Net::Work work;
 
   Backward(const Net& net, int part, int parts, int team)
-      : net(net), a(net.a), rows(a, part, parts), walk(a, rows), m0(rows.count()), H(a.H), hp(walk.hp), ld(walk.ld), n(net.gates()),
-        R(Net::record(a)), S(net.slopes()), chunk(std::min(chunk_of(m0, H), std::max<int64_t>(1, rows.T))), c(chunk * m0), zero(hp != H),
-        h(c * ld, zero), memory(Net::STATES > 1 ? c * ld : 0, zero), seen(a.mask ? c * ld : 0, zero), slope(c * S, zero),
-        again(a.saved && !a.lengths ? 0 : c * R, false), room(zero ? c * n * hp : 0), dh(m0 * ld), dc(Net::STATES > 1 ? m0 * ld : 0),
-        dseen(a.mask ? m0 * ld : 0), stay(a.keep[0] ? 2 * m0 * ld : 0), begun(a.reset ? 2 * m0 * ld : 0),
-        members(team, Mine{std::vector<const T*>(c), std::vector<T*>(m0), std::vector<int64_t>(chunk)}), work(net, c, team, true) {
+      : net(net), a(net.a), rows(a, part, parts), walk(a, rows), m0(rows.count()), H(a.H), hp(walk.hp),
+        ld(walk.ld), n(net.gates()), R(Net::record(a)), S(net.slopes()),
+        chunk(std::min(chunk_of(m0, H), std::max<int64_t>(1, rows.T))), c(chunk * m0), zero(hp != H),
+        h(c * ld, zero), memory(Net::STATES > 1 ? c * ld : 0, zero), seen(a.mask ? c * ld : 0, zero),
+        slope(c * S, zero), again(a.saved && !a.lengths ? 0 : c * R, false), room(zero ? c * n * hp : 0),
+        dh(m0 * ld), dc(Net::STATES > 1 ? m0 * ld : 0), dseen(a.mask ? m0 * ld : 0),
+        stay(a.keep[0] ? 2 * m0 * ld : 0), begun(a.reset ? 2 * m0 * ld : 0),
+        members(team, Mine{std::vector<const T*>(c), std::vector<T*>(m0), std::vector<int64_t>(chunk)}),
+        work(net, c, team, true) {
     T* d[] = {dh, dc};
     for (int k = 0; k < Net::STATES; k++)
-      for (int64_t i = 0; i < m0; i++) std::memcpy(d[k] + i * ld, (const T*)a.ds1[k] + rows.row[i] * H, H * sizeof(T));
+      for (int64_t i = 0; i < m0; i++)
+        std::memcpy(d[k] + i * ld, (const T*)a.ds1[k] + rows.row[i] * H, H * sizeof(T));
   }
 
   void run(const Team& team) {
@@ -66,7 +73,8 @@ struct Backward {
         }
   }
 
-  // The states before each step, the input and what was kept, one step below the other; each step by one thread.
+  // The states before each step, the input and what was kept, one step below the other; each step by one
+  // thread.
   int64_t load_chunk(int64_t begin, int64_t end, const Team& team, Mine& mine) {
     const Span own = team.share(end - begin);
     T* s[] = {h, memory};
@@ -75,11 +83,14 @@ struct Backward {
       const int64_t m = rows.going(t);
       const bool ours = own.lo <= t - begin && t - begin < own.hi;
       mine.first[t - begin] = many;
-      if (ours && a.saved && a.lengths) std::memcpy(again + many * R, (const T*)a.saved + (rows.before * a.T + t * m0) * R, m * R * sizeof(T));
+      if (ours && a.saved && a.lengths)
+        std::memcpy(again + many * R, (const T*)a.saved + (rows.before * a.T + t * m0) * R,
+                    m * R * sizeof(T));
       for (int64_t i = 0; i < m; i++, many++) {
         mine.x[many] = walk.input(i, t, n, room + many * n * hp, ours);
         if (!ours) continue;
-        for (int k = 0; k < Net::STATES; k++) std::memcpy(s[k] + many * ld, walk.before(k, i, t), H * sizeof(T));
+        for (int k = 0; k < Net::STATES; k++)
+          std::memcpy(s[k] + many * ld, walk.before(k, i, t), H * sizeof(T));
         if (a.mask) walk.see(i, h + many * ld, seen + many * ld);
       }
     }
@@ -90,7 +101,8 @@ struct Backward {
     const int64_t m = rows.going(t);
     T* d[] = {dh, dc};
     At<T> at = whole;
-    at.s[0] = h + at0 * ld, at.s[1] = memory + at0 * ld, at.seen += at0 * ld, at.x += at0, at.rec += at0 * R, at.slope += at0 * S;
+    at.s[0] = h + at0 * ld, at.s[1] = memory + at0 * ld, at.seen += at0 * ld, at.x += at0, at.rec += at0 * R,
+    at.slope += at0 * S;
     at.d[0] = dh, at.d[1] = dc, at.dseen = a.mask ? dseen : dh, at.dx = mine.dx.data(), at.add = !a.mask;
     for (int64_t i = 0; i < m; i++) {
       mine.dx[i] = (T*)a.dx + walk.place(i, t) * n * H;

@@ -1,5 +1,5 @@
-// The plain C interface of the engine. Compiled once for each instruction set into a library of its own, so that no two
-// builds of one template can meet. scan.hpp says what threads do.
+// The plain C interface of the engine. Compiled once for each instruction set into a library of its own, so
+// that no two builds of one template can meet. scan.hpp says what threads do.
 #include "attn_rnn_backward.hpp"
 #include "backward.hpp"
 #include "forward.hpp"
@@ -20,14 +20,17 @@ struct Cell {
   void (*backward)(const Args&, int threads);
   int64_t (*record)(const Args&);
 };
-#define BOTH(Net) \
-  { {run_forward<float, Net<float>>, run_backward<float, Net<float>>, Net<float>::record}, \
-    {run_forward<double, Net<double>>, run_backward<double, Net<double>>, Net<double>::record} }
+#define BOTH(Net)                                                                              \
+  {                                                                                            \
+    {run_forward<float, Net<float>>, run_backward<float, Net<float>>, Net<float>::record}, {   \
+      run_forward<double, Net<double>>, run_backward<double, Net<double>>, Net<double>::record \
+    }                                                                                          \
+  }
 
 static const Cell cells[][2] = {BOTH(Rnn), BOTH(Gru), BOTH(Lstm), BOTH(Attn), BOTH(LnGru), BOTH(LnLstm)};
 
-// Runs a cell for float (0) or double (1); returns 0, or 1 where there was no memory. The backward takes as many threads as
-// the forward had.
+// Runs a cell for float (0) or double (1); returns 0, or 1 where there was no memory. The backward takes as
+// many threads as the forward had.
 EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Args* args) {
   const Cell& run = cells[cell][dtype];
   try {
@@ -39,7 +42,9 @@ EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Arg
 }
 
 // How many numbers a row keeps of a step, where it keeps them.
-EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) { return cells[cell][dtype].record(*args); }
+EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) {
+  return cells[cell][dtype].record(*args);
+}
 
 // The size of the arguments, so that a caller with another idea of them finds out.
 EXPORT int64_t seqloom_args_size() { return sizeof(Args); }

@@ -15,10 +15,10 @@ struct Forward {
   typename Net::Work work;
 
   Forward(const Net& net, int part, int parts, int team)
-      : net(net), a(net.a), rows(a, part, parts), walk(a, rows), m0(rows.count()), H(a.H), hp(walk.hp), ld(walk.ld), n(net.gates()),
-        R(Net::record(a)), h(m0 * ld), c(Net::STATES > 1 ? m0 * ld : 0), seen(a.mask ? m0 * ld : 0),
-        old(a.keep[0] ? 2 * m0 * ld : 0), room(hp == H ? 0 : m0 * n * hp), rec(a.saved ? 0 : m0 * R, false), x(team * m0),
-        work(net, m0, team, false) {
+      : net(net), a(net.a), rows(a, part, parts), walk(a, rows), m0(rows.count()), H(a.H), hp(walk.hp),
+        ld(walk.ld), n(net.gates()), R(Net::record(a)), h(m0 * ld), c(Net::STATES > 1 ? m0 * ld : 0),
+        seen(a.mask ? m0 * ld : 0), old(a.keep[0] ? 2 * m0 * ld : 0), room(hp == H ? 0 : m0 * n * hp),
+        rec(a.saved ? 0 : m0 * R, false), x(team * m0), work(net, m0, team, false) {
     T* s[] = {h, c};
     for (int k = 0; k < Net::STATES; k++)
       for (int64_t i = 0; i < m0; i++) std::memcpy(s[k] + i * ld, walk.first(k, i), H * sizeof(T));
@@ -39,7 +39,8 @@ struct Forward {
         T* out = (T*)(k ? a.c : a.y);
         for (int64_t i = 0; i < m; i++) {
           T* s = at.s[k] + i * ld;
-          if (a.keep[0]) zoneout<T>(s, old + (k * m0 + i) * ld, (const T*)a.keep[k] + walk.place(i, t) * H, own);
+          if (a.keep[0])
+            zoneout<T>(s, old + (k * m0 + i) * ld, (const T*)a.keep[k] + walk.place(i, t) * H, own);
           if (out) copy(out + walk.place(i, t) * H, s, own);
         }
       }
@@ -59,7 +60,8 @@ struct Forward {
         for (int k = 0; k < Net::STATES; k++) std::memcpy(s[k] + i * ld, walk.start(k, i), H * sizeof(T));
       if (a.mask) walk.see(i, h + i * ld, seen + i * ld);
       if (a.keep[0])
-        for (int k = 0; k < Net::STATES; k++) std::memcpy(old + (k * m0 + i) * ld, s[k] + i * ld, ld * sizeof(T));
+        for (int k = 0; k < Net::STATES; k++)
+          std::memcpy(old + (k * m0 + i) * ld, s[k] + i * ld, ld * sizeof(T));
     }
     if (hp != H || a.reset || a.mask || a.keep[0]) team.wait();
   }

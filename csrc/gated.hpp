@@ -12,7 +12,8 @@ struct Gated {
   Spread<T> b;
 
   Gated(const Args& a, bool backward)
-      : a(a), H(a.H), hp(padded<T>(a.H)), ld(apart<T>(a.H)), U(backward && a.saved ? 0 : GATES * hp, hp, H, !backward && one_row<T>(a)),
+      : a(a), H(a.H), hp(padded<T>(a.H)), ld(apart<T>(a.H)),
+        U(backward && a.saved ? 0 : GATES * hp, hp, H, !backward && one_row<T>(a)),
         Ut(backward ? hp : 0, GATES * hp, H), b(a.w[1], GATES, H) {}
   void pack(const Team& team) {
     const T* from = (const T*)a.w[0];
@@ -28,8 +29,9 @@ struct Gated {
     Outer<T> U;
     Buffer<T> b, room;
     Work(const Gated& net, int64_t rows, int team, bool backward)
-        : share(backward ? Outer<T>::room(rows, GATES * net.hp) : 0), U(backward ? GATES * net.hp : 0, net.hp),
-          b(backward ? GATES * net.hp : 0), room(team * share, false) {}
+        : share(backward ? Outer<T>::room(rows, GATES * net.hp) : 0),
+          U(backward ? GATES * net.hp : 0, net.hp), b(backward ? GATES * net.hp : 0),
+          room(team * share, false) {}
     void clear(const Team& team) { U.clear(team); }
   };
   void prepare(int64_t, const At<T>&, Work&) const {}

@@ -6,9 +6,11 @@
 #include "product.hpp"
 #include "threads.hpp"
 
-// A micro-kernel makes ROWS rows of WIDE vectors. Its sums, and the factors beside them, must fit the registers:
-//   aarch64   32 registers: 16 sums, 8 vectors of A, 2 of W. A multiply-add takes a factor from any lane of a vector, so A is
-//             loaded a vector at a time. 16 independent sums hide the latency on the widest cores (4 pipes of 4 cycles).
+// A micro-kernel makes ROWS rows of WIDE vectors. Its sums, and the factors beside them, must fit the
+// registers:
+//   aarch64   32 registers: 16 sums, 8 vectors of A, 2 of W. A multiply-add takes a factor from any lane of a
+//             vector, so A is loaded a vector at a time. 16 independent sums hide the latency on the widest
+//             cores (4 pipes of 4 cycles).
 //   AVX-512   32 registers: 24 sums, 2 vectors of W; a factor from A is broadcast by the multiply-add itself.
 //   others    16 registers: 12 sums, 2 vectors of W, one broadcast from A.
 #if defined(__aarch64__)
@@ -34,8 +36,9 @@ inline int64_t apart(int64_t n) {
   return round_up(n, PANEL<T>) + N<T>;
 }
 
-// A weight matrix as panels [n / PANEL][k][PANEL]. Each gate of `hidden` rows is padded to whole panels; what is padded is 0,
-// and with it every value that a cell computes there. For products with one row alone it may be left as it is.
+// A weight matrix as panels [n / PANEL][k][PANEL]. Each gate of `hidden` rows is padded to whole panels; what
+// is padded is 0, and with it every value that a cell computes there. For products with one row alone it may
+// be left as it is.
 template <class T>
 struct Packed {
   struct Gate {
@@ -44,7 +47,7 @@ struct Packed {
   };
   const int64_t n, k, gate;  // gate: rows of one, padded
   const bool as_is;
-  Gate gates[4];             // where they are as they are
+  Gate gates[4];  // where they are as they are
   Buffer<T> w;
   // `hidden` rows and columns in each block: without padding, all of it will be written
   Packed(int64_t n, int64_t k, int64_t hidden, bool as_is = false)
@@ -52,7 +55,8 @@ struct Packed {
 
   // A thread's share of a block of `hidden` rows and columns, which begins at a panel:
   // W[row + r][col + c] = from[r * rows_by + c * cols_by], one of the two being 1.
-  void put(const Team& team, int64_t row, int64_t col, const T* from, int64_t hidden, int64_t rows_by, int64_t cols_by) {
+  void put(const Team& team, int64_t row, int64_t col, const T* from, int64_t hidden, int64_t rows_by,
+           int64_t cols_by) {
     if (as_is) {
       if (!team.member) gates[row / gate] = {from, rows_by};
       return;
@@ -63,7 +67,8 @@ struct Packed {
       const T* f = from + r * rows_by;
       const int64_t some = std::min<int64_t>(PANEL<T>, hidden - r);
       if (rows_by == 1) {
-        for (int64_t c = 0; c < hidden; c++) std::memcpy(to + c * PANEL<T>, f + c * cols_by, some * sizeof(T));
+        for (int64_t c = 0; c < hidden; c++)
+          std::memcpy(to + c * PANEL<T>, f + c * cols_by, some * sizeof(T));
         continue;
       }
       const int64_t square = some == PANEL<T> ? hidden / N<T> * N<T> : 0;
@@ -88,9 +93,10 @@ inline void give_row(T* to, const T* from, int64_t n, bool add) {
     std::memcpy(to, from, n * sizeof(T));
 }
 
-// M rows of A with a panel of W, K steps deep. A row's factors lie side by side (ALONG), `by` numbers from one row to the next;
-// or those of one step do, for all rows, `by` numbers from one step to the next. What C held is added last: small products added
-// one by one to a large number would each be rounded to its size. `ahead`, the next panel of W, is prefetched meanwhile.
+// M rows of A with a panel of W, K steps deep. A row's factors lie side by side (ALONG), `by` numbers from
+// one row to the next; or those of one step do, for all rows, `by` numbers from one step to the next. What C
+// held is added last: small products added one by one to a large number would each be rounded to its size.
+// `ahead`, the next panel of W, is prefetched meanwhile.
 template <class T, int M, int SETS>
 struct Sums {
   V<T> c[SETS][M][WIDE];  // SETS of them where a few rows would wait for their own sums
@@ -112,7 +118,8 @@ struct Sums {
 
 // Factors are broadcast one at a time. Where SETS is not 1, K is a multiple of it.
 template <class T, int M, int SETS>
-INLINE void micro_broadcast(Sums<T, M, SETS>& sums, const T* A, int64_t by_m, int64_t by_k, const T* W, int64_t K, const T* ahead) {
+INLINE void micro_broadcast(Sums<T, M, SETS>& sums, const T* A, int64_t by_m, int64_t by_k, const T* W,
+                            int64_t K, const T* ahead) {
   for (int64_t k = 0; k < K; k += SETS) {
 #pragma GCC unroll 4
     for (int u = 0; u < SETS; u++) {
@@ -131,13 +138,15 @@ INLINE void micro_broadcast(Sums<T, M, SETS>& sums, const T* A, int64_t by_m, in
 
 // Factors are lanes of vectors of N steps of a row. K is a multiple of N.
 template <class T, int M, int SETS>
-INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T* W, int64_t K, const T* ahead) {
+INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T* W, int64_t K,
+                        const T* ahead) {
   for (int64_t k = 0; k < K; k += N<T>) {
     V<T> a[M];
     for (int m = 0; m < M; m++) a[m] = load(A + m * by);
 #pragma GCC unroll 4
     for (int u = 0; u < N<T>; u++) {
-      if (u * (PANEL<T> / 2) * sizeof(T) % 64 == 0) __builtin_prefetch(ahead + u * (PANEL<T> / 2), 0, 2);  // once a cache line
+      // once a cache line
+      if (u * (PANEL<T> / 2) * sizeof(T) % 64 == 0) __builtin_prefetch(ahead + u * (PANEL<T> / 2), 0, 2);
 #pragma GCC unroll 4
       for (int j = 0; j < WIDE; j++) {
         const V<T> w = load(W + u * PANEL<T> + j * N<T>);
@@ -149,7 +158,8 @@ INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T*
   }
 }
 
-// Factors are lanes of vectors of N rows of a step; as many numbers as make them whole may be read past the last.
+// Factors are lanes of vectors of N rows of a step; as many numbers as make them whole may be read past the
+// last.
 template <class T, int M>
 INLINE void micro_across(Sums<T, M, 1>& sums, const T* A, int64_t by, const T* W, int64_t K) {
   constexpr int vectors = (M + N<T> - 1) / N<T>;
@@ -166,7 +176,8 @@ INLINE void micro_across(Sums<T, M, 1>& sums, const T* A, int64_t by, const T* W
 }
 
 template <class T, int M, bool ALONG>
-void micro(const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add, const T* ahead) {
+void micro(const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add,
+           const T* ahead) {
   constexpr int SETS = ALONG && M < 4 ? 2 : 1;
   if (add)
     for (int m = 0; m < M; m++)
@@ -182,8 +193,8 @@ void micro(const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, con
 }
 
 template <class T, bool ALONG, int M = ROWS>
-inline void micro_of(int64_t rows, const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, const T* bias, bool add,
-                     const T* ahead) {
+inline void micro_of(int64_t rows, const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K,
+                     const T* bias, bool add, const T* ahead) {
   if (rows == M) return micro<T, M, ALONG>(A, by, W, C, ldc, K, bias, add, ahead);
   if constexpr (M > 1) micro_of<T, ALONG, M - 1>(rows, A, by, W, C, ldc, K, bias, add, ahead);
 }
@@ -201,7 +212,8 @@ void micro_one(const T* A, const T* W, int64_t next, T* C, int64_t K, const T* b
     for (int u = 0; u < steps; u++) {
       const V<T> a = all<T>(BY_LANE ? lanes[u] : A[k + u]);
 #pragma GCC unroll 8
-      for (int j = 0; j < vectors; j++) c[u % 2][j] += a * load(W + j / WIDE * next + (k + u) * PANEL<T> + j % WIDE * n);
+      for (int j = 0; j < vectors; j++)
+        c[u % 2][j] += a * load(W + j / WIDE * next + (k + u) * PANEL<T> + j % WIDE * n);
     }
   }
   for (int j = 0; j < vectors; j++) store(C + j * n, c[0][j] + c[1][j] + (add ? load(C + j * n) : V<T>{}));
@@ -211,7 +223,8 @@ constexpr int DEEP = 256;  // rows of a panel that stay in the first cache
 
 // The columns `mine` of every gate. What a number is does not depend on who else makes which.
 template <class T>
-inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc, int64_t M, const T* bias, Span mine, bool add = false) {
+inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc, int64_t M, const T* bias,
+                 Span mine, bool add = false) {
   const int64_t blocks = (M + ROWS - 1) / ROWS, deep = M > 3 ? DEEP : W.k;
   for (int64_t gate = 0; gate < W.n; gate += W.gate) {
     int64_t n = gate + mine.lo;
@@ -230,7 +243,8 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
         const T *w = W.w + n * W.k + k * PANEL<T>, *b = bias && !k ? bias + n : nullptr;
         for (int64_t i = 0, m = 0; i < blocks; i++) {
           const int64_t rows = (M - m + blocks - i - 1) / (blocks - i);
-          const T* ahead = i < 2 ? w + K * PANEL<T> + i * K * (PANEL<T> / 2) : w;  // each of the first two blocks asks for half
+          // each of the first two blocks asks for half
+          const T* ahead = i < 2 ? w + K * PANEL<T> + i * K * (PANEL<T> / 2) : w;
           micro_of<T, true>(rows, A + m * lda + k, lda, w, C + m * ldc + n, ldc, K, b, add || k, ahead);
           m += rows;
         }
@@ -238,15 +252,18 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
   }
 }
 
-// Sums of outer products, C[m][n] += D[k][m] X[k][n], for the gradients of weights: a few rows k at a time. C is kept as
-// panels [n / PANEL][m][PANEL], X and D are packed: what a micro-kernel reads and writes lies in one piece.
+// Sums of outer products, C[m][n] += D[k][m] X[k][n], for the gradients of weights: a few rows k at a time. C
+// is kept as panels [n / PANEL][m][PANEL], X and D are packed: what a micro-kernel reads and writes lies in
+// one piece.
 template <class T>
 struct Outer {
   int64_t m, n;
   Buffer<T> c;
   Outer(int64_t m, int64_t n) : m(m), n(n), c(m * n, false) {}
 
-  static int64_t room(int64_t rows, int64_t m) { return std::min<int64_t>(rows, DEEP / 2) * (m + PANEL<T>) + N<T>; }
+  static int64_t room(int64_t rows, int64_t m) {
+    return std::min<int64_t>(rows, DEEP / 2) * (m + PANEL<T>)+N<T>;
+  }
 
   void clear(const Team& team) {
     const Span mine = team.share(n, PANEL<T>);
@@ -263,14 +280,17 @@ struct Outer {
       for (int64_t i = 0, at = 0, some; i < blocks; i++, at += some) {
         some = size(i, at);
         for (int64_t k = 0; k < K; k++)  // whole vectors: the next row writes over what is too much
-          for (int64_t j = 0; j < some; j += N<T>) store(d + at * K + k * some + j, load(D + (k0 + k) * ldd + at + j));
+          for (int64_t j = 0; j < some; j += N<T>)
+            store(d + at * K + k * some + j, load(D + (k0 + k) * ldd + at + j));
       }
       for (int64_t j = mine.lo; j < mine.hi; j += PANEL<T>) {
         for (int64_t k = 0; k < K; k++)
-          for (int e = 0; e < WIDE; e++) store(x + k * PANEL<T> + e * N<T>, load(X + (k0 + k) * ldx + j + e * N<T>));
+          for (int e = 0; e < WIDE; e++)
+            store(x + k * PANEL<T> + e * N<T>, load(X + (k0 + k) * ldx + j + e * N<T>));
         for (int64_t i = 0, at = 0, some; i < blocks; i++, at += some) {
           some = size(i, at);
-          micro_of<T, false>(some, d + at * K, some, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr, true, x);
+          micro_of<T, false>(some, d + at * K, some, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr, true,
+                             x);
         }
       }
     }
@@ -280,6 +300,7 @@ struct Outer {
     const Span mine = team.share(hidden, PANEL<T>);
     for (int64_t j = mine.lo; j < mine.hi; j += PANEL<T>)
       for (int64_t r = 0; r < hidden; r++)
-        give_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>, std::min<int64_t>(PANEL<T>, hidden - j), add);
+        give_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>,
+                    std::min<int64_t>(PANEL<T>, hidden - j), add);
   }
 };

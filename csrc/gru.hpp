@@ -39,9 +39,9 @@ inline void gru_back(int64_t hp, Span mine, const T* g, const T* u, const T* h, 
 template <class T>
 struct Gru : Gated<T, 3, 1> {
   typedef Gated<T, 3, 1> Base;
-  using typename Base::Work;
-  using Base::hp, Base::ld, Base::H;
   using Base::Base;
+  using Base::hp, Base::ld, Base::H;
+  using typename Base::Work;
   static int64_t record(const Args& a) { return 4 * padded<T>(a.H) + N<T>; }
   int64_t slopes() const { return 4 * hp + N<T>; }
 

@@ -1,5 +1,6 @@
 // GRU with layer normalisation: x is N(W x). w: U, scale, shift.
-// A record is r, z, n, xhat of the three products, and their r; slopes are those of r, z, N(U_n h), n, and of U h.
+// A record is r, z, n, xhat of the three products, and their r; slopes are those of r, z, N(U_n h), n, and of
+// U h.
 #pragma once
 #include "gru.hpp"
 #include "norm.hpp"
@@ -29,7 +30,8 @@ struct LnGru : Gated<T, 3, 1> {
     for (int64_t i = row.lo; i < row.hi; i++) {
       T *g = at.rec + i * R, *xhat = g + 3 * hp;
       for (int64_t k = 0; k < 3; k++) xhat[3 * hp + k] = normalise<T>(H, hp, xhat + k * hp);
-      for (int64_t j = 0; j < 3 * hp; j += N<T>) store(u + j, load(xhat + j) * load(scale + j) + load(shift + j));
+      for (int64_t j = 0; j < 3 * hp; j += N<T>)
+        store(u + j, load(xhat + j) * load(scale + j) + load(shift + j));
       gru_gates<T>(hp, {0, hp}, at.x[i], u);
       std::memcpy(g, u, 3 * hp * sizeof(T));
     }

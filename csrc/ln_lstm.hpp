@@ -1,6 +1,6 @@
 // LSTM with layer normalisation: x is N(W x). w: U, scale, shift, scale and shift of the memory's norm.
-// A record is i, f, g, o, xhat of the four products, their r, and the mean and r of c'; slopes are those of the gates, of
-// U h, and of N(c'), and behind them xhat of c'.
+// A record is i, f, g, o, xhat of the four products, their r, and the mean and r of c'; slopes are those of
+// the gates, of U h, and of N(c'), and behind them xhat of c'.
 #pragma once
 #include "lstm.hpp"
 #include "norm.hpp"
@@ -12,15 +12,16 @@ struct LnLstm : Gated<T, 4, 2> {
   Spread<T> scale, shift, scale_c, shift_c;
 
   LnLstm(const Args& a, bool backward)
-      : Base(a, backward), scale(a.w[1], 4, a.H), shift(a.w[2], 4, a.H), scale_c(a.w[3], 1, a.H), shift_c(a.w[4], 1, a.H) {}
+      : Base(a, backward), scale(a.w[1], 4, a.H), shift(a.w[2], 4, a.H), scale_c(a.w[3], 1, a.H),
+        shift_c(a.w[4], 1, a.H) {}
   static int64_t record(const Args& a) { return 8 * padded<T>(a.H) + round_up(6, N<T>) + N<T>; }
   int64_t slopes() const { return 10 * hp + N<T>; }
 
   struct Work : Base::Work {
     Buffer<T> u, scale, scale_c, shift_c;
     Work(const LnLstm& net, int64_t rows, int team, bool backward)
-        : Base::Work(net, rows, team, backward), u(team * 4 * net.hp), scale(backward ? 4 * net.hp : 0), scale_c(backward ? net.hp : 0),
-          shift_c(backward ? net.hp : 0) {}
+        : Base::Work(net, rows, team, backward), u(team * 4 * net.hp), scale(backward ? 4 * net.hp : 0),
+          scale_c(backward ? net.hp : 0), shift_c(backward ? net.hp : 0) {}
   };
 
   void inside(int64_t m, const At<T>& at, Work&) const {
@@ -31,9 +32,11 @@ struct LnLstm : Gated<T, 4, 2> {
     for (int64_t i = row.lo; i < row.hi; i++) {
       T *g = at.rec + i * R, *xhat = g + 4 * hp, *rest = g + 8 * hp;
       for (int64_t k = 0; k < 4; k++) rest[k] = normalise<T>(H, hp, xhat + k * hp);
-      for (int64_t j = 0; j < 4 * hp; j += N<T>) store(g + j, load(xhat + j) * load(scale + j) + load(shift + j));
+      for (int64_t j = 0; j < 4 * hp; j += N<T>)
+        store(g + j, load(xhat + j) * load(scale + j) + load(shift + j));
       lstm_gates<T>(hp, {0, hp}, at.x[i], g);
-      const Moments<T> c = moments<T>(H, [&](int64_t j) { return lstm_memory<T>(hp, g, at.s[1] + i * ld, j); });
+      const Moments<T> c =
+          moments<T>(H, [&](int64_t j) { return lstm_memory<T>(hp, g, at.s[1] + i * ld, j); });
       rest[4] = c.mean, rest[5] = c.r;
     }
   }
@@ -41,7 +44,8 @@ struct LnLstm : Gated<T, 4, 2> {
     for (int64_t i = 0; i < m; i++) {
       T *g = at.rec + i * record(a), *h = at.s[0] + i * ld, *c = at.s[1] + i * ld, *rest = g + 8 * hp;
       for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
-        V<T> cj = lstm_memory<T>(hp, g, c, j), n = (cj - rest[4]) * rest[5] * load(scale_c + j) + load(shift_c + j);
+        V<T> cj = lstm_memory<T>(hp, g, c, j),
+             n = (cj - rest[4]) * rest[5] * load(scale_c + j) + load(shift_c + j);
         store(c + j, cj);
         store(h + j, load(g + 3 * hp + j) * vtanh(n));
       }
@@ -54,11 +58,13 @@ struct LnLstm : Gated<T, 4, 2> {
     T* u = work.u + at.team.member * 4 * hp;
     at.team.wait();
     for (int64_t i = row.lo; i < row.hi; i++) {
-      T *g = at.rec + i * R, *c = at.s[1] + i * ld, *d = at.d[0] + i * ld, *e = at.d[1] + i * ld, *o = at.slope + i * S;
+      T *g = at.rec + i * R, *c = at.s[1] + i * ld, *d = at.d[0] + i * ld, *e = at.d[1] + i * ld,
+        *o = at.slope + i * S;
       const T *xhat = g + 4 * hp, *rest = g + 8 * hp;
       T *dn = o + 8 * hp, *xc = o + 9 * hp;
       for (int64_t j = 0; j < hp; j += N<T>) {
-        V<T> x = (lstm_memory<T>(hp, g, c, j) - rest[4]) * rest[5], s = vtanh(x * load(scale_c + j) + load(shift_c + j));
+        V<T> x = (lstm_memory<T>(hp, g, c, j) - rest[4]) * rest[5],
+             s = vtanh(x * load(scale_c + j) + load(shift_c + j));
         V<T> dv = load(d + j), out = load(g + 3 * hp + j);
         store(xc + j, x);
         store(dn + j, dv * out * (T(1) - s * s));
@@ -66,8 +72,10 @@ struct LnLstm : Gated<T, 4, 2> {
         store(d + j, V<T>{});
       }
       norm_back<T>(H, hp, xc, rest[5], scale_c, dn, u);
-      for (int64_t j = 0; j < hp; j += N<T>) store(e + j, lstm_back<T>(hp, g, c, load(e + j) + load(u + j), o, j));
-      for (int64_t k = 0; k < 4; k++) norm_back<T>(H, hp, xhat + k * hp, rest[k], scale + k * hp, o + k * hp, o + (4 + k) * hp);
+      for (int64_t j = 0; j < hp; j += N<T>)
+        store(e + j, lstm_back<T>(hp, g, c, load(e + j) + load(u + j), o, j));
+      for (int64_t k = 0; k < 4; k++)
+        norm_back<T>(H, hp, xhat + k * hp, rest[k], scale + k * hp, o + k * hp, o + (4 + k) * hp);
       gather<T>(at.dx[i], o, 4, H, {0, hp});
     }
     at.team.wait();

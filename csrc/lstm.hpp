@@ -29,9 +29,9 @@ inline V<T> lstm_back(int64_t hp, const T* g, const T* c, V<T> de, T* o, int64_t
 template <class T>
 struct Lstm : Gated<T, 4, 2> {
   typedef Gated<T, 4, 2> Base;
-  using typename Base::Work;
-  using Base::hp, Base::ld, Base::H;
   using Base::Base;
+  using Base::hp, Base::ld, Base::H;
+  using typename Base::Work;
   static int64_t record(const Args& a) { return 4 * padded<T>(a.H) + N<T>; }
   int64_t slopes() const { return 4 * hp + N<T>; }
 
@@ -53,7 +53,8 @@ struct Lstm : Gated<T, 4, 2> {
   void back(int64_t m, const At<T>& at, int64_t, Work&) const {
     const int64_t R = slopes();
     for (int64_t i = 0; i < m; i++) {
-      T *g = at.rec + i * R, *c = at.s[1] + i * ld, *d = at.d[0] + i * ld, *e = at.d[1] + i * ld, *o = at.slope + i * R;
+      T *g = at.rec + i * R, *c = at.s[1] + i * ld, *d = at.d[0] + i * ld, *e = at.d[1] + i * ld,
+        *o = at.slope + i * R;
       for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
         V<T> dv = load(d + j), out = load(g + 3 * hp + j), s = vtanh(lstm_memory<T>(hp, g, c, j));
         store(o + 3 * hp + j, dv * s * out * (T(1) - out));

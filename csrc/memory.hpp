@@ -1,4 +1,5 @@
-// Memory that is used again from call to call: new memory costs a page fault for every 4 kB, a tenth of a short call.
+// Memory that is used again from call to call: new memory costs a page fault for every 4 kB, a tenth of a
+// short call.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -39,7 +40,9 @@ class Pool {
       std::lock_guard<std::mutex> lock(door);
       size_t best = idle.size();
       for (size_t i = 0; i < idle.size(); i++)
-        if (idle[i].bytes >= bytes && idle[i].bytes <= 2 * bytes && (best == idle.size() || idle[i].bytes < idle[best].bytes)) best = i;
+        if (idle[i].bytes >= bytes && idle[i].bytes <= 2 * bytes &&
+            (best == idle.size() || idle[i].bytes < idle[best].bytes))
+          best = i;
       if (best < idle.size()) {
         Block block = idle[best];
         idle[best] = idle.back();

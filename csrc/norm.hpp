@@ -1,4 +1,5 @@
-// LayerNorm of one padded row: N(a) = xhat scale + shift. The padding is 0 before and after, and left out of the sums.
+// LayerNorm of one padded row: N(a) = xhat scale + shift. The padding is 0 before and after, and left out of
+// the sums.
 #pragma once
 #include "threads.hpp"
 #include "vec.hpp"
@@ -45,13 +46,15 @@ inline void norm_back(int64_t H, int64_t hp, const T* xhat, T r, const T* scale,
     s1 += dx, s2 += dx * load(xhat + i);
   }
   const T m1 = sum<T>(s1) / T(H), m2 = sum<T>(s2) / T(H);
-  for (int64_t i = 0; i < hp; i += N<T>) store(out + i, r * (load(d + i) * load(scale + i) - m1 - load(xhat + i) * m2));
+  for (int64_t i = 0; i < hp; i += N<T>)
+    store(out + i, r * (load(d + i) * load(scale + i) - m1 - load(xhat + i) * m2));
   for (int64_t i = H; i < hp; i++) out[i] = 0;
 }
 
 // to += the sum of a * b over some rows, a thread's share of its numbers
 template <class T>
-inline void sum_products(const Team& team, int64_t rows, const T* a, int64_t by_a, const T* b, int64_t by_b, int64_t n, T* to) {
+inline void sum_products(const Team& team, int64_t rows, const T* a, int64_t by_a, const T* b, int64_t by_b,
+                         int64_t n, T* to) {
   const Span mine = team.share(n, N<T>);
   for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
     V<T> s{};

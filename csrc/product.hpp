@@ -30,14 +30,16 @@ inline void fold(V<T>* s) {
   if constexpr (W > 1) fold<T, W / 2>(s);
 }
 
-// Rows of W whose sums one pass over x computes: enough independent sums to hide the latency of a multiply-add.
+// Rows of W whose sums one pass over x computes: enough independent sums to hide the latency of a
+// multiply-add.
 template <class T>
 constexpr int SUMS = N<T> < 8 ? 8 : N<T>;
 constexpr int READ = 8;  // rows read side by side: more streams than this defeat the hardware's prefetching
 
 // out = W x + b for one row x of K numbers; W has R rows, `by` numbers apart. out has room for whole vectors.
 template <class T>
-inline void product(const T* W, int64_t by, int64_t R, int64_t K, const T* x, const T* b, T* out, bool add = false) {
+inline void product(const T* W, int64_t by, int64_t R, int64_t K, const T* x, const T* b, T* out,
+                    bool add = false) {
   constexpr int n = N<T>, sums = SUMS<T>;
   const int64_t rest = K % n, whole = K - rest;
   T end[n] = {};  // the last vector ends where the row ends; what it shares with the one before is 0 here

@@ -5,9 +5,9 @@
 template <class T>
 struct Rnn : Gated<T, 1, 1> {
   typedef Gated<T, 1, 1> Base;
-  using typename Base::Work;
   using Base::a, Base::hp, Base::ld, Base::H;
   using Base::Base;
+  using typename Base::Work;
   static int64_t record(const Args& a) { return apart<T>(a.H); }
   int64_t slopes() const { return ld; }
 
@@ -21,7 +21,8 @@ struct Rnn : Gated<T, 1, 1> {
   }
   void finish(int64_t m, const At<T>& at, Work&) const {
     for (int64_t i = 0; i < m; i++)
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) store(at.s[0] + i * ld + j, load(at.rec + i * ld + j));
+      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
+        store(at.s[0] + i * ld + j, load(at.rec + i * ld + j));
   }
 
   void back(int64_t m, const At<T>& at, int64_t, Work&) const {

@@ -1,4 +1,5 @@
-// The rows of a batch that one thread runs, longest first, so that those still going are always the first ones.
+// The rows of a batch that one thread runs, longest first, so that those still going are always the first
+// ones.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -13,7 +14,9 @@ struct Rows {
   Rows(const Args& a, int part, int parts) {
     std::vector<int64_t> order(a.B);
     for (int64_t b = 0; b < a.B; b++) order[b] = b;
-    if (a.lengths) std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) { return a.lengths[i] > a.lengths[j]; });
+    if (a.lengths)
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t i, int64_t j) { return a.lengths[i] > a.lengths[j]; });
     const int64_t sequences = a.B / a.slots;  // the slots of one stay together
     for (int64_t sequence = part; sequence < sequences; sequence += parts)
       for (int64_t i = sequence * a.slots; i < (sequence + 1) * a.slots; i++) {
@@ -25,20 +28,23 @@ struct Rows {
   }
   int64_t count() const { return row.size(); }
   int64_t going(int64_t t) const {  // rows that have a step t
-    return std::partition_point(length.begin(), length.end(), [&](int64_t l) { return l > t; }) - length.begin();
+    return std::partition_point(length.begin(), length.end(), [&](int64_t l) { return l > t; }) -
+           length.begin();
   }
 };
 
 // One row of `gates` blocks of `hidden` numbers, between tight and padded.
 template <class T>
 inline void spread(T* to, const T* from, int64_t gates, int64_t hidden) {
-  for (int64_t g = 0; g < gates; g++) std::memcpy(to + g * padded<T>(hidden), from + g * hidden, hidden * sizeof(T));
+  for (int64_t g = 0; g < gates; g++)
+    std::memcpy(to + g * padded<T>(hidden), from + g * hidden, hidden * sizeof(T));
 }
 template <class T>
 inline void gather(T* to, const T* from, int64_t gates, int64_t hidden, Span mine) {
   mine.hi = std::min(mine.hi, hidden);
   for (int64_t g = 0; g < gates && mine.lo < mine.hi; g++)
-    std::memcpy(to + g * hidden + mine.lo, from + g * padded<T>(hidden) + mine.lo, (mine.hi - mine.lo) * sizeof(T));
+    std::memcpy(to + g * hidden + mine.lo, from + g * padded<T>(hidden) + mine.lo,
+                (mine.hi - mine.lo) * sizeof(T));
 }
 template <class T>
 struct Spread : Buffer<T> {  // a bias, padded; zeros where there is none

@@ -1,19 +1,24 @@
-// A cell over time, forwards and backwards: all that is not the equations of the cell. seqloom/core/job.py says what a step is:
-// a state that may start anew, the cell, a share of the old state that stays, rows that have ended.
+// A cell over time, forwards and backwards: all that is not the equations of the cell. seqloom/core/job.py
+// says what a step is: a state that may start anew, the cell, a share of the old state that stays, rows that
+// have ended.
 //
-// A Net is a cell: its weights, packed, and what follows. Rows lie below each other, hp numbers each, `ld` apart.
+// A Net is a cell: its weights, packed, and what follows. Rows lie below each other, hp numbers each, `ld`
+// apart.
 //   STATES, gates()   states (h, or h and c); blocks of H numbers that the input gives
-//   record, slopes    numbers that a row keeps of a step for the backward; that its gradients inside a step take
+//   record, slopes    numbers that a row saves of a step for the backward; that its gradients inside a step
+//                     take
 //   pack(team)        the weights
-//   inside(m, at)     everything a step computes, into at.rec;  finish(m, at): the new states, in place of the old
-//   back(m, at)       d: gradients of the new states -> of the old, as far as they go past the product with what is seen of h,
-//                     whose gradient is put to or added to at.dseen; at.slope and at.dx
+//   inside(m, at)     everything a step computes, into at.rec
+//   finish(m, at)     the new states, in place of the old
+//   back(m, at)       d: gradients of the new states -> of the old, as far as they go past the product with
+//                     what is seen of h, whose gradient is put to or added to at.dseen; at.slope and at.dx
 //   weigh(many, at)   gradients of the weights from at.slope;  give(team, parts): all of them, to the caller
 //
-// Threads divide the rows of a batch, each a team of its own, and meet at the end. Or they are one team, which divides the
-// columns of every product: each thread reads its share of the weights alone. Then all of them run the functions of a Net, each
-// for its columns (at.mine) or its share of the rows, and wait for each other where one reads what another wrote. The driver
-// waits after inside, and around weigh; inside and finish begin when the states are whole, back when at.d is whole in at.mine.
+// Threads divide the rows of a batch, each a team of its own, and meet at the end. Or they are one team,
+// which divides the columns of every product: each thread reads its share of the weights alone. Then all of
+// them run the functions of a Net, each for its columns (at.mine) or its share of the rows, and wait for each
+// other where one reads what another wrote. The driver waits after inside, and around weigh; inside and
+// finish begin when the states are whole, back when at.d is whole in at.mine.
 #pragma once
 #include <memory>
 
@@ -22,14 +27,14 @@
 template <class T>
 struct At {  // some rows at one step, or at several steps one below the other
   Team team;
-  Span mine;                 // columns of this thread
-  T* s[2];                   // states before the step
-  const T* seen;             // h as products see it
-  const T* const* x;         // rows of the input, padded
+  Span mine;          // columns of this thread
+  T* s[2];            // states before the step
+  const T* seen;      // h as products see it
+  const T* const* x;  // rows of the input, padded
   T *rec, *slope;
-  T *d[2], *dseen;           // gradients of the states; of what is seen
-  T* const* dx;              // rows of the gradient of the input, tight
-  bool add;                  // dseen is d[0]
+  T *d[2], *dseen;  // gradients of the states; of what is seen
+  T* const* dx;     // rows of the gradient of the input, tight
+  bool add;         // dseen is d[0]
 };
 
 // What a team holds of the job beside the cell.
@@ -47,7 +52,9 @@ struct Walk {
   const T* after(int k, int64_t i, int64_t t) const { return (const T*)(k ? a.c : a.y) + place(i, t) * H; }
 
   // the state k of row i before step t, from what the forward left
-  const T* before(int k, int64_t i, int64_t t) const { return anew(i, t) ? start(k, i) : t ? after(k, i, t - 1) : first(k, i); }
+  const T* before(int k, int64_t i, int64_t t) const {
+    return anew(i, t) ? start(k, i) : t ? after(k, i, t - 1) : first(k, i);
+  }
 
   // a row of the input as it lies there, or padded by the one whose row it is
   const T* input(int64_t i, int64_t t, int64_t gates, T* room, bool own) const {
@@ -85,7 +92,8 @@ struct Pieces {
 
   Pieces(const Net& net, int threads) {
     const int count = net.a.columns ? 1 : threads;
-    for (int part = 0; part < count; part++) all.emplace_back(new Piece(net, part, count, net.a.columns ? threads : 1));
+    for (int part = 0; part < count; part++)
+      all.emplace_back(new Piece(net, part, count, net.a.columns ? threads : 1));
   }
   void run(const Team& team) const {
     if (all[0]->a.columns) return all[0]->run(team);

@@ -1,5 +1,5 @@
-// One step of a stream. Weights are read where torch has them, (out, in) row by row: for a few rows of a batch a packed copy
-// would cost more than it saves, and a copy could be out of date.
+// One step of a stream. Weights are read where torch has them, (out, in) row by row: for a few rows of a
+// batch a packed copy would cost more than it saves, and a copy could be out of date.
 #pragma once
 #include <vector>
 
@@ -11,8 +11,8 @@ struct Step {
   const void *w[5], *b[5];
 };
 
-// A stack of layers, and one call of it: x (B, D), y (B, H), the others (layers, B, H), or (layers, B, slots, H); c0 and c1 are
-// null where there is no c.
+// A stack of layers, and one call of it: x (B, D), y (B, H), the others (layers, B, H), or (layers, B, slots,
+// H); c0 and c1 are null where there is no c.
 struct Stack {
   const Step* layers;
   int64_t count, B;

@@ -1,5 +1,6 @@
 // A step of each cell for one row of a batch: h and c, padded to whole vectors, are changed in place.
-//   rnn, gru, lstm: w = W, U;  b = b_ih, b_hh;  norm: scales of W x, U h and c in w[2..4], the shift of c in b[4]
+//   rnn, gru, lstm: w = W, U;  b = b_ih, b_hh;  norm: scales of W x, U h and c in w[2..4], the shift of c in
+//                   b[4]
 //   attn_rnn:       w = W_u or null, W_q, W_o, W_g, scale of the norm;  b likewise
 #pragma once
 #include "step.hpp"
@@ -65,8 +66,8 @@ void lstm_step(const Step& a, int64_t hp, const T* x, T* h, T* c, T* room) {
   for (int64_t k = 0; k < hp; k += N<T>) store(h + k, load(o + k) * vtanh(load(seen + k)));
 }
 
-// The attention of one head of d units: out = a C, of the rows h, u, h + u and h * u of every slot that `parts` names.
-// `p` has room for 4 numbers a slot.
+// The attention of one head of d units: out = a C, of the rows h, u, h + u and h * u of every slot that
+// `parts` names. `p` has room for 4 numbers a slot.
 template <class T>
 inline void step_attention(const Step& a, int64_t hp, const T* q, const T* h, const T* u, T* p, T* out) {
   const int64_t d = a.H / a.heads, slots = a.slots;
@@ -105,7 +106,8 @@ template <class T>
 void attn_rnn_step(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
   const int64_t H = a.H, d = H / a.heads;
   const T *Wu = (const T*)a.w[0], *Wg = (const T*)a.w[3];
-  T *q = room, *g = room + hp, *o = room + 2 * hp, *n = room + 3 * hp, *aC = n, *u = room + 4 * hp, *p = room + 5 * hp;
+  T *q = room, *g = room + hp, *o = room + 2 * hp, *n = room + 3 * hp, *aC = n, *u = room + 4 * hp,
+    *p = room + 5 * hp;
   T* after = a.slots == 1 ? h : p + round_up(4 * a.slots, N<T>);  // until all slots have seen what was before
   if (Wu) product<T>(Wu, a.D, H, a.D, x, (const T*)a.b[0], u);
   const T* in = Wu ? u : x;
@@ -113,7 +115,8 @@ void attn_rnn_step(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
     const T* own = h + slot * hp;
     product<T>((const T*)a.w[1], H, H, H, own, (const T*)a.b[1], q);
     product<T>(Wg, 2 * H, H, H, own, (const T*)a.b[3], g);
-    for (int64_t k = 0; k < a.heads; k++) step_attention<T>(a, hp, q + k * d, h + k * d, in + k * d, p, aC + k * d);
+    for (int64_t k = 0; k < a.heads; k++)
+      step_attention<T>(a, hp, q + k * d, h + k * d, in + k * d, p, aC + k * d);
     product<T>((const T*)a.w[2], H, H, H, aC, (const T*)a.b[2], o);
     for (int64_t i = 0; i < hp; i += N<T>) {
       store(o + i, gelu<T>(load(o + i)));
@@ -135,14 +138,16 @@ void step_layers(const Call& call) {
   typedef void (*One)(const Step&, int64_t, const T*, T*, T*, T*);
   static const One cells[] = {rnn_step<T>, gru_step<T>, lstm_step<T>, attn_rnn_step<T>};
   const Step* layers = call.stack->layers;
-  const int64_t B = call.stack->B, count = call.stack->count, H = layers->H, slots = layers->slots, hp = round_up(H, N<T>);
+  const int64_t B = call.stack->B, count = call.stack->count, H = layers->H, slots = layers->slots,
+                hp = round_up(H, N<T>);
   T *h = step_room<T>((9 + 2 * slots) * hp + round_up(4 * slots, N<T>)), *c = h + slots * hp, *room = c + hp;
   for (int64_t l = 0; l < count; l++) {
     const Step& a = layers[l];
     for (int64_t b = 0; b < B; b++) {
       const int64_t at = (l * B + b) * slots * H;
       const T* x = l ? (T*)call.y + b * H : (const T*)call.x + b * a.D;
-      for (int64_t i = 0; i < slots; i++) std::memcpy(h + i * hp, (const T*)call.h0 + at + i * H, H * sizeof(T));
+      for (int64_t i = 0; i < slots; i++)
+        std::memcpy(h + i * hp, (const T*)call.h0 + at + i * H, H * sizeof(T));
       if (call.c0) std::memcpy(c, (const T*)call.c0 + at, H * sizeof(T));
       cells[a.cell](a, hp, x, h, c, room);
       for (int64_t i = 0; i < slots; i++) std::memcpy((T*)call.h1 + at + i * H, h + i * hp, H * sizeof(T));

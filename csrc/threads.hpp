@@ -9,10 +9,13 @@
 #include <vector>
 
 inline int64_t nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
-// Threads meet here many times in a step, so they wait in a loop; after a while each lets others have its core.
+// Threads meet here many times in a step, so they wait in a loop; after a while each lets others have its
+// core.
 class Barrier {
   static constexpr int SPINS = 2000;
   alignas(64) std::atomic<int> here{0};
@@ -45,8 +48,9 @@ class Barrier {
   }
 };
 
-// Where others want the cores, threads mostly wait for each other, and one alone is faster. A call that lost half of its time
-// so is followed by calls on one thread, twice as many after every trial that fails. No result depends on it.
+// Where others want the cores, threads mostly wait for each other, and one alone is faster. A call that lost
+// half of its time so is followed by calls on one thread, twice as many after every trial that fails. No
+// result depends on it.
 class Trial {
   static constexpr int MOST = 64;
   std::atomic<int> alone{0}, next{1};
@@ -79,8 +83,8 @@ struct Team {
   }
 };
 
-// torch's own OpenMP threads, where they are loaded. They go on spinning for milliseconds after each of torch's products, and
-// threads beside them would get half of a core.
+// torch's own OpenMP threads, where they are loaded. They go on spinning for milliseconds after each of
+// torch's products, and threads beside them would get half of a core.
 #ifdef __linux__
 extern "C" {
 void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
@@ -88,7 +92,9 @@ int omp_get_thread_num() __attribute__((weak));
 int omp_get_num_threads() __attribute__((weak));
 int omp_get_max_threads() __attribute__((weak));
 }
-inline bool shared_threads() { return GOMP_parallel && omp_get_thread_num && omp_get_num_threads && omp_get_max_threads; }
+inline bool shared_threads() {
+  return GOMP_parallel && omp_get_thread_num && omp_get_num_threads && omp_get_max_threads;
+}
 #else
 inline void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) {}
 inline int omp_get_thread_num() { return 0; }
@@ -97,8 +103,8 @@ inline int omp_get_max_threads() { return 1; }
 inline bool shared_threads() { return false; }
 #endif
 
-// f(team) on so many threads at a time, or fewer, with the caller's way of rounding. f asks for no memory: a thread that failed
-// would leave the others waiting.
+// f(team) on so many threads at a time, or fewer, with the caller's way of rounding. f asks for no memory: a
+// thread that failed would leave the others waiting.
 template <class F>
 void each(int threads, F f) {
   static Trial trial;
@@ -116,7 +122,8 @@ void each(int threads, F f) {
       fegetenv(&own);
       fesetenv(&ways);
       f(Team{member, size, &door});
-      door.wait(size);  // here, where a core that others want is let go: OpenMP would hold it for milliseconds
+      // here, where a core that others want is let go: OpenMP would hold it for milliseconds
+      door.wait(size);
       fesetenv(&own);
     }
   } job(f, threads);
@@ -130,7 +137,8 @@ void each(int threads, F f) {
     GOMP_parallel(part, &job, std::max(threads, omp_get_max_threads()), 0);
   } else {
     std::vector<std::thread> others;
-    for (int member = 1; member < threads; member++) others.emplace_back([&, member] { job.run(member, threads); });
+    for (int member = 1; member < threads; member++)
+      others.emplace_back([&, member] { job.run(member, threads); });
     job.run(0, threads);
     for (auto& thread : others) thread.join();
   }

@@ -116,7 +116,8 @@ inline V<float> vexp(V<float> x) {
   V<float> n = (x * 1.44269504f + 12582912.f) - 12582912.f;
   V<float> r = x - n * 0.693359375f + n * 2.12194440e-4f;
   V<float> p = all(1.9875691500e-4f);
-  for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) p = p * r + c;
+  for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    p = p * r + c;
   p = p * r * r + r + 1.f;
   Simd<float>::I bits = (__builtin_convertvector(n, Simd<float>::I) + 127) << 23;
   return p * (V<float>)bits;
@@ -128,8 +129,8 @@ inline V<double> vexp(V<double> x) {
   V<double> n = shifted - 6755399441055744.;
   V<double> r = x - n * 6.93145751953125e-1 - n * 1.42860682030941723212e-6;
   V<double> p = all(1. / 6227020800.);
-  for (double c : {1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720, 1. / 120, 1. / 24,
-                   1. / 6, 1. / 2, 1., 1.})
+  for (double c : {1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720,
+                   1. / 120, 1. / 24, 1. / 6, 1. / 2, 1., 1.})
     p = p * r + c;
   Simd<double>::I bits = ((Simd<double>::I)shifted + 1023) << 52;
   return p * (V<double>)bits;
@@ -140,28 +141,33 @@ inline V<T> sigmoid(V<T> x) {
   return T(1) / (T(1) + vexp(-x));
 }
 
-// tanh: by exp far from 0; near it, where 1 - 2t / (1 + t) loses digits, x + x^3 P(x^2), for double P / Q (Cephes' constants).
+// tanh: by exp far from 0; near it, where 1 - 2t / (1 + t) loses digits, x + x^3 P(x^2), for double P / Q
+// (Cephes' constants).
 inline V<float> vtanh(V<float> x) {
   V<float> z = x * x, p = all(-5.70498872745e-3f);
-  for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f}) p = p * z + c;
+  for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f})
+    p = p * z + c;
   V<float> t = vexp(-2.f * absolute(x)), far = 1.f - 2.f * t / (1.f + t);
   return pick<float>(z < 0.390625f, p * z * x + x, pick<float>(x < 0.f, -far, far));
 }
 inline V<double> vtanh(V<double> x) {
-  V<double> z = x * x, p = (-9.64399179425052238628e-1 * z - 9.92877231001918586564e1) * z - 1.61468768441708447952e3;
-  V<double> q = ((z + 1.12811678491632931402e2) * z + 2.23548839060100448583e3) * z + 4.84406305325125486048e3;
+  V<double> z = x * x,
+            p = (-9.64399179425052238628e-1 * z - 9.92877231001918586564e1) * z - 1.61468768441708447952e3;
+  V<double> q =
+      ((z + 1.12811678491632931402e2) * z + 2.23548839060100448583e3) * z + 4.84406305325125486048e3;
   V<double> t = vexp(-2. * absolute(x)), far = 1. - 2. * t / (1. + t);
   return pick<double>(z < 0.390625, p / q * z * x + x, pick<double>(x < 0., -far, far));
 }
 
-// The normal distribution at x: cdf and density. For float, erf(a) = 1 - exp(-a^2) t P(t) with t = 1 / (1 + a / 2), where P
-// was fitted on Chebyshev points to 9e-10.
+// The normal distribution at x: cdf and density. For float, erf(a) = 1 - exp(-a^2) t P(t) with t = 1 / (1 + a
+// / 2), where P was fitted on Chebyshev points to 9e-10.
 inline void normal(V<float> x, V<float>& cdf, V<float>& pdf) {
   V<float> a = x * 0.70710678f;
   a = absolute(a);
   V<float> e = vexp(-a * a), t = 1.f / (1.f + 0.5f * a), p = all(0.03208590687873985f);
-  for (float c : {-0.23244797321266894f, 0.690142564963527f, -1.0252270288589944f, 0.7233445575382309f, -0.2646517516413482f,
-                  0.28476281596520325f, 0.22551376900524997f, 0.28450119827572795f, 0.2819759402243767f})
+  for (float c : {-0.23244797321266894f, 0.690142564963527f, -1.0252270288589944f, 0.7233445575382309f,
+                  -0.2646517516413482f, 0.28476281596520325f, 0.22551376900524997f, 0.28450119827572795f,
+                  0.2819759402243767f})
     p = p * t + c;
   V<float> upper = 0.5f * e * t * p;
   cdf = pick<float>(x < 0.f, upper, 1.f - upper);

@@ -152,7 +152,10 @@ FAULTS = {
         "    wait_block();\n    u32 ob[TILES][2];",
         "    u32 ob[TILES][2];",
     ),
-    "no barrier between the warps of a head": ("      wait_some(1 + l.warp / SPAN, 32 * SPAN);\n", ""),
+    "no barrier between the warps of a head": (
+        "wait_some(1 + l.warp / SPAN, 32 * SPAN);\n      s[0][0] =",
+        "s[0][0] =",
+    ),
     "input taken before it arrived": ("    fetch_wait<RING - 2>();\n  }\n  put(end - 1);", "  }\n  put(end - 1);"),
     "no barrier before W_go^T dg": (
         "    wait_block();\n    float ds[4], back[4];",

@@ -177,9 +177,6 @@ FAULTS = {
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 1, 8, 1))
-    assert any(FAULTS[fault][0] in file.read_text() for file in emulator.nvrtc.TEXT.glob("gated/*.cu*")), (
-        "there is no such text"
-    )
     cell = cell_of("ln_gru", 24, 32)
     try:
         ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)

@@ -1,4 +1,5 @@
-// The functions of runtime/device.cuh. A fiber is entered through its context once and then by longjmp, which asks nothing of the operating system.
+// The functions of runtime/device.cuh. A fiber is entered through its context once and then by longjmp, which
+// asks nothing of the operating system.
 #include "runtime/device.cuh"
 
 #include <setjmp.h>
@@ -10,14 +11,21 @@
 #include "half.hpp"
 
 namespace gpu {
-constexpr int STACK = 1 << 16, MOST = 512, CLOSE = 64;  // bytes of a fiber's stack, warps and blocks of a cluster
-struct Barrier { int waiting = 0, round = 0; };
-struct Copy { u32 to; const void *from; int n; };
+// bytes of a fiber's stack, warps and blocks of a cluster
+constexpr int STACK = 1 << 16, MOST = 512, CLOSE = 64;
+struct Barrier {
+  int waiting = 0, round = 0;
+};
+struct Copy {
+  u32 to;
+  const void* from;
+  int n;
+};
 struct Fiber {
   ucontext_t context;
   jmp_buf place;
   bool begun = false, done = false;
-  const Barrier *at = nullptr;  // where it waits, since which round
+  const Barrier* at = nullptr;  // where it waits, since which round
   int round = 0;
   std::unique_ptr<char[]> stack{new char[STACK]};
   std::vector<Copy> open;
@@ -27,21 +35,31 @@ struct Fiber {
 inline std::vector<Fiber> fibers;
 inline ucontext_t first_home;
 inline jmp_buf home;
-inline int current, block, blocks, threads, room;  // block: the first of the cluster; threads and room (bytes): of each
+// block: the first of the cluster; threads and room (bytes): of each
+inline int current, block, blocks, threads, room;
 inline std::vector<unsigned char> memory;
 inline Barrier whole[CLOSE], warps[MOST], named[CLOSE][16];
 inline u32 words[MOST][32][8];
 inline float values[MOST][32], operands[MOST][32][12];
-inline const char *error;
-void (*body)(const void *);
-const void *arguments;
+inline const char* error;
+void (*body)(const void*);
+const void* arguments;
 
-inline void fail(const char *what) { if (!error) error = what; }
-inline void give_way() { if (!_setjmp(fibers[current].place)) _longjmp(home, 1); }
-inline void wait(Barrier &b, int count) {
-  if (++b.waiting == count) { b.waiting = 0; b.round++; return; }
-  Fiber &f = fibers[current];
-  f.at = &b; f.round = b.round;
+inline void fail(const char* what) {
+  if (!error) error = what;
+}
+inline void give_way() {
+  if (!_setjmp(fibers[current].place)) _longjmp(home, 1);
+}
+inline void wait(Barrier& b, int count) {
+  if (++b.waiting == count) {
+    b.waiting = 0;
+    b.round++;
+    return;
+  }
+  Fiber& f = fibers[current];
+  f.at = &b;
+  f.round = b.round;
   give_way();
   f.at = nullptr;
 }
@@ -50,17 +68,29 @@ inline int warp() { return current >> 5; }
 inline int rank() { return current / threads; }
 inline void meet() { wait(warps[warp()], 32); }
 inline bool fits(u32 at, u32 n, u32 aligned) {
-  if (at % aligned) { fail("shared memory: misaligned address"); return false; }
-  if (at + n > memory.size()) { fail("shared memory: address out of range"); return false; }
+  if (at % aligned) {
+    fail("shared memory: misaligned address");
+    return false;
+  }
+  if (at + n > memory.size()) {
+    fail("shared memory: address out of range");
+    return false;
+  }
   return true;
 }
 inline u16 part(u32 v, int i) { return i ? v >> 16 : v & 0xffff; }
-template <int TYPE> float wide(u16 v) {
+template <int TYPE>
+float wide(u16 v) {
   float f;
-  if (TYPE == BF16) { u32 u = (u32)v << 16; memcpy(&f, &u, 4); return f; }
+  if (TYPE == BF16) {
+    u32 u = (u32)v << 16;
+    memcpy(&f, &u, 4);
+    return f;
+  }
   return half_to_float(v);
 }
-template <int TYPE> u16 thin(float f) {
+template <int TYPE>
+u16 thin(float f) {
   if (TYPE == BF16) {
     u32 u;
     memcpy(&u, &f, 4);
@@ -68,7 +98,7 @@ template <int TYPE> u16 thin(float f) {
   }
   return float_to_half(f);
 }
-inline void load(u32 *r, int n, u32 at, bool turned) {
+inline void load(u32* r, int n, u32 at, bool turned) {
   words[warp()][lane()][0] = at;
   meet();
   const int row = lane() >> 2, pair = lane() & 3;
@@ -88,7 +118,7 @@ inline void start(int i) {
 }
 inline void enter(int i) {
   current = i;
-  Fiber &f = fibers[i];
+  Fiber& f = fibers[i];
   if (_setjmp(home)) return;
   if (f.begun) _longjmp(f.place, 1);
   f.begun = true;
@@ -96,24 +126,32 @@ inline void enter(int i) {
 }
 struct Chance {  // xorshift
   u32 v;
-  u32 operator()(u32 n) { v ^= v << 13; v ^= v >> 17; v ^= v << 5; return (v >> 4) % n; }
+  u32 operator()(u32 n) {
+    v ^= v << 13;
+    v ^= v >> 17;
+    v ^= v << 5;
+    return (v >> 4) % n;
+  }
 };
-inline bool (*arrive)(Chance &);  // some of what is on its way between blocks; whether there was any
-inline void (*leave)();           // when a cluster is done
-const char *run(int grid, int threads, int shared, int seed, int cluster) {
+inline bool (*arrive)(Chance&);  // some of what is on its way between blocks; whether there was any
+inline void (*leave)();          // when a cluster is done
+const char* run(int grid, int threads, int shared, int seed, int cluster) {
   Chance chance{0x9e3779b9u * (u32)seed | 1u};
   error = nullptr;
-  blocks = grid; gpu::threads = threads; room = shared + 1024;  // between two blocks lies what is nobody's
+  blocks = grid;
+  gpu::threads = threads;
+  room = shared + 1024;  // between two blocks lies what is nobody's
   const int all = cluster * threads;
   if (cluster > CLOSE || all > 32 * MOST) return "the emulation has no room for so many blocks";
   for (block = 0; block < grid && !error; block += cluster) {
     memory.assign(cluster * room, 0xff);
-    for (auto &b : whole) b = Barrier();
-    for (auto &b : warps) b = Barrier();
-    for (auto &some : named) for (auto &b : some) b = Barrier();
+    for (auto& b : whole) b = Barrier();
+    for (auto& b : warps) b = Barrier();
+    for (auto& some : named)
+      for (auto& b : some) b = Barrier();
     fibers = std::vector<Fiber>(all);
     for (int i = 0; i < all; i++) {
-      Fiber &f = fibers[i];
+      Fiber& f = fibers[i];
       getcontext(&f.context);
       f.context.uc_stack.ss_sp = f.stack.get();
       f.context.uc_stack.ss_size = STACK;
@@ -127,7 +165,11 @@ const char *run(int grid, int threads, int shared, int seed, int cluster) {
         ran = false;
         for (int i = 0; i < 32 && !error; i++) {
           const int one = 32 * w + ((i + offset) & 31);
-          if (fibers[one].can_run()) { enter(one); left -= fibers[one].done; ran = true; }
+          if (fibers[one].can_run()) {
+            enter(one);
+            left -= fibers[one].done;
+            ran = true;
+          }
         }
       }
       bool any = (arrive && arrive(chance)) || ran;
@@ -136,7 +178,8 @@ const char *run(int grid, int threads, int shared, int seed, int cluster) {
     }
     if (leave && !error) leave();
     for (int i = 0; i < cluster; i++)
-      for (int k = shared; k < room && !error; k++) if (memory[i * room + k] != 0xff) fail("shared memory: written past its end");
+      for (int k = shared; k < room && !error; k++)
+        if (memory[i * room + k] != 0xff) fail("shared memory: written past its end");
   }
   return error;
 }
@@ -149,12 +192,16 @@ u32 shared_memory() { return gpu::rank() * gpu::room; }
 void wait_block() { gpu::wait(gpu::whole[gpu::rank()], gpu::threads); }
 void wait_some(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
 void arrive_some(int name, int threads) {
-  gpu::Barrier &b = gpu::named[gpu::rank()][name];
-  if (++b.waiting == threads) { b.waiting = 0; b.round++; }
+  gpu::Barrier& b = gpu::named[gpu::rank()][name];
+  if (++b.waiting == threads) {
+    b.waiting = 0;
+    b.round++;
+  }
 }
 void wait_warp() { gpu::meet(); }
-template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  auto &warp = gpu::operands[gpu::warp()];
+template <int TYPE>
+void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  auto& warp = gpu::operands[gpu::warp()];
   const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
   for (int i = 0; i < 12; i++) warp[gpu::lane()][i] = gpu::wide<TYPE>(gpu::part(mine[i / 2], i & 1));
   gpu::meet();
@@ -163,25 +210,37 @@ template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 
     const int r = i < 2 ? row : row + 8, column = 2 * pair + (i & 1);
     double sum = c[i];
     for (int k = 0; k < 16; k++)
-      sum += (double)warp[4 * (r % 8) + k % 8 / 2][2 * ((r >= 8) + 2 * (k >= 8)) + (k & 1)] * warp[4 * column + k % 8 / 2][2 * (4 + (k >= 8)) + (k & 1)];
+      sum += (double)warp[4 * (r % 8) + k % 8 / 2][2 * ((r >= 8) + 2 * (k >= 8)) + (k & 1)] *
+             warp[4 * column + k % 8 / 2][2 * (4 + (k >= 8)) + (k & 1)];
     c[i] = (float)sum;
   }
   gpu::meet();
 }
-u32 bits(float v) { u32 r; memcpy(&r, &v, 4); return r; }
-float number(u32 v) { float r; memcpy(&r, &v, 4); return r; }
+u32 bits(float v) {
+  u32 r;
+  memcpy(&r, &v, 4);
+  return r;
+}
+float number(u32 v) {
+  float r;
+  memcpy(&r, &v, 4);
+  return r;
+}
 u32 to_tf32(float v) { return std::isfinite(v) ? (bits(v) + 0x1000) & ~0x1fffu : bits(v); }
 u32 to_tf32_finite(float v) { return (bits(v) + 0x1000) & ~0x1fffu; }
 u32 to_tf32_here(float v) { return to_tf32_finite(v); }
-void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {  // cuts off bits of operands and of sums
-  auto &warp = gpu::operands[gpu::warp()];
+// cuts off bits of operands and of sums
+void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  auto& warp = gpu::operands[gpu::warp()];
   const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
   for (int i = 0; i < 6; i++) warp[gpu::lane()][i] = number(mine[i] & ~0x1fffu);
   gpu::meet();
   const int row = gpu::lane() >> 2, pair = gpu::lane() & 3;
   for (int i = 0; i < 4; i++) {
     double sum = c[i];
-    for (int k = 0; k < 8; k++) sum += (double)warp[4 * row + k % 4][(i >= 2) + 2 * (k >= 4)] * warp[4 * (2 * pair + (i & 1)) + k % 4][4 + (k >= 4)];
+    for (int k = 0; k < 8; k++)
+      sum += (double)warp[4 * row + k % 4][(i >= 2) + 2 * (k >= 4)] *
+             warp[4 * (2 * pair + (i & 1)) + k % 4][4 + (k >= 4)];
     c[i] = (float)sum;
     if (std::fabs((double)c[i]) > std::fabs(sum)) c[i] = std::nextafterf(c[i], 0.f);
   }
@@ -191,72 +250,138 @@ void mma_tf32_alone(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b
   c[0] = c[1] = c[2] = c[3] = 0.f;
   mma_tf32(c, a0, a1, a2, a3, b0, b1);
 }
-void load4(u32 &a, u32 &b, u32 &c, u32 &d, u32 at) { u32 r[4]; gpu::load(r, 4, at, false); a = r[0]; b = r[1]; c = r[2]; d = r[3]; }
-void load2(u32 &a, u32 &b, u32 at) { u32 r[2]; gpu::load(r, 2, at, false); a = r[0]; b = r[1]; }
-void load4_turned(u32 &a, u32 &b, u32 &c, u32 &d, u32 at) { u32 r[4]; gpu::load(r, 4, at, true); a = r[0]; b = r[1]; c = r[2]; d = r[3]; }
-void load2_turned(u32 &a, u32 &b, u32 at) { u32 r[2]; gpu::load(r, 2, at, true); a = r[0]; b = r[1]; }
+void load4(u32& a, u32& b, u32& c, u32& d, u32 at) {
+  u32 r[4];
+  gpu::load(r, 4, at, false);
+  a = r[0];
+  b = r[1];
+  c = r[2];
+  d = r[3];
+}
+void load2(u32& a, u32& b, u32 at) {
+  u32 r[2];
+  gpu::load(r, 2, at, false);
+  a = r[0];
+  b = r[1];
+}
+void load4_turned(u32& a, u32& b, u32& c, u32& d, u32 at) {
+  u32 r[4];
+  gpu::load(r, 4, at, true);
+  a = r[0];
+  b = r[1];
+  c = r[2];
+  d = r[3];
+}
+void load2_turned(u32& a, u32& b, u32 at) {
+  u32 r[2];
+  gpu::load(r, 2, at, true);
+  a = r[0];
+  b = r[1];
+}
 u32 turn(u32 v) {
   gpu::words[gpu::warp()][gpu::lane()][0] = v;
   gpu::meet();
   const int row = gpu::lane() >> 2, pair = gpu::lane() & 3;
   u32 r = 0;
-  for (int j = 0; j < 2; j++) r |= (u32)gpu::part(gpu::words[gpu::warp()][4 * (2 * pair + j) + row / 2][0], row & 1) << 16 * j;
+  for (int j = 0; j < 2; j++)
+    r |= (u32)gpu::part(gpu::words[gpu::warp()][4 * (2 * pair + j) + row / 2][0], row & 1) << 16 * j;
   gpu::meet();
   return r;
 }
-void fetch16(u32 to, const void *from, int n) {
+void fetch16(u32 to, const void* from, int n) {
   if ((uintptr_t)from % 16) gpu::fail("fetch: misaligned source");
   if (gpu::fits(to, 16, 16)) gpu::fibers[gpu::current].open.push_back({to, from, n});
 }
 void fetch_commit() {
-  auto &f = gpu::fibers[gpu::current];
+  auto& f = gpu::fibers[gpu::current];
   f.groups.push_back(f.open);
   f.open.clear();
 }
 void fetch_wait_for(int left) {
-  for (auto &groups = gpu::fibers[gpu::current].groups; (int)groups.size() > left; groups.erase(groups.begin()))
-    for (auto &c : groups.front()) { memset(&gpu::memory[c.to], 0, 16); if (c.n) memcpy(&gpu::memory[c.to], c.from, c.n); }
+  for (auto& groups = gpu::fibers[gpu::current].groups; (int)groups.size() > left;
+       groups.erase(groups.begin()))
+    for (auto& c : groups.front()) {
+      memset(&gpu::memory[c.to], 0, 16);
+      if (c.n) memcpy(&gpu::memory[c.to], c.from, c.n);
+    }
 }
-template <class... V> void put_words(u32 at, V... v) {
+template <class... V>
+void put_words(u32 at, V... v) {
   const float all[] = {v...};
   if (gpu::fits(at, sizeof all, sizeof all)) memcpy(&gpu::memory[at], all, sizeof all);
   gpu::give_way();
 }
-void put_shared(u32 at, u32 v) { if (gpu::fits(at, 4, 4)) memcpy(&gpu::memory[at], &v, 4); gpu::give_way(); }
+void put_shared(u32 at, u32 v) {
+  if (gpu::fits(at, 4, 4)) memcpy(&gpu::memory[at], &v, 4);
+  gpu::give_way();
+}
 void put_shared(u32 at, float v) { put_words(at, v); }
 void put_shared(u32 at, float v, float w) { put_words(at, v, w); }
-void get_words(float *v, int n, u32 at) {
+void get_words(float* v, int n, u32 at) {
   if (gpu::fits(at, 4 * n, 4 * n)) memcpy(v, &gpu::memory[at], 4 * n);
   gpu::give_way();
 }
-float get_shared(u32 at) { float v = 0; get_words(&v, 1, at); return v; }
-void get_shared(float &v, float &w, u32 at) { float r[2] = {}; get_words(r, 2, at); v = r[0]; w = r[1]; }
+float get_shared(u32 at) {
+  float v = 0;
+  get_words(&v, 1, at);
+  return v;
+}
+void get_shared(float& v, float& w, u32 at) {
+  float r[2] = {};
+  get_words(r, 2, at);
+  v = r[0];
+  w = r[1];
+}
 void get_shared(float (&v)[4], u32 at) { get_words(v, 4, at); }
-void put_shared(u32 at, const u32 (&v)[4]) { if (gpu::fits(at, 16, 16)) memcpy(&gpu::memory[at], v, 16); gpu::give_way(); }
+void put_shared(u32 at, const u32 (&v)[4]) {
+  if (gpu::fits(at, 16, 16)) memcpy(&gpu::memory[at], v, 16);
+  gpu::give_way();
+}
 void put_shared(u32 at, const float (&v)[4]) { put_words(at, v[0], v[1], v[2], v[3]); }
-void get_shared(u32 (&v)[4], u32 at) { if (gpu::fits(at, 16, 16)) memcpy(v, &gpu::memory[at], 16); gpu::give_way(); }
-void ask_global(const void *from) { (void)*(const volatile char *)from; }
-void get_global(float &v, float &w, const float *from) {
+void get_shared(u32 (&v)[4], u32 at) {
+  if (gpu::fits(at, 16, 16)) memcpy(v, &gpu::memory[at], 16);
+  gpu::give_way();
+}
+void ask_global(const void* from) { (void)*(const volatile char*)from; }
+void get_global(float& v, float& w, const float* from) {
   if ((uintptr_t)from % 8) gpu::fail("global memory: misaligned load");
-  v = from[0]; w = from[1];
+  v = from[0];
+  w = from[1];
 }
-void get_global(float (&v)[4], const float *from) {
+void get_global(float (&v)[4], const float* from) {
   if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
   memcpy(v, from, 16);
 }
-void get_global(u32 (&v)[4], const u16 *from) {
+void get_global(u32 (&v)[4], const u16* from) {
   if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
   memcpy(v, from, 16);
 }
-u32 get_global(const u16 *from) {
+u32 get_global(const u16* from) {
   if ((uintptr_t)from % 4) gpu::fail("global memory: misaligned load");
   u32 v;
   memcpy(&v, from, 4);
   return v;
 }
-void put_global(u16 *to, u32 v) { if ((uintptr_t)to % 4) gpu::fail("global memory: misaligned store"); else memcpy(to, &v, 4); }
-void put_global(float *to, float v, float w) { if ((uintptr_t)to % 8) gpu::fail("global memory: misaligned store"); else { to[0] = v; to[1] = w; } }
-void put_global(float *to, const float (&v)[4]) { if ((uintptr_t)to % 16) gpu::fail("global memory: misaligned store"); else memcpy(to, v, 16); }
+void put_global(u16* to, u32 v) {
+  if ((uintptr_t)to % 4)
+    gpu::fail("global memory: misaligned store");
+  else
+    memcpy(to, &v, 4);
+}
+void put_global(float* to, float v, float w) {
+  if ((uintptr_t)to % 8)
+    gpu::fail("global memory: misaligned store");
+  else {
+    to[0] = v;
+    to[1] = w;
+  }
+}
+void put_global(float* to, const float (&v)[4]) {
+  if ((uintptr_t)to % 16)
+    gpu::fail("global memory: misaligned store");
+  else
+    memcpy(to, v, 16);
+}
 float from_lane(float v, int lane) {
   gpu::values[gpu::warp()][gpu::lane()] = v;
   gpu::meet();
@@ -269,7 +394,7 @@ bool any_lane(bool v) {
   gpu::words[gpu::warp()][gpu::lane()][0] = v;
   gpu::meet();
   bool any = false;
-  for (auto &of_lane : gpu::words[gpu::warp()]) any |= of_lane[0] != 0;
+  for (auto& of_lane : gpu::words[gpu::warp()]) any |= of_lane[0] != 0;
   gpu::meet();
   return any;
 }
@@ -284,26 +409,35 @@ float tanh_(float v) {  // as far off as tanh.approx, in a direction that depend
 float larger(float v, float w) { return fmaxf(v, w); }
 float smaller(float v, float w) { return fminf(v, w); }
 float size(float v) { return fabsf(v); }
-template <int TYPE> u32 pack(float low, float high) { return gpu::thin<TYPE>(low) | (u32)gpu::thin<TYPE>(high) << 16; }
-template <int TYPE> void unpack(float &low, float &high, u32 v) { low = gpu::wide<TYPE>(v & 0xffff); high = gpu::wide<TYPE>(v >> 16); }
-template <int TYPE> u32 fma_pairs(u32 v, u32 w, u32 z) {
+template <int TYPE>
+u32 pack(float low, float high) {
+  return gpu::thin<TYPE>(low) | (u32)gpu::thin<TYPE>(high) << 16;
+}
+template <int TYPE>
+void unpack(float& low, float& high, u32 v) {
+  low = gpu::wide<TYPE>(v & 0xffff);
+  high = gpu::wide<TYPE>(v >> 16);
+}
+template <int TYPE>
+u32 fma_pairs(u32 v, u32 w, u32 z) {
   float a, b, c, d, e, f;
   unpack<TYPE>(a, b, v);
   unpack<TYPE>(c, d, w);
   unpack<TYPE>(e, f, z);
   return pack<TYPE>(fmaf(a, c, e), fmaf(b, d, f));
 }
-template <int TYPE> u32 add_pairs(u32 v, u32 w) {
+template <int TYPE>
+u32 add_pairs(u32 v, u32 w) {
   float a, b, c, d;
   unpack<TYPE>(a, b, v);
   unpack<TYPE>(c, d, w);
   return pack<TYPE>(a + c, b + d);
 }
-#define EACH_TYPE(TYPE)                                                                     \
-  template void mma<TYPE>(float (&)[4], u32, u32, u32, u32, u32, u32);                       \
-  template u32 pack<TYPE>(float, float);                                                     \
-  template void unpack<TYPE>(float &, float &, u32);                                         \
-  template u32 fma_pairs<TYPE>(u32, u32, u32);                                               \
+#define EACH_TYPE(TYPE)                                                \
+  template void mma<TYPE>(float (&)[4], u32, u32, u32, u32, u32, u32); \
+  template u32 pack<TYPE>(float, float);                               \
+  template void unpack<TYPE>(float&, float&, u32);                     \
+  template u32 fma_pairs<TYPE>(u32, u32, u32);                         \
   template u32 add_pairs<TYPE>(u32, u32);
 EACH_TYPE(BF16)
 EACH_TYPE(FP16)

@@ -89,16 +89,22 @@ def build(source: str, macros: tuple, change: tuple[str, str] | None = None) -> 
 
 
 def write_changed(folder: str, change: tuple[str, str], words: list[str]) -> Path:
-    """Write the file that has the text to be changed, with the change, into a folder that comes first on the path."""
+    """Write the file that has the text to be changed, with the change, into a folder that comes first on the path.
+
+    Line breaks and indentation of that text do not matter.
+    """
     listed = compile_text(folder, "-MM", *words, "kernel.cpp").replace("\\\n", " ").split()
-    files = [path for name in listed if (path := Path(name)).is_relative_to(nvrtc.TEXT)]
-    count = sum(path.read_text().count(change[0]) for path in files)
+    texts = {path: path.read_text() for name in listed if (path := Path(name)).is_relative_to(nvrtc.TEXT)}
+    pattern = r"\s+".join(map(re.escape, change[0].split()))
+    everything = (path.read_text() for path in nvrtc.TEXT.glob("*/*.cu*"))
+    assert any(re.search(pattern, text) for text in everything), f"no file has the text {change[0]!r}"
+    count = sum(len(re.findall(pattern, text)) for text in texts.values())
     assert count <= 1, f"{change[0]!r} occurs {count} times"
     changed = Path(folder, "changed")
     changed.mkdir()
-    for path in files:
-        if change[0] in path.read_text():
+    for path, text in texts.items():
+        if re.search(pattern, text):
             copy = changed / path.relative_to(nvrtc.TEXT)
             copy.parent.mkdir()
-            copy.write_text(path.read_text().replace(*change))
+            copy.write_text(re.sub(pattern, lambda _: change[1], text))
     return changed

@@ -4,13 +4,15 @@
 #include "device.cpp"
 
 namespace gpu {
-struct Posted { Packet *to, packet; };
+struct Posted {
+  Packet *to, packet;
+};
 inline std::vector<Posted> posted;
 inline void deliver_last() {
   *posted.back().to = posted.back().packet;
   posted.pop_back();
 }
-inline bool deliver_some(Chance &chance) {
+inline bool deliver_some(Chance& chance) {
   if (posted.empty()) return false;
   for (int n = chance(4) ? 1 + chance(40) : (int)posted.size(); n && !posted.empty(); n--) {
     std::swap(posted[chance(posted.size())], posted.back());
@@ -18,18 +20,24 @@ inline bool deliver_some(Chance &chance) {
   }
   return true;
 }
-inline void end_group() { while (!posted.empty()) deliver_last(); }
+inline void end_group() {
+  while (!posted.empty()) deliver_last();
+}
 inline const bool groups = (posted.clear(), arrive = deliver_some, leave = end_group, true);
 }  // namespace gpu
 
-void put_packet(Packet *to, u32 v0, u32 v1, u32 v2, u32 number) {
+void put_packet(Packet* to, u32 v0, u32 v1, u32 v2, u32 number) {
   if ((uintptr_t)to % 16) gpu::fail("a packet: misaligned address");
-  for (auto &p : gpu::posted) if (p.to == to) gpu::fail("a packet is written over one that nobody has read");
+  for (auto& p : gpu::posted)
+    if (p.to == to) gpu::fail("a packet is written over one that nobody has read");
   gpu::posted.push_back({to, {{v0, v1, v2, number}}});
 }
-void get_packet(u32 (&v)[4], const Packet *from) {
+void get_packet(u32 (&v)[4], const Packet* from) {
   memcpy(v, from->word, 16);
   gpu::give_way();
 }
-void give_up() { gpu::fail("a packet never came"); gpu::give_way(); }
-Packet *as_it_is(Packet *p) { return p; }
+void give_up() {
+  gpu::fail("a packet never came");
+  gpu::give_way();
+}
+Packet* as_it_is(Packet* p) { return p; }

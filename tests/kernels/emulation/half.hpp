@@ -1,4 +1,5 @@
-// IEEE binary16 in software. g++ has no `_Float16` in C++ on ARM before version 13, and clang none on x86 before version 15.
+// IEEE binary16 in software. g++ has no `_Float16` in C++ on ARM before version 13, and clang none on x86
+// before version 15.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -21,7 +22,8 @@ inline float half_to_float(uint16_t h) {
   return f;
 }
 
-// Round a float to the nearest binary16, ties to even; overflow to infinity, underflow through the subnormals to zero.
+// Round a float to the nearest binary16, ties to even; overflow to infinity, underflow through the subnormals
+// to zero.
 inline uint16_t float_to_half(float f) {
   uint32_t bits;
   memcpy(&bits, &f, 4);

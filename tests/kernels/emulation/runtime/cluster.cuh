@@ -1,9 +1,9 @@
-// Clusters of blocks on the CPU, in place of the file of this name. Their shared memories lie one after the other, so that an address says
-// whose it is. What is sent arrives late and in any order; a barrier that was not made, bytes that nobody expects,
-// and anything sent to a block that has ended are errors.
+// Clusters of blocks on the CPU, in place of the file of this name. Their shared memories lie one after the
+// other, so that an address says whose it is. What is sent arrives late and in any order; a barrier that was
+// not made, bytes that nobody expects, and anything sent to a block that has ended are errors.
 #pragma once
 #include "runtime/device.cuh"
-#define CLUSTER_KERNEL(name, Args, threads, size) static void name(const Args &a)
+#define CLUSTER_KERNEL(name, Args, threads, size) static void name(const Args& a)
 
 void wait_cluster();
 void make_barrier(u32 at);

@@ -1,14 +1,15 @@
-// A GPU's block, or a cluster of blocks, on the CPU, in place of the file of this name: every thread is a fiber, and the kernels' own text runs in it.
-// Harsher than the real thing: warps take turns at random, what is fetched in the background arrives only when waited for,
-// shared memory begins as NaN, and an address outside it or off its alignment is an error.
-// This is what kernels see; device.cpp, which does it, is compiled once for all of them.
+// A GPU's block, or a cluster of blocks, on the CPU, in place of the file of this name: every thread is a
+// fiber, and the kernels' own text runs in it. Harsher than the real thing: warps take turns at random, what
+// is fetched in the background arrives only when waited for, shared memory begins as NaN, and an address
+// outside it or off its alignment is an error. This is what kernels see; device.cpp, which does it, is
+// compiled once for all of them.
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #define DEV inline
-#define KERNEL(name, Args, threads) static void name(const Args &a)
+#define KERNEL(name, Args, threads) static void name(const Args& a)
 typedef uint32_t u32;
 typedef uint16_t u16;
 typedef uint8_t u8;
@@ -16,9 +17,9 @@ typedef long long i64;
 constexpr int BF16 = 0, FP16 = 1, FP32 = 2;
 
 namespace gpu {
-extern void (*body)(const void *);
-extern const void *arguments;
-const char *run(int grid, int threads, int shared, int seed, int cluster);
+extern void (*body)(const void*);
+extern const void* arguments;
+const char* run(int grid, int threads, int shared, int seed, int cluster);
 }  // namespace gpu
 
 int thread();
@@ -29,7 +30,8 @@ void wait_block();
 void wait_some(int name, int threads);
 void arrive_some(int name, int threads);
 void wait_warp();
-template <int TYPE> void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
+template <int TYPE>
+void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 u32 bits(float v);
 float number(u32 v);
 u32 to_tf32(float v);
@@ -37,32 +39,35 @@ u32 to_tf32_finite(float v);
 u32 to_tf32_here(float v);
 void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 void mma_tf32_alone(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
-void load4(u32 &a, u32 &b, u32 &c, u32 &d, u32 at);
-void load2(u32 &a, u32 &b, u32 at);
-void load4_turned(u32 &a, u32 &b, u32 &c, u32 &d, u32 at);
-void load2_turned(u32 &a, u32 &b, u32 at);
+void load4(u32& a, u32& b, u32& c, u32& d, u32 at);
+void load2(u32& a, u32& b, u32 at);
+void load4_turned(u32& a, u32& b, u32& c, u32& d, u32 at);
+void load2_turned(u32& a, u32& b, u32 at);
 u32 turn(u32 v);
-void fetch16(u32 to, const void *from, int n);
+void fetch16(u32 to, const void* from, int n);
 void fetch_commit();
 void fetch_wait_for(int left);
-template <int LEFT> void fetch_wait() { fetch_wait_for(LEFT); }
+template <int LEFT>
+void fetch_wait() {
+  fetch_wait_for(LEFT);
+}
 void put_shared(u32 at, u32 v);
 void put_shared(u32 at, float v);
 void put_shared(u32 at, float v, float w);
 void put_shared(u32 at, const u32 (&v)[4]);
 void put_shared(u32 at, const float (&v)[4]);
 float get_shared(u32 at);
-void get_shared(float &v, float &w, u32 at);
+void get_shared(float& v, float& w, u32 at);
 void get_shared(float (&v)[4], u32 at);
 void get_shared(u32 (&v)[4], u32 at);
-void ask_global(const void *from);
-void get_global(float &v, float &w, const float *from);
-void get_global(float (&v)[4], const float *from);
-void get_global(u32 (&v)[4], const u16 *from);
-u32 get_global(const u16 *from);
-void put_global(u16 *to, u32 v);
-void put_global(float *to, float v, float w);
-void put_global(float *to, const float (&v)[4]);
+void ask_global(const void* from);
+void get_global(float& v, float& w, const float* from);
+void get_global(float (&v)[4], const float* from);
+void get_global(u32 (&v)[4], const u16* from);
+u32 get_global(const u16* from);
+void put_global(u16* to, u32 v);
+void put_global(float* to, float v, float w);
+void put_global(float* to, const float (&v)[4]);
 float from_lane(float v, int lane);
 float from_other(float v, int bits);
 bool any_lane(bool v);
@@ -73,7 +78,11 @@ float tanh_(float v);
 float larger(float v, float w);
 float smaller(float v, float w);
 float size(float v);
-template <int TYPE> u32 pack(float low, float high);
-template <int TYPE> void unpack(float &low, float &high, u32 v);
-template <int TYPE> u32 fma_pairs(u32 v, u32 w, u32 z);
-template <int TYPE> u32 add_pairs(u32 v, u32 w);
+template <int TYPE>
+u32 pack(float low, float high);
+template <int TYPE>
+void unpack(float& low, float& high, u32 v);
+template <int TYPE>
+u32 fma_pairs(u32 v, u32 w, u32 z);
+template <int TYPE>
+u32 add_pairs(u32 v, u32 w);

@@ -1,70 +1,86 @@
-// What AttnRNN's kernels share where a block carries 8 rows of the batch, in bf16 or fp16, with 16 to 128 units.
-// Warp w has the units 16w..16w+15 of everything, and keeps its rows of all weights
-// in registers. Weights are the A of mma, the 8 rows of the batch its columns: 1 to 8 rows cost the same.
-// Activations lie in shared memory as [unit][8 rows] of 16 bits: what a lane has of C is one word there, and
-// a transposed load gives the B of two tiles. Sequences lie there as in global memory, [row][unit], padded by 16 bytes.
+// What AttnRNN's kernels share where a block carries 8 rows of the batch, in bf16 or fp16, with 16 to 128
+// units. Warp w has the units 16w..16w+15 of everything, and keeps its rows of all weights in registers.
+// Weights are the A of mma, the 8 rows of the batch its columns: 1 to 8 rows cost the same. Activations lie
+// in shared memory as [unit][8 rows] of 16 bits: what a lane has of C is one word there, and a transposed
+// load gives the B of two tiles. Sequences lie there as in global memory, [row][unit], padded by 16 bytes.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 
 constexpr int TILES = H / 16, WARPS = H / 16, THREADS = 2 * H;
 constexpr u32 ONES = TYPE == BF16 ? 0x3f803f80u : 0x3c003c00u;
 constexpr u32 ONES_BF16 = 0x3f803f80u;
-constexpr int ROW = 2 * H + 16, SEQUENCE = 8 * ROW;  // bytes
-constexpr int BUFFER = 16 * H;                       // [unit][8 rows]
-constexpr bool WHOLE_WARPS = D % 16 == 0;            // a head is one or several warps' units
-constexpr int SPAN = WHOLE_WARPS ? D / 16 : 1;       // how many
-constexpr bool IN_WARP = 16 % D == 0;                // no head crosses a warp's border
+constexpr int ROW = 2 * H + 16, SEQUENCE = 8 * ROW;             // bytes
+constexpr int BUFFER = 16 * H;                                  // [unit][8 rows]
+constexpr bool WHOLE_WARPS = D % 16 == 0;                       // a head is one or several warps' units
+constexpr int SPAN = WHOLE_WARPS ? D / 16 : 1;                  // how many
+constexpr bool IN_WARP = 16 % D == 0;                           // no head crosses a warp's border
 constexpr int SUMS = WHOLE_WARPS ? WARPS * 128 : WARPS * 1536;  // bytes to exchange sums through
-constexpr int AUX = 4 * HEADS + 4;                   // floats a step: attention of each head, then 1 / deviation
+// floats a step: attention of each head, then 1 / deviation
+constexpr int AUX = 4 * HEADS + 4;
 
 struct Lane {
   int thread, lane, warp, row, pair, unit[2];
   u32 word[2];  // where this lane's pairs are in a buffer
   DEV Lane() {
     thread = ::thread();
-    lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
-    unit[0] = 16 * warp + row; unit[1] = unit[0] + 8;
-    word[0] = unit[0] * 16 + pair * 4; word[1] = word[0] + 128;
+    lane = thread & 31;
+    warp = thread >> 5;
+    row = lane >> 2;
+    pair = lane & 3;
+    unit[0] = 16 * warp + row;
+    unit[1] = unit[0] + 8;
+    word[0] = unit[0] * 16 + pair * 4;
+    word[1] = word[0] + 128;
   }
 };
 
 // W rows of this warp, as A.
-DEV void load_weight(u32 (&w)[TILES][4], const u16 *W, int stride, const Lane &l) {
+DEV void load_weight(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++) {
-    const u16 *p = W + (i64)l.unit[0] * stride + 16 * k + 2 * l.pair;
-    w[k][0] = get_global(p); w[k][1] = get_global(p + 8 * stride);
-    w[k][2] = get_global(p + 8); w[k][3] = get_global(p + 8 * stride + 8);
+    const u16* p = W + (i64)l.unit[0] * stride + 16 * k + 2 * l.pair;
+    w[k][0] = get_global(p);
+    w[k][1] = get_global(p + 8 * stride);
+    w[k][2] = get_global(p + 8);
+    w[k][3] = get_global(p + 8 * stride + 8);
   }
 }
 // The same of W transposed.
-DEV void load_weight_turned(u32 (&w)[TILES][4], const u16 *W, int stride, const Lane &l) {
+DEV void load_weight_turned(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const u16 *p = W + (i64)(16 * k + 2 * l.pair + (i & 2 ? 8 : 0)) * stride + l.unit[i & 1];
+      const u16* p = W + (i64)(16 * k + 2 * l.pair + (i & 2 ? 8 : 0)) * stride + l.unit[i & 1];
       w[k][i] = (u32)p[0] | ((u32)p[stride] << 16);
     }
 }
-DEV void load_vector(float (&v)[2], const u16 *from, const Lane &l) {
+DEV void load_vector(float (&v)[2], const u16* from, const Lane& l) {
   float none;
 #pragma unroll
   for (int i = 0; i < 2; i++) unpack<TYPE>(v[i], none, (u32)from[l.unit[i]]);
 }
 // A whole buffer, as B.
-DEV void load_buffer(u32 (&b)[TILES][2], u32 at, const Lane &l) {
+DEV void load_buffer(u32 (&b)[TILES][2], u32 at, const Lane& l) {
 #pragma unroll
-  for (int k = 0; k + 1 < TILES; k += 2) load4_turned(b[k][0], b[k][1], b[k + 1][0], b[k + 1][1], at + k * 256 + l.lane * 16);
-  if constexpr (TILES % 2) load2_turned(b[TILES - 1][0], b[TILES - 1][1], at + (TILES - 1) * 256 + (l.lane & 15) * 16);
+  for (int k = 0; k + 1 < TILES; k += 2)
+    load4_turned(b[k][0], b[k][1], b[k + 1][0], b[k + 1][1], at + k * 256 + l.lane * 16);
+  if constexpr (TILES % 2)
+    load2_turned(b[TILES - 1][0], b[TILES - 1][1], at + (TILES - 1) * 256 + (l.lane & 15) * 16);
 }
-DEV void store_buffer(u32 at, u32 v, u32 w, const Lane &l) { put_shared(at + l.word[0], v); put_shared(at + l.word[1], w); }
+DEV void store_buffer(u32 at, u32 v, u32 w, const Lane& l) {
+  put_shared(at + l.word[0], v);
+  put_shared(at + l.word[1], w);
+}
 // This warp's units of 8 rows of a sequence, as C.
-DEV void load_sequence(u32 (&v)[2], u32 at, const Lane &l) {
+DEV void load_sequence(u32 (&v)[2], u32 at, const Lane& l) {
   load2_turned(v[0], v[1], at + (l.lane & 7) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
 }
-// The batch rows of this lane's two columns, their lengths, and what they start with, as C; zeros past the last row.
-template <class Args> DEV void load_rows(int (&column)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float *start, const Args &a, const Lane &l) {
+// The batch rows of this lane's two columns, their lengths, and what they start with, as C; zeros past the
+// last row.
+template <class Args>
+DEV void load_rows(int (&column)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float* start,
+                   const Args& a, const Lane& l) {
 #pragma unroll
   for (int c = 0; c < 2; c++) {
     column[c] = 8 * block() + 2 * l.pair + c;
@@ -75,31 +91,47 @@ template <class Args> DEV void load_rows(int (&column)[2], int (&length)[2], flo
     const i64 at = (i64)column[i & 1] * H + l.unit[i >> 1];
     const bool there = column[i & 1] < a.B;
     h[i] = there ? start[at] : 0.f;
-    if constexpr (MASK) { float none; mask[i] = 0.f; if (there) unpack<TYPE>(mask[i], none, (u32)a.mask[at]); }
+    if constexpr (MASK) {
+      float none;
+      mask[i] = 0.f;
+      if (there) unpack<TYPE>(mask[i], none, (u32)a.mask[at]);
+    }
   }
 }
-DEV void widen(float (&v)[4], const u32 (&p)[2]) { unpack<TYPE>(v[0], v[1], p[0]); unpack<TYPE>(v[2], v[3], p[1]); }
-DEV void narrow(u32 (&p)[2], const float (&v)[4]) { p[0] = pack<TYPE>(v[0], v[1]); p[1] = pack<TYPE>(v[2], v[3]); }
+DEV void widen(float (&v)[4], const u32 (&p)[2]) {
+  unpack<TYPE>(v[0], v[1], p[0]);
+  unpack<TYPE>(v[2], v[3], p[1]);
+}
+DEV void narrow(u32 (&p)[2], const float (&v)[4]) {
+  p[0] = pack<TYPE>(v[0], v[1]);
+  p[1] = pack<TYPE>(v[2], v[3]);
+}
 
 // c = start + W b, in independent sums so that they overlap.
-template <int CHAINS> DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4], const u32 (&b)[TILES][2]) {
+template <int CHAINS>
+DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4], const u32 (&b)[TILES][2]) {
   float part[CHAINS][4] = {};
 #pragma unroll
   for (int i = 0; i < 4; i++) part[0][i] = start[i];
 #pragma unroll
-  for (int k = 0; k < TILES; k++) mma<TYPE>(part[k % CHAINS], w[k][0], w[k][1], w[k][2], w[k][3], b[k][0], b[k][1]);
+  for (int k = 0; k < TILES; k++)
+    mma<TYPE>(part[k % CHAINS], w[k][0], w[k][1], w[k][2], w[k][3], b[k][0], b[k][1]);
 #pragma unroll
-  for (int i = 0; i < 4; i++) c[i] = CHAINS == 4 ? (part[0][i] + part[1][i]) + (part[CHAINS - 2][i] + part[CHAINS - 1][i]) : part[0][i] + part[CHAINS - 1][i];
+  for (int i = 0; i < 4; i++)
+    c[i] = CHAINS == 4 ? (part[0][i] + part[1][i]) + (part[CHAINS - 2][i] + part[CHAINS - 1][i])
+                       : part[0][i] + part[CHAINS - 1][i];
 }
 
-// Sums over the units of every head, for three products at once. A lane then works on one column where a head is whole
-// warps (all its units agree, and `half` says which column), else on all four of its places.
+// Sums over the units of every head, for three products at once. A lane then works on one column where a head
+// is whole warps (all its units agree, and `half` says which column), else on all four of its places.
 constexpr int PLACES = WHOLE_WARPS ? 1 : 4;
-DEV bool half(const Lane &l) { return (l.lane & 16) != 0; }
-DEV int head_of(const Lane &l, int place) { return (WHOLE_WARPS ? l.unit[0] : l.unit[place >> 1]) / D; }
-DEV int column_of(const Lane &l, int place) { return 2 * l.pair + (WHOLE_WARPS ? (half(l) ? 1 : 0) : (place & 1)); }
+DEV bool half(const Lane& l) { return (l.lane & 16) != 0; }
+DEV int head_of(const Lane& l, int place) { return (WHOLE_WARPS ? l.unit[0] : l.unit[place >> 1]) / D; }
+DEV int column_of(const Lane& l, int place) {
+  return 2 * l.pair + (WHOLE_WARPS ? (half(l) ? 1 : 0) : (place & 1));
+}
 
-DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, const Lane &l) {
+DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, const Lane& l) {
   if constexpr (WHOLE_WARPS) {
     const bool second = half(l);
 #pragma unroll
@@ -126,7 +158,8 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
       }
     }
   } else {
-    // A = which unit is of which head, so that mma sums over units; products in two parts, or 16 bits would be too few.
+    // A = which unit is of which head, so that mma sums over units; products in two parts, or 16 bits would
+    // be too few.
     u32 is[4];
     const int first = 16 * l.warp / D;
 #pragma unroll
@@ -138,14 +171,19 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
     for (int j = 0; j < 3; j++) {
       const u32 v = pack<BF16>(p[j][0], p[j][1]), w = pack<BF16>(p[j][2], p[j][3]);
       float a, b, c, d, sum[4] = {};
-      unpack<BF16>(a, b, v); unpack<BF16>(c, d, w);
+      unpack<BF16>(a, b, v);
+      unpack<BF16>(c, d, w);
       mma<BF16>(sum, is[0], is[1], is[2], is[3], turn(v), turn(w));
-      mma<BF16>(sum, is[0], is[1], is[2], is[3], turn(pack<BF16>(p[j][0] - a, p[j][1] - b)), turn(pack<BF16>(p[j][2] - c, p[j][3] - d)));
+      mma<BF16>(sum, is[0], is[1], is[2], is[3], turn(pack<BF16>(p[j][0] - a, p[j][1] - b)),
+                turn(pack<BF16>(p[j][2] - c, p[j][3] - d)));
       const u32 mine = scratch + l.warp * 1536 + j * 512 + l.row * 32 + l.pair * 8;
       put_shared(mine, sum[0], sum[1]);
       put_shared(mine + 256, sum[2], sum[3]);
     }
-    if constexpr (IN_WARP) wait_warp(); else wait_block();
+    if constexpr (IN_WARP)
+      wait_warp();
+    else
+      wait_block();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int head = l.unit[r] / D, from = head * D / 16, to = (head * D + D - 1) / 16;
@@ -156,8 +194,10 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
         for (int o = 0; o < (D + 30) / 16; o++)
           if (from + o <= to) {
             float v, w;
-            get_shared(v, w, scratch + (from + o) * 1536 + j * 512 + (head - 16 * (from + o) / D) * 32 + l.pair * 8);
-            s[j][2 * r] += v; s[j][2 * r + 1] += w;
+            get_shared(
+                v, w, scratch + (from + o) * 1536 + j * 512 + (head - 16 * (from + o) / D) * 32 + l.pair * 8);
+            s[j][2 * r] += v;
+            s[j][2 * r + 1] += w;
           }
       }
     }
@@ -165,7 +205,7 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
   }
 }
 // What each lane found for its places, at all four.
-DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane &l) {
+DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane& l) {
   if constexpr (WHOLE_WARPS) {
     const float other = from_other(v[0], 16);
     all[0] = all[2] = half(l) ? other : v[0];
@@ -176,7 +216,7 @@ DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane &l) {
   }
 }
 // The same for both columns of a lane, where a head is whole warps: sums by mma, products in two parts.
-DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch, const Lane &l) {
+DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int j = 0; j < 3; j++) {
     const float v = p[j][0] + p[j][2], w = p[j][1] + p[j][3];
@@ -184,7 +224,8 @@ DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch
     float a, b, sum[4] = {};
     unpack<BF16>(a, b, high);
     mma<BF16>(sum, ONES_BF16, ONES_BF16, ONES_BF16, ONES_BF16, turn(high), turn(pack<BF16>(v - a, w - b)));
-    s[j][0] = sum[0]; s[j][1] = sum[1];
+    s[j][0] = sum[0];
+    s[j][1] = sum[1];
   }
   if constexpr (SPAN > 1) {
     const u32 mine = scratch + 2 * l.pair * 16;
@@ -207,7 +248,10 @@ DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch
     }
   }
 }
-template <int N> DEV void head_sums_at(float (&s)[3][N], const float (&p)[3][4], u32 scratch, const Lane &l) {
-  if constexpr (N == 2) head_sums_of_both(s, p, scratch, l);
-  else head_sums(s, p, scratch, l);
+template <int N>
+DEV void head_sums_at(float (&s)[3][N], const float (&p)[3][4], u32 scratch, const Lane& l) {
+  if constexpr (N == 2)
+    head_sums_of_both(s, p, scratch, l);
+  else
+    head_sums(s, p, scratch, l);
 }

@@ -2,7 +2,10 @@
 #include "attn_rnn/step.cuh"
 
 constexpr int RING = 4;  // steps of input that are on their way
-constexpr int STREAMS = 1 + KEEP, AT_RING = STEP_BYTES, STAGE = STREAMS * SEQUENCE, FORWARD_BYTES = AT_RING + RING * STAGE;
+constexpr int STREAMS = 1 + KEEP;
+constexpr int AT_RING = STEP_BYTES;
+constexpr int STAGE = STREAMS * SEQUENCE;
+constexpr int FORWARD_BYTES = AT_RING + RING * STAGE;
 
 KERNEL(attn_rnn_forward, Forward, THREADS) {
   const Lane l;
@@ -15,7 +18,8 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   // Thread k of H brings 16 bytes of row k / (H / 8); the other half of the block brings keep.
   const int lead = l.thread < H ? l.thread : l.thread - H, its = lead / (H / 8), part = lead % (H / 8) * 8;
   const bool inside = first + its < a.B, second = l.thread >= H;
-  const u16 *from = second ? a.keep + (inside && KEEP ? ((i64)(first + its) * a.T) * H + part : 0) : a.x + (inside ? (i64)(first + its) * a.x_row + part : 0);
+  const u16* from = second ? a.keep + (inside && KEEP ? ((i64)(first + its) * a.T) * H + part : 0)
+                           : a.x + (inside ? (i64)(first + its) * a.x_row + part : 0);
   const i64 stride = second ? H : a.x_step;
   const u32 to = memory + AT_RING + (second ? SEQUENCE : 0) + its * ROW + part * 2;
   auto fetch = [&](int t) {
@@ -23,14 +27,20 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
     fetch_commit();
   };
   const int row = first + l.row, row_length = row >= a.B ? 0 : a.lengths ? (int)a.lengths[row] : a.T;
-  u16 *y = a.y + (row < a.B ? (i64)row * a.y_row + 16 * l.warp + 2 * l.pair : 0);
+  u16* y = a.y + (row < a.B ? (i64)row * a.y_row + 16 * l.warp + 2 * l.pair : 0);
   u32 out[2];
   int end = 0;  // of the longest of these rows
   for (int i = 0; i < 8; i++)
-    if (first + i < a.B) { const int n = a.lengths ? (int)a.lengths[first + i] : a.T; end = n > end ? n : end; }
+    if (first + i < a.B) {
+      const int n = a.lengths ? (int)a.lengths[first + i] : a.T;
+      end = n > end ? n : end;
+    }
   auto put = [&](int t) {
     const u32 v = turn(out[0]), w = turn(out[1]);
-    if (t >= 0 && t < row_length) { put_global(y + (i64)t * a.y_step, v); put_global(y + (i64)t * a.y_step + 8, w); }
+    if (t >= 0 && t < row_length) {
+      put_global(y + (i64)t * a.y_step, v);
+      put_global(y + (i64)t * a.y_step + 8, w);
+    }
   };
   bool anew[2];
   auto look = [&](int t) {
@@ -43,7 +53,8 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
     float seen[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if constexpr (RESET) if (anew[i & 1]) h[i] = a.start[(i64)column[i & 1] * H + l.unit[i >> 1]];
+      if constexpr (RESET)
+        if (anew[i & 1]) h[i] = a.start[(i64)column[i & 1] * H + l.unit[i >> 1]];
       seen[i] = MASK ? h[i] * mask[i] : h[i];
     }
     narrow(v, seen);
@@ -62,7 +73,10 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
       u32 v[2];
       load_sequence(v, stage, l);
       widen(x, v);
-      if constexpr (KEEP) { load_sequence(v, stage + SEQUENCE, l); widen(keep, v); }
+      if constexpr (KEEP) {
+        load_sequence(v, stage + SEQUENCE, l);
+        widen(keep, v);
+      }
       look(t + 1);
       fetch(t + RING - 1);
     };
@@ -78,5 +92,6 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   }
   put(end - 1);
 #pragma unroll
-  for (int i = 0; i < 4; i++) if (column[i & 1] < a.B) a.last[(i64)column[i & 1] * H + l.unit[i >> 1]] = h[i];
+  for (int i = 0; i < 4; i++)
+    if (column[i & 1] < a.B) a.last[(i64)column[i & 1] * H + l.unit[i >> 1]] = h[i];
 }

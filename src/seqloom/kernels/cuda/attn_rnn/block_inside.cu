@@ -1,4 +1,5 @@
-// What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is 8 steps of any rows.
+// What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is 8
+// steps of any rows.
 #include "attn_rnn/step.cuh"
 
 constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, INSIDE_BYTES = AT_RING + RING * STAGE;
@@ -16,9 +17,10 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
     if (tile < tiles) {
       const i64 b = i < N ? i / a.steps : 0, t = i < N ? a.from + i % a.steps : 0;
       const bool there = i < N && (!a.lengths || t < a.lengths[b]);
-      const u16 *from = a.x + (b * a.T + t) * H;
+      const u16* from = a.x + (b * a.T + t) * H;
       if (state) from = t == 0 ? a.h0 + b * H : a.y + (b * a.T + t - 1) * H;
-      if constexpr (RESET) if (state && there && a.reset[b * a.T + t]) from = a.start + b * H;
+      if constexpr (RESET)
+        if (state && there && a.reset[b * a.T + t]) from = a.start + b * H;
       fetch16(to + slot * STAGE, there ? from + part : a.x, there ? 16 : 0);
     }
     fetch_commit();
@@ -43,22 +45,35 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
     for (int i = 0; i < 4; i++) {
       seen[i] = h[i];
       const i64 at = 8 * tile + 2 * l.pair + (i & 1);
-      if constexpr (MASK) { float m = 0.f, none; if (at < N) unpack<TYPE>(m, none, (u32)a.mask[at / a.steps * H + l.unit[i >> 1]]); seen[i] *= m; }
+      if constexpr (MASK) {
+        float m = 0.f, none;
+        if (at < N) unpack<TYPE>(m, none, (u32)a.mask[at / a.steps * H + l.unit[i >> 1]]);
+        seen[i] *= m;
+      }
     }
     narrow(v, seen);
     store_buffer(memory + AT_H, v[0], v[1], l);
     step.run(after, h, x, [] {}, [] {});
     const i64 row = 8 * tile + l.row, at = row * H + 16 * l.warp + 2 * l.pair;
-    auto put = [&](u16 *to, const float (&value)[4]) {
+    auto put = [&](u16* to, const float (&value)[4]) {
       u32 p[2];
       narrow(p, value);
-      p[0] = turn(p[0]); p[1] = turn(p[1]);
-      if (row < N) { put_global(to + at, p[0]); put_global(to + at + 8, p[1]); }
+      p[0] = turn(p[0]);
+      p[1] = turn(p[1]);
+      if (row < N) {
+        put_global(to + at, p[0]);
+        put_global(to + at + 8, p[1]);
+      }
     };
     float slope[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) slope[i] = gelu_slope(step.s[i]);
-    put(a.seen, seen); put(a.q, step.q); put(a.aC, step.aC); put(a.slope, slope); put(a.o, step.o); put(a.g, step.g);
+    put(a.seen, seen);
+    put(a.q, step.q);
+    put(a.aC, step.aC);
+    put(a.slope, slope);
+    put(a.o, step.o);
+    put(a.g, step.g);
     if constexpr (NORM) put(a.n, step.xhat);
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
@@ -69,6 +84,7 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
     if constexpr (NORM)
       if (l.warp == 0 && l.row == 0)
 #pragma unroll
-        for (int c = 0; c < 2; c++) if (8 * tile + 2 * l.pair + c < N) a.aux[(8 * tile + 2 * l.pair + c) * AUX + 4 * HEADS] = step.r[c];
+        for (int c = 0; c < 2; c++)
+          if (8 * tile + 2 * l.pair + c < N) a.aux[(8 * tile + 2 * l.pair + c) * AUX + 4 * HEADS] = step.r[c];
   }
 }

@@ -1,36 +1,64 @@
-// AttnRNN back through a chunk of time, with what attn_rnn_inside found. d before a letter is the gradient of the loss by it.
+// AttnRNN back through a chunk of time, with what attn_rnn_inside found. d before a letter is the gradient of
+// the loss by it.
 //   dn = g dh'   dg = dh' (n - h) g (1 - g)   dz = LayerNorm'(dn)   ds = (dz + W_go^T dg) gelu'(s)
-//   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)   dq, du, dh from both   dh += W_q^T dq + W_gh^T dg
+//   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)   dq, du, dh from both
+//   dh += W_q^T dq + W_gh^T dg
 #include "attn_rnn/block.cuh"
 
-constexpr int RING = 4, STREAMS = 7 + KEEP, DY = 0, X = 1, Q = 2, G = 3, N_ = 4, SLOPE = 5, PAST = 6, KEPT = 7;
+constexpr int RING = 4;
+constexpr int STREAMS = 7 + KEEP;
+constexpr int DY = 0;
+constexpr int X = 1;
+constexpr int Q = 2;
+constexpr int G = 3;
+constexpr int N_ = 4;
+constexpr int SLOPE = 5;
+constexpr int PAST = 6;
+constexpr int KEPT = 7;
 constexpr int WEIGHED = WHOLE_WARPS ? 2 : 4;  // places at which a head's sums differ
-constexpr int AT_DG = 0, AT_DN = BUFFER, AT_DS = 2 * BUFFER, AT_DQ = 3 * BUFFER, AT_SUMS = 4 * BUFFER, AT_RING = AT_SUMS + SUMS;
-constexpr int AUX_ROW = 4 * AUX, STAGE = STREAMS * SEQUENCE + 8 * AUX_ROW, REVERSE_BYTES = AT_RING + RING * STAGE;
+constexpr int AT_DG = 0;
+constexpr int AT_DN = BUFFER;
+constexpr int AT_DS = 2 * BUFFER;
+constexpr int AT_DQ = 3 * BUFFER;
+constexpr int AT_SUMS = 4 * BUFFER;
+constexpr int AT_RING = AT_SUMS + SUMS;
+constexpr int AUX_ROW = 4 * AUX;
+constexpr int STAGE = STREAMS * SEQUENCE + 8 * AUX_ROW;
+constexpr int REVERSE_BYTES = AT_RING + RING * STAGE;
 
 KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   const Lane l;
   const u32 memory = shared_memory();
   const int first = 8 * block();
   u32 Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
-  load_weight_turned(Wq, a.w.q, H, l); load_weight_turned(Wh, a.w.g, 2 * H, l);
-  load_weight_turned(Wo, a.w.o, H, l); load_weight_turned(Wc, a.w.g + H, 2 * H, l);
+  load_weight_turned(Wq, a.w.q, H, l);
+  load_weight_turned(Wh, a.w.g, 2 * H, l);
+  load_weight_turned(Wo, a.w.o, H, l);
+  load_weight_turned(Wc, a.w.g + H, 2 * H, l);
   float scale[2], bias[2], dh[4], dstart[4] = {}, mask[4];
-  if constexpr (NORM) { load_vector(scale, a.w.scale, l); load_vector(bias, a.w.bias, l); }
+  if constexpr (NORM) {
+    load_vector(scale, a.w.scale, l);
+    load_vector(bias, a.w.bias, l);
+  }
   int column[2], length[2];
   load_rows(column, length, dh, mask, a.dh, a, l);
   // Each half of the block brings one of a pair of streams; some threads the attention, too.
   const bool second = l.thread >= H;
   const int lead = second ? l.thread - H : l.thread, its = lead / (H / 8), part = lead % (H / 8) * 8;
-  const int b = first + its < a.B ? first + its : 0, its_length = first + its >= a.B ? 0 : a.lengths ? (int)a.lengths[b] : a.T;
-  const i64 whole = (i64)b * a.T * H + part, piece = ((i64)b * a.steps - a.from) * H + part;  // where its steps begin
+  const int b = first + its < a.B ? first + its : 0, its_length = first + its >= a.B ? 0
+                                                                  : a.lengths        ? (int)a.lengths[b]
+                                                                                     : a.T;
+  // where its steps begin
+  const i64 whole = (i64)b * a.T * H + part, piece = ((i64)b * a.steps - a.from) * H + part;
   auto fetch = [&](int t) {
     if (t >= a.from) {
-      const u32 stage = memory + AT_RING + t % RING * STAGE, to = stage + (second ? SEQUENCE : 0) + its * ROW + part * 2;
+      const u32 stage = memory + AT_RING + t % RING * STAGE,
+                to = stage + (second ? SEQUENCE : 0) + its * ROW + part * 2;
       const int bytes = t < its_length ? 16 : 0;
       const i64 in_whole = whole + (i64)t * H, in_piece = piece + (i64)t * H;
-      const u16 *past = t == 0 ? a.h0 + (i64)b * H + part : a.y + in_whole - H;
-      if constexpr (RESET) if (t < its_length && a.reset[(i64)b * a.T + t]) past = a.start + (i64)b * H + part;
+      const u16* past = t == 0 ? a.h0 + (i64)b * H + part : a.y + in_whole - H;
+      if constexpr (RESET)
+        if (t < its_length && a.reset[(i64)b * a.T + t]) past = a.start + (i64)b * H + part;
       fetch16(to, (second ? a.x : a.dy) + in_whole, bytes);
       fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + in_piece, bytes);
       fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + in_piece, bytes);
@@ -40,7 +68,9 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
         const int k = l.thread + i * THREADS, r = k / (HEADS + 1), column = k % (HEADS + 1);
         const bool there = first + r < a.B;
         if (k < 8 * (HEADS + 1))
-          fetch16(stage + STREAMS * SEQUENCE + r * AUX_ROW + column * 16, a.aux + ((i64)(there ? first + r : 0) * a.steps + t - a.from) * AUX + 4 * column, there ? 16 : 0);
+          fetch16(stage + STREAMS * SEQUENCE + r * AUX_ROW + column * 16,
+                  a.aux + ((i64)(there ? first + r : 0) * a.steps + t - a.from) * AUX + 4 * column,
+                  there ? 16 : 0);
       }
     }
     fetch_commit();
@@ -48,9 +78,12 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   const int row = first + l.row;
   const i64 mine = row < a.B ? ((i64)row * a.steps - a.from) * H + 16 * l.warp + 2 * l.pair : 0;
   const i64 mine_whole = row < a.B ? (i64)row * a.T * H + 16 * l.warp + 2 * l.pair : 0;
-  auto put = [&](u16 *to, const u32 (&p)[2]) {
+  auto put = [&](u16* to, const u32(&p)[2]) {
     const u32 v = turn(p[0]), w = turn(p[1]);
-    if (row < a.B) { put_global(to, v); put_global(to + 8, w); }
+    if (row < a.B) {
+      put_global(to, v);
+      put_global(to + 8, w);
+    }
   };
   const int last = a.from + a.steps - 1;
 #pragma unroll
@@ -64,13 +97,22 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     const i64 here = mine + (i64)t * H;
     u32 v[2], xp[2], qp[2], slope_p[2];
     float h[4], g[4], n[4], dnew[4], dn[4], dx[4], dgate[4], acc[4];
-    load_sequence(v, stage + DY * SEQUENCE, l); widen(dnew, v);
-    load_sequence(v, stage + PAST * SEQUENCE, l); widen(h, v);
-    load_sequence(v, stage + G * SEQUENCE, l); widen(g, v);
-    load_sequence(v, stage + N_ * SEQUENCE, l); widen(n, v);
-    load_sequence(slope_p, stage + SLOPE * SEQUENCE, l); load_sequence(xp, stage + X * SEQUENCE, l); load_sequence(qp, stage + Q * SEQUENCE, l);
+    load_sequence(v, stage + DY * SEQUENCE, l);
+    widen(dnew, v);
+    load_sequence(v, stage + PAST * SEQUENCE, l);
+    widen(h, v);
+    load_sequence(v, stage + G * SEQUENCE, l);
+    widen(g, v);
+    load_sequence(v, stage + N_ * SEQUENCE, l);
+    widen(n, v);
+    load_sequence(slope_p, stage + SLOPE * SEQUENCE, l);
+    load_sequence(xp, stage + X * SEQUENCE, l);
+    load_sequence(qp, stage + Q * SEQUENCE, l);
     float keep[4];
-    if constexpr (KEEP) { load_sequence(v, stage + KEPT * SEQUENCE, l); widen(keep, v); }
+    if constexpr (KEEP) {
+      load_sequence(v, stage + KEPT * SEQUENCE, l);
+      widen(keep, v);
+    }
     bool anew[2] = {false, false};
     if constexpr (RESET)
 #pragma unroll
@@ -87,7 +129,9 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       dx[i] = NORM ? dn[i] * scale[i >> 1] : 0.f;
     }
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
-    narrow(dgp, dgate); narrow(dnp, dn); narrow(v, dx);
+    narrow(dgp, dgate);
+    narrow(dnp, dn);
+    narrow(v, dx);
     store_buffer(memory + AT_DG, dgp[0], dgp[1], l);
     if constexpr (NORM) store_buffer(memory + AT_DN, v[0], v[1], l);
     wait_block();
@@ -107,17 +151,25 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       for (int k = 0; k < TILES; k += 2) {
         const u32 at = stage + N_ * SEQUENCE + (l.lane & 7) * ROW + (l.lane >> 3) * 16 + k * 32;
         u32 e[4];
-        if (k + 1 < TILES) load4(e[0], e[1], e[2], e[3], at);
-        else load2(e[0], e[1], stage + N_ * SEQUENCE + (l.lane & 7) * ROW + (l.lane >> 3 & 1) * 16 + k * 32);
+        if (k + 1 < TILES)
+          load4(e[0], e[1], e[2], e[3], at);
+        else
+          load2(e[0], e[1], stage + N_ * SEQUENCE + (l.lane & 7) * ROW + (l.lane >> 3 & 1) * 16 + k * 32);
         mma<TYPE>(sums[0], e[0], ONES, e[1], ONES, d[k][0], d[k][1]);
-        if (k + 1 < TILES) mma<TYPE>(sums[1], e[2], ONES, e[3], ONES, d[k + 1 < TILES ? k + 1 : k][0], d[k + 1 < TILES ? k + 1 : k][1]);
+        if (k + 1 < TILES)
+          mma<TYPE>(sums[1], e[2], ONES, e[3], ONES, d[k + 1 < TILES ? k + 1 : k][0],
+                    d[k + 1 < TILES ? k + 1 : k][1]);
       }
 #pragma unroll
       for (int c = 0; c < 2; c++) {
-        const float both = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H), mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
+        const float both = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
+                    mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
         const float r = get_shared(stage + STREAMS * SEQUENCE + (2 * l.pair + c) * AUX_ROW + 16 * HEADS);
 #pragma unroll
-        for (int i = c; i < 4; i += 2) { dx[i] = r * (dx[i] - mean - n[i] * both); acc[i] += dx[i]; }
+        for (int i = c; i < 4; i += 2) {
+          dx[i] = r * (dx[i] - mean - n[i] * both);
+          acc[i] += dx[i];
+        }
       }
     }
     float slope[4];
@@ -137,21 +189,31 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       put(a.dg + here, dgp);
       product<4>(vC, zero, Wo, b);
     }
-    widen(x, xp); widen(q, qp);
+    widen(x, xp);
+    widen(q, qp);
 #pragma unroll
-    for (int i = 0; i < 4; i++) { p[0][i] = vC[i] * h[i]; p[1][i] = vC[i] * x[i]; p[2][i] = vC[i] * (h[i] * x[i]); }
+    for (int i = 0; i < 4; i++) {
+      p[0][i] = vC[i] * h[i];
+      p[1][i] = vC[i] * x[i];
+      p[2][i] = vC[i] * (h[i] * x[i]);
+    }
     head_sums_at(sum, p, memory + AT_SUMS, l);
     // w: what v is weighed with in dh, du and both; z: what q is
     float w[3][WEIGHED], z[3][WEIGHED];
 #pragma unroll
     for (int i = 0; i < WEIGHED; i++) {
       float at[4];
-      get_shared(at, stage + STREAMS * SEQUENCE + (2 * l.pair + (i & 1)) * AUX_ROW + 16 * (l.unit[i >> 1] / D));
+      get_shared(at,
+                 stage + STREAMS * SEQUENCE + (2 * l.pair + (i & 1)) * AUX_ROW + 16 * (l.unit[i >> 1] / D));
       const float root = inverse_root((float)D), both = sum[0][i] + sum[1][i];
-      const float mean = at[0] * sum[0][i] + at[1] * sum[1][i] + at[2] * both + at[3] * sum[2][i], shared = at[2] * (both - mean);
-      z[0][i] = root * (at[0] * (sum[0][i] - mean) + shared); z[1][i] = root * (at[1] * (sum[1][i] - mean) + shared);
+      const float mean = at[0] * sum[0][i] + at[1] * sum[1][i] + at[2] * both + at[3] * sum[2][i],
+                  shared = at[2] * (both - mean);
+      z[0][i] = root * (at[0] * (sum[0][i] - mean) + shared);
+      z[1][i] = root * (at[1] * (sum[1][i] - mean) + shared);
       z[2][i] = root * at[3] * (sum[2][i] - mean);
-      w[0][i] = at[0] + at[2]; w[1][i] = at[1] + at[2]; w[2][i] = at[3];
+      w[0][i] = at[0] + at[2];
+      w[1][i] = at[1] + at[2];
+      w[2][i] = at[3];
     }
     float dq[4], du4[4];
 #pragma unroll
@@ -170,22 +232,32 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_DQ, l);
       narrow(v, du4);
-      put(a.ds + here, dsp); put(a.dq + here, dqp); put(a.du + mine_whole + (i64)t * H, v);
+      put(a.ds + here, dsp);
+      put(a.dq + here, dqp);
+      put(a.du + mine_whole + (i64)t * H, v);
       if constexpr (MASK) {
         product<4>(back, zero, Wq, b);
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[i] += mask[i] * back[i];
-      } else product<4>(acc, acc, Wq, b);
+      } else
+        product<4>(acc, acc, Wq, b);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if constexpr (RESET) if (anew[i & 1]) { dstart[i] += acc[i]; acc[i] = 0.f; }
+      if constexpr (RESET)
+        if (anew[i & 1]) {
+          dstart[i] += acc[i];
+          acc[i] = 0.f;
+        }
       dh[i] = t < length[i & 1] ? acc[i] : dh[i];
     }
   }
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const i64 at = (i64)column[i & 1] * H + l.unit[i >> 1];
-    if (column[i & 1] < a.B) { a.dh[at] = dh[i]; if constexpr (RESET) a.dstart[at] += dstart[i]; }
+    if (column[i & 1] < a.B) {
+      a.dh[at] = dh[i];
+      if constexpr (RESET) a.dstart[at] += dstart[i];
+    }
   }
 }

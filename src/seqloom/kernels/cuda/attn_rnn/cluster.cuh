@@ -1,35 +1,45 @@
 // AttnRNN's units on a cluster of blocks, which send what they find to each other's shared memory.
-// Whoever has waited for a buffer knows that all blocks are done with the one before it; none is written too early.
-// Buffers are [row][unit], as B of mma, padded so that no two lanes of a load meet in a bank.
+// Whoever has waited for a buffer knows that all blocks are done with the one before it; none is written too
+// early. Buffers are [row][unit], as B of mma, padded so that no two lanes of a load meet in a bank.
 #pragma once
 #include "attn_rnn/units.cuh"
 #include "runtime/cluster.cuh"
 
-constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;               // tiles of a weight to a warp
-constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;   // bytes
+constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;  // tiles of a weight to a warp
+// bytes
+constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
-constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;         // heads lie in several blocks
-// Where heads lie in several blocks, and no other team's rows are there to work at in the meantime, what is attended is not sent: every block
-// makes it from sums over heads, h and x.
-constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;  // units of a warp's part of a sum, and heads that they have
+constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;  // heads lie in several blocks
+// Where heads lie in several blocks, and no other team's rows are there to work at in the meantime, what is
+// attended is not sent: every block makes it from sums over heads, h and x.
+// PART, MET: units of a warp's part of a sum, and heads that they have.
+constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;
 constexpr bool MIXES = CROSSED && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && MET <= 4;
-constexpr int MIXTURE = 3;                                      // made of h and x: the first and second buffer
-constexpr int BUFFERS = 3, BUSY = (H + UNITS - 1) / UNITS;      // blocks that have units
+// made of h and x: the first and second buffer
+constexpr int MIXTURE = 3;
+constexpr int BUFFERS = 3, BUSY = (H + UNITS - 1) / UNITS;  // blocks that have units
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
 // Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
-constexpr int AT_BUFFERS = PARTS, AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER, AT_SCORES = AT_STAGE + STAGE, AT_STATISTICS = AT_SCORES + SCORES;
+constexpr int AT_BUFFERS = PARTS;
+constexpr int AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER;
+constexpr int AT_SCORES = AT_STAGE + STAGE;
+constexpr int AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
-constexpr int SOON = 0, SOON_BACK = 0;                          // no registers are left for weights in shared memory
-constexpr int HEAD = 3;                                         // barriers of a team: of what it shares in a step, and of its sums over heads
-constexpr bool LATE = WARPS > 8;                                // no registers are left for the reverse to hold two steps
-constexpr bool EARLY = true;                                    // sums over a row are there with their buffer
+// no registers are left for weights in shared memory
+constexpr int SOON = 0, SOON_BACK = 0;
+// barriers of a team: of what it shares in a step, and of its sums over heads
+constexpr int HEAD = 3;
+// no registers are left for the reverse to hold two steps
+constexpr bool LATE = WARPS > 8;
+constexpr bool EARLY = true;  // sums over a row are there with their buffer
 
 struct Block : Units {
-  int from, to, senders;  // the blocks that share heads with this one
-  int teams;              // that have rows
+  int from, to, senders;     // the blocks that share heads with this one
+  int teams;                 // that have rows
   u32 coefficients[MET][3];  // of h, x and h * x, as words of a buffer
-  template <class Args> DEV Block(const Args &a) : Units(0, ROWS) {
+  template <class Args>
+  DEV Block(const Args& a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
     works = works && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
@@ -39,7 +49,8 @@ struct Block : Units {
   }
   // All blocks are told all sums over heads.
   DEV void tell_all() {
-    from = base < H ? 0 : 1; to = base < H ? CLUSTER - 1 : 0;
+    from = base < H ? 0 : 1;
+    to = base < H ? CLUSTER - 1 : 0;
     senders = BUSY;
   }
   DEV u32 at_barrier(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
@@ -56,22 +67,27 @@ struct Block : Units {
     wait_cluster();
   }
   DEV void close() const { wait_cluster(); }
-  // What a phase of each barrier brings; sums over a row come with one of the buffers, and one may not be sent.
+  // What a phase of each barrier brings; sums over a row come with one of the buffers, and one may not be
+  // sent.
   DEV void expect_all(int with_sums, int unsent = -1) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
       for (int g = 0; g < TEAMS; g++)
         if (g < teams) {
 #pragma unroll
-          for (int i = 0; i < 3; i++) if (i != unsent) expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
+          for (int i = 0; i < 3; i++)
+            if (i != unsent)
+              expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
           if constexpr (CROSSED) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
         }
     }
   }
   // Until all of a team's rows of a buffer are there.
   DEV void take(int buffer, u32 parity, int g) const {
-    if constexpr (CLUSTER == 1) wait_block();
-    else await(barrier(buffer, g), parity);
+    if constexpr (CLUSTER == 1)
+      wait_block();
+    else
+      await(barrier(buffer, g), parity);
   }
   DEV void gather(int g) const { Units::gather(mine(g) || (BUSY < CLUSTER && base >= H), 1 + g); }
   // Two units of this lane into a buffer of all blocks.
@@ -92,7 +108,8 @@ struct Block : Units {
           float w[4];
           const u32 peer = in_block(memory, other);
           get_shared(w, stage + 16 * piece);
-          send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece, peer + at_barrier(buffer, team), w);
+          send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece,
+               peer + at_barrier(buffer, team), w);
         }
       }
       wait_warp();
@@ -108,35 +125,42 @@ struct Block : Units {
   // One of two numbers, by the half of the lanes, to all blocks, with a buffer.
   DEV void share_number(int buffer, float s) const {
     const u32 at = AT_STATISTICS + 4 * ((rank * ROWS + column) * 2 + (lane >> 4));
-    if constexpr (CLUSTER == 1) { if ((lane & 15) == 0) put_shared(memory + at, s); }
-    else if ((lane & 15) < CLUSTER) {
+    if constexpr (CLUSTER == 1) {
+      if ((lane & 15) == 0) put_shared(memory + at, s);
+    } else if ((lane & 15) < CLUSTER) {
       const u32 peer = in_block(memory, lane & 15);
       send(peer + at, peer + at_barrier(buffer, team), s);
     }
   }
   // Sums of two over all units of this row, in two steps: of this block to all blocks, then over the blocks.
   DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, over_lanes(v, w)); }
-  DEV void get_sums(float &v, float &w) const {
+  DEV void get_sums(float& v, float& w) const {
     const bool second = (lane & 16) != 0;
-    float s = (lane & 15) < CLUSTER ? get_shared(memory + AT_STATISTICS + 4 * (((lane & 15) * ROWS + column) * 2 + second)) : 0.f;
+    float s = (lane & 15) < CLUSTER
+                  ? get_shared(memory + AT_STATISTICS + 4 * (((lane & 15) * ROWS + column) * 2 + second))
+                  : 0.f;
     s = over_half(s);
     const float other = from_other(s, 16);
-    v = second ? other : s; w = second ? s : other;
+    v = second ? other : s;
+    w = second ? s : other;
   }
   DEV float over_half(float s) const {
 #pragma unroll
     for (int bits = 8; bits; bits /= 2) s += from_other(s, bits);
     return s;
   }
-  // Where blocks mix for themselves: all units of this warp's row in the background, into the buffer that is not sent.
-  DEV void fetch_units(const Element *line, int buffer) const {
-    for (int i = lane; i < H * SIZE / 16; i += 32) fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
+  // Where blocks mix for themselves: all units of this warp's row in the background, into the buffer that is
+  // not sent.
+  DEV void fetch_units(const Element* line, int buffer) const {
+    for (int i = lane; i < H * SIZE / 16; i += 32)
+      fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
     fetch_commit();
   }
   DEV void units_here() const { fetch_wait<0>(); }
   DEV int head_of(int j) const { return slice * PART / D + j; }
   // Coefficients of this lane's row of a team, from sums over the heads of this warp's part.
-  template <class F> DEV void take_mixed(const Element *, i64, u32 parity, int g, F coefficients_of) {
+  template <class F>
+  DEV void take_mixed(const Element*, i64, u32 parity, int g, F coefficients_of) {
     await(barrier(HEAD, g), parity);
 #pragma unroll
     for (int j = 0; j < MET; j++) {
@@ -146,7 +170,9 @@ struct Block : Units {
       for (int i = 0; i < SPAN; i++)
         if (head < HEADS && first + i <= last) {
           float v[4];
-          get_shared(v, memory + AT_SCORES + 16 * (((first + i) * PIECES + head - (first + i) * UNITS / D) * ROWS + 8 * g + row));
+          get_shared(v,
+                     memory + AT_SCORES +
+                         16 * (((first + i) * PIECES + head - (first + i) * UNITS / D) * ROWS + 8 * g + row));
 #pragma unroll
           for (int k = 0; k < 3; k++) s[k] += v[k];
         }
@@ -155,20 +181,24 @@ struct Block : Units {
       for (int k = 0; k < 3; k++) coefficients[j][k] = to_word(c[k]);
     }
   }
-  DEV int units_of(int rank) const { return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS; }
-  // Mean and 1 / deviation of a row. In float32 a difference of large sums would cost digits: each block has a mean of its own, from
-  // which it takes its squares.
+  DEV int units_of(int rank) const {
+    return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS;
+  }
+  // Mean and 1 / deviation of a row. In float32 a difference of large sums would cost digits: each block has
+  // a mean of its own, from which it takes its squares.
   DEV void share_spread(int buffer, const float (&z)[2]) const {
     if constexpr (TYPE == FP32) {
       float sum = there ? z[0] + z[1] : 0.f;
       sum = over_half(sum + from_other(sum, 16));
-      const float mine = there ? sum * (1.f / units_of(rank)) : 0.f, v = there ? z[0] - mine : 0.f, w = there ? z[1] - mine : 0.f;
+      const float mine = there ? sum * (1.f / units_of(rank)) : 0.f, v = there ? z[0] - mine : 0.f,
+                  w = there ? z[1] - mine : 0.f;
       float square = v * v + w * w;
       square = over_half(square + from_other(square, 16));
       share_number(buffer, lane & 16 ? square : sum);
-    } else share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
+    } else
+      share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
   }
-  DEV void get_spread(float &mean, float &r) const {
+  DEV void get_spread(float& mean, float& r) const {
     if constexpr (TYPE == FP32) {
       float sum = 0.f, square = 0.f;
       const int n = (lane & 15) < CLUSTER ? units_of(lane & 15) : 0;
@@ -181,7 +211,8 @@ struct Block : Units {
       spread(mean, r);
     }
   }
-  // Sums of three over the units of the lane's head, in two steps: what this block has of them to the others, then over the blocks.
+  // Sums of three over the units of the lane's head, in two steps: what this block has of them to the others,
+  // then over the blocks.
   DEV void share_scores(const float (&p)[3][2]) const {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;
 #pragma unroll
@@ -194,21 +225,27 @@ struct Block : Units {
           const u32 peer = in_block(memory, from + lane);
           send(peer + at, peer + at_barrier(HEAD, team), all);
         }
-      } else if (lane < 24 && lane % 8 == 0) put_shared(memory + at + 4 * which, sum);
+      } else if (lane < 24 && lane % 8 == 0)
+        put_shared(memory + at + 4 * which, sum);
     }
   }
   DEV void get_scores(float (&s)[PER][3], u32 parity) const {
-    if constexpr (CROSSED) await(barrier(HEAD, team), parity); else wait_warp();
+    if constexpr (CROSSED)
+      await(barrier(HEAD, team), parity);
+    else
+      wait_warp();
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-      const int head = (unit + e) / D, first = CROSSED ? head * D / UNITS : 0, last = CROSSED ? (head * D + D - 1) / UNITS : 0;
+      const int head = (unit + e) / D, first = CROSSED ? head * D / UNITS : 0,
+                last = CROSSED ? (head * D + D - 1) / UNITS : 0;
       s[e][0] = s[e][1] = s[e][2] = 0.f;
 #pragma unroll
       for (int i = 0; i < (CROSSED ? SPAN : 1); i++)
         if (there && first + i <= last) {
           float v[4];
           const int home = CROSSED ? (first + i) * UNITS / D : base / D;
-          get_shared(v, memory + AT_SCORES + 16 * ((CROSSED ? (first + i) * PIECES : 0) + head - home) * ROWS + 16 * column);
+          get_shared(v, memory + AT_SCORES +
+                            16 * ((CROSSED ? (first + i) * PIECES : 0) + head - home) * ROWS + 16 * column);
 #pragma unroll
           for (int k = 0; k < 3; k++) s[e][k] += v[k];
         }
@@ -216,45 +253,55 @@ struct Block : Units {
   }
 };
 // Weights and what was shared as a cluster's warps take them.
-// Rows of this warp's tile, columns of its slice. In float32 a tile is two of mma.m16n8k8, which take its columns in an order of their own:
-// lane `pair` has the columns 4pair .. 4pair + 3, the first two for the first mma. A sum does not mind.
-DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const Block &b) {
+// Rows of this warp's tile, columns of its slice. In float32 a tile is two of mma.m16n8k8, which take its
+// columns in an order of their own: lane `pair` has the columns 4pair .. 4pair + 3, the first two for the
+// first mma. A sum does not mind.
+DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int r = b.base + 16 * b.tile + b.row, c = 16 * (b.slice * DEEP + k) + SIZE * b.pair;
   const bool there = r < H && c < H;
-  const Element *p = W + (there ? (i64)r * stride + c : 0);
+  const Element* p = W + (there ? (i64)r * stride + c : 0);
 #if FORMAT == 2
 #pragma unroll
-  for (int i = 0; i < 8; i++) {  // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), and again from c + 2
+  // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), and again from c + 2
+  for (int i = 0; i < 8; i++) {
     const float v = there ? p[(i64)(i & 1) * 8 * stride + i / 2] : 0.f;
     w[i] = TF32 ? to_tf32(v) : bits(v);
   }
 #else
-  w[0] = there ? get_global(p) : 0u; w[1] = there ? get_global(p + 8 * stride) : 0u;
-  w[2] = there ? get_global(p + 8) : 0u; w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
+  w[0] = there ? get_global(p) : 0u;
+  w[1] = there ? get_global(p + 8 * stride) : 0u;
+  w[2] = there ? get_global(p + 8) : 0u;
+  w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
 #endif
 }
 // A warp's slice of a team's rows of a buffer, as B.
-template <int SOME> DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
+template <int SOME>
+DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block& b) {
 #if FORMAT == 2
-  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + b.row) * ROW + 64 * (b.slice * DEEP + from) + 16 * b.pair;
+  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + b.row) * ROW +
+                 64 * (b.slice * DEEP + from) + 16 * b.pair;
 #pragma unroll
   for (int k = 0; k < SOME; k++) get_shared(v[k], at + 64 * k);
 #else
-  const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
+  const u32 at =
+      b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
 #pragma unroll
-  for (int k = 0; k + 1 < SOME; k += 2) load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
-  if constexpr (SOME % 2) load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
+  for (int k = 0; k + 1 < SOME; k += 2)
+    load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
+  if constexpr (SOME % 2)
+    load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
 #endif
 }
 // The same, where it may be made of h and x.
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block &b) {
+template <int SOME>
+DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block& b) {
   load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);
   if (buffer == MIXTURE) {
     u32 x[SOME][SIZE];
     load_rows(x, SECOND, g, from, b);
 #pragma unroll
     for (int k = 0; k < SOME; k++) {
-      const u32 (&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];
+      const u32(&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];
 #pragma unroll
       for (int i = 0; i < SIZE; i++) v[k][i] = mixed(of, v[k][i], x[k][i]);
     }

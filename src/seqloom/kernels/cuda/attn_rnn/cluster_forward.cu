@@ -1,9 +1,11 @@
-// AttnRNN through time where blocks share the units: a group of them takes its rows through all steps. Equations as in attn_rnn_step.cuh.
+// AttnRNN through time where blocks share the units: a group of them takes its rows through all steps.
+// Equations as in step.cuh.
 #include "attn_rnn/math.cuh"
 #include "attn_rnn/product.cuh"
 
-constexpr bool MIXED = MIXES && !MASK;                       // what is attended is not sent
-constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);  // no other work has to be done while sums over heads are on their way
+constexpr bool MIXED = MIXES && !MASK;  // what is attended is not sent
+// no other work has to be done while sums over heads are on their way
+constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);
 
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Block b(a);
@@ -13,9 +15,14 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Weight<SPARE> Wo;
   Weight<(KEPT > 0) * DEEP> Wh;
   Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON> Wc;
-  Wq.load(a.w.q, H, b); Wo.load(a.w.o, H, b, KEPT); Wh.load(a.w.g, 2 * H, b, 0); Wc.load(a.w.g + H, 2 * H, b, 1);
-  const Pair bq = load_pair(a.w.bias_q + b.unit, b.there), bo = load_pair(a.w.bias_o + b.unit, b.there), bg = load_pair(a.w.bias_g + b.unit, b.there);
-  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
+  Wq.load(a.w.q, H, b);
+  Wo.load(a.w.o, H, b, KEPT);
+  Wh.load(a.w.g, 2 * H, b, 0);
+  Wc.load(a.w.g + H, 2 * H, b, 1);
+  const Pair bq = load_pair(a.w.bias_q + b.unit, b.there), bo = load_pair(a.w.bias_o + b.unit, b.there),
+             bg = load_pair(a.w.bias_g + b.unit, b.there);
+  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there),
+             bias = load_pair(a.w.bias + b.unit, NORM && b.there);
   float h[2], x[2], keep[2];
   const i64 at = there ? (i64)row * H + b.unit : 0;
 #pragma unroll
@@ -23,8 +30,9 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   const Pair mask = load_pair(a.mask + at, MASK && there);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.B, a.T);
-  const Element *xs = a.x + (there ? (i64)row * a.x_row + b.unit : 0), *keeps = a.keep + (KEEP && there ? (i64)row * a.T * H + b.unit : 0);
-  Element *y = a.y + (there ? (i64)row * a.y_row + b.unit : 0);
+  const Element *xs = a.x + (there ? (i64)row * a.x_row + b.unit : 0),
+                *keeps = a.keep + (KEEP && there ? (i64)row * a.T * H + b.unit : 0);
+  Element* y = a.y + (there ? (i64)row * a.y_row + b.unit : 0);
   Pair next_x{}, next_keep{};
   bool anew = false;
   auto fetch = [&](int t) {  // long before it is needed
@@ -32,18 +40,23 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     next_x = now ? get_pair(xs + (i64)t * a.x_step) : Pair{};
     if constexpr (KEEP) next_keep = now ? get_pair(keeps + (i64)t * H) : Pair{};
   };
-  auto look = [&](int t) { if constexpr (RESET) anew = there && t < length && a.reset[(i64)row * a.T + t]; };
+  auto look = [&](int t) {
+    if constexpr (RESET) anew = there && t < length && a.reset[(i64)row * a.T + t];
+  };
   auto begin = [&] {  // what the products of the next step see of the state
     float seen[2], m[2];
     from_pair(m[0], m[1], mask);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      if constexpr (RESET) if (anew) h[e] = a.start[at + e];
+      if constexpr (RESET)
+        if (anew) h[e] = a.start[at + e];
       seen[e] = MASK ? h[e] * m[e] : h[e];
     }
     b.share(FIRST, to_pair(seen[0], seen[1]));
   };
-  auto fetch_units = [&](int t) { if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step, SECOND); };
+  auto fetch_units = [&](int t) {
+    if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step, SECOND);
+  };
   if constexpr (MIXED) b.tell_all();
   b.open();
   look(0);
@@ -68,20 +81,25 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         float w[4];
         attention(w, sum[e][0], sum[e][1], sum[e][2]);
 #pragma unroll
-        for (int i = e; i < 2; i += PER) aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
+        for (int i = e; i < 2; i += PER)
+          aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
       }
       b.share(SECOND, to_pair(aC[0], aC[1]));
     };
     auto take_attended = [&](int g) {
       if constexpr (MIXED)
-        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g, [](float (&of)[3], const float (&sum)[3], int) {
-          float w[4];
-          attention(w, sum[0], sum[1], sum[2]);
-          of[0] = w[0] + w[2]; of[1] = w[1] + w[2]; of[2] = w[3];
-        });
-      else b.take(SECOND, parity, g);
+        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g,
+                     [](float (&of)[3], const float (&sum)[3], int) {
+                       float w[4];
+                       attention(w, sum[0], sum[1], sum[2]);
+                       of[0] = w[0] + w[2];
+                       of[1] = w[1] + w[2];
+                       of[2] = w[3];
+                     });
+      else
+        b.take(SECOND, parity, g);
     };
-    EACH_TEAM(g, b) {
+    EACH_TEAM (g, b) {
       Sums c = {};
       b.take(FIRST, parity, g);
       product(c, Wq, FIRST, b, g);
@@ -92,14 +110,18 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         float q[2], p[3][2];
         b.get_sum(q, bq);
 #pragma unroll
-        for (int e = 0; e < 2; e++) { p[0][e] = q[e] * h[e]; p[1][e] = q[e] * x[e]; p[2][e] = q[e] * (h[e] * x[e]); }
+        for (int e = 0; e < 2; e++) {
+          p[0][e] = q[e] * h[e];
+          p[1][e] = q[e] * x[e];
+          p[2][e] = q[e] * (h[e] * x[e]);
+        }
         b.share_scores(p);
         if constexpr (AT_ONCE) attend();
       }
       product(gate[g], Wh, FIRST, b, g);  // needed much later
     }
     if (!AT_ONCE && !MIXED && b.works) attend();
-    EACH_TEAM(g, b) {
+    EACH_TEAM (g, b) {
       Sums c = {};
       take_attended(g);
       product(c, Wo, MIXED ? MIXTURE : SECOND, b, g);
@@ -108,25 +130,31 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       if (b.mine(g)) {
         b.get_sum(s, bo);
 #pragma unroll
-        for (int e = 0; e < 2; e++) { o[e] = b.there ? gelu(s[e]) : 0.f; z[e] = o[e] + h[e]; }
+        for (int e = 0; e < 2; e++) {
+          o[e] = b.there ? gelu(s[e]) : 0.f;
+          z[e] = o[e] + h[e];
+        }
         b.share(THIRD, to_pair(o[0], o[1]));
         if constexpr (NORM) b.share_spread(THIRD, z);
         fetch_units(t + 1);
       }
     }
     Wc.prepare();
-    EACH_TEAM(g, b) {
+    EACH_TEAM (g, b) {
       b.take(THIRD, parity, g);
       product(gate[g], Wc, THIRD, b, g);
       b.put_part(gate[g], g);
       float mean = 0.f, r = 1.f;
-      if constexpr (NORM && EARLY) if (b.mine(g)) b.get_spread(mean, r);
+      if constexpr (NORM && EARLY)
+        if (b.mine(g)) b.get_spread(mean, r);
       b.gather(g);
-      if constexpr (NORM && !EARLY) if (b.mine(g)) b.get_spread(mean, r);
+      if constexpr (NORM && !EARLY)
+        if (b.mine(g)) b.get_spread(mean, r);
       if (b.mine(g)) {
         float gate[2], w[2], v[2];
         b.get_sum(gate, bg);
-        from_pair(w[0], w[1], scale); from_pair(v[0], v[1], bias);
+        from_pair(w[0], w[1], scale);
+        from_pair(v[0], v[1], bias);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
           const float n = NORM ? (z[e] - mean) * r * w[e] + v[e] : o[e];
@@ -141,6 +169,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
     }
   }
 #pragma unroll
-  for (int e = 0; e < 2; e++) if (there) a.last[at + e] = h[e];
+  for (int e = 0; e < 2; e++)
+    if (there) a.last[at + e] = h[e];
   b.close();
 }

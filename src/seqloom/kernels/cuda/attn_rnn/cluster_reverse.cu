@@ -1,4 +1,5 @@
-// AttnRNN back through a chunk of time where blocks share the units, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
+// AttnRNN back through a chunk of time where blocks share the units, with what was found to be inside its
+// steps. Letters as in block_reverse.cu.
 #include "attn_rnn/product.cuh"
 
 // What a lane takes of a step.
@@ -16,8 +17,12 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   Weight<0> Wc;
   Weight<(KEPT > 0) * DEEP> Wh;
   Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON_BACK> Wq;
-  Wo.load(a.w.o, H, b, KEPT); Wc.load(a.w.g + (i64)H * H, H, b); Wh.load(a.w.g, H, b, 0); Wq.load(a.w.q, H, b, 1);
-  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there), bias = load_pair(a.w.bias + b.unit, NORM && b.there);
+  Wo.load(a.w.o, H, b, KEPT);
+  Wc.load(a.w.g + (i64)H * H, H, b);
+  Wh.load(a.w.g, H, b, 0);
+  Wq.load(a.w.q, H, b, 1);
+  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there),
+             bias = load_pair(a.w.bias + b.unit, NORM && b.there);
   float dh[2], dstart[2] = {};
   const i64 at = there ? (i64)row * H + b.unit : 0;
 #pragma unroll
@@ -25,20 +30,25 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   const Pair mask = load_pair(a.mask + at, MASK && there);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.B, a.T);
-  const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;  // where its steps begin
-  auto fetch = [&](Taken &v, int t) {  // long before it is needed
+  // where its steps begin
+  const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;
+  auto fetch = [&](Taken& v, int t) {  // long before it is needed
     const bool now = there && t >= a.from && t < length;
     const i64 i = now ? (whole + t) * H + b.unit : 0, k = now ? piece + t : 0, j = k * H + (now ? b.unit : 0);
-    v.dy = now ? get_pair(a.dy + i) : Pair{}; v.x = now ? get_pair(a.x + i) : Pair{};
+    v.dy = now ? get_pair(a.dy + i) : Pair{};
+    v.x = now ? get_pair(a.x + i) : Pair{};
     if constexpr (KEEP) v.keep = now ? get_pair(a.keep + i) : Pair{};
-    v.q = now ? get_pair(a.q + j + k * H) : Pair{}; v.slope = now ? get_pair(a.slope + j) : Pair{};
-    v.g = now ? get_pair(a.g + j) : Pair{}; v.n = now ? get_pair(a.n + j) : Pair{};
+    v.q = now ? get_pair(a.q + j + k * H) : Pair{};
+    v.slope = now ? get_pair(a.slope + j) : Pair{};
+    v.g = now ? get_pair(a.g + j) : Pair{};
+    v.n = now ? get_pair(a.n + j) : Pair{};
 #pragma unroll
     for (int e = 0; e < 2; e++) v.past[e] = now ? a.past[j + e] : 0.f;
 #pragma unroll
     for (int e = 0; e < PER; e++)
 #pragma unroll
-      for (int m = 0; m < 4; m++) v.attention[e][m] = now ? a.attention[(k * HEADS + (b.unit + e) / D) * 4 + m] : 0.f;
+      for (int m = 0; m < 4; m++)
+        v.attention[e][m] = now ? a.attention[(k * HEADS + (b.unit + e) / D) * 4 + m] : 0.f;
     if constexpr (NORM) v.deviation = now ? a.deviation[k] : 0.f;
     v.anew = false;
     if constexpr (RESET) v.anew = now && a.reset[whole + t];
@@ -46,9 +56,14 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   auto ask = [&](int t) {  // the same, but no further than the cache on its way here
     if (there && t >= a.from && t < length) {
       const i64 i = (whole + t) * H + b.unit, k = piece + t, j = k * H + b.unit;
-      ask_global(a.dy + i); ask_global(a.x + i);
+      ask_global(a.dy + i);
+      ask_global(a.x + i);
       if constexpr (KEEP) ask_global(a.keep + i);
-      ask_global(a.q + j + k * H); ask_global(a.slope + j); ask_global(a.g + j); ask_global(a.n + j); ask_global(a.past + j);
+      ask_global(a.q + j + k * H);
+      ask_global(a.slope + j);
+      ask_global(a.g + j);
+      ask_global(a.n + j);
+      ask_global(a.past + j);
       ask_global(a.attention + (k * HEADS + b.unit / D) * 4);
       if constexpr (NORM) ask_global(a.deviation + k);
     }
@@ -58,7 +73,10 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     for (int t = last; t > top && t >= a.from; t--) {  // where no row of the group has a step
       const i64 j = (piece + t) * H + b.unit;
       put_pair(a.du + (whole + t) * H + b.unit, Pair{});
-      put_pair(a.dn + j, Pair{}); put_pair(a.dg + j, Pair{}); put_pair(a.ds + j, Pair{}); put_pair(a.dq + j, Pair{});
+      put_pair(a.dn + j, Pair{});
+      put_pair(a.dg + j, Pair{});
+      put_pair(a.ds + j, Pair{});
+      put_pair(a.dq + j, Pair{});
     }
   b.open();
   Taken next;
@@ -73,9 +91,13 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     const i64 here = (piece + t) * H + b.unit;
     if (b.works) {
       float dy[2], keep[2], w[2], u[2];
-      from_pair(w[0], w[1], scale); from_pair(u[0], u[1], bias);
-      from_pair(dy[0], dy[1], v.dy); from_pair(x[0], x[1], v.x); from_pair(g[0], g[1], v.g);
-      from_pair(n[0], n[1], v.n); from_pair(slope[0], slope[1], v.slope);
+      from_pair(w[0], w[1], scale);
+      from_pair(u[0], u[1], bias);
+      from_pair(dy[0], dy[1], v.dy);
+      from_pair(x[0], x[1], v.x);
+      from_pair(g[0], g[1], v.g);
+      from_pair(n[0], n[1], v.n);
+      from_pair(slope[0], slope[1], v.slope);
       if constexpr (KEEP) from_pair(keep[0], keep[1], v.keep);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
@@ -89,26 +111,37 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       const Pair p = to_pair(dgate[0], dgate[1]);
       b.share(FIRST, p);
       if constexpr (NORM) b.share_sums(FIRST, dx[0] + dx[1], dx[0] * n[0] + dx[1] * n[1]);
-      if (there) { put_pair(a.dg + here, p); put_pair(a.dn + here, to_pair(dn[0], dn[1])); }
+      if (there) {
+        put_pair(a.dg + here, p);
+        put_pair(a.dn + here, to_pair(dn[0], dn[1]));
+      }
     }
-    if constexpr (LATE) ask(t - 1); else fetch(next, t - 1);
+    if constexpr (LATE)
+      ask(t - 1);
+    else
+      fetch(next, t - 1);
     Sums back[TEAMS] = {};
     float vC[2];
-    EACH_TEAM(i, b) {
+    EACH_TEAM (i, b) {
       Sums c = {};
       b.take(FIRST, parity, i);
       product(c, Wc, FIRST, b, i);
       b.put_part(c, i);
       float mean = 0.f, both = 0.f;
-      if constexpr (NORM && EARLY) if (b.mine(i)) b.get_sums(mean, both);
+      if constexpr (NORM && EARLY)
+        if (b.mine(i)) b.get_sums(mean, both);
       b.gather(i);
-      if constexpr (NORM && !EARLY) if (b.mine(i)) b.get_sums(mean, both);
+      if constexpr (NORM && !EARLY)
+        if (b.mine(i)) b.get_sums(mean, both);
       if (b.mine(i)) {
         float ds[2];
         b.get_sum(ds, Pair{});
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          if constexpr (NORM) { dx[e] = v.deviation * (dx[e] - mean * (1.0f / H) - n[e] * (both * (1.0f / H))); acc[e] += dx[e]; }
+          if constexpr (NORM) {
+            dx[e] = v.deviation * (dx[e] - mean * (1.0f / H) - n[e] * (both * (1.0f / H)));
+            acc[e] += dx[e];
+          }
           ds[e] = (ds[e] + dx[e]) * slope[e];
         }
         const Pair p = to_pair(ds[0], ds[1]);
@@ -117,7 +150,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       }
       product(back[i], Wh, FIRST, b, i);  // needed much later
     }
-    EACH_TEAM(i, b) {
+    EACH_TEAM (i, b) {
       Sums c = {};
       b.take(SECOND, parity, i);
       product(c, Wo, SECOND, b, i);
@@ -127,7 +160,11 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         float p[3][2];
         b.get_sum(vC, Pair{});
 #pragma unroll
-        for (int e = 0; e < 2; e++) { p[0][e] = vC[e] * h[e]; p[1][e] = vC[e] * x[e]; p[2][e] = vC[e] * (h[e] * x[e]); }
+        for (int e = 0; e < 2; e++) {
+          p[0][e] = vC[e] * h[e];
+          p[1][e] = vC[e] * x[e];
+          p[2][e] = vC[e] * (h[e] * x[e]);
+        }
         b.share_scores(p);
       }
     }
@@ -138,8 +175,10 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int e = 0; e < PER; e++) {
         const float (&s)[3] = sum[e], (&k)[4] = v.attention[e];
-        const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2], shared = k[2] * (two - mid);
-        const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared), zp = root * k[3] * (s[2] - mid);
+        const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
+                    shared = k[2] * (two - mid);
+        const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared),
+                    zp = root * k[3] * (s[2] - mid);
 #pragma unroll
         for (int i = e; i < 2; i += PER) {
           const float product = k[3] * vC[i] + zp * q[i];
@@ -150,11 +189,14 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       }
       const Pair o = to_pair(dq[0], dq[1]);
       b.share(THIRD, o);
-      if (there) { put_pair(a.dq + here, o); put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1])); }
+      if (there) {
+        put_pair(a.dq + here, o);
+        put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1]));
+      }
     }
     if constexpr (LATE) fetch(next, t - 1);
     Wq.prepare();
-    EACH_TEAM(i, b) {
+    EACH_TEAM (i, b) {
       b.take(THIRD, parity, i);
       product(back[i], Wq, THIRD, b, i);
       b.put_part(back[i], i);
@@ -166,7 +208,11 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
           acc[e] += MASK ? m[e] * through[e] : through[e];
-          if constexpr (RESET) if (v.anew) { dstart[e] += acc[e]; acc[e] = 0.f; }
+          if constexpr (RESET)
+            if (v.anew) {
+              dstart[e] += acc[e];
+              acc[e] = 0.f;
+            }
           dh[e] = t < length ? acc[e] : dh[e];
         }
       }
@@ -174,6 +220,9 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   }
   if (there)
 #pragma unroll
-    for (int e = 0; e < 2; e++) { a.dh[at + e] = dh[e]; if constexpr (RESET) a.dstart[at + e] += dstart[e]; }
+    for (int e = 0; e < 2; e++) {
+      a.dh[at + e] = dh[e];
+      if constexpr (RESET) a.dstart[at + e] += dstart[e];
+    }
   b.close();
 }

@@ -3,27 +3,32 @@
 #include "attn_rnn/grid_post.cuh"
 
 struct Block : Post {
-  Pair two{};               // units that wait for a sum to go with them
-  Words v, kept[TEAMS];     // B; and h, as B
+  Pair two{};            // units that wait for a sum to go with them
+  Words v, kept[TEAMS];  // B; and h, as B
   float sums[ROUNDS][2];
   int with_sums = -1;
-  template <class Args> DEV Block(const Args &a) : Post(a) {}
-  DEV void expect_all(int with, int = -1) { with_sums = with; }  // sums over a row go with one of the messages
+  template <class Args>
+  DEV Block(const Args& a) : Post(a) {}
+  // sums over a row go with one of the messages
+  DEV void expect_all(int with, int = -1) { with_sums = with; }
   DEV void take(int buffer, u32, int g) {
     u32 p[ASKED][4] = {}, numbers[ASKED];
-    const Packet *from[ASKED];
+    const Packet* from[ASKED];
     begin(buffer, g);
 #pragma unroll
     for (int k = 0; k < ASKED; k++) {
-      from[k] = inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k % PACKETS) * SOURCES + 4 * (k / PACKETS);
+      from[k] =
+          inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k % PACKETS) * SOURCES + 4 * (k / PACKETS);
       numbers[k] = asks(k / PACKETS, g) ? turn[g] : 0u;
     }
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
 #pragma unroll
-      for (int i = 0; i < 16; i++) v[(16 * r + i) / SIZE][i % SIZE] = p[PACKETS * r + 3 * (i / 8) + i % 8 / 3][i % 8 % 3];
-      sums[r][0] = number(p[PACKETS * r + 2][2]); sums[r][1] = number(p[PACKETS * r + 5][2]);
+      for (int i = 0; i < 16; i++)
+        v[(16 * r + i) / SIZE][i % SIZE] = p[PACKETS * r + 3 * (i / 8) + i % 8 / 3][i % 8 % 3];
+      sums[r][0] = number(p[PACKETS * r + 2][2]);
+      sums[r][1] = number(p[PACKETS * r + 5][2]);
     }
     if (buffer == FIRST)
 #pragma unroll
@@ -40,79 +45,104 @@ struct Block : Post {
   DEV void share_sums(int buffer, float v, float w) { send(buffer, over_lanes(v, w)); }
   DEV u32 word(int i) const {  // of this half of the lanes, whose first word is the 16th of the upper half
 #if FORMAT == 2
-    const float low = from_lane(two.low, (i & 16) + i % 16 / 2), high = from_lane(two.high, (i & 16) + i % 16 / 2);
+    const float low = from_lane(two.low, (i & 16) + i % 16 / 2),
+                high = from_lane(two.high, (i & 16) + i % 16 / 2);
     return bits(i & 1 ? high : low);
 #else
     return bits(from_lane(number(two), i));
 #endif
   }
   DEV void send(int buffer, float s) const {  // a packet by each of six lanes
-    const int i = lane % 16 < PACKETS ? lane % 16 : 0, half = i / 3, which = i % 3, from = (lane & 16) + 8 * half + 3 * which;
-    const u32 sum = bits(from_lane(s, (lane & 16) + 8 * half)), a = word(from), b = word(from + 1), c = word(from + 2 & 31);
-    Packet *to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES + rank % SOURCES;
+    const int i = lane % 16 < PACKETS ? lane % 16 : 0, half = i / 3, which = i % 3,
+              from = (lane & 16) + 8 * half + 3 * which;
+    const u32 sum = bits(from_lane(s, (lane & 16) + 8 * half)), a = word(from), b = word(from + 1),
+              c = word(from + 2 & 31);
+    Packet* to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES +
+                 rank % SOURCES;
     if (sends && lane % 16 < PACKETS) put_packet(to, a, b, which == 2 ? sum : c, next());
   }
-  DEV float over_sources(float s) const { s += from_other(s, 1); return s + from_other(s, 2); }
-  DEV void put_part(const Sums &c, int g) const {
+  DEV float over_sources(float s) const {
+    s += from_other(s, 1);
+    return s + from_other(s, 2);
+  }
+  DEV void put_part(const Sums& c, int g) const {
     Units::put_part(c, g);
     if (NORM && taken == with_sums) {
       float s[2] = {sums[0][0], sums[0][1]};
 #pragma unroll
-      for (int r = 1; r < ROUNDS; r++) { s[0] += sums[r][0]; s[1] += sums[r][1]; }
+      for (int r = 1; r < ROUNDS; r++) {
+        s[0] += sums[r][0];
+        s[1] += sums[r][1];
+      }
       s[0] = over_sources(s[0]);
       if (SPREADS && taken == THIRD) {
         const float mean = s[0] * (1.f / units_of(slice));
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) { const float off = sums[r][0] * (1.0f / UNITS) - mean; if (asks(r, g)) s[1] += UNITS * (off * off); }
+        for (int r = 0; r < ROUNDS; r++) {
+          const float off = sums[r][0] * (1.0f / UNITS) - mean;
+          if (asks(r, g)) s[1] += UNITS * (off * off);
+        }
       }
       s[1] = over_sources(s[1]);
       if (pair == 0) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), s[0], s[1]);
     }
   }
-  DEV void get_sums(float &v, float &w) const {
+  DEV void get_sums(float& v, float& w) const {
     v = w = 0.f;
 #pragma unroll
     for (int i = 0; i < SPLIT; i++) {
       float p, q;
       get_shared(p, q, parts + 4 * ((i * ROWS + column) * LINE + UNITS));
-      v += p; w += q;
+      v += p;
+      w += q;
     }
   }
-  // Mean and 1 / deviation of a row, from sums and squares that come with the third message of a step. In float32 a difference of large
-  // sums would cost digits: blocks take squares from a mean of their own, and so do warps that bring them together.
-  DEV int units_of(int slice) const { const int n = H - slice * SOURCES * UNITS; return n < 1 ? 1 : n < SOURCES * UNITS ? n : SOURCES * UNITS; }
+  // Mean and 1 / deviation of a row, from sums and squares that come with the third message of a step. In
+  // float32 a difference of large sums would cost digits: blocks take squares from a mean of their own, and
+  // so do warps that bring them together.
+  DEV int units_of(int slice) const {
+    const int n = H - slice * SOURCES * UNITS;
+    return n < 1 ? 1 : n < SOURCES * UNITS ? n : SOURCES * UNITS;
+  }
   DEV void share_spread(int buffer, const float (&z)[2]) {
     if constexpr (SPREADS) {
       float sum = over_lanes(z[0] + z[1], z[0] + z[1]);
-      const float mean = sum * (1.0f / UNITS), v = there ? z[0] - mean : 0.f, w = there ? z[1] - mean : 0.f, square = over_lanes(v * v + w * w, v * v + w * w);
+      const float mean = sum * (1.0f / UNITS), v = there ? z[0] - mean : 0.f, w = there ? z[1] - mean : 0.f,
+                  square = over_lanes(v * v + w * w, v * v + w * w);
       send(buffer, lane & LANES / 2 ? square : sum);
-    } else share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
+    } else
+      share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
   }
-  DEV void get_spread(float &mean, float &r) const {
+  DEV void get_spread(float& mean, float& r) const {
     get_sums(mean, r);
     if constexpr (SPREADS) {
       mean *= 1.0f / H;
 #pragma unroll
       for (int i = 0; i < SPLIT; i++) {
-        const float n = units_of(i), off = get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
+        const float n = units_of(i),
+                    off = get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
         if (i * SOURCES < CLUSTER) r += n * (off * off);
       }
       r = 1.f / sqrtf(r * (1.0f / H) + 1e-5f);
-    } else spread(mean, r);
+    } else
+      spread(mean, r);
   }
   // Sums of three over the units of the lane's head: a packet from each block that has some.
   DEV void share_scores(const float (&p)[3][2]) const {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-      const float sum = over_head(p, j), a = from_lane(sum, lane & 16), b = from_lane(sum, (lane & 16) + 4), c = from_lane(sum, (lane & 16) + 8);
-      if (sends && lane % 16 == j) put_packet(packets + 3 * MESSAGE + (column * CLUSTER + rank) * PIECES + j, bits(a), bits(b), bits(c), next());
+      const float sum = over_head(p, j), a = from_lane(sum, lane & 16), b = from_lane(sum, (lane & 16) + 4),
+                  c = from_lane(sum, (lane & 16) + 8);
+      if (sends && lane % 16 == j)
+        put_packet(packets + 3 * MESSAGE + (column * CLUSTER + rank) * PIECES + j, bits(a), bits(b), bits(c),
+                   next());
     }
   }
   DEV void get_scores(float (&s)[PER][3], u32) const {
     const Packet *scores = packets + 3 * MESSAGE, *at = scores + column * CLUSTER * PIECES;
     const int home = base / D, end = base + UNITS < H ? base + UNITS : H;
     u32 v[PIECES * FAR][4] = {}, numbers[PIECES * FAR];
-    const Packet *from[PIECES * FAR];
+    const Packet* from[PIECES * FAR];
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
       const int begin = (home + j) * D, last = (begin + D - 1) / UNITS;
@@ -135,20 +165,26 @@ struct Block : Post {
 #pragma unroll
         for (int bits = NEAR / 2; bits; bits /= 2) sum += from_other(sum, bits);
 #pragma unroll
-        for (int e = 0; e < PER; e++) if (j == 0 || (unit + e) / D == home + j) s[e][k] = sum;
+        for (int e = 0; e < PER; e++)
+          if (j == 0 || (unit + e) / D == home + j) s[e][k] = sum;
       }
   }
 
-  // Where blocks mix for themselves. The same sums, but of this lane's row and sources of B; and for the lanes that have units here.
+  // Where blocks mix for themselves. The same sums, but of this lane's row and sources of B; and for the
+  // lanes that have units here.
   DEV void take_scores(float (&s)[ROUNDS][3], int g) {
     u32 p[ROUNDS * ASKS][4] = {}, numbers[ROUNDS * ASKS];
-    const Packet *from[ROUNDS * ASKS];
+    const Packet* from[ROUNDS * ASKS];
     begin(-1, g);
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
-      const Packet *at = packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source(r) / SPAN * SPAN + pair % CLOSE;
+      const Packet* at =
+          packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source(r) / SPAN * SPAN + pair % CLOSE;
 #pragma unroll
-      for (int i = 0; i < ASKS; i++) { from[ASKS * r + i] = at + CLOSE * i; numbers[ASKS * r + i] = asks(r, g) ? turn[g] : 0u; }
+      for (int i = 0; i < ASKS; i++) {
+        from[ASKS * r + i] = at + CLOSE * i;
+        numbers[ASKS * r + i] = asks(r, g) ? turn[g] : 0u;
+      }
     }
     collect<false>(p, from, numbers, rows, row);
 #pragma unroll
@@ -162,7 +198,8 @@ struct Block : Post {
         for (int bits = CLOSE / 2; bits; bits /= 2) s[r][k] += from_other(s[r][k], bits);
       }
   }
-  template <class F> DEV void take_mixed(const Element *x, i64 x_row, u32, int g, F coefficients_of) {
+  template <class F>
+  DEV void take_mixed(const Element* x, i64 x_row, u32, int g, F coefficients_of) {
     Words w;
     float s[ROUNDS][3], c[3];
     get_words(w, x + (asks(0, g) ? first + 8 * g + row : 0) * x_row, g);
@@ -172,42 +209,54 @@ struct Block : Post {
       coefficients_of(c, s[r], 0);
       const u32 of[3] = {to_word(c[0]), to_word(c[1]), to_word(c[2])};
 #pragma unroll
-      for (int i = 16 * r; i < 16 * r + 16; i++) v[i / SIZE][i % SIZE] = mixed(of, kept[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
+      for (int i = 16 * r; i < 16 * r + 16; i++)
+        v[i / SIZE][i % SIZE] = mixed(of, kept[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
     }
   }
   DEV void tell_all() const {}
-  DEV void fetch_units(const Element *, int) const {}
+  DEV void fetch_units(const Element*, int) const {}
   DEV void units_here() const {}
   // The words of this lane's sources, of a row that begins here.
-  DEV void get_words(Words &w, const Element *line, int g) const {
+  DEV void get_words(Words& w, const Element* line, int g) const {
 #pragma unroll
     for (int j = 0; j < 4 * ROUNDS; j++) {
       float four[4] = {};
-      if (asks(j / 4, g)) get_global(four, (const float *)(line + UNITS * source(j / 4) + 16 / SIZE * (j % 4)));  // two loads share 32 bytes: they are kept nearby
+      // two loads share 32 bytes: they are kept nearby
+      if (asks(j / 4, g))
+        get_global(four, (const float*)(line + UNITS * source(j / 4) + 16 / SIZE * (j % 4)));
 #pragma unroll
       for (int i = 0; i < 4; i++) w[(4 * j + i) / SIZE][(4 * j + i) % SIZE] = bits(four[i]);
     }
   }
 };
 // Weights and what was shared as a grid's warps take them.
-// Of the tiles with the same columns, rows of one of the block's. A lane's columns are words of a source: four units here.
-DEV void load_tile(u32 (&w)[WORDS], const Element *W, int stride, int k, const Block &b) {
-  const int n = k / TALL, r = b.base + 16 * (k % TALL) + b.row, c = UNITS * b.source(4 * n * SIZE / 64) + 4 * n % UNITS;
+// Of the tiles with the same columns, rows of one of the block's. A lane's columns are words of a source:
+// four units here.
+DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
+  const int n = k / TALL, r = b.base + 16 * (k % TALL) + b.row,
+            c = UNITS * b.source(4 * n * SIZE / 64) + 4 * n % UNITS;
   const bool there = r < H && c < H;
-  const Element *p = W + (there ? (i64)r * stride + c : 0);
+  const Element* p = W + (there ? (i64)r * stride + c : 0);
 #if FORMAT == 2
   float v[2][4] = {};
-  if (there) { get_global(v[0], p); get_global(v[1], p + (i64)8 * stride); }
+  if (there) {
+    get_global(v[0], p);
+    get_global(v[1], p + (i64)8 * stride);
+  }
 #pragma unroll
   for (int i = 0; i < 8; i++) w[i] = TF32 ? to_tf32(v[i & 1][i / 2]) : bits(v[i & 1][i / 2]);
 #else
   float v[4] = {};
-  if (there) { get_global(v[0], v[2], (const float *)p); get_global(v[1], v[3], (const float *)(p + 8 * stride)); }
+  if (there) {
+    get_global(v[0], v[2], (const float*)p);
+    get_global(v[1], v[3], (const float*)(p + 8 * stride));
+  }
 #pragma unroll
   for (int i = 0; i < 4; i++) w[i] = bits(v[i]);
 #endif
 }
-template <int SOME> DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int, int from, const Block &b) {
+template <int SOME>
+DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int, int from, const Block& b) {
 #pragma unroll
   for (int k = 0; k < SOME; k++)
 #pragma unroll

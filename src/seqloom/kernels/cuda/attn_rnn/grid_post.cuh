@@ -1,12 +1,14 @@
-// AttnRNN's units on blocks anywhere on the GPU, 32 to each, in float32 16, which share what they find through packets in its memory.
-// A warp has all tiles of the block's units, and of every sum the units of four other blocks, or of eight in two ROUNDS: what these send is its
-// B of mma as it comes, a lane's words from one of them, or from one in each of two rounds. So nobody waits for all blocks, and nothing that is
+// AttnRNN's units on blocks anywhere on the GPU, 32 to each, in float32 16, which share what they find
+// through packets in its memory. A warp has all tiles of the block's units, and of every sum the units of
+// four other blocks, or of eight in two ROUNDS: what these send is its B of mma as it comes, a lane's words
+// from one of them, or from one in each of two rounds. So nobody waits for all blocks, and nothing that is
 // shared passes through shared memory.
-// A row of a block, 16 words of two units or of one, is six packets in two halves: words 8half .. 8half + 7, and a sum over the row.
-// A packet is written anew only when all blocks have read it: of the messages in a step, whoever sends one has had the one
-// before it from everyone; where what is attended is not sent, sums over heads are the one before, and every block asks for all.
-// Parts of sums lie in two places in turn, and so do barriers: some warp may be at the next product already.
-// What is pointwise has 16 lanes to a row; of two teams, a warp has two rows of one.
+// A row of a block, 16 words of two units or of one, is six packets in two halves: words 8half .. 8half + 7,
+// and a sum over the row. A packet is written anew only when all blocks have read it: of the messages in a
+// step, whoever sends one has had the one before it from everyone; where what is attended is not sent, sums
+// over heads are the one before, and every block asks for all. Parts of sums lie in two places in turn, and
+// so do barriers: some warp may be at the next product already. What is pointwise has 16 lanes to a row; of
+// two teams, a warp has two rows of one.
 #pragma once
 #ifndef ROWS  // values for editors, as in units.cuh
 #define GRID 1
@@ -24,29 +26,43 @@
 #include "attn_rnn/units.cuh"
 #include "runtime/packets.cuh"
 
-constexpr int SOURCES = 4 * ROUNDS;                             // blocks to a warp
-constexpr int PACKETS = 6, ASKED = ROUNDS * PACKETS, DEEP = TALL * 16 * ROUNDS / SIZE;  // of each, of all that a lane asks; tiles of a weight
-constexpr int AT_WEIGHTS = 2 * PARTS, CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
-constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;  // packets of one of the three in a step, of the sums over heads
-constexpr int GROUP = 3 * MESSAGE + SCORES;                     // all of them
-constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;  // lanes that ask for the blocks of a head, times
-constexpr int SOON = TYPE == FP32 || TEAMS > 1 ? 0 : 12, SOON_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;  // tiles of a weight in shared memory that there are registers for while blocks wait
-constexpr bool EARLY = false, CROSSED = true;                   // sums over a row are there after a barrier, heads lie in several blocks
-constexpr bool LATE = TYPE == FP32;                             // no registers are left for the reverse to hold two steps
-constexpr bool SPREADS = TYPE == FP32;                          // squares are taken from a mean
-// Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h and x: it is not sent.
-constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;  // lanes of a row that ask for a head's sums, packets of each
-constexpr bool MIXES = D % UNITS == 0 && ROUNDS * ASKS <= 8 && (TYPE != FP32 || TEAMS == 1);  // with two teams of float32 there are no registers for it
+constexpr int SOURCES = 4 * ROUNDS;  // blocks to a warp
+// Packets of a block, packets that a lane asks for, tiles of a weight.
+constexpr int PACKETS = 6, ASKED = ROUNDS * PACKETS, DEEP = TALL * 16 * ROUNDS / SIZE;
+constexpr int AT_WEIGHTS = 2 * PARTS;
+constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
+// Packets of one of the three messages in a step, and of the sums over heads.
+constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;
+constexpr int GROUP = 3 * MESSAGE + SCORES;  // all of them
+// Lanes that ask for the blocks of a head, and how many times.
+constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;
+// Tiles of a weight in shared memory that there are registers for while blocks wait.
+constexpr int SOON = TYPE == FP32 || TEAMS > 1 ? 0 : 12;
+constexpr int SOON_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;
+// Sums over a row are complete after a barrier; heads lie in several blocks.
+constexpr bool EARLY = false, CROSSED = true;
+// No registers are left for the reverse to hold two steps.
+constexpr bool LATE = TYPE == FP32;
+constexpr bool SPREADS = TYPE == FP32;  // squares are taken from a mean
+// Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h
+// and x: it is not sent.
+// CLOSE, ASKS: lanes of a row that ask for a head's sums, and packets of each.
+constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;
+// With two teams of float32 there are no registers for it.
+constexpr bool MIXES = D % UNITS == 0 && ROUNDS * ASKS <= 8 && (TYPE != FP32 || TEAMS == 1);
 constexpr int MIXTURE = SECOND;
-static_assert(EACH == TALL && UNITS == 64 / SIZE && LANES == 16 && SPLIT == 8 && CLUSTER <= SPLIT * SOURCES, "no such group");
-typedef u32 Words[DEEP / TALL][SIZE];                           // of a lane's sources: two, or four, to a tile of B
+static_assert(EACH == TALL && UNITS == 64 / SIZE && LANES == 16 && SPLIT == 8 && CLUSTER <= SPLIT * SOURCES,
+              "no such group");
+// Words of a lane's sources: two, or four, to a tile of B.
+typedef u32 Words[DEEP / TALL][SIZE];
 
 struct Post : Units {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
   u32 turn[TEAMS] = {};     // messages that were taken of a team
   int rows, teams, taken = 0;
-  bool sends;               // whether this lane has a row
-  template <class Args> DEV Post(const Args &a) : Units(a.begin, a.each) {
+  bool sends;  // whether this lane has a row
+  template <class Args>
+  DEV Post(const Args& a) : Units(a.begin, a.each) {
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
     inbox = as_it_is(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
     rows = a.B - first < a.each ? (a.B > first ? a.B - first : 0) : a.each;
@@ -61,15 +77,20 @@ struct Post : Units {
   }
   DEV void open() const {}
   DEV void close() const {}
-  DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }  // the block whose words this lane takes
+  // the block whose words this lane takes
+  DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }
 
-  DEV bool asks(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }  // whether there is such a block, and a row of a team's
+  // whether there is such a block, and a row of a team's
+  DEV bool asks(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }
   DEV void begin(int message, int g) {
     turn[g]++;
     taken = message;
     parts = memory + (turn[g] & 1) * PARTS;
   }
   // A warp that takes from no block would run away from the others.
-  DEV void gather(int g) const { Units::gather(mine(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (turn[g] & 1)); }
-  DEV u32 next() const { return 1 + (TEAMS == 2 && team ? turn[TEAMS - 1] : turn[0]); }  // the number of what this warp's team sends
+  DEV void gather(int g) const {
+    Units::gather(mine(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (turn[g] & 1));
+  }
+  // the number of what this warp's team sends
+  DEV u32 next() const { return 1 + (TEAMS == 2 && team ? turn[TEAMS - 1] : turn[0]); }
 };

@@ -15,25 +15,33 @@ DEV float tail(float v) {
   return exp2_(p);
 }
 DEV float gelu(float v) {
-  if constexpr (TYPE == FP32) return 0.5f * v * (1.f + erff(v * 0.7071067811865476f));
-  else return larger(v, 0.f) - size(v) * tail(v);
+  if constexpr (TYPE == FP32)
+    return 0.5f * v * (1.f + erff(v * 0.7071067811865476f));
+  else
+    return larger(v, 0.f) - size(v) * tail(v);
 }
 DEV float gelu_slope(float v) {
   const float t = tail(v), cdf = v > 0.f ? 1.f - t : t;
   return cdf + v * 0.3989422804014327f * exp2_(-0.7213475204444817f * v * v);
 }
 DEV float sigmoid(float v) {
-  if constexpr (TYPE == BF16) return 0.5f * tanh_(0.5f * v) + 0.5f;  // within 2^-11, of which bf16 sees nothing
-  else if constexpr (TYPE == FP32) return 1.f / (1.f + expf(-v));
-  else return inverse(1.0f + exp2_(-1.4426950408889634f * v));
+  // within 2^-11, of which bf16 sees nothing
+  if constexpr (TYPE == BF16)
+    return 0.5f * tanh_(0.5f * v) + 0.5f;
+  else if constexpr (TYPE == FP32)
+    return 1.f / (1.f + expf(-v));
+  else
+    return inverse(1.0f + exp2_(-1.4426950408889634f * v));
 }
 // Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. A row that is left out has 0.
 DEV void attention(float (&a)[4], float qh, float qx, float qp) {
   constexpr float LOG2E = TYPE == FP32 ? 1.f : 1.4426950408889634f;
-  const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D)), s[4] = {k * qh, k * qx, k * (qh + qx), k * qp};
+  const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D)),
+              s[4] = {k * qh, k * qx, k * (qh + qx), k * qp};
   float top = -3.0e38f, sum = 0.f;
 #pragma unroll
-  for (int j = 0; j < 4; j++) if (CONTEXT >> j & 1) top = larger(top, s[j]);
+  for (int j = 0; j < 4; j++)
+    if (CONTEXT >> j & 1) top = larger(top, s[j]);
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     a[j] = !(CONTEXT >> j & 1) ? 0.f : TYPE == FP32 ? expf(s[j] - top) : exp2_(s[j] - top);

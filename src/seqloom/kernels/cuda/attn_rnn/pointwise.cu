@@ -1,33 +1,40 @@
 // The pointwise parts of AttnRNN between its products, for rows of a batch or for many steps at once.
 #include "attn_rnn/pointwise.cuh"
 
-struct Begin {                    // the state before a step, as the products see it
-  const float *h, *start;         // (rows, H)
-  const Element *mask;            // (rows, H)
-  const u8 *reset;                // (rows,), this step's
-  const int *left;                // (rows,): how many steps of the chunk a row still has
-  float *past;                    // (rows, H): the state before the step
-  Element *seen;
+struct Begin {             // the state before a step, as the products see it
+  const float *h, *start;  // (rows, H)
+  const Element* mask;     // (rows, H)
+  const u8* reset;         // (rows,), this step's
+  const int* left;         // (rows,): how many steps of the chunk a row still has
+  float* past;             // (rows, H): the state before the step
+  Element* seen;
   int step;
 };
-constexpr int BEGIN_BYTES = 0, BEFORE_BYTES = 0, ATTEND_BYTES = HEAD_BYTES, GELU_BYTES = 0, END_BYTES = ROW_BYTES;
+constexpr int BEGIN_BYTES = 0;
+constexpr int BEFORE_BYTES = 0;
+constexpr int ATTEND_BYTES = HEAD_BYTES;
+constexpr int GELU_BYTES = 0;
+constexpr int END_BYTES = ROW_BYTES;
 
-DEV void begin(float h, i64 at, int row, const Begin &b, int step) {
-  if constexpr (RESET) if (step < b.left[row] && b.reset[row]) h = b.start[at];
+DEV void begin(float h, i64 at, int row, const Begin& b, int step) {
+  if constexpr (RESET)
+    if (step < b.left[row] && b.reset[row]) h = b.start[at];
   b.past[at] = h;
   put_one(b.seen + at, MASK ? h * get_one(b.mask + at) : h);
 }
 KERNEL(attn_rnn_begin, Begin, WIDE) {
-  for (int i = thread(); i < H; i += WIDE) begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
+  for (int i = thread(); i < H; i += WIDE)
+    begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
 }
 
-struct Before {                   // the states before many steps, from step `from` of every row on, and their input
-  const Element *x, *y;           // (B, T, H)
-  const float *h0, *start;        // (B, H)
-  const Element *mask;            // (B, H)
-  const u8 *reset;                // (B, T)
-  const i64 *lengths;             // (B,), or null
-  float *past;                    // (B, steps, H), as seen and u
+// the states before many steps, from step `from` of every row on, and their input
+struct Before {
+  const Element *x, *y;     // (B, T, H)
+  const float *h0, *start;  // (B, H)
+  const Element* mask;      // (B, H)
+  const u8* reset;          // (B, T)
+  const i64* lengths;       // (B,), or null
+  float* past;              // (B, steps, H), as seen and u
   Element *seen, *u;
   int T, from, steps;
 };
@@ -40,15 +47,16 @@ KERNEL(attn_rnn_before, Before, WIDE) {
     const float h = anew ? a.start[own] : t ? get_one(a.y + (step - 1) * H + i) : a.h0[own];
     a.past[at] = h;
     put_one(a.seen + at, MASK ? h * get_one(a.mask + own) : h);
-    put_one(a.u + at, real ? get_one(a.x + step * H + i) : 0.f);  // what lies past a length may be anything, and 0 times NaN is NaN
+    // what lies past a length may be anything, and 0 times NaN is NaN
+    put_one(a.u + at, real ? get_one(a.x + step * H + i) : 0.f);
   }
 }
 
-struct Attend {                  // aC from q, the state and the input; q and W_gh h lie side by side
+struct Attend {  // aC from q, the state and the input; q and W_gh h lie side by side
   const Element *q, *u;
-  const float *past;
-  Element *aC;
-  float *attention;              // (rows, HEADS, 4), or null
+  const float* past;
+  Element* aC;
+  float* attention;  // (rows, HEADS, 4), or null
 };
 KERNEL(attn_rnn_attend, Attend, 32 * HEADS * SHARE) {
   const int head = thread() / (32 * SHARE), lane = thread() % (32 * SHARE);
@@ -57,17 +65,24 @@ KERNEL(attn_rnn_attend, Attend, 32 * HEADS * SHARE) {
 #pragma unroll
   for (int k = 0; k < PER_LANE; k++) {
     const int i = lane + 32 * SHARE * k;
-    h[k] = i < D ? a.past[at + i] : 0.f; u[k] = i < D ? get_one(a.u + at + i) : 0.f;
+    h[k] = i < D ? a.past[at + i] : 0.f;
+    u[k] = i < D ? get_one(a.u + at + i) : 0.f;
     const float q = i < D ? get_one(a.q + qat + i) : 0.f;
-    sh += q * h[k]; su += q * u[k]; sp += q * h[k] * u[k];
+    sh += q * h[k];
+    su += q * u[k];
+    sp += q * h[k] * u[k];
   }
   over_head(sh, su, sp);
   const float root = 1.f / sqrtf((float)D);
   float s[4] = {sh * root, su * root, (sh + su) * root, sp * root}, top = -3.0e38f, sum = 0.f;
 #pragma unroll
-  for (int j = 0; j < 4; j++) if (CONTEXT >> j & 1) top = larger(top, s[j]);
+  for (int j = 0; j < 4; j++)
+    if (CONTEXT >> j & 1) top = larger(top, s[j]);
 #pragma unroll
-  for (int j = 0; j < 4; j++) { s[j] = CONTEXT >> j & 1 ? expf(s[j] - top) : 0.f; sum += s[j]; }
+  for (int j = 0; j < 4; j++) {
+    s[j] = CONTEXT >> j & 1 ? expf(s[j] - top) : 0.f;
+    sum += s[j];
+  }
 #pragma unroll
   for (int j = 0; j < 4; j++) s[j] /= sum;
 #pragma unroll
@@ -78,7 +93,10 @@ KERNEL(attn_rnn_attend, Attend, 32 * HEADS * SHARE) {
   if (a.attention && lane < 4) a.attention[(row * HEADS + head) * 4 + lane] = s[lane];
 }
 
-struct Gelu { const Element *s; Element *o, *slope; };  // slope: or null
+struct Gelu {
+  const Element* s;
+  Element *o, *slope;
+};  // slope: or null
 KERNEL(attn_rnn_gelu, Gelu, WIDE) {
   for (int i = thread(); i < H; i += WIDE) {
     const i64 at = (i64)block() * H + i;
@@ -88,12 +106,12 @@ KERNEL(attn_rnn_gelu, Gelu, WIDE) {
   }
 }
 
-struct End {                     // the state after a step, and what the products of the next one see
+struct End {  // the state after a step, and what the products of the next one see
   const Element *g, *o, *scale, *bias, *keep;  // g before its sigmoid, beside q
-  const float *past;
-  float *h;                      // null where the step has happened already
-  Element *y, *gate, *n;         // gate, n: what is inside the step, or null
-  float *deviation;              // (rows,): 1 / deviation
+  const float* past;
+  float* h;               // null where the step has happened already
+  Element *y, *gate, *n;  // gate, n: what is inside the step, or null
+  float* deviation;       // (rows,): 1 / deviation
   Begin next;
 };
 KERNEL(attn_rnn_end, End, WIDE) {
@@ -105,18 +123,29 @@ KERNEL(attn_rnn_end, End, WIDE) {
     const i64 at = row * H + i;
     h[k] = o[k] = 0.f;
     if (i >= H) continue;
-    h[k] = a.past[at]; o[k] = get_one(a.o + at); g[k] = get_one(a.g + row * 2 * H + i);
-    if constexpr (NORM) { scale[k] = get_one(a.scale + i); bias[k] = get_one(a.bias + i); }
-    if constexpr (KEEP) if (a.h) keep[k] = get_one(a.keep + at);
-    sum += o[k] + h[k]; square += (o[k] + h[k]) * (o[k] + h[k]);
+    h[k] = a.past[at];
+    o[k] = get_one(a.o + at);
+    g[k] = get_one(a.g + row * 2 * H + i);
+    if constexpr (NORM) {
+      scale[k] = get_one(a.scale + i);
+      bias[k] = get_one(a.bias + i);
+    }
+    if constexpr (KEEP)
+      if (a.h) keep[k] = get_one(a.keep + at);
+    sum += o[k] + h[k];
+    square += (o[k] + h[k]) * (o[k] + h[k]);
   }
   float mean = 0.f, r = 1.f;
   if constexpr (NORM) {
-    if constexpr (FORMAT == 2) {  // twice, since a difference of large sums would cost digits that float32 has
+    // twice, since a difference of large sums would cost digits that float32 has
+    if constexpr (FORMAT == 2) {
       mean = over_row(sum) / H;
       square = 0.f;
 #pragma unroll
-      for (int k = 0; k < PER; k++) { const float d = o[k] + h[k] - mean; if (thread() + WIDE * k < H) square += d * d; }
+      for (int k = 0; k < PER; k++) {
+        const float d = o[k] + h[k] - mean;
+        if (thread() + WIDE * k < H) square += d * d;
+      }
       r = 1.f / sqrtf(over_row(square) / H + 1e-5f);
     } else {
       over_row(sum, square);
@@ -130,8 +159,12 @@ KERNEL(attn_rnn_end, End, WIDE) {
     const int i = thread() + WIDE * k;
     if (i >= H) continue;
     const i64 at = row * H + i;
-    const float gate = 1.f / (1.f + expf(-g[k])), xhat = (o[k] + h[k] - mean) * r, n = NORM ? xhat * scale[k] + bias[k] : o[k];
-    if (a.gate) { put_one(a.gate + at, gate); if constexpr (NORM) put_one(a.n + at, xhat); }
+    const float gate = 1.f / (1.f + expf(-g[k])), xhat = (o[k] + h[k] - mean) * r,
+                n = NORM ? xhat * scale[k] + bias[k] : o[k];
+    if (a.gate) {
+      put_one(a.gate + at, gate);
+      if constexpr (NORM) put_one(a.n + at, xhat);
+    }
     if (!a.h) continue;
     float after = h[k] + gate * (n - h[k]);
     if constexpr (KEEP) after += keep[k] * (h[k] - after);

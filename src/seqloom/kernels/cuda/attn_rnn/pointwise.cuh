@@ -3,9 +3,10 @@
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
-constexpr int WIDE = H <= 64 ? 32 : H >= 2048 ? 1024 : (H / 2 + 31) / 32 * 32;      // threads where a row is one piece
+// threads where a row is one piece
+constexpr int WIDE = H <= 64 ? 32 : H >= 2048 ? 1024 : (H / 2 + 31) / 32 * 32;
 constexpr int PER = (H + WIDE - 1) / WIDE, ROW_BYTES = 8 * (WIDE / 32);
-constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;                   // warps to a head
+constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps to a head
 constexpr int PER_LANE = (D + 32 * SHARE - 1) / (32 * SHARE), HEAD_BYTES = SHARE > 1 ? 16 * HEADS * SHARE : 0;
 constexpr float ROOT_HALF = 0.7071067811865476f, ROOT_2PI = 2.5066282746310002f;
 
@@ -15,9 +16,10 @@ DEV float over_warp(float v) {
   return v;
 }
 // Sums over a block of WIDE threads, in the same order everywhere.
-DEV void over_row(float &v, float &w) {
+DEV void over_row(float& v, float& w) {
   const int warp = thread() / 32;
-  v = over_warp(v); w = over_warp(w);
+  v = over_warp(v);
+  w = over_warp(w);
   wait_block();
   if (thread() % 32 == 0) put_shared(shared_memory() + 8 * warp, v, w);
   wait_block();
@@ -26,23 +28,35 @@ DEV void over_row(float &v, float &w) {
   for (int i = 0; i < WIDE / 32; i++) {
     float a, b;
     get_shared(a, b, shared_memory() + 8 * i);
-    v += a; w += b;
+    v += a;
+    w += b;
   }
 }
-DEV float over_row(float v) { float none = 0.f; over_row(v, none); return v; }
+DEV float over_row(float v) {
+  float none = 0.f;
+  over_row(v, none);
+  return v;
+}
 // Sums over the warps of a head.
-DEV void over_head(float &v, float &w, float &x) {
-  v = over_warp(v); w = over_warp(w); x = over_warp(x);
+DEV void over_head(float& v, float& w, float& x) {
+  v = over_warp(v);
+  w = over_warp(w);
+  x = over_warp(x);
   if constexpr (SHARE > 1) {
     const int warp = thread() / 32, first = warp / SHARE * SHARE;
-    if (thread() % 32 == 0) { put_shared(shared_memory() + 16 * warp, v, w); put_shared(shared_memory() + 16 * warp + 8, x); }
+    if (thread() % 32 == 0) {
+      put_shared(shared_memory() + 16 * warp, v, w);
+      put_shared(shared_memory() + 16 * warp + 8, x);
+    }
     wait_block();
     v = w = x = 0.f;
 #pragma unroll
     for (int i = 0; i < SHARE; i++) {
       float all[4];
       get_shared(all, shared_memory() + 16 * (first + i));
-      v += all[0]; w += all[1]; x += all[2];
+      v += all[0];
+      w += all[1];
+      x += all[2];
     }
   }
 }

@@ -1,4 +1,4 @@
-// The pointwise parts of the way back through one step; letters as in attn_rnn_reverse.
+// The pointwise parts of the way back through one step; letters as in block_reverse.cu.
 #include "attn_rnn/pointwise.cuh"
 
 constexpr int BACK_END_BYTES = ROW_BYTES, BACK_GELU_BYTES = 0, BACK_ATTEND_BYTES = HEAD_BYTES;
@@ -6,20 +6,26 @@ constexpr int BACK_END_BYTES = ROW_BYTES, BACK_GELU_BYTES = 0, BACK_ATTEND_BYTES
 struct BackEnd {
   const Element *dy, *g, *n, *scale, *bias, *keep, *mask;
   const float *past, *deviation;
-  const int *left;
-  const Element *before, *query;   // what came back through W_g and W_q from the step after: (rows, 2H), (rows, H); or null
-  const u8 *reset;                 // of the step after
-  float *dh, *dstart, *acc, *dz;   // dh: of the state after this step; acc: what goes on to the state before it
+  const int* left;
+  // what came back through W_g and W_q from the step after: (rows, 2H), (rows, H); or null
+  const Element *before, *query;
+  const u8* reset;  // of the step after
+  // dh: of the state after this step; acc: what goes on to the state before it
+  float *dh, *dstart, *acc, *dz;
   Element *dg, *dn;
   int step;
 };
 // The gradient of the state between two steps: what went on, and what came through the products.
-DEV float between(i64 at, int row, int i, const BackEnd &a, int after) {
+DEV float between(i64 at, int row, int i, const BackEnd& a, int after) {
   float dh = a.dh[at];
   if (a.before && after < a.left[row]) {
     const float through = get_one(a.before + (i64)row * 2 * H + i) + get_one(a.query + at);
     dh = a.acc[at] + (MASK ? get_one(a.mask + at) * through : through);
-    if constexpr (RESET) if (a.reset[row]) { a.dstart[at] += dh; dh = 0.f; }
+    if constexpr (RESET)
+      if (a.reset[row]) {
+        a.dstart[at] += dh;
+        dh = 0.f;
+      }
   }
   return dh;
 }
@@ -36,15 +42,18 @@ KERNEL(attn_rnn_back_end, BackEnd, WIDE) {
     const float dh = between(at, row, i, a, a.step + 1);
     a.dh[at] = dh;
     if (a.step < 0) continue;
-    const float down = now ? dh + get_one(a.dy + at) : 0.f, keep = KEEP ? get_one(a.keep + at) : 0.f, g = get_one(a.g + at), n = get_one(a.n + at);
+    const float down = now ? dh + get_one(a.dy + at) : 0.f, keep = KEEP ? get_one(a.keep + at) : 0.f,
+                g = get_one(a.g + at), n = get_one(a.n + at);
     const float rest = KEEP ? down * (1.f - keep) : down;
     dn[k] = rest * g;
     acc[k] = rest - dn[k] + down * keep;
     const float scale = NORM ? get_one(a.scale + i) : 1.f, value = NORM ? n * scale + get_one(a.bias + i) : n;
     put_one(a.dg + at, (value - a.past[at]) * (rest - dn[k]) * g);
     put_one(a.dn + at, dn[k]);
-    dx[k] = dn[k] * scale; xhat[k] = n;
-    sum += dx[k]; both += dx[k] * n;
+    dx[k] = dn[k] * scale;
+    xhat[k] = n;
+    sum += dx[k];
+    both += dx[k] * n;
   }
   if (a.step < 0) return;
   if constexpr (NORM) over_row(sum, both);
@@ -59,7 +68,11 @@ KERNEL(attn_rnn_back_end, BackEnd, WIDE) {
   }
 }
 
-struct BackGelu { const Element *before, *slope; const float *dz; Element *ds; };
+struct BackGelu {
+  const Element *before, *slope;
+  const float* dz;
+  Element* ds;
+};
 KERNEL(attn_rnn_back_gelu, BackGelu, WIDE) {
   for (int i = thread(); i < H; i += WIDE) {
     const i64 at = (i64)block() * H + i;
@@ -67,7 +80,12 @@ KERNEL(attn_rnn_back_gelu, BackGelu, WIDE) {
   }
 }
 
-struct BackAttend { const Element *v, *u, *q; const float *past, *attention; float *acc; Element *dq, *du; };
+struct BackAttend {
+  const Element *v, *u, *q;
+  const float *past, *attention;
+  float* acc;
+  Element *dq, *du;
+};
 KERNEL(attn_rnn_back_attend, BackAttend, 32 * HEADS * SHARE) {
   const int head = thread() / (32 * SHARE), lane = thread() % (32 * SHARE);
   const i64 row = block(), at = row * H + head * D;
@@ -77,12 +95,22 @@ KERNEL(attn_rnn_back_attend, BackAttend, 32 * HEADS * SHARE) {
   for (int k = 0; k < PER_LANE; k++) {
     const int i = lane + 32 * SHARE * k;
     h[k] = u[k] = v[k] = q[k] = acc[k] = 0.f;
-    if (i < D) { h[k] = a.past[at + i]; u[k] = get_one(a.u + at + i); v[k] = get_one(a.v + at + i); q[k] = get_one(a.q + row * 2 * H + head * D + i); acc[k] = a.acc[at + i]; }
-    sh += v[k] * h[k]; su += v[k] * u[k]; sp += v[k] * h[k] * u[k];
+    if (i < D) {
+      h[k] = a.past[at + i];
+      u[k] = get_one(a.u + at + i);
+      v[k] = get_one(a.v + at + i);
+      q[k] = get_one(a.q + row * 2 * H + head * D + i);
+      acc[k] = a.acc[at + i];
+    }
+    sh += v[k] * h[k];
+    su += v[k] * u[k];
+    sp += v[k] * h[k] * u[k];
   }
   over_head(sh, su, sp);
-  const float root = 1.f / sqrtf((float)D), both = sh + su, mean = p0 * sh + p1 * su + p2 * both + p3 * sp, shared = p2 * (both - mean);
-  const float zh = root * (p0 * (sh - mean) + shared), zu = root * (p1 * (su - mean) + shared), zp = root * p3 * (sp - mean);
+  const float root = 1.f / sqrtf((float)D), both = sh + su, mean = p0 * sh + p1 * su + p2 * both + p3 * sp,
+              shared = p2 * (both - mean);
+  const float zh = root * (p0 * (sh - mean) + shared), zu = root * (p1 * (su - mean) + shared),
+              zp = root * p3 * (sp - mean);
 #pragma unroll
   for (int k = 0; k < PER_LANE; k++) {
     const int i = lane + 32 * SHARE * k;

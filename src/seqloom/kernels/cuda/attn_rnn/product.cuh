@@ -7,12 +7,14 @@
 #include "attn_rnn/cluster.cuh"
 #endif
 
-// Rows of the warp's tiles, columns of its slice: in shared memory, where a lane reads what it wrote itself, the others in registers.
-// IN_SHARED: how many of its tiles. Tiles are 16 by 16; those of TALL tiles of units and the same columns come one after the other.
-// SOON: how many of them come to registers before a product that is waited for.
-template <int IN_SHARED, int SOON = 0> struct Weight {
+// Rows of the warp's tiles, columns of its slice: in shared memory, where a lane reads what it wrote itself,
+// the others in registers. IN_SHARED: how many of its tiles. Tiles are 16 by 16; those of TALL tiles of units
+// and the same columns come one after the other. SOON: how many of them come to registers before a product
+// that is waited for.
+template <int IN_SHARED, int SOON = 0>
+struct Weight {
   u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], soon[SOON ? SOON : 1][WORDS], at;
-  DEV void load(const Element *W, int stride, const Block &b, int which = 0) {
+  DEV void load(const Element* W, int stride, const Block& b, int which = 0) {
     at = b.memory + AT_WEIGHTS + (b.warp * (KEPT * DEEP + SPARE) + which * DEEP) * WORDS * 128 + 16 * b.lane;
 #pragma unroll
     for (int k = 0; k < DEEP; k++) {
@@ -21,7 +23,8 @@ template <int IN_SHARED, int SOON = 0> struct Weight {
 #pragma unroll
       for (int i = 0; i < WORDS; i += 4) {
         const u32 four[4] = {v[i], v[i + 1], v[i + 2], v[i + 3]};
-        if (k < IN_SHARED) put_shared(at + (k * WORDS + i) * 128, four);
+        if (k < IN_SHARED)
+          put_shared(at + (k * WORDS + i) * 128, four);
         else
 #pragma unroll
           for (int j = 0; j < 4; j++) w[k - IN_SHARED][i + j] = four[j];
@@ -40,23 +43,26 @@ template <int IN_SHARED, int SOON = 0> struct Weight {
       }
   }
   DEV void get(u32 (&v)[4], int k, int i) const {  // the i-th four words of tile k
-    if (k >= SOON && k < IN_SHARED) get_shared(v, at + (k * WORDS + 4 * i) * 128);
+    if (k >= SOON && k < IN_SHARED)
+      get_shared(v, at + (k * WORDS + 4 * i) * 128);
     else
 #pragma unroll
       for (int j = 0; j < 4; j++) v[j] = k < SOON ? soon[k][4 * i + j] : w[k - IN_SHARED][4 * i + j];
   }
 };
 
-// Two numbers of 19 bits whose sum is v to all of its digits but one or two; of what is not finite, the second is NaN. Of weights they
-// are made in every step where no registers are left to keep them.
+// Two numbers of 19 bits whose sum is v to all of its digits but one or two; of what is not finite, the
+// second is NaN. Of weights they are made in every step where no registers are left to keep them.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
-DEV void split(u32 &big, u32 &small, u32 v, bool keep) {
+DEV void split(u32& big, u32& small, u32 v, bool keep) {
   big = keep ? to_tf32_finite(number(v)) : to_tf32_here(number(v));
   small = bits(number(v) - number(big));
 }
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
-template <int IN_SHARED, int SOON> DEV void product(Sums &c, const Weight<IN_SHARED, SOON> &W, int buffer, const Block &b, int g) {
-  constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;  // tiles of B: all, and those that there are registers for
+template <int IN_SHARED, int SOON>
+DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Block& b, int g) {
+  // tiles of B: all, and those that there are registers for
+  constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;
   u32 v[AHEAD][SIZE];
   Sums other = {};
 #pragma unroll
@@ -71,9 +77,12 @@ template <int IN_SHARED, int SOON> DEV void product(Sums &c, const Weight<IN_SHA
       u32 big[4], small[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) split(big[j], small[j], w[j], KEEP_SPLIT);
-      u32 x[2], y[2];  // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it, where none waits for another
+      // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it, where
+      // none waits for another
+      u32 x[2], y[2];
       float sum[4];
-      split(x[0], y[0], v[at][2 * i], true); split(x[1], y[1], v[at][2 * i + 1], true);
+      split(x[0], y[0], v[at][2 * i], true);
+      split(x[1], y[1], v[at][2 * i + 1], true);
       mma_tf32_alone(sum, small[0], small[1], small[2], small[3], x[0], x[1]);
       mma_tf32(sum, big[0], big[1], big[2], big[3], y[0], y[1]);
       mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
@@ -93,4 +102,6 @@ template <int IN_SHARED, int SOON> DEV void product(Sums &c, const Weight<IN_SHA
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
 }
 // Two numbers of this lane's units; zeros where it has none.
-DEV Pair load_pair(const Element *from, bool there) { return there ? to_pair(get_one(from), get_one(from + 1)) : Pair{}; }
+DEV Pair load_pair(const Element* from, bool there) {
+  return there ? to_pair(get_one(from), get_one(from + 1)) : Pair{};
+}

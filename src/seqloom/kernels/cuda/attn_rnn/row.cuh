@@ -1,9 +1,10 @@
 // AttnRNN where a block takes one row of the batch through all of time, in float32.
-// A warp has 16 units, and 8 lanes share the sums of four of them: lane s has the numbers 32i + 4s .. 32i + 4s + 3 of each, quads.
-// So a vector in shared memory is read once for four units, and a sum takes three exchanges between lanes. The four come in an
-// order of the lane's own, unit k ^ (s / 2), by which every exchange keeps the first half and sends the other: what is left is the
-// first one's sum, in two lanes. Each lane then does what is pointwise for that unit. Lanes that read the same quads are neighbours:
-// where lanes 2i and 2i + 1 ask for the same 16 bytes, shared memory answers a warp twice as fast.
+// A warp has 16 units, and 8 lanes share the sums of four of them: lane s has the numbers 32i + 4s .. 32i +
+// 4s + 3 of each, quads. So a vector in shared memory is read once for four units, and a sum takes three
+// exchanges between lanes. The four come in an order of the lane's own, unit k ^ (s / 2), by which every
+// exchange keeps the first half and sends the other: what is left is the first one's sum, in two lanes. Each
+// lane then does what is pointwise for that unit. Lanes that read the same quads are neighbours: where lanes
+// 2i and 2i + 1 ask for the same 16 bytes, shared memory answers a warp twice as fast.
 #pragma once
 #ifndef FORMAT
 #define FORMAT 2
@@ -12,23 +13,33 @@
 #include "attn_rnn/arguments.cuh"
 
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
-constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;         // a lane's quads of a vector, and of a weight
-constexpr bool UNEVEN = H % 32 != 0;                           // half of the lanes have no last quad: it is zero
-constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;  // units of a head whose sum is found inside a warp
-constexpr bool CROSSED = PIECE != D;                           // the pieces of a head meet in shared memory
-constexpr int STAGES = 4;                                      // steps in the ring of what comes from global memory
+constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;  // a lane's quads of a vector, and of a weight
+// half of the lanes have no last quad: it is zero
+constexpr bool UNEVEN = H % 32 != 0;
+// units of a head whose sum is found inside a warp
+constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
+constexpr bool CROSSED = PIECE != D;  // the pieces of a head meet in shared memory
+// steps in the ring of what comes from global memory
+constexpr int STAGES = 4;
 // Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
-constexpr int VECTOR = 128 * DEEP + 64;                        // bytes; two vectors never meet in a bank where they are written at once
+// bytes; two vectors never meet in a bank where they are written at once
+constexpr int VECTOR = 128 * DEEP + 64;
 constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (CROSSED ? 16 * (H / PIECE) : 0);
-constexpr int REST = 16 * THREADS * AWAY;                      // of a weight
+constexpr int REST = 16 * THREADS * AWAY;  // of a weight
 
 struct Lane {
-  int thread, lane, share, first, unit;  // share: which of the eight; first: of the four units; unit: the one that it is left with
-  bool odd;                              // which of the two lanes that are left with it
+  // share: which of the eight; first: of the four units; unit: the one that it is left with
+  int thread, lane, share, first, unit;
+  bool odd;  // which of the two lanes that are left with it
   u32 memory;
   DEV Lane() {
-    thread = ::thread(); lane = thread & 31; memory = shared_memory();
-    share = lane >> 2; first = thread >> 5 << 4 | (lane & 3) << 2; unit = first + (share >> 1); odd = share & 1;
+    thread = ::thread();
+    lane = thread & 31;
+    memory = shared_memory();
+    share = lane >> 2;
+    first = thread >> 5 << 4 | (lane & 3) << 2;
+    unit = first + (share >> 1);
+    odd = share & 1;
   }
   DEV int at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
   DEV u32 vector(int which) const { return memory + which * VECTOR; }
@@ -37,7 +48,9 @@ struct Lane {
   }
   DEV void put(int which, float v) const { put_shared(vector(which) + 4 * unit, v); }
   // Two vectors at once, one by each of the two lanes that have the unit.
-  DEV void put(int which, float v, int other, float w) const { put_shared(vector(odd ? other : which) + 4 * unit, odd ? w : v); }
+  DEV void put(int which, float v, int other, float w) const {
+    put_shared(vector(odd ? other : which) + 4 * unit, odd ? w : v);
+  }
   DEV void get(float (&v)[DEEP][4], int which) const {
 #pragma unroll
     for (int i = 0; i < DEEP; i++) get_shared(v[i], vector(which) + 128 * i + 16 * share);
@@ -51,15 +64,22 @@ struct Lane {
     const float v = c[0] + from_other(c[2], 16), w = c[1] + from_other(c[3], 16), s = v + from_other(w, 8);
     return s + from_other(s, 4);
   }
-  // Sums of three over the units of the head: of numbers q, of which c are the parts, times h, x and h * x of the lane's units.
+  // Sums of three over the units of the head: of numbers q, of which c are the parts, times h, x and h * x of
+  // the lane's units.
   DEV void head_sums(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
     if constexpr (PIECE == 1) {
       const float q = scatter(c);
-      s[0] = q * h[0]; s[1] = q * x[0]; s[2] = q * (h[0] * x[0]);
+      s[0] = q * h[0];
+      s[1] = q * x[0];
+      s[2] = q * (h[0] * x[0]);
     } else {
       s[0] = s[1] = s[2] = 0.f;
 #pragma unroll
-      for (int k = 0; k < 4; k++) { s[0] += c[k] * h[k]; s[1] += c[k] * x[k]; s[2] += c[k] * (h[k] * x[k]); }
+      for (int k = 0; k < 4; k++) {
+        s[0] += c[k] * h[k];
+        s[1] += c[k] * x[k];
+        s[2] += c[k] * (h[k] * x[k]);
+      }
 #pragma unroll
       for (int bits = 4; bits < 8 * PIECE; bits *= 2)  // the eight lanes of four units, then the next four
 #pragma unroll
@@ -83,19 +103,21 @@ struct Lane {
   }
 };
 
-// The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, a lane's beside its neighbour's.
+// The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, a lane's
+// beside its neighbour's.
 struct Weight {
   static constexpr int HERE = QUADS - AWAY;
   float w[HERE][4];
   u32 others;
-  DEV void load(const Element *W, int stride, const Lane &l, u32 to) {
+  DEV void load(const Element* W, int stride, const Lane& l, u32 to) {
     others = to + 16 * l.thread;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
       const int column = 32 * (i / 4) + 4 * l.share;
       float v[4] = {};
       if (column < H) get_global(v, W + (i64)l.at(i % 4) * stride + column);
-      if (i >= HERE) put_shared(others + 16 * THREADS * (i - HERE), v);
+      if (i >= HERE)
+        put_shared(others + 16 * THREADS * (i - HERE), v);
       else
 #pragma unroll
         for (int e = 0; e < 4; e++) w[i][e] = v[e];
@@ -104,21 +126,22 @@ struct Weight {
 };
 
 // c += W v, a lane's part of it.
-DEV void product(float (&c)[4], const Weight &W, const float (&v)[DEEP][4]) {
+DEV void product(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
   float away[AWAY + 1][4];
 #pragma unroll
   for (int i = 0; i < AWAY; i++) get_shared(away[i], W.others + 16 * THREADS * i);
 #pragma unroll
   for (int i = 0; i < QUADS; i++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) c[i % 4] += (i < Weight::HERE ? W.w[i][e] : away[i - Weight::HERE][e]) * v[i / 4][e];
+    for (int e = 0; e < 4; e++)
+      c[i % 4] += (i < Weight::HERE ? W.w[i][e] : away[i - Weight::HERE][e]) * v[i / 4][e];
 }
 
 // What a thread brings of a step, some steps before it is needed: one quad of one plane.
 struct Source {
-  const float *from;  // of step 0
+  const float* from;  // of step 0
   i64 stride;
-  u32 to;             // in the ring's first slot
+  u32 to;  // in the ring's first slot
   bool any;
   DEV void fetch(int t, int slot, bool now) const {
     if (now && any) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);

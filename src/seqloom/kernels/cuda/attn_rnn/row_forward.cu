@@ -1,15 +1,19 @@
-// AttnRNN through time, a block a row of the batch. Equations as in attn_rnn_step.cuh.
+// AttnRNN through time, a block a row of the batch. Equations as in step.cuh.
 #include "attn_rnn/row.cuh"
 
 constexpr int SEEN = 0, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;  // vectors
-constexpr int SLOT = 4 * H * (1 + KEEP), AT_ASIDE = AT_RING + STAGES * SLOT, AT_WEIGHTS = AT_ASIDE + 16 * THREADS, ROW_FORWARD_BYTES = AT_WEIGHTS + 4 * REST;
+constexpr int SLOT = 4 * H * (1 + KEEP);
+constexpr int AT_ASIDE = AT_RING + STAGES * SLOT;
+constexpr int AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
+constexpr int ROW_FORWARD_BYTES = AT_WEIGHTS + 4 * REST;
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// Mean and 1 / deviation of a vector of all units. A difference of large sums would cost digits: lanes take squares from their own mean, and
-// two that meet add what their means differ by.
-DEV void spread(float &mean, float &r, const Lane &l) {
-  constexpr int SHARES = H == 128 ? 16 : 8, SOME = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * SOME;  // more lanes, where registers are few
+// Mean and 1 / deviation of a vector of all units. A difference of large sums would cost digits: lanes take
+// squares from their own mean, and two that meet add what their means differ by.
+DEV void spread(float& mean, float& r, const Lane& l) {
+  // more lanes, where registers are few
+  constexpr int SHARES = H == 128 ? 16 : 8, SOME = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * SOME;
   constexpr int APART = 32 / SHARES;  // neighbours have the same
   const int share = l.lane / APART;
   const bool less = UNEVEN && share >= SHARES / 2;
@@ -28,7 +32,8 @@ DEV void spread(float &mean, float &r, const Lane &l) {
     square += (d[0] * d[0] + d[1] * d[1]) + (d[2] * d[2] + d[3] * d[3]);
   }
   const float off = from_other(mine, 16) - mine;
-  square = (square + from_other(square, 16)) + BETWEEN * off * off;  // here and below in an order that gives all lanes the same
+  // here and below in an order that gives all lanes the same
+  square = (square + from_other(square, 16)) + BETWEEN * off * off;
   sum += from_other(sum, 16);
 #pragma unroll
   for (int bits = SHARES / 4; bits; bits /= 2) {
@@ -41,19 +46,23 @@ DEV void spread(float &mean, float &r, const Lane &l) {
   r = inverse_root(variance);
   r += 0.5f * r * (1.f - variance * r * r);  // Newton's step: all of float32's digits
 }
-// log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 8, fitted to the product u Phi(-u): 7e-9 in gelu. Added up in pairs, since only
-// the longest chain counts.
+// log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 8, fitted to the product u Phi(-u): 7e-9 in gelu.
+// Added up in pairs, since only the longest chain counts.
 DEV float gelu(float v) {
   const float u = smaller(size(v), 6.0f), u2 = u * u, u4 = u2 * u2;
-  const float p0 = -1.151123285293579f * u - 0.9999988675117493f, p2 = -0.05271420255303383f * u - 0.4591154456138611f;
-  const float p4 = -0.00032334536081179976f * u + 0.007333389483392239f, p6 = 2.5083121727220714e-05f * u - 0.00011446159624028951f;
+  const float p0 = -1.151123285293579f * u - 0.9999988675117493f,
+              p2 = -0.05271420255303383f * u - 0.4591154456138611f;
+  const float p4 = -0.00032334536081179976f * u + 0.007333389483392239f,
+              p6 = 2.5083121727220714e-05f * u - 0.00011446159624028951f;
   const float high = p6 * u2 + p4 - 1.6903887853914057e-06f * u4;
   return larger(v, 0.f) - size(v) * exp2_(high * u4 + (p2 * u2 + p0));
 }
-// What h and x are worth to each other: the softmax of their scores, times them. Neither here nor in the gate do approximate exponentials
-// cost a digit of what they weigh: where one is far off, it is small. Exact ones have branches, around which nothing is put in order.
+// What h and x are worth to each other: the softmax of their scores, times them. Neither here nor in the gate
+// do approximate exponentials cost a digit of what they weigh: where one is far off, it is small. Exact ones
+// have branches, around which nothing is put in order.
 DEV float attend(float h, float x, const float (&s)[3]) {
-  const float k = LOG2E / sqrtf((float)D), t[4] = {k * s[0], k * s[1], k * (s[0] + s[1]), k * s[2]}, none = -3.0e38f;
+  const float k = LOG2E / sqrtf((float)D), t[4] = {k * s[0], k * s[1], k * (s[0] + s[1]), k * s[2]},
+              none = -3.0e38f;
   float e[4], low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;
   if (CONTEXT & 2) low = larger(low, t[1]);
   if (CONTEXT & 8) high = larger(high, t[3]);
@@ -68,23 +77,37 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   const i64 row = block(), at = row * H + l.unit;
   Weight Wq, Wo, Wh, Wc;
   const u32 rest = l.memory + AT_WEIGHTS;
-  Wq.load(a.w.q, H, l, rest); Wo.load(a.w.o, H, l, rest + REST); Wh.load(a.w.g, 2 * H, l, rest + 2 * REST); Wc.load(a.w.g + H, 2 * H, l, rest + 3 * REST);
-  const float bq = 0.5f * a.w.bias_q[l.unit], bo = 0.5f * a.w.bias_o[l.unit], bg = 0.5f * a.w.bias_g[l.unit];  // two lanes bring one
-  const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f, mask = MASK ? a.mask[at] : 1.f;
+  Wq.load(a.w.q, H, l, rest);
+  Wo.load(a.w.o, H, l, rest + REST);
+  Wh.load(a.w.g, 2 * H, l, rest + 2 * REST);
+  Wc.load(a.w.g + H, 2 * H, l, rest + 3 * REST);
+  // two lanes bring one
+  const float bq = 0.5f * a.w.bias_q[l.unit], bo = 0.5f * a.w.bias_o[l.unit], bg = 0.5f * a.w.bias_g[l.unit];
+  const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
+              mask = MASK ? a.mask[at] : 1.f;
   float h = a.h0[at];
-  const int length = a.lengths ? (int)a.lengths[row] : a.T, plane = l.thread / (H / 4), quad = l.thread % (H / 4);
-  const float *from = KEEP && plane ? a.keep + row * a.T * H : a.x + row * a.x_row;
-  const Source source{from + 4 * quad, KEEP && plane ? H : a.x_step, l.memory + AT_RING + 16 * l.thread, plane <= KEEP};
+  const int length = a.lengths ? (int)a.lengths[row] : a.T, plane = l.thread / (H / 4),
+            quad = l.thread % (H / 4);
+  const float* from = KEEP && plane ? a.keep + row * a.T * H : a.x + row * a.x_row;
+  const Source source{from + 4 * quad, KEEP && plane ? H : a.x_step, l.memory + AT_RING + 16 * l.thread,
+                      plane <= KEEP};
   const u32 aside = l.memory + AT_ASIDE + 16 * l.thread;
-  Element *y = a.y + row * a.y_row + l.unit;
-  const u8 *reset = a.reset + row * a.T;
+  Element* y = a.y + row * a.y_row + l.unit;
+  const u8* reset = a.reset + row * a.T;
   auto begin = [&](bool anew) {  // what the products of the next step see of the state
-    if constexpr (RESET) if (anew) h = a.start[at];
-    if constexpr (MASK) l.put(SEEN, h * mask, STATE, h); else l.put(SEEN, h);
+    if constexpr (RESET)
+      if (anew) h = a.start[at];
+    if constexpr (MASK)
+      l.put(SEEN, h * mask, STATE, h);
+    else
+      l.put(SEEN, h);
   };
   l.clear();
 #pragma unroll
-  for (int t = 0; t < STAGES - 1; t++) { source.fetch(t, SLOT, t < length); fetch_commit(); }
+  for (int t = 0; t < STAGES - 1; t++) {
+    source.fetch(t, SLOT, t < length);
+    fetch_commit();
+  }
   fetch_wait<STAGES - 2>();
   wait_block();
   begin(RESET && length > 0 && reset[0]);
@@ -101,21 +124,26 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     fetch_commit();
     l.head_sums(s, q, past, x);
     product(gate, Wh, v);
-    put_shared(aside, gate);  // so that it is found here, where there is time for it, and not where it is needed
+    // so that it is found here, where there is time for it, and not where it is needed
+    put_shared(aside, gate);
     l.put(CONTEXT_SUM, attend(h, x[0], s));
     wait_block();
     l.get(v, CONTEXT_SUM);
     const bool anew = RESET && t + 1 < length && reset[t + 1];
     product(c, Wo, v);
     const float o = gelu(l.scatter(c)), z = o + h;
-    if constexpr (NORM) l.put(OUT, o, SUM, z); else l.put(OUT, o);
+    if constexpr (NORM)
+      l.put(OUT, o, SUM, z);
+    else
+      l.put(OUT, o);
     wait_block();
     l.get(v, OUT);
     get_shared(gate, aside);
     product(gate, Wc, v);
     float mean = 0.f, r = 1.f;
     if constexpr (NORM) spread(mean, r, l);
-    const float g = inverse(1.f + exp2_(-LOG2E * l.scatter(gate))), n = NORM ? (z - mean) * r * scale + bias : o;
+    const float g = inverse(1.f + exp2_(-LOG2E * l.scatter(gate))),
+                n = NORM ? (z - mean) * r * scale + bias : o;
     float after = h + g * (n - h);
     if constexpr (KEEP) after += get_shared(ring + 4 * (H + l.unit)) * (h - after);
     h = after;

@@ -1,38 +1,52 @@
-// AttnRNN back through a chunk of time, a block a row of the batch, with what was found to be inside its steps. Letters as in attn_rnn_reverse.cu.
+// AttnRNN back through a chunk of time, a block a row of the batch, with what was found to be inside its
+// steps. Letters as in block_reverse.cu.
 #include "attn_rnn/row.cuh"
 
-constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;                                  // vectors: dgate, dx, dx * n, ds, dq
-constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;  // of the ring; then attention
-constexpr int SLOT = 4 * H * PLANES + 16 * HEADS, AT_ASIDE = AT_RING + STAGES * SLOT, AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
+// vectors: dgate, dx, dx * n, ds, dq
+constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;
+// of the ring; then attention
+constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;
+constexpr int SLOT = 4 * H * PLANES + 16 * HEADS;
+constexpr int AT_ASIDE = AT_RING + STAGES * SLOT;
+constexpr int AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
 constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
 
 // What a lane takes of a step: of its four units, or of the one.
 struct Taken {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
-  DEV void get(const Lane &l, u32 ring) {
+  DEV void get(const Lane& l, u32 ring) {
     auto one = [&](int plane) { return get_shared(ring + 4 * (plane * H + l.unit)); };
-    dy = one(DY); g = one(G); n = one(N);
+    dy = one(DY);
+    g = one(G);
+    n = one(N);
     l.get_four(past, ring + 4 * PAST * H);
     if constexpr (KEEP) keep = one(STAY);
-    slope = one(SLOPE); q = one(Q);
+    slope = one(SLOPE);
+    q = one(Q);
     l.get_four(x, ring + 4 * INPUT * H);
     get_shared(attention, ring + 4 * PLANES * H + 16 * (l.unit / D));
   }
 };
 
 // Sums of two vectors over all units.
-DEV void both_sums(float &v, float &w, const Lane &l) {
-  constexpr int SHARES = DEEP == 4 ? 32 : 8, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);  // more lanes, where registers are few
+DEV void both_sums(float& v, float& w, const Lane& l) {
+  // more lanes, where registers are few
+  constexpr int SHARES = DEEP == 4 ? 32 : 8, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);
   v = w = 0.f;
 #pragma unroll
   for (int i = 0; i < SOME; i++) {
     float p[4], q[4];
     const u32 at = 16 * (SHARES * i + l.lane / APART);
-    get_shared(p, l.vector(SPREAD) + at); get_shared(q, l.vector(PRODUCT) + at);
-    v += (p[0] + p[1]) + (p[2] + p[3]); w += (q[0] + q[1]) + (q[2] + q[3]);
+    get_shared(p, l.vector(SPREAD) + at);
+    get_shared(q, l.vector(PRODUCT) + at);
+    v += (p[0] + p[1]) + (p[2] + p[3]);
+    w += (q[0] + q[1]) + (q[2] + q[3]);
   }
 #pragma unroll
-  for (int bits = 16; bits >= APART; bits /= 2) { v += from_other(v, bits); w += from_other(w, bits); }
+  for (int bits = 16; bits >= APART; bits /= 2) {
+    v += from_other(v, bits);
+    w += from_other(w, bits);
+  }
 }
 
 KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
@@ -41,26 +55,42 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const i64 row = block(), at = row * H + l.unit;
   Weight Wo, Wc, Wh, Wq;
   const u32 rest = l.memory + AT_WEIGHTS, aside = l.memory + AT_ASIDE + 16 * l.thread;
-  Wo.load(a.w.o, H, l, rest); Wc.load(a.w.g + H * H, H, l, rest + REST); Wh.load(a.w.g, H, l, rest + 2 * REST); Wq.load(a.w.q, H, l, rest + 3 * REST);
-  const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f, mask = MASK ? a.mask[at] : 1.f;
+  Wo.load(a.w.o, H, l, rest);
+  Wc.load(a.w.g + H * H, H, l, rest + REST);
+  Wh.load(a.w.g, H, l, rest + 2 * REST);
+  Wq.load(a.w.q, H, l, rest + 3 * REST);
+  const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
+              mask = MASK ? a.mask[at] : 1.f;
   const float root = 1.f / sqrtf((float)D);
   float dh = a.dh[at], dstart = 0.f;
-  const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps, end = length < last ? length : last;
+  const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
+            end = length < last ? length : last;
   const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
   // One of the two lanes of a unit writes this, the other that.
-  Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit, *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
+  Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit,
+          *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
   for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
     const i64 i = (i64)t * H;
-    d_gate[i] = 0.f; d_query[i] = 0.f;
+    d_gate[i] = 0.f;
+    d_query[i] = 0.f;
     if (!odd) d_sum[i] = 0.f;
   }
   const int plane = l.thread / (H / 4), quad = l.thread % (H / 4), wide = plane == Q ? 2 * H : H;
   const bool outside = plane == INPUT || plane == DY || plane == STAY;
-  const float *planes = plane == PAST ? a.past : plane == INPUT ? a.x : plane == DY ? a.dy : plane == G ? a.g : plane == N ? a.n : plane == SLOPE ? a.slope : plane == Q ? a.q : a.keep;
+  const float* planes = plane == PAST    ? a.past
+                        : plane == INPUT ? a.x
+                        : plane == DY    ? a.dy
+                        : plane == G     ? a.g
+                        : plane == N     ? a.n
+                        : plane == SLOPE ? a.slope
+                        : plane == Q     ? a.q
+                                         : a.keep;
   const i64 steps = row * a.steps - a.from;
-  const Source source{planes + (outside ? row * a.T : steps) * wide + 4 * quad, wide, l.memory + AT_RING + 16 * l.thread, plane < PLANES};
-  const Source heads{a.attention + steps * HEADS * 4 + 4 * l.thread, 4 * HEADS, l.memory + AT_RING + 4 * PLANES * H + 16 * l.thread, l.thread < HEADS};
-  const float *deviations = a.deviation + steps;
+  const Source source{planes + (outside ? row * a.T : steps) * wide + 4 * quad, wide,
+                      l.memory + AT_RING + 16 * l.thread, plane < PLANES};
+  const Source heads{a.attention + steps * HEADS * 4 + 4 * l.thread, 4 * HEADS,
+                     l.memory + AT_RING + 4 * PLANES * H + 16 * l.thread, l.thread < HEADS};
+  const float* deviations = a.deviation + steps;
   auto fetch = [&](int t) {  // some steps before it is needed
     heads.fetch(t, SLOT, t >= a.from);
     source.fetch(t, SLOT, t >= a.from);
@@ -72,7 +102,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   fetch_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, l.memory + AT_RING + (end - 1 & STAGES - 1) * SLOT);
-  float next = 0.f;  // the state after the step, where it is known: it is the one before the step that came before in this loop
+  // the state after the step, where it is known: it is the one before the step that came before in this loop
+  float next = 0.f;
   bool known = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;
   bool next_anew = RESET && end > a.from && a.reset[row * a.T + end - 1];
@@ -86,11 +117,14 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
       if constexpr (RESET) next_anew = a.reset[row * a.T + t - 1];
     }
     const float down = v.dy + dh, rest = KEEP ? down * (1.f - v.keep) : down, dn = rest * v.g, h = v.past[0];
-    // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding is small beside it. An n that is
-    // computed again is off by something else than the one that moved the state, and over the steps that adds up in the gate's bias.
-    const float share = KEEP ? v.g * (1.f - v.keep) : v.g, again = share * ((NORM ? v.n * scale + bias : v.n) - h);
+    // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding
+    // is small beside it. An n that is computed again is off by something else than the one that moved the
+    // state, and over the steps that adds up in the gate's bias.
+    const float share = KEEP ? v.g * (1.f - v.keep) : v.g,
+                again = share * ((NORM ? v.n * scale + bias : v.n) - h);
     const float moved = known && share > 0.125f ? next - h : again, dgate = moved * (down - down * v.g);
-    next = h; known = !anew;
+    next = h;
+    known = !anew;
     float acc = KEEP ? rest - dn + down * v.keep : rest - dn, dx = NORM ? dn * scale : dn;
     l.put(GATE, dgate);
     if constexpr (NORM) l.put(SPREAD, dx, PRODUCT, dx * v.n);
@@ -118,8 +152,10 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     const float vC = l.scatter(c);
     l.head_sums(s, c, v.past, v.x);
     const float (&k)[4] = v.attention, x = v.x[0];
-    const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2], shared = k[2] * (two - mid);
-    const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared), zp = root * k[3] * (s[2] - mid);
+    const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
+                shared = k[2] * (two - mid);
+    const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared),
+                zp = root * k[3] * (s[2] - mid);
     const float both = k[3] * vC + zp * v.q, dq = zh * h + x * (zx + zp * h);
     l.put(QUERY, dq);
     acc += (k[0] + k[2]) * vC + zh * v.q + x * both;
@@ -130,12 +166,20 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     get_shared(back, aside);
     wait_block();
     l.get(p, QUERY);
-    v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);  // of the next step: before the first it is not used
+    // of the next step: before the first it is not used
+    v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);
     product(back, Wq, p);
     const float through = l.scatter(back);
     acc += MASK ? mask * through : through;
-    if constexpr (RESET) if (anew) { dstart += acc; acc = 0.f; }
+    if constexpr (RESET)
+      if (anew) {
+        dstart += acc;
+        acc = 0.f;
+      }
     dh = acc;
   }
-  if (!odd) { a.dh[at] = dh; if constexpr (RESET) a.dstart[at] += dstart; }
+  if (!odd) {
+    a.dh[at] = dh;
+    if constexpr (RESET) a.dstart[at] += dstart;
+  }
 }

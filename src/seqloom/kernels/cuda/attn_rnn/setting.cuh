@@ -1,12 +1,12 @@
 // What AttnRNN's kernels are compiled for. Python gives these macros with -D; the values here serve editors.
 #pragma once
 #ifndef HIDDEN
-#define HIDDEN 64   // units, a multiple of 16
+#define HIDDEN 64  // units, a multiple of 16
 #define HEADS 4
 #define CONTEXT 15  // rows that the attention sees: 1 h, 2 x, 4 h + x, 8 h * x
 #define NORM 1
-#define MASK 1      // recurrent dropout
-#define KEEP 1      // zoneout
+#define MASK 1  // recurrent dropout
+#define KEEP 1  // zoneout
 #define RESET 1
 #endif
 constexpr int H = HIDDEN, D = H / HEADS;

@@ -1,9 +1,12 @@
-// AttnRNN with SLOTS slots, 2 to 8: the 8 columns of mma are the slots of 8 / SLOTS sequences, side by side; the last columns may be spare.
-// Where slots meet, three products of a tile with itself, of 16 bits as the loop's:
-//   {q; q * x}^T h      what query i scores with h_j, and with h_j * x: a lane has query `row`, and slots 2pair and 2pair + 1
-//   {h, h * x} w        what query i attends to; w is in that same lane, and is B as it stands
-//   {v, q} w^T          the gradient of h_j from all queries: w turned
-// Another sequence's slots have no weight. They are cut to what is finite, or 0 times what is lost there were lost here, too.
+// AttnRNN with SLOTS slots, 2 to 8: the 8 columns of mma are the slots of 8 / SLOTS sequences, side by side;
+// the last columns may be spare. Where slots meet, three products of a tile with itself, of 16 bits as the
+// loop's:
+//   {q; q * x}^T h   scores of query i with h_j and with h_j * x: a lane has query `row`, slots 2pair and
+//                    2pair + 1
+//   {h, h * x} w     what query i attends to; w is in that same lane, and is B as it stands
+//   {v, q} w^T       the gradient of h_j from all queries: w transposed
+// Another sequence's slots have no weight. They are cut to what is finite, or 0 times what is lost there were
+// lost here, too.
 #pragma once
 #include "attn_rnn/block.cuh"
 
@@ -15,19 +18,31 @@ constexpr int SEQS = 8 / SLOTS, LIVE = SEQS * SLOTS;
 constexpr float MOST = TYPE == BF16 ? 3.3895313892515355e38f : 65504.f;
 DEV constexpr int heads_of_a_tile() {
   int most = 1;
-  for (int w = 0; w < WARPS; w++) { const int n = (16 * w + 15) / D - 16 * w / D + 1; most = n > most ? n : most; }
+  for (int w = 0; w < WARPS; w++) {
+    const int n = (16 * w + 15) / D - 16 * w / D + 1;
+    most = n > most ? n : most;
+  }
   return most;
 }
 constexpr int NEAR = heads_of_a_tile();  // heads that have units in one warp, at most
 constexpr bool CROSSED = 16 % D != 0;    // a head lies in several warps
-constexpr int PART = 512 + 32, SCORES = CROSSED ? WARPS * NEAR * PART : 0;  // bytes to exchange scores through
+// bytes to exchange scores through
+constexpr int PART = 512 + 32, SCORES = CROSSED ? WARPS * NEAR * PART : 0;
 
-// A number for each row of the context that query `row` of a head has: h_j, h_j * x, x. Scores of h_j + x follow, and its weight is added to h_j and x.
-struct Rows { float h[2], p[2], x; };
+// A number for each row of the context that query `row` of a head has: h_j, h_j * x, x. Scores of h_j + x
+// follow, and its weight is added to h_j and x.
+struct Rows {
+  float h[2], p[2], x;
+};
 
-DEV bool of_one(const Lane &l, int c) { return (2 * l.pair + c) / SLOTS == l.row / SLOTS; }  // query `row` and this lane's slot c have one sequence
-DEV u32 unit_of(const Lane &l, int n, int unit) { return NEAR == 1 || unit / D == 16 * l.warp / D + n ? 0xffffffffu : 0u; }
-DEV u32 units_of(const Lane &l, int n, int unit) { return (unit_of(l, n, unit) & 0xffffu) | (unit_of(l, n, unit + 1) & 0xffff0000u); }
+// query `row` and this lane's slot c have one sequence
+DEV bool of_one(const Lane& l, int c) { return (2 * l.pair + c) / SLOTS == l.row / SLOTS; }
+DEV u32 unit_of(const Lane& l, int n, int unit) {
+  return NEAR == 1 || unit / D == 16 * l.warp / D + n ? 0xffffffffu : 0u;
+}
+DEV u32 units_of(const Lane& l, int n, int unit) {
+  return (unit_of(l, n, unit) & 0xffffu) | (unit_of(l, n, unit + 1) & 0xffff0000u);
+}
 // Over the lanes that share a sequence.
 DEV float across(float v) {
   if constexpr (SLOTS > 2) v += from_other(v, 1);
@@ -40,7 +55,7 @@ DEV float top_across(float v) {
   return v;
 }
 // What query 2pair + c has, from a lane that knows its sequence.
-DEV float of_query(float v, const Lane &l, int c) {
+DEV float of_query(float v, const Lane& l, int c) {
   const int i = 2 * l.pair + c;
   return from_lane(v, 4 * i + i / SLOTS * SLOTS / 2);
 }
@@ -50,26 +65,36 @@ DEV void narrow_finite(u32 (&p)[2], const float (&v)[4]) {
   for (int i = 0; i < 4; i++) w[i] = SEQS == 1 ? v[i] : smaller(larger(v[i], -MOST), MOST);
   narrow(p, w);
 }
-DEV void turn_both(u32 (&to)[2], const u32 (&p)[2]) { to[0] = turn(p[0]); to[1] = turn(p[1]); }
+DEV void turn_both(u32 (&to)[2], const u32 (&p)[2]) {
+  to[0] = turn(p[0]);
+  to[1] = turn(p[1]);
+}
 
 // This warp's part of the scores; h is turned.
-DEV void score(Rows (&s)[NEAR], const float (&q)[4], const float (&x)[4], const u32 (&h)[2], const Lane &l) {
+DEV void score(Rows (&s)[NEAR], const float (&q)[4], const float (&x)[4], const u32 (&h)[2], const Lane& l) {
   float qx[4];
   u32 v[2], w[2];
 #pragma unroll
   for (int i = 0; i < 4; i++) qx[i] = q[i] * x[i];
-  narrow(v, q); narrow(w, qx);
-  turn_both(v, v); turn_both(w, w);
+  narrow(v, q);
+  narrow(w, qx);
+  turn_both(v, v);
+  turn_both(w, w);
 #pragma unroll
   for (int n = 0; n < NEAR; n++) {
-    const u32 low = units_of(l, n, 16 * l.warp + 2 * l.pair), high = units_of(l, n, 16 * l.warp + 2 * l.pair + 8);
+    const u32 low = units_of(l, n, 16 * l.warp + 2 * l.pair),
+              high = units_of(l, n, 16 * l.warp + 2 * l.pair + 8);
     float with_h[4] = {}, with_x[4] = {};
     mma<TYPE>(with_h, v[0] & low, w[0] & low, v[1] & high, w[1] & high, h[0], h[1]);
     mma<TYPE>(with_x, v[0] & low, w[0] & low, v[1] & high, w[1] & high, ONES, ONES);
-    s[n].h[0] = with_h[0]; s[n].h[1] = with_h[1]; s[n].p[0] = with_h[2]; s[n].p[1] = with_h[3]; s[n].x = with_x[2];
+    s[n].h[0] = with_h[0];
+    s[n].h[1] = with_h[1];
+    s[n].p[0] = with_h[2];
+    s[n].p[1] = with_h[3];
+    s[n].x = with_x[2];
   }
 }
-DEV void put_scores(const Rows (&s)[NEAR], u32 scratch, const Lane &l) {
+DEV void put_scores(const Rows (&s)[NEAR], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int n = 0; n < NEAR; n++) {
     const u32 at = scratch + (l.warp * NEAR + n) * PART;
@@ -79,7 +104,7 @@ DEV void put_scores(const Rows (&s)[NEAR], u32 scratch, const Lane &l) {
   }
 }
 // The sums of all parts.
-DEV void get_scores(Rows (&s)[NEAR], u32 scratch, const Lane &l) {
+DEV void get_scores(Rows (&s)[NEAR], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int n = 0; n < NEAR; n++) {
     const int head = 16 * l.warp / D + n, from = head * D / 16, to = (head * D + D - 1) / 16;
@@ -90,24 +115,33 @@ DEV void get_scores(Rows (&s)[NEAR], u32 scratch, const Lane &l) {
         const u32 at = scratch + ((from + o) * NEAR + head - 16 * (from + o) / D) * PART;
         float four[4];
         get_shared(four, at + l.lane * 16);
-        s[n].h[0] += four[0]; s[n].h[1] += four[1]; s[n].p[0] += four[2]; s[n].p[1] += four[3];
+        s[n].h[0] += four[0];
+        s[n].h[1] += four[1];
+        s[n].p[0] += four[2];
+        s[n].p[1] += four[3];
         s[n].x += get_shared(at + 512 + l.row * 4);
       }
   }
 }
-DEV void wait_head(const Lane &l) {
-  if constexpr (WHOLE_WARPS) wait_some(1 + l.warp / SPAN, 32 * SPAN); else wait_block();
+DEV void wait_head(const Lane& l) {
+  if constexpr (WHOLE_WARPS)
+    wait_some(1 + l.warp / SPAN, 32 * SPAN);
+  else
+    wait_block();
 }
 
 // Weights from scores; `both` is what of a slot's weight belongs to h_j + x.
-DEV void attend(Rows &w, float (&both)[2], const Rows &s, const Lane &l) {
+DEV void attend(Rows& w, float (&both)[2], const Rows& s, const Lane& l) {
   const float k = 1.4426950408889634f * inverse_root((float)D), x = k * s.x;
   float e[3][2], top = -3.0e38f, sum = 0.f, sum_both = 0.f;
 #pragma unroll
   for (int c = 0; c < 2; c++) {
-    e[0][c] = k * s.h[c]; e[1][c] = e[0][c] + x; e[2][c] = k * s.p[c];
+    e[0][c] = k * s.h[c];
+    e[1][c] = e[0][c] + x;
+    e[2][c] = k * s.p[c];
 #pragma unroll
-    for (int j = 0; j < 3; j++) if (CONTEXT >> (j ? j + 1 : 0) & 1) top = larger(top, of_one(l, c) ? e[j][c] : top);
+    for (int j = 0; j < 3; j++)
+      if (CONTEXT >> (j ? j + 1 : 0) & 1) top = larger(top, of_one(l, c) ? e[j][c] : top);
   }
   top = top_across(top);
   if constexpr (CONTEXT & 2) top = larger(top, x);
@@ -125,15 +159,18 @@ DEV void attend(Rows &w, float (&both)[2], const Rows &s, const Lane &l) {
 #pragma unroll
   for (int c = 0; c < 2; c++) {
     const float share = of_one(l, c) ? whole : 0.f;  // elsewhere there may be nothing to divide by
-    w.h[c] = (e[0][c] + e[1][c]) * share; w.p[c] = e[2][c] * share; both[c] = e[1][c] * share;
+    w.h[c] = (e[0][c] + e[1][c]) * share;
+    w.p[c] = e[2][c] * share;
+    both[c] = e[1][c] * share;
   }
 }
 // The gradient of the scores of q, from those of v with the same rows, which are the gradient of the weights.
-DEV void attend_back(Rows &z, const Rows &w, const float (&both)[2], const Rows &s, const Lane &l) {
+DEV void attend_back(Rows& z, const Rows& w, const float (&both)[2], const Rows& s, const Lane& l) {
   float mean = 0.f, apart = 0.f, h[2], p[2];
 #pragma unroll
   for (int c = 0; c < 2; c++) {
-    h[c] = of_one(l, c) ? s.h[c] : 0.f; p[c] = of_one(l, c) ? s.p[c] : 0.f;
+    h[c] = of_one(l, c) ? s.h[c] : 0.f;
+    p[c] = of_one(l, c) ? s.p[c] : 0.f;
     mean += w.h[c] * h[c] + w.p[c] * p[c];
     apart += both[c] * h[c];
   }
@@ -147,31 +184,41 @@ DEV void attend_back(Rows &z, const Rows &w, const float (&both)[2], const Rows 
   z.x = root * (across(apart) + w.x * (s.x - mean));
 }
 // c += the rows of the context, so weighed, at the units of head n.
-DEV void mix(float (&c)[4], const Rows &w, const u32 (&h)[2], const u32 (&hx)[2], const float (&x)[4], int n, const Lane &l) {
+DEV void mix(float (&c)[4], const Rows& w, const u32 (&h)[2], const u32 (&hx)[2], const float (&x)[4], int n,
+             const Lane& l) {
   const u32 up = unit_of(l, n, l.unit[0]), down = unit_of(l, n, l.unit[1]);
-  mma<TYPE>(c, h[0] & up, h[1] & down, hx[0] & up, hx[1] & down, pack<TYPE>(w.h[0], w.h[1]), pack<TYPE>(w.p[0], w.p[1]));
+  mma<TYPE>(c, h[0] & up, h[1] & down, hx[0] & up, hx[1] & down, pack<TYPE>(w.h[0], w.h[1]),
+            pack<TYPE>(w.p[0], w.p[1]));
   const float share[2] = {of_query(w.x, l, 0), of_query(w.x, l, 1)};
 #pragma unroll
   for (int i = 0; i < 4; i++) c[i] += (i < 2 ? up : down) ? share[i & 1] * x[i] : 0.f;
 }
 // c_j += the sum over queries i of w_ij v_i + z_ij q_i, at the units of head n.
-DEV void mix_back(float (&c)[4], const float (&w)[2], const float (&z)[2], const u32 (&v)[2], const u32 (&q)[2], int n, const Lane &l) {
+DEV void mix_back(float (&c)[4], const float (&w)[2], const float (&z)[2], const u32 (&v)[2],
+                  const u32 (&q)[2], int n, const Lane& l) {
   const u32 up = unit_of(l, n, l.unit[0]), down = unit_of(l, n, l.unit[1]);
-  mma<TYPE>(c, v[0] & up, v[1] & down, q[0] & up, q[1] & down, turn(pack<TYPE>(w[0], w[1])), turn(pack<TYPE>(z[0], z[1])));
+  mma<TYPE>(c, v[0] & up, v[1] & down, q[0] & up, q[1] & down, turn(pack<TYPE>(w[0], w[1])),
+            turn(pack<TYPE>(z[0], z[1])));
 }
 
 // The sum over the slots of each sequence, at all of its columns; spare columns are zeros.
-DEV void total(float (&sum)[4], const float (&v)[4], const Lane &l) {
+DEV void total(float (&sum)[4], const float (&v)[4], const Lane& l) {
   const bool low = 2 * l.pair < SLOTS, high = 2 * l.pair + 1 < SLOTS;  // of the first sequence
 #pragma unroll
   for (int i = 0; i < 4; i += 2)
     if constexpr (SLOTS == 3) {
-      const float first = across((low ? v[i] : 0.f) + (high ? v[i + 1] : 0.f)), second = across((low ? 0.f : v[i]) + (high ? 0.f : v[i + 1]));
-      sum[i] = low ? first : second; sum[i + 1] = high ? first : second;
-    } else sum[i] = sum[i + 1] = across(v[i] + v[i + 1]);
+      const float first = across((low ? v[i] : 0.f) + (high ? v[i + 1] : 0.f)),
+                  second = across((low ? 0.f : v[i]) + (high ? 0.f : v[i + 1]));
+      sum[i] = low ? first : second;
+      sum[i + 1] = high ? first : second;
+    } else
+      sum[i] = sum[i + 1] = across(v[i] + v[i + 1]);
 }
-// The slots of this lane's two columns, counted through the batch, or -1; their lengths, and what they start with, as C.
-template <class Args> DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float *start, const Args &a, const Lane &l) {
+// The slots of this lane's two columns, counted through the batch, or -1; their lengths, and what they start
+// with, as C.
+template <class Args>
+DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float* start,
+                    const Args& a, const Lane& l) {
 #pragma unroll
   for (int c = 0; c < 2; c++) {
     const int column = 2 * l.pair + c, it = LIVE * block() + column;
@@ -182,11 +229,15 @@ template <class Args> DEV void load_slots(int (&slot)[2], int (&length)[2], floa
   for (int i = 0; i < 4; i++) {
     const int it = slot[i & 1], unit = l.unit[i >> 1];
     h[i] = it < 0 ? 0.f : start[(i64)it * H + unit];
-    if constexpr (MASK) { float none; mask[i] = 0.f; if (it >= 0) unpack<TYPE>(mask[i], none, (u32)a.mask[(i64)(it / SLOTS) * H + unit]); }
+    if constexpr (MASK) {
+      float none;
+      mask[i] = 0.f;
+      if (it >= 0) unpack<TYPE>(mask[i], none, (u32)a.mask[(i64)(it / SLOTS) * H + unit]);
+    }
   }
 }
 // A sequence of which all slots of a row have the same.
-DEV void load_common(u32 (&v)[2], u32 at, const Lane &l) {
+DEV void load_common(u32 (&v)[2], u32 at, const Lane& l) {
   const int its = (l.lane & 7) / SLOTS;
   load2_turned(v[0], v[1], at + (its < SEQS ? its : SEQS - 1) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
 }

@@ -1,8 +1,12 @@
-// AttnRNN with slots through time: every block takes its sequences through all steps; the state stays in float32 registers.
+// AttnRNN with slots through time: every block takes its sequences through all steps; the state stays in
+// float32 registers.
 #include "attn_rnn/slots_step.cuh"
 
 constexpr int RING = 4;  // steps of input that are on their way
-constexpr int STREAMS = 1 + KEEP, AT_RING = AT_SUMS + SCORES, STAGE = STREAMS * SEQUENCE, SLOTS_FORWARD_BYTES = AT_RING + RING * STAGE;
+constexpr int STREAMS = 1 + KEEP;
+constexpr int AT_RING = AT_SUMS + SCORES;
+constexpr int STAGE = STREAMS * SEQUENCE;
+constexpr int SLOTS_FORWARD_BYTES = AT_RING + RING * STAGE;
 
 KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   const Lane l;
@@ -13,12 +17,14 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   float h[4], x[4], after[4], mask[4], keep[4];
   load_slots(slot, length, h, mask, a.h0, a, l);
   auto ends = [&](int row) { return a.lengths ? (int)a.lengths[row] : a.T; };
-  // Thread k of H brings 16 bytes of sequence k / (H / 8); the other half of the block brings keep, of a slot.
+  // Thread k of H brings 16 bytes of sequence k / (H / 8); the other half of the block brings keep, of a
+  // slot.
   const bool second = l.thread >= H;
   const int lead = second ? l.thread - H : l.thread, its = lead / (H / 8), part = lead % (H / 8) * 8;
   const int it = second ? first + its : first + its * SLOTS, b = it < slots ? it / SLOTS : 0;
   const bool brings = second ? KEEP : its < SEQS, inside = it < slots && its < (second ? LIVE : SEQS);
-  const u16 *from = second ? a.keep + (KEEP ? ((i64)b * a.T * SLOTS + it % SLOTS) * H + part : 0) : a.x + (i64)b * a.x_row + part;
+  const u16* from = second ? a.keep + (KEEP ? ((i64)b * a.T * SLOTS + it % SLOTS) * H + part : 0)
+                           : a.x + (i64)b * a.x_row + part;
   const i64 stride = second ? SLOTS * H : a.x_step;
   const int its_length = inside ? ends(b) : 0;
   const u32 to = memory + AT_RING + (second ? SEQUENCE : 0) + its * ROW + part * 2;
@@ -27,13 +33,18 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
     fetch_commit();
   };
   const int mine = first + l.row;
-  const bool there = l.row < LIVE && mine < slots, leads = l.row % SLOTS == 0;  // the first slot writes the output of all
+  // the first slot writes the output of all
+  const bool there = l.row < LIVE && mine < slots, leads = l.row % SLOTS == 0;
   const int row_length = there ? ends(mine / SLOTS) : 0;
-  u16 *y = a.y + (there ? (i64)(mine / SLOTS) * a.y_row + 16 * l.warp + 2 * l.pair : 0);
-  u16 *kept = a.kept + (there ? ((i64)(mine / SLOTS) * a.T * SLOTS + mine % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0);
+  u16* y = a.y + (there ? (i64)(mine / SLOTS) * a.y_row + 16 * l.warp + 2 * l.pair : 0);
+  u16* kept = a.kept +
+              (there ? ((i64)(mine / SLOTS) * a.T * SLOTS + mine % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0);
   int end = 0;  // of the longest of these sequences
   for (int i = 0; i < SEQS; i++)
-    if (first + i * SLOTS < slots) { const int n = ends(first / SLOTS + i); end = n > end ? n : end; }
+    if (first + i * SLOTS < slots) {
+      const int n = ends(first / SLOTS + i);
+      end = n > end ? n : end;
+    }
   float out[4];
   auto show = [&] {
 #pragma unroll
@@ -43,11 +54,19 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
     float sum[4];
     u32 v[2], w[2];
     total(sum, out, l);
-    narrow(v, out); narrow(w, sum);
-    turn_both(v, v); turn_both(w, w);
+    narrow(v, out);
+    narrow(w, sum);
+    turn_both(v, v);
+    turn_both(w, w);
     if (t >= 0 && t < row_length) {
-      if (a.kept) { put_global(kept + (i64)t * SLOTS * H, v[0]); put_global(kept + (i64)t * SLOTS * H + 8, v[1]); }
-      if (leads) { put_global(y + (i64)t * a.y_step, w[0]); put_global(y + (i64)t * a.y_step + 8, w[1]); }
+      if (a.kept) {
+        put_global(kept + (i64)t * SLOTS * H, v[0]);
+        put_global(kept + (i64)t * SLOTS * H + 8, v[1]);
+      }
+      if (leads) {
+        put_global(y + (i64)t * a.y_step, w[0]);
+        put_global(y + (i64)t * a.y_step + 8, w[1]);
+      }
     }
   };
   bool anew[2];
@@ -61,7 +80,8 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
     float seen[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if constexpr (RESET) if (anew[i & 1]) h[i] = a.start[(i64)slot[i & 1] * H + l.unit[i >> 1]];
+      if constexpr (RESET)
+        if (anew[i & 1]) h[i] = a.start[(i64)slot[i & 1] * H + l.unit[i >> 1]];
       seen[i] = MASK ? h[i] * mask[i] : h[i];
     }
     narrow(v, seen);
@@ -80,7 +100,10 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
       u32 v[2];
       load_common(v, stage, l);
       widen(x, v);
-      if constexpr (KEEP) { load_sequence(v, stage + SEQUENCE, l); widen(keep, v); }
+      if constexpr (KEEP) {
+        load_sequence(v, stage + SEQUENCE, l);
+        widen(keep, v);
+      }
       look(t + 1);
       fetch(t + RING - 1);
     };
@@ -96,5 +119,6 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   }
   put(end - 1);
 #pragma unroll
-  for (int i = 0; i < 4; i++) if (slot[i & 1] >= 0) a.last[(i64)slot[i & 1] * H + l.unit[i >> 1]] = h[i];
+  for (int i = 0; i < 4; i++)
+    if (slot[i & 1] >= 0) a.last[(i64)slot[i & 1] * H + l.unit[i >> 1]] = h[i];
 }

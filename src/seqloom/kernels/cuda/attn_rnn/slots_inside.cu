@@ -1,7 +1,11 @@
-// What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is SEQS steps of any rows, all their slots.
+// What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is SEQS
+// steps of any rows, all their slots.
 #include "attn_rnn/slots_step.cuh"
 
-constexpr int RING = 3, AT_RING = AT_SUMS + SCORES, STAGE = 2 * SEQUENCE, SLOTS_INSIDE_BYTES = AT_RING + RING * STAGE;
+constexpr int RING = 3;
+constexpr int AT_RING = AT_SUMS + SCORES;
+constexpr int STAGE = 2 * SEQUENCE;
+constexpr int SLOTS_INSIDE_BYTES = AT_RING + RING * STAGE;
 
 KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
   const Lane l;
@@ -18,9 +22,10 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
       const bool real = row < SEQS && i < N;
       const i64 b = real ? i / a.steps : 0, t = real ? a.from + i % a.steps : 0, slot = its % SLOTS;
       const bool there = real && (!a.lengths || t < a.lengths[b]);
-      const u16 *from = a.x + (b * a.T + t) * H;
+      const u16* from = a.x + (b * a.T + t) * H;
       if (state) from = t == 0 ? a.h0 + (b * SLOTS + slot) * H : a.y + ((b * a.T + t - 1) * SLOTS + slot) * H;
-      if constexpr (RESET) if (state && there && a.reset[b * a.T + t]) from = a.start + (b * SLOTS + slot) * H;
+      if constexpr (RESET)
+        if (state && there && a.reset[b * a.T + t]) from = a.start + (b * SLOTS + slot) * H;
       fetch16(to + place * STAGE, there ? from + part : a.x, there ? 16 : 0);
     }
     fetch_commit();
@@ -45,28 +50,41 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
     for (int i = 0; i < 4; i++) {
       seen[i] = h[i];
       const i64 token = SEQS * tile + (2 * l.pair + (i & 1)) / SLOTS;
-      if constexpr (MASK) { float m = 0.f, none; if (token < N) unpack<TYPE>(m, none, (u32)a.mask[token / a.steps * H + l.unit[i >> 1]]); seen[i] *= m; }
+      if constexpr (MASK) {
+        float m = 0.f, none;
+        if (token < N) unpack<TYPE>(m, none, (u32)a.mask[token / a.steps * H + l.unit[i >> 1]]);
+        seen[i] *= m;
+      }
     }
     narrow(v, seen);
     store_buffer(memory + AT_H, v[0], v[1], l);
     step.run(after, h, x, [] {}, [] {});
     const i64 at = (LIVE * tile + l.row) * H + 16 * l.warp + 2 * l.pair;
     auto there = [&](int column) { return column < LIVE && LIVE * tile + column < N * SLOTS; };
-    auto put = [&](u16 *to, const float (&value)[4]) {
+    auto put = [&](u16* to, const float (&value)[4]) {
       u32 p[2];
       narrow(p, value);
       turn_both(p, p);
-      if (there(l.row)) { put_global(to + at, p[0]); put_global(to + at + 8, p[1]); }
+      if (there(l.row)) {
+        put_global(to + at, p[0]);
+        put_global(to + at + 8, p[1]);
+      }
     };
     float slope[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) slope[i] = gelu_slope(step.s[i]);
-    put(a.seen, seen); put(a.q, step.q); put(a.aC, step.aC); put(a.slope, slope); put(a.o, step.o); put(a.g, step.g);
+    put(a.seen, seen);
+    put(a.q, step.q);
+    put(a.aC, step.aC);
+    put(a.slope, slope);
+    put(a.o, step.o);
+    put(a.g, step.g);
     if constexpr (NORM) {
       put(a.n, step.xhat);
       if (l.warp == 0 && l.row == 0)
 #pragma unroll
-        for (int c = 0; c < 2; c++) if (there(2 * l.pair + c)) a.aux[(LIVE * tile + 2 * l.pair + c) * 4] = step.r[c];
+        for (int c = 0; c < 2; c++)
+          if (there(2 * l.pair + c)) a.aux[(LIVE * tile + 2 * l.pair + c) * 4] = step.r[c];
     }
   }
 }

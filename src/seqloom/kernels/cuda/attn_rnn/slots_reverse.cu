@@ -1,9 +1,24 @@
-// AttnRNN with slots back through a chunk of time, with what attn_rnn_slots_inside found; the letters are those of attn_rnn_reverse.
-// The attention is computed again from q, h and x: it is less than its own memory would cost.
+// AttnRNN with slots back through a chunk of time, with what attn_rnn_slots_inside found; the letters are
+// those of block_reverse.cu. The attention is computed again from q, h and x: it is less than its own memory
+// would cost.
 #include "attn_rnn/slots.cuh"
 
-constexpr int RING = 4, STREAMS = 7 + KEEP, DY = 0, X = 1, Q = 2, G = 3, N_ = 4, SLOPE = 5, PAST = 6, KEPT = 7;
-constexpr int AT_DG = 0, AT_DN = BUFFER, AT_DS = 2 * BUFFER, AT_DQ = 3 * BUFFER, AT_SUMS = 4 * BUFFER, AT_RING = AT_SUMS + SCORES;
+constexpr int RING = 4;
+constexpr int STREAMS = 7 + KEEP;
+constexpr int DY = 0;
+constexpr int X = 1;
+constexpr int Q = 2;
+constexpr int G = 3;
+constexpr int N_ = 4;
+constexpr int SLOPE = 5;
+constexpr int PAST = 6;
+constexpr int KEPT = 7;
+constexpr int AT_DG = 0;
+constexpr int AT_DN = BUFFER;
+constexpr int AT_DS = 2 * BUFFER;
+constexpr int AT_DQ = 3 * BUFFER;
+constexpr int AT_SUMS = 4 * BUFFER;
+constexpr int AT_RING = AT_SUMS + SCORES;
 constexpr int STAGE = STREAMS * SEQUENCE + 8 * 16, SLOTS_REVERSE_BYTES = AT_RING + RING * STAGE;
 
 KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
@@ -11,42 +26,60 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
   const u32 memory = shared_memory();
   const int first = LIVE * block(), slots = a.B * SLOTS;
   u32 Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
-  load_weight_turned(Wq, a.w.q, H, l); load_weight_turned(Wh, a.w.g, 2 * H, l);
-  load_weight_turned(Wo, a.w.o, H, l); load_weight_turned(Wc, a.w.g + H, 2 * H, l);
+  load_weight_turned(Wq, a.w.q, H, l);
+  load_weight_turned(Wh, a.w.g, 2 * H, l);
+  load_weight_turned(Wo, a.w.o, H, l);
+  load_weight_turned(Wc, a.w.g + H, 2 * H, l);
   float scale[2], bias[2], dh[4], mask[4];
-  if constexpr (NORM) { load_vector(scale, a.w.scale, l); load_vector(bias, a.w.bias, l); }
+  if constexpr (NORM) {
+    load_vector(scale, a.w.scale, l);
+    load_vector(bias, a.w.bias, l);
+  }
   int slot[2], length[2];
   load_slots(slot, length, dh, mask, a.dh, a, l);
   // Each half of the block brings one of a pair of streams: of sequence `its`, or of slot `its`.
   const bool second = l.thread >= H;
   const int lead = second ? l.thread - H : l.thread, its = lead / (H / 8), part = lead % (H / 8) * 8;
   auto length_of = [&](bool there, int row) { return !there ? 0 : a.lengths ? (int)a.lengths[row] : a.T; };
-  const bool row_there = its < SEQS && first / SLOTS + its < a.B, slot_there = its < LIVE && first + its < slots;
-  const int row = row_there ? first / SLOTS + its : 0, one = slot_there ? first + its : 0, its_row = one / SLOTS;
+  const bool row_there = its < SEQS && first / SLOTS + its < a.B,
+             slot_there = its < LIVE && first + its < slots;
+  const int row = row_there ? first / SLOTS + its : 0, one = slot_there ? first + its : 0,
+            its_row = one / SLOTS;
   const int row_length = length_of(row_there, row), slot_length = length_of(slot_there, its_row);
   // Where their steps begin: in what has all of time, and in the chunk.
-  const i64 whole = ((i64)its_row * a.T * SLOTS + one % SLOTS) * H + part, piece = ((i64)its_row * a.steps - a.from) * SLOTS + one % SLOTS;
+  const i64 whole = ((i64)its_row * a.T * SLOTS + one % SLOTS) * H + part,
+            piece = ((i64)its_row * a.steps - a.from) * SLOTS + one % SLOTS;
   auto fetch = [&](int t) {
     if (t >= a.from) {
-      const u32 stage = memory + AT_RING + t % RING * STAGE, to = stage + (second ? SEQUENCE : 0) + its * ROW + part * 2;
+      const u32 stage = memory + AT_RING + t % RING * STAGE,
+                to = stage + (second ? SEQUENCE : 0) + its * ROW + part * 2;
       const int bytes = t < slot_length ? 16 : 0;
       const i64 in_whole = whole + (i64)t * SLOTS * H, in_piece = piece + (i64)t * SLOTS;
-      const u16 *past = t == 0 ? a.h0 + (i64)one * H + part : a.y + in_whole - SLOTS * H;
-      if constexpr (RESET) if (t < slot_length && a.reset[(i64)its_row * a.T + t]) past = a.start + (i64)one * H + part;
-      if (its < SEQS) fetch16(to, (second ? a.x : a.dy) + ((i64)row * a.T + t) * H + part, t < row_length ? 16 : 0);
+      const u16* past = t == 0 ? a.h0 + (i64)one * H + part : a.y + in_whole - SLOTS * H;
+      if constexpr (RESET)
+        if (t < slot_length && a.reset[(i64)its_row * a.T + t]) past = a.start + (i64)one * H + part;
+      if (its < SEQS)
+        fetch16(to, (second ? a.x : a.dy) + ((i64)row * a.T + t) * H + part, t < row_length ? 16 : 0);
       fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + in_piece * H + part, bytes);
       fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + in_piece * H + part, bytes);
       if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + in_whole : past, bytes);
-      if (NORM && !second && part == 0) fetch16(stage + STREAMS * SEQUENCE + its * 16, a.aux + in_piece * 4, slot_there ? 16 : 0);
+      if (NORM && !second && part == 0)
+        fetch16(stage + STREAMS * SEQUENCE + its * 16, a.aux + in_piece * 4, slot_there ? 16 : 0);
     }
     fetch_commit();
   };
   const bool there = l.row < LIVE && first + l.row < slots, leads = there && l.row % SLOTS == 0;
-  const i64 mine = there ? (((i64)((first + l.row) / SLOTS) * a.steps - a.from) * SLOTS + (first + l.row) % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0;
+  const i64 mine =
+      there ? (((i64)((first + l.row) / SLOTS) * a.steps - a.from) * SLOTS + (first + l.row) % SLOTS) * H +
+                  16 * l.warp + 2 * l.pair
+            : 0;
   const i64 mine_whole = there ? (i64)((first + l.row) / SLOTS) * a.T * H + 16 * l.warp + 2 * l.pair : 0;
-  auto put = [&](u16 *to, const u32 (&p)[2], bool here) {
+  auto put = [&](u16* to, const u32(&p)[2], bool here) {
     const u32 v = turn(p[0]), w = turn(p[1]);
-    if (here) { put_global(to, v); put_global(to + 8, w); }
+    if (here) {
+      put_global(to, v);
+      put_global(to + 8, w);
+    }
   };
   const int last = a.from + a.steps - 1;
 #pragma unroll
@@ -60,12 +93,20 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     const i64 here = mine + (i64)t * SLOTS * H;
     auto load = [&](float (&to)[4], int stream) {  // again where it is needed, for want of registers
       u32 p[2];
-      if (stream == DY || stream == X) load_common(p, stage + stream * SEQUENCE, l); else load_sequence(p, stage + stream * SEQUENCE, l);
+      if (stream == DY || stream == X)
+        load_common(p, stage + stream * SEQUENCE, l);
+      else
+        load_sequence(p, stage + stream * SEQUENCE, l);
       widen(to, p);
     };
     u32 v[2], hp[2], turned[2];
     float h[4], x[4], q[4], n[4], dn[4], dx[4], acc[4], g[4], dnew[4], dgate[4], keep[4];
-    load(dnew, DY); load(h, PAST); load(g, G); load(n, N_); load(q, Q); load(x, X);
+    load(dnew, DY);
+    load(h, PAST);
+    load(g, G);
+    load(n, N_);
+    load(q, Q);
+    load(x, X);
     if constexpr (KEEP) load(keep, KEPT);
     bool anew[2] = {false, false};
     if constexpr (RESET)
@@ -82,7 +123,9 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       dx[i] = NORM ? dn[i] * scale[i >> 1] : 0.f;
     }
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
-    narrow(dgp, dgate); narrow(dnp, dn); narrow(v, dx);
+    narrow(dgp, dgate);
+    narrow(dnp, dn);
+    narrow(v, dx);
     store_buffer(memory + AT_DG, dgp[0], dgp[1], l);
     if constexpr (NORM) store_buffer(memory + AT_DN, v[0], v[1], l);
     fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
@@ -114,10 +157,14 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       }
 #pragma unroll
       for (int c = 0; c < 2; c++) {
-        const float xd = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H), mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
+        const float xd = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
+                    mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
         const float r = get_shared(stage + STREAMS * SEQUENCE + (2 * l.pair + c) * 16);
 #pragma unroll
-        for (int i = c; i < 4; i += 2) { dx[i] = r * (dx[i] - mean - n[i] * xd); acc[i] += dx[i]; }
+        for (int i = c; i < 4; i += 2) {
+          dx[i] = r * (dx[i] - mean - n[i] * xd);
+          acc[i] += dx[i];
+        }
       }
     }
     float slope[4];
@@ -131,7 +178,10 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     store_buffer(memory + AT_DS, dsp[0], dsp[1], l);
     if constexpr (CROSSED) get_scores(w, memory + AT_SUMS, l);
 #pragma unroll
-    for (int k = 0; k < NEAR; k++) { const Rows s = w[k]; attend(w[k], both[k], s, l); }
+    for (int k = 0; k < NEAR; k++) {
+      const Rows s = w[k];
+      attend(w[k], both[k], s, l);
+    }
     wait_block();
     float vC[4], dq[4] = {}, along[4] = {}, across_x[4] = {}, du[4] = {};
     {
@@ -140,7 +190,8 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       put(a.dg + here, dgp, there);
       product<4>(vC, zero, Wo, b);
     }
-    load(x, X); load(h, PAST);
+    load(x, X);
+    load(h, PAST);
     narrow_finite(hp, h);
     turn_both(turned, hp);
     score(z, vC, x, turned, l);
@@ -163,7 +214,8 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     narrow(dqp, dq);
     store_buffer(memory + AT_DQ, dqp[0], dqp[1], l);
     load(q, Q);
-    narrow_finite(vp, vC); narrow_finite(qp, q);
+    narrow_finite(vp, vC);
+    narrow_finite(qp, q);
 #pragma unroll
     for (int k = 0; k < NEAR; k++) {  // nobody waits for these
       mix_back(along, w[k].h, z[k].h, vp, qp, k, l);
@@ -172,11 +224,15 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       for (int c = 0; c < 2; c++) {
         const float with_v = of_query(w[k].x, l, c), with_q = of_query(z[k].x, l, c);
 #pragma unroll
-        for (int i = c; i < 4; i += 2) du[i] += unit_of(l, k, l.unit[i >> 1]) ? with_v * vC[i] + with_q * q[i] : 0.f;
+        for (int i = c; i < 4; i += 2)
+          du[i] += unit_of(l, k, l.unit[i >> 1]) ? with_v * vC[i] + with_q * q[i] : 0.f;
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) { acc[i] += along[i] + x[i] * across_x[i]; du[i] += h[i] * across_x[i]; }
+    for (int i = 0; i < 4; i++) {
+      acc[i] += along[i] + x[i] * across_x[i];
+      du[i] += h[i] * across_x[i];
+    }
     fetch_wait<RING - 2>();
     wait_block();
     {
@@ -186,18 +242,26 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
         product<4>(back, zero, Wq, b);
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[i] += mask[i] * back[i];
-      } else product<4>(acc, acc, Wq, b);
+      } else
+        product<4>(acc, acc, Wq, b);
       float sum[4];
       total(sum, du, l);
       narrow(v, sum);
-      put(a.ds + here, dsp, there); put(a.dq + here, dqp, there); put(a.du + mine_whole + (i64)t * H, v, leads);
+      put(a.ds + here, dsp, there);
+      put(a.dq + here, dqp, there);
+      put(a.du + mine_whole + (i64)t * H, v, leads);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if constexpr (RESET) if (anew[i & 1]) { a.dstart[(i64)slot[i & 1] * H + l.unit[i >> 1]] += acc[i]; acc[i] = 0.f; }
+      if constexpr (RESET)
+        if (anew[i & 1]) {
+          a.dstart[(i64)slot[i & 1] * H + l.unit[i >> 1]] += acc[i];
+          acc[i] = 0.f;
+        }
       dh[i] = t < length[i & 1] ? acc[i] : dh[i];
     }
   }
 #pragma unroll
-  for (int i = 0; i < 4; i++) if (slot[i & 1] >= 0) a.dh[(i64)slot[i & 1] * H + l.unit[i >> 1]] = dh[i];
+  for (int i = 0; i < 4; i++)
+    if (slot[i & 1] >= 0) a.dh[(i64)slot[i & 1] * H + l.unit[i >> 1]] = dh[i];
 }

@@ -1,13 +1,14 @@
-// One step of AttnRNN with slots: the step of attn_rnn_step.cuh, with another attention in it.
+// One step of AttnRNN with slots: the step of step.cuh, with another attention in it.
 #pragma once
 #include "attn_rnn/slots.cuh"
 #include "attn_rnn/step.cuh"
 
 struct SlotsStep : Step {
-  DEV SlotsStep(const Lane &l, u32 memory, const Weights &w) : Step(l, memory, w) {}
+  DEV SlotsStep(const Lane& l, u32 memory, const Weights& w) : Step(l, memory, w) {}
 
   template <class Arrived, class Meanwhile>
-  DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const Arrived &arrived, const Meanwhile &meanwhile) {
+  DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const Arrived& arrived,
+               const Meanwhile& meanwhile) {
     u32 hp[2], turned[2], hxp[2], hb[TILES][2];
     float gh[4], hx[4];
     narrow_finite(hp, h);
@@ -16,7 +17,10 @@ struct SlotsStep : Step {
     arrived();
     ask(gh, hb);
 #pragma unroll
-    for (int i = 0; i < 4; i++) { hx[i] = h[i] * x[i]; aC[i] = 0.f; }
+    for (int i = 0; i < 4; i++) {
+      hx[i] = h[i] * x[i];
+      aC[i] = 0.f;
+    }
     narrow_finite(hxp, hx);
     Rows s[NEAR];
     score(s, q, x, turned, l);

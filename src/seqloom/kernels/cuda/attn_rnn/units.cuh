@@ -1,16 +1,17 @@
 // What the kernels share that divide AttnRNN's units among blocks.
-// Each block has some units of everything, and their rows of all weights as A of mma. A product runs in all warps: a warp has
-// tiles of units and a part of the sum. Its parts are added up through shared memory by the warp that has the row of the batch,
-// where a lane has two units: it does all that is pointwise, keeps the state in float32,
-// and shares what it finds with every block, this one included. While what one team has shared is on its way, all warps work at
-// the products of the other. How blocks share is the matter of attn_rnn_cluster.cuh and
-// attn_rnn_grid.cuh: each has a Block, and beside it load_tile (of a weight) and load_buffer (of what was shared).
-// What has the form (of h) h + (of x) x + (of both) h x, with three numbers for each head, need not be shared: who has sums over heads,
-// h and x can make it (MIXES). That is what a step attends to; the gradient of q has the same form, but making it is slower than sending it.
+// Each block has some units of everything, and their rows of all weights as A of mma. A product runs in all
+// warps: a warp has tiles of units and a part of the sum. Its parts are added up through shared memory by the
+// warp that has the row of the batch, where a lane has two units: it does all that is pointwise, keeps the
+// state in float32, and shares what it finds with every block, this one included. While what one team has
+// shared is on its way, all warps work at the products of the other. How blocks share is the matter of
+// cluster.cuh and grid.cuh: each has a Block, and beside it load_tile (of a weight) and
+// load_buffer (of what was shared). What has the form (of h) h + (of x) x + (of both) h x, with three numbers
+// for each head, need not be shared: who has sums over heads, h and x can make it (MIXES). That is what a
+// step attends to; the gradient of q has the same form, but making it is slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 
-#ifndef ROWS  // Python gives these with -D; the values here serve editors
+#ifndef ROWS       // Python gives these with -D; the values here serve editors
 #define GRID 0     // 1: blocks anywhere on the GPU (attn_rnn/grid.cuh), 0: a cluster (attn_rnn/cluster.cuh)
 #define ROWS 8     // of the batch that a group of blocks carries: 8, or two teams of 8
 #define CLUSTER 2  // blocks of a group
@@ -26,22 +27,30 @@
 
 constexpr int TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
-constexpr int WORDS = 2 * SIZE;                                 // of a lane in a tile of A
+constexpr int WORDS = 2 * SIZE;                                   // of a lane in a tile of A
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
-constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;  // heads that a block meets
-constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;                    // blocks that a head meets
-constexpr int PER = D % 2 ? 2 : 1;                              // heads that the two units of a lane may have
-constexpr int FIRST = 0, SECOND = 1, THIRD = 2;                 // what is shared in a step
-static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER >= TILES, "no such division");
-typedef float Sums[TALL][4];                                    // of a product, a lane's
+// heads that a block meets
+constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;
+// blocks that a head meets
+constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;
+constexpr int PER = D % 2 ? 2 : 1;               // heads that the two units of a lane may have
+constexpr int FIRST = 0, SECOND = 1, THIRD = 2;  // what is shared in a step
+static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER >= TILES,
+              "no such division");
+typedef float Sums[TALL][4];  // of a product, a lane's
 
-// A number as a word that was shared has it: of 16 bits two of it. Of such words, of[0] h + x (of[1] + of[2] h).
+// A number as a word that was shared has it: of 16 bits two of it. Of such words, of[0] h + x (of[1] + of[2]
+// h).
 #if FORMAT == 2
 DEV u32 to_word(float v) { return bits(v); }
-DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) { return bits(number(x) * (number(of[2]) * number(h) + number(of[1])) + number(of[0]) * number(h)); }
+DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) {
+  return bits(number(x) * (number(of[2]) * number(h) + number(of[1])) + number(of[0]) * number(h));
+}
 #else
 DEV u32 to_word(float v) { return pack<TYPE>(v, v); }
-DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) { return fma_pairs<TYPE>(x, fma_pairs<TYPE>(of[2], h, of[1]), fma_pairs<TYPE>(of[0], h, 0u)); }
+DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) {
+  return fma_pairs<TYPE>(x, fma_pairs<TYPE>(of[2], h, of[1]), fma_pairs<TYPE>(of[0], h, 0u));
+}
 #endif
 
 #define EACH_TEAM(g, b) _Pragma("unroll") for (int g = 0; g < TEAMS; g++) if (TEAMS == 1 || g < (b).teams)
@@ -56,16 +65,23 @@ struct Units {
   DEV Units(int begin, int each) : each(each) {
     thread = ::thread();
     memory = parts = shared_memory();
-    lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
-    rank = block() % CLUSTER; base = rank * UNITS;
-    tile = warp % (EACH / TALL) * TALL; slice = warp / (EACH / TALL);
+    lane = thread & 31;
+    warp = thread >> 5;
+    row = lane >> 2;
+    pair = lane & 3;
+    rank = block() % CLUSTER;
+    base = rank * UNITS;
+    tile = warp % (EACH / TALL) * TALL;
+    slice = warp / (EACH / TALL);
     first = begin + each * (block() / CLUSTER);
-    works = warp < ROWS; column = works ? warp : 0; team = column / 8;
+    works = warp < ROWS;
+    column = works ? warp : 0;
+    team = column / 8;
     there = works && 2 * lane < UNITS && base + 2 * lane < H;
     unit = there ? base + 2 * lane : base;
   }
   // Steps of this row, and of the longest of the group's.
-  DEV void read_lengths(int &length, int &end, const i64 *lengths, int B, int T) const {
+  DEV void read_lengths(int& length, int& end, const i64* lengths, int B, int T) const {
     length = end = 0;
     for (int i = 0; i < each; i++)
       if (first + i < B) {
@@ -75,19 +91,25 @@ struct Units {
       }
   }
   DEV bool mine(int g) const { return works && team == g; }
-  // Until all parts of a product are there: of one team for all warps, of two for those that need them; the others go on.
+  // Until all parts of a product are there: of one team for all warps, of two for those that need them; the
+  // others go on.
   DEV void gather(bool needs, int name) const {
-    if (TEAMS == 1) wait_block();
-    else if (needs) wait_some(name, THREADS);
-    else arrive_some(name, THREADS);
+    if (TEAMS == 1)
+      wait_block();
+    else if (needs)
+      wait_some(name, THREADS);
+    else
+      arrive_some(name, THREADS);
   }
   // A part of a team's product to shared memory, and the sum of the parts for the units of this lane.
-  DEV void put_part(const Sums &c, int g) const {
+  DEV void put_part(const Sums& c, int g) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
       const u32 at = parts + 4 * ((slice * ROWS + 8 * g + 2 * pair) * LINE + 16 * (tile + i) + row);
-      put_shared(at, c[i][0]); put_shared(at + 4 * LINE, c[i][1]);
-      put_shared(at + 32, c[i][2]); put_shared(at + 4 * LINE + 32, c[i][3]);
+      put_shared(at, c[i][0]);
+      put_shared(at + 4 * LINE, c[i][1]);
+      put_shared(at + 32, c[i][2]);
+      put_shared(at + 4 * LINE + 32, c[i][3]);
     }
   }
   DEV void get_sum(float (&v)[2], Pair start) const {
@@ -97,7 +119,8 @@ struct Units {
       for (int i = 0; i < SPLIT; i++) {
         float p, q;
         get_shared(p, q, parts + 4 * ((i * ROWS + column) * LINE + 2 * (lane % LANES)));
-        v[0] += p; v[1] += q;
+        v[0] += p;
+        v[1] += q;
       }
   }
   // The sum of v over the lanes of a row in the first half of them, of w in the other.
@@ -109,21 +132,23 @@ struct Units {
     return s;
   }
   // Mean and 1 / deviation from sums of numbers and of squares.
-  DEV void spread(float &mean, float &r) const {
+  DEV void spread(float& mean, float& r) const {
     mean *= 1.0f / H;
     r = inverse_root(larger(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
   }
-  // Three numbers of this lane's units that belong to the j-th head of the block, summed over the lanes of a row: the first in a
-  // quarter of them, the second in the next one, the third in the others.
+  // Three numbers of this lane's units that belong to the j-th head of the block, summed over the lanes of a
+  // row: the first in a quarter of them, the second in the next one, the third in the others.
   DEV float over_head(const float (&p)[3][2], int j) const {
     float v[3];
 #pragma unroll
     for (int k = 0; k < 3; k++) {
-      const bool low = PIECES == 1 || unit / D == base / D + j, high = PIECES == 1 || (unit + 1) / D == base / D + j;
+      const bool low = PIECES == 1 || unit / D == base / D + j,
+                 high = PIECES == 1 || (unit + 1) / D == base / D + j;
       v[k] = there ? (low ? p[k][0] : 0.f) + (high ? p[k][1] : 0.f) : 0.f;
     }
     const bool upper = (lane & LANES / 2) != 0, odd = (lane & LANES / 4) != 0;
-    const float a = (upper ? v[2] : v[0]) + from_other(upper ? v[0] : v[2], LANES / 2), b = v[1] + from_other(v[1], LANES / 2);
+    const float a = (upper ? v[2] : v[0]) + from_other(upper ? v[0] : v[2], LANES / 2),
+                b = v[1] + from_other(v[1], LANES / 2);
     float s = (upper || !odd ? a : b) + from_other(upper || odd ? a : b, LANES / 4);
 #pragma unroll
     for (int bits = LANES / 8; bits; bits /= 2) s += from_other(s, bits);

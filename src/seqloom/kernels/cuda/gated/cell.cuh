@@ -2,6 +2,8 @@
 #pragma once
 #include "gated/setting.cuh"
 
+// clang-format off: spaces around the slash would be part of the name
 #define CELL_FILE_OF(cell) #cell
 #define CELL_FILE(cell) CELL_FILE_OF(gated/cell.cuh)
+// clang-format on
 #include CELL_FILE(CELL)

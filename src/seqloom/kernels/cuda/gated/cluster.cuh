@@ -1,15 +1,17 @@
-// What the kernels of gated cells share: some rows of the batch go through time on one block, or on a cluster of blocks.
-// A block has some units of everything and their rows of all weights, as A of mma. A product runs in all warps: a warp has
-// a tile of units and a part of the sum. The parts are added up through shared memory by SPANS warps for each row of the batch,
-// whose lanes have two units each: they do all that is pointwise, keep the state in float32, and send what the next product
-// needs to every block, this one included. Buffers have two sides, which take turns: whoever has all of one side knows that
-// all blocks are done with the other. They are [row][unit], as B of mma, padded so that no two lanes of a load meet in a bank.
+// What the kernels of gated cells share: some rows of the batch go through time on one block, or on a cluster
+// of blocks. A block has some units of everything and their rows of all weights, as A of mma. A product runs
+// in all warps: a warp has a tile of units and a part of the sum. The parts are added up through shared
+// memory by SPANS warps for each row of the batch, whose lanes have two units each: they do all that is
+// pointwise, keep the state in float32, and send what the next product needs to every block, this one
+// included. Buffers have two sides, which take turns: whoever has all of one side knows that all blocks are
+// done with the other. They are [row][unit], as B of mma, padded so that no two lanes of a load meet in a
+// bank.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/cluster.cuh"
 #include "runtime/pairs.cuh"
 
-#ifndef EACH      // Python gives these with -D; the values here serve editors
+#ifndef EACH     // Python gives these with -D; the values here serve editors
 #define EACH 4   // tiles of 16 units to a block
 #define SPLIT 2  // warps that share the sum of one tile's product
 #define FLOWN 0  // of a warp's tiles of weights, how many come from the cache in every step
@@ -20,19 +22,28 @@
 #define CLUSTER_KERNEL(name, Args, threads, size) KERNEL(name, Args, threads)
 #endif
 constexpr int H = HIDDEN, TILES = H / 16, NTILES = ROWS / 8;
-constexpr int UNITS = 16 * EACH, WARPS = EACH * SPLIT, THREADS = 32 * WARPS, DEEP = (TILES + SPLIT - 1) / SPLIT;
+constexpr int UNITS = 16 * EACH;
+constexpr int WARPS = EACH * SPLIT;
+constexpr int THREADS = 32 * WARPS;
+constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;
 constexpr int SPANS = (UNITS + 63) / 64, SPAN = UNITS < 64 ? UNITS : 64;  // warps to a row, and units of each
-constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;           // numbers of a unit in a buffer, and products of it
+// numbers of a unit in a buffer, and products of it
+constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;
 constexpr int ROW = 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW, SIDE = SENT * BUFFER;  // bytes
-constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;          // [part][row][unit], floats
-constexpr int CHUNKS = SPAN / 8, STAGE = 2 * SENT * SPAN;                 // 16 bytes each; of a warp
+constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
+constexpr int CHUNKS = SPAN / 8, STAGE = 2 * SENT * SPAN;         // 16 bytes each; of a warp
 constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS, FEW = 16 * MEMORY * SLOTS * ROWS;
 constexpr int NORMS = GATES * NORM + MEMORY;
-constexpr int AT_PARTS = 2 * SIDE, AT_STAGE = AT_PARTS + MADE * PARTS, AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
+constexpr int AT_PARTS = 2 * SIDE;
+constexpr int AT_STAGE = AT_PARTS + MADE * PARTS;
+constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
 constexpr int AT_FEW = AT_SUMS + SUMS, AT_BARRIERS = AT_FEW + FEW, AT_WEIGHTS = AT_BARRIERS + 32;
 constexpr int GATED_BYTES = AT_WEIGHTS + KEPT * WARPS * 512;
-constexpr int OF_SUMS = 2, OF_FEW = 3;                                    // barriers: the two sides have 0 and 1
-static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES && KEPT + FLOWN <= GATES * DEEP, "no such division");
+// barriers: the two sides have 0 and 1
+constexpr int OF_SUMS = 2, OF_FEW = 3;
+static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &&
+                  KEPT + FLOWN <= GATES * DEEP,
+              "no such division");
 
 struct Block {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
@@ -40,14 +51,23 @@ struct Block {
   int column, span, unit;  // this warp's row of the batch and part of the units, this lane's first unit
   bool works, there;       // whether this warp has a row, and this lane units
   u32 memory;
-  template <class Args> DEV Block(const Args &) {
+  template <class Args>
+  DEV Block(const Args&) {
     thread = ::thread();
     memory = shared_memory();
-    lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
-    rank = block() % CLUSTER; base = rank * UNITS;
-    each = ROWS; first = ROWS * (block() / CLUSTER);
-    tile = warp % EACH; slice = warp / EACH;
-    works = warp < ROWS * SPANS; column = warp % ROWS; span = works ? warp / ROWS : 0;
+    lane = thread & 31;
+    warp = thread >> 5;
+    row = lane >> 2;
+    pair = lane & 3;
+    rank = block() % CLUSTER;
+    base = rank * UNITS;
+    each = ROWS;
+    first = ROWS * (block() / CLUSTER);
+    tile = warp % EACH;
+    slice = warp / EACH;
+    works = warp < ROWS * SPANS;
+    column = warp % ROWS;
+    span = works ? warp / ROWS : 0;
     there = works && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
     unit = there ? base + 64 * span + 2 * lane : base;
   }
@@ -57,7 +77,8 @@ struct Block {
   // Zeros where no unit is, barriers, and every block at this point.
   DEV void open() const {
     for (int i = thread; i < 2 * SIDE / 4; i += THREADS) put_shared(memory + 4 * i, 0u);
-    if constexpr (CLUSTER == 1) wait_block();
+    if constexpr (CLUSTER == 1)
+      wait_block();
     else {
       if (thread == 0) {
 #pragma unroll
@@ -67,7 +88,10 @@ struct Block {
       wait_cluster();
     }
   }
-  DEV void close() const { if constexpr (CLUSTER > 1) wait_cluster(); }  // nobody sends to a block that has ended
+  // nobody sends to a block that has ended
+  DEV void close() const {
+    if constexpr (CLUSTER > 1) wait_cluster();
+  }
   // What step i brings, counted from the first one here.
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
@@ -78,19 +102,23 @@ struct Block {
   }
   // Until all of step i's side is there.
   DEV void take(int i) const {
-    if constexpr (CLUSTER == 1) wait_block();
-    else await(barrier(i & 1), i >> 1 & 1);
+    if constexpr (CLUSTER == 1)
+      wait_block();
+    else
+      await(barrier(i & 1), i >> 1 & 1);
   }
   // Two units of this lane into step i's side of all blocks.
   DEV void share(const Pair (&v)[SENT], int i) const {
     const u32 side = (i & 1) * SIDE + column * ROW;
     if constexpr (CLUSTER == 1) {
 #pragma unroll
-      for (int k = 0; k < SENT; k++) if (there) put_shared(memory + side + k * BUFFER + 2 * unit, v[k]);
+      for (int k = 0; k < SENT; k++)
+        if (there) put_shared(memory + side + k * BUFFER + 2 * unit, v[k]);
     } else {
       const u32 stage = memory + AT_STAGE + warp * STAGE;
 #pragma unroll
-      for (int k = 0; k < SENT; k++) if (2 * lane < SPAN) put_shared(stage + 2 * SPAN * k + 4 * lane, v[k]);
+      for (int k = 0; k < SENT; k++)
+        if (2 * lane < SPAN) put_shared(stage + 2 * SPAN * k + 4 * lane, v[k]);
       wait_warp();
 #pragma unroll
       for (int n = 0; n < (SENT * CHUNKS * CLUSTER + 31) / 32; n++) {
@@ -107,14 +135,16 @@ struct Block {
     }
   }
   // Sums of N numbers over all units of this row, in step i: 8 between gates, 4 in the memory.
-  template <int N> DEV void over_row(float (&v)[N], int i) const {
+  template <int N>
+  DEV void over_row(float (&v)[N], int i) const {
     constexpr int WHERE = N == 8 ? AT_SUMS : AT_FEW, WHICH = N == 8 ? OF_SUMS : OF_FEW;
 #pragma unroll
     for (int n = N / 2, bits = 16; bits; n /= 2, bits /= 2) {  // halves of the numbers to halves of the lanes
       const bool upper = (lane & bits) != 0;
       if (n == 0) v[0] += from_other(v[0], bits);
 #pragma unroll
-      for (int j = 0; j < n; j++) v[j] = (upper ? v[j + n] : v[j]) + from_other(upper ? v[j] : v[j + n], bits);
+      for (int j = 0; j < n; j++)
+        v[j] = (upper ? v[j + n] : v[j]) + from_other(upper ? v[j] : v[j + n], bits);
     }
     float sum = v[0];  // of number lane / (32 / N)
     constexpr int EVERY = 32 / N;
@@ -157,9 +187,12 @@ struct Block {
     for (int m = 0; m < MADE; m++)
 #pragma unroll
       for (int n = 0; n < NTILES; n++) {
-        const u32 at = memory + AT_PARTS + m * PARTS + 4 * ((slice * ROWS + 8 * n + 2 * pair) * LINE + 16 * tile + row);
-        put_shared(at, c[m][n][0]); put_shared(at + 4 * LINE, c[m][n][1]);
-        put_shared(at + 32, c[m][n][2]); put_shared(at + 4 * LINE + 32, c[m][n][3]);
+        const u32 at =
+            memory + AT_PARTS + m * PARTS + 4 * ((slice * ROWS + 8 * n + 2 * pair) * LINE + 16 * tile + row);
+        put_shared(at, c[m][n][0]);
+        put_shared(at + 4 * LINE, c[m][n][1]);
+        put_shared(at + 32, c[m][n][2]);
+        put_shared(at + 4 * LINE + 32, c[m][n][3]);
       }
   }
   DEV void get_sums(float (&u)[2][MADE]) const {
@@ -170,8 +203,10 @@ struct Block {
 #pragma unroll
         for (int i = 0; i < SPLIT; i++) {
           float p, q;
-          get_shared(p, q, memory + AT_PARTS + m * PARTS + 4 * ((i * ROWS + column) * LINE + 64 * span + 2 * lane));
-          u[0][m] += p; u[1][m] += q;
+          get_shared(p, q,
+                     memory + AT_PARTS + m * PARTS + 4 * ((i * ROWS + column) * LINE + 64 * span + 2 * lane));
+          u[0][m] += p;
+          u[1][m] += q;
         }
     }
   }

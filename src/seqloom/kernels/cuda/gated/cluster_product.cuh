@@ -2,23 +2,29 @@
 #pragma once
 #include "gated/cluster.cuh"
 
-constexpr int FREE = 8 / NTILES / (BACK ? 2 : 1), AHEAD = DEEP < FREE ? DEEP : FREE;  // tiles of B that there are registers for
+// tiles of B that there are registers for
+constexpr int FREE = 8 / NTILES / (BACK ? 2 : 1), AHEAD = DEEP < FREE ? DEEP : FREE;
 
-// A warp's tiles of weights in the order of their use, 0 .. ALL - 1. Most lie in registers; those that do not are spread evenly, so
-// that what comes from the cache has time to come.
-constexpr int ALL = GATES * DEEP, REST = ALL - FLOWN, HELD = REST - KEPT, RING = FLOWN < 64 / WARPS ? FLOWN : 64 / WARPS;
+// A warp's tiles of weights in the order of their use, 0 .. ALL - 1. Most lie in registers; those that do not
+// are spread evenly, so that what comes from the cache has time to come.
+constexpr int ALL = GATES * DEEP;
+constexpr int REST = ALL - FLOWN;
+constexpr int HELD = REST - KEPT;
+constexpr int RING = FLOWN < 64 / WARPS ? FLOWN : 64 / WARPS;
 DEV constexpr int flown_before(int j) { return j * FLOWN / ALL; }
-DEV constexpr int flown(int f) { return FLOWN ? ((f + 1) * ALL + FLOWN - 1) / (FLOWN ? FLOWN : 1) - 1 : 0; }  // the f-th of them
+// the f-th of them
+DEV constexpr int flown(int f) { return FLOWN ? ((f + 1) * ALL + FLOWN - 1) / (FLOWN ? FLOWN : 1) - 1 : 0; }
 DEV constexpr int kept_before(int i) { return i * KEPT / (REST ? REST : 1); }
 
 struct Weights {
   u32 held[HELD ? HELD : 1][4], at;
-  const Element *from;  // (GATES, TILES, TILES, 32, 8): tiles of A, as lanes take them
+  const Element* from;  // (GATES, TILES, TILES, 32, 8): tiles of A, as lanes take them
   bool there;           // whether this warp has units
   int first;            // tile of the sum
-  DEV Weights(const Element *W, const Block &b) {
+  DEV Weights(const Element* W, const Block& b) {
     const int r = b.rank * EACH + b.tile;
-    there = r < TILES; first = b.slice * DEEP;
+    there = r < TILES;
+    first = b.slice * DEEP;
     from = W + ((i64)(there ? r : 0) * TILES + first) * 256 + 8 * b.lane;
     at = b.memory + AT_WEIGHTS + b.warp * KEPT * 512 + 16 * b.lane;
 #pragma unroll
@@ -27,7 +33,8 @@ struct Weights {
       if (flown_before(j + 1) > flown_before(j)) continue;
       u32 w[4];
       load(w, j);
-      if (kept_before(i + 1) > k) put_shared(at + 512 * k, w);
+      if (kept_before(i + 1) > k)
+        put_shared(at + 512 * k, w);
       else
 #pragma unroll
         for (int n = 0; n < 4; n++) held[i - k][n] = w[n];
@@ -35,7 +42,8 @@ struct Weights {
   }
   DEV void load(u32 (&w)[4], int j) const {
     w[0] = w[1] = w[2] = w[3] = 0u;
-    if (there && first + j / GATES < TILES) get_global(w, from + ((i64)(j % GATES) * TILES * TILES + j / GATES) * 256);
+    if (there && first + j / GATES < TILES)
+      get_global(w, from + ((i64)(j % GATES) * TILES * TILES + j / GATES) * 256);
   }
   // What will come from the cache first: asked for before anything is waited for.
   DEV void begin(u32 (&ring)[RING ? RING : 1][4]) const {
@@ -45,18 +53,20 @@ struct Weights {
   DEV void get(u32 (&w)[4], u32 (&ring)[RING ? RING : 1][4], int j) const {
     const int f = flown_before(j), i = j - f, k = kept_before(i);
     if (flown_before(j + 1) > f) {
-      u32 (&mine)[4] = ring[f % (RING ? RING : 1)];
+      u32(&mine)[4] = ring[f % (RING ? RING : 1)];
 #pragma unroll
       for (int n = 0; n < 4; n++) w[n] = mine[n];
       if (f + RING < FLOWN) load(mine, flown(f + RING));
-    } else if (kept_before(i + 1) > k) get_shared(w, at + 512 * k);
+    } else if (kept_before(i + 1) > k)
+      get_shared(w, at + 512 * k);
     else
 #pragma unroll
       for (int n = 0; n < 4; n++) w[n] = held[i - k][n];
   }
 };
 // Forward U_k h for every gate, reverse the sum of all U_k^T du_k: for step i.
-DEV void product(float (&c)[MADE][NTILES][4], const Weights &W, u32 (&ring)[RING ? RING : 1][4], int i, const Block &b) {
+DEV void product(float (&c)[MADE][NTILES][4], const Weights& W, u32 (&ring)[RING ? RING : 1][4], int i,
+                 const Block& b) {
   const u32 at = b.memory + (i & 1) * SIDE + (b.lane & 7) * ROW + 32 * b.slice * DEEP;
   float sum[GATES][NTILES][4] = {};
   u32 v[SENT][NTILES][AHEAD][2];
@@ -70,9 +80,12 @@ DEV void product(float (&c)[MADE][NTILES][4], const Weights &W, u32 (&ring)[RING
 #pragma unroll
           for (int j = 0; j < AHEAD && k + j < DEEP; j += 2) {
             const u32 from = at + s * BUFFER + 8 * n * ROW + 32 * (k + j);
-            u32 (&t)[AHEAD][2] = v[s][n];
-            if (j + 1 < AHEAD && k + j + 1 < DEEP) load4(t[j][0], t[j][1], t[j + 1 < AHEAD ? j + 1 : j][0], t[j + 1 < AHEAD ? j + 1 : j][1], from + (b.lane >> 3) * 16);
-            else load2(t[j][0], t[j][1], from + (b.lane >> 3 & 1) * 16);
+            u32(&t)[AHEAD][2] = v[s][n];
+            if (j + 1 < AHEAD && k + j + 1 < DEEP)
+              load4(t[j][0], t[j][1], t[j + 1 < AHEAD ? j + 1 : j][0], t[j + 1 < AHEAD ? j + 1 : j][1],
+                    from + (b.lane >> 3) * 16);
+            else
+              load2(t[j][0], t[j][1], from + (b.lane >> 3 & 1) * 16);
           }
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {  // sums that do not wait for each other
@@ -80,7 +93,7 @@ DEV void product(float (&c)[MADE][NTILES][4], const Weights &W, u32 (&ring)[RING
       W.get(w, ring, k * GATES + gate);
 #pragma unroll
       for (int n = 0; n < NTILES; n++) {
-        const u32 (&t)[2] = v[BACK ? gate : 0][n][k % AHEAD];
+        const u32(&t)[2] = v[BACK ? gate : 0][n][k % AHEAD];
         mma<TYPE>(sum[gate][n], w[0], w[1], w[2], w[3], t[0], t[1]);
       }
     }
@@ -89,12 +102,13 @@ DEV void product(float (&c)[MADE][NTILES][4], const Weights &W, u32 (&ring)[RING
   for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
     for (int j = 0; j < 4 * NTILES; j++) {
-      float &to = c[BACK ? 0 : gate][j / 4][j % 4];
+      float& to = c[BACK ? 0 : gate][j / 4][j % 4];
       to = BACK && gate ? to + sum[gate][j / 4][j % 4] : sum[gate][j / 4][j % 4];
     }
 }
 // The products of step i, their parts in shared memory; `meanwhile` runs in their time.
-template <class F> DEV void products(const Weights &W, int i, const Block &b, F meanwhile) {
+template <class F>
+DEV void products(const Weights& W, int i, const Block& b, F meanwhile) {
   float c[MADE][NTILES][4];
   u32 ring[RING ? RING : 1][4];
   W.begin(ring);

@@ -1,18 +1,21 @@
 // A gated cell through time: each block or cluster takes its rows of the batch through all steps.
 #include "gated/units.cuh"
 
-constexpr int GATED_FORWARD_BYTES = GATED_BYTES, SOON = 4;  // steps before it is taken, input is on its way to the cache
+// steps before it is taken, input is on its way to the cache
+constexpr int GATED_FORWARD_BYTES = GATED_BYTES, SOON = 4;
 
 struct Forward {
-  const Element *weight, *bias, *scale;      // tiles of U, (GATES, H) or null; with NORM scale and bias are the norm's
-  const Element *scale_c, *bias_c;           // (H,): the memory's norm
-  const Element *x, *keep[2];                // (B, T, GATES, H), (B, T, H) for each state
-  const float *first[2], *start[2];          // (B, H): the first state, and where a reset begins
-  const Element *mask;                       // (B, H)
-  const u8 *reset;                           // (B, T)
-  const i64 *lengths;                        // (B,), or null
-  Element *y, *c;                            // (B, T, H), zeros past a length already; c: null where no gradient will be asked
-  float *last[2], *spread;                   // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
+  // tiles of U, (GATES, H) or null; with NORM scale and bias are the norm's
+  const Element *weight, *bias, *scale;
+  const Element *scale_c, *bias_c;   // (H,): the memory's norm
+  const Element *x, *keep[2];        // (B, T, GATES, H), (B, T, H) for each state
+  const float *first[2], *start[2];  // (B, H): the first state, and where a reset begins
+  const Element* mask;               // (B, H)
+  const u8* reset;                   // (B, T)
+  const i64* lengths;                // (B,), or null
+  // (B, T, H), zeros past a length already; c: null where no gradient will be asked
+  Element *y, *c;
+  float *last[2], *spread;  // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
   int B, T;
 };
 
@@ -30,7 +33,10 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], s[2][STATES], mask[2];
   load_units(bias, a.bias, b.unit, b.there);
   if constexpr (NORM) load_units(scale, a.scale, b.unit, b.there);
-  if constexpr (MEMORY) { load_units(scale_c, a.scale_c, b.unit, b.there); load_units(bias_c, a.bias_c, b.unit, b.there); }
+  if constexpr (MEMORY) {
+    load_units(scale_c, a.scale_c, b.unit, b.there);
+    load_units(bias_c, a.bias_c, b.unit, b.there);
+  }
   const i64 at = there ? (i64)row * H + b.unit : 0, steps = there ? (i64)row * a.T : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
@@ -41,11 +47,11 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   int length, end;
   lengths_of(length, end, a.lengths, a.B, a.T, b);
   const bool tells = a.spread && there && b.leads();
-  auto fetch = [&](Taken &v, int t) {  // two steps before it is needed
+  auto fetch = [&](Taken& v, int t) {  // two steps before it is needed
     v = {};
     if (there && t < length) {
       const i64 i = steps + t;
-      const Element *x = a.x + i * GATES * H + b.unit;
+      const Element* x = a.x + i * GATES * H + b.unit;
 #pragma unroll
       for (int k = 0; k < GATES; k++) v.x[k] = get_pair(x + k * H);
       if constexpr (KEEP)
@@ -61,15 +67,16 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     float seen[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      if constexpr (RESET) if (anew)
+      if constexpr (RESET)
+        if (anew)
 #pragma unroll
-        for (int i = 0; i < STATES; i++) s[e][i] = a.start[i][at + e];
+          for (int i = 0; i < STATES; i++) s[e][i] = a.start[i][at + e];
       seen[e] = MASK ? s[e][0] * mask[e] : s[e][0];
     }
     const Pair all[1] = {to_pair(seen[0], seen[1])};
     b.share(all, t);
   };
-  auto go = [&](Taken &v, const Taken &later, int t) {
+  auto go = [&](Taken& v, const Taken& later, int t) {
     float x[2][GATES], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
     products(W, t, b, [] {});
@@ -81,15 +88,19 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
       b.get_sums(u);
-      float *told = a.spread + (steps + t) * 2 * NORMS;
+      float* told = a.spread + (steps + t) * 2 * NORMS;
       if constexpr (NORM) {
         float sums[8] = {};
 #pragma unroll
-        for (int k = 0; k < GATES; k++) { sums[2 * k] = u[0][k] + u[1][k]; sums[2 * k + 1] = u[0][k] * u[0][k] + u[1][k] * u[1][k]; }
+        for (int k = 0; k < GATES; k++) {
+          sums[2 * k] = u[0][k] + u[1][k];
+          sums[2 * k + 1] = u[0][k] * u[0][k] + u[1][k] * u[1][k];
+        }
         b.over_row(sums, t);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
-          const float mean = sums[2 * k] * (1.0f / H), r = inverse_root(larger(sums[2 * k + 1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+          const float mean = sums[2 * k] * (1.0f / H),
+                      r = inverse_root(larger(sums[2 * k + 1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
 #pragma unroll
           for (int e = 0; e < 2; e++) u[e][k] = (u[e][k] - mean) * r * scale[e][k];
           if (tells && t < length) put_global(told + 2 * k, mean, r);
@@ -103,9 +114,11 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         in[e] = inside(x[e], u[e], s[e]);
       }
 #if MEMORY
-      float sums[4] = {b.there ? in[0].c + in[1].c : 0.f, b.there ? in[0].c * in[0].c + in[1].c * in[1].c : 0.f};
+      float sums[4] = {b.there ? in[0].c + in[1].c : 0.f,
+                       b.there ? in[0].c * in[0].c + in[1].c * in[1].c : 0.f};
       b.over_row(sums, t);
-      const float mean = sums[0] * (1.0f / H), r = inverse_root(larger(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+      const float mean = sums[0] * (1.0f / H),
+                  r = inverse_root(larger(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
 #pragma unroll
       for (int e = 0; e < 2; e++) in[e].q = tangent((in[e].c - mean) * r * scale_c[e][0] + bias_c[e][0]);
       if (tells && t < length) put_global(told + 2 * GATES, mean, r);

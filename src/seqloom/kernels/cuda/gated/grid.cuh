@@ -1,8 +1,10 @@
-// What the kernels of gated cells share where a group of blocks anywhere on the GPU takes some rows of the batch through time.
-// A block has 32 units of everything and their rows of all weights, as A of mma; a warp has both tiles of them, and of every sum the units of
-// four other blocks: what these send is its B of mma as it comes, a lane's words from one of them. What is pointwise has 16 lanes to a row.
-// A row of a block, 16 words of two units, is six packets of three words: words 8half .. 8half + 7 in three of them.
-// Packets have two sides, which take turns: whoever sends to one has had all of the other, and so has everyone who sent that.
+// What the kernels of gated cells share where a group of blocks anywhere on the GPU takes some rows of the
+// batch through time. A block has 32 units of everything and their rows of all weights, as A of mma; a warp
+// has both tiles of them, and of every sum the units of four other blocks: what these send is its B of mma as
+// it comes, a lane's words from one of them. What is pointwise has 16 lanes to a row. A row of a block, 16
+// words of two units, is six packets of three words: words 8half .. 8half + 7 in three of them. Packets have
+// two sides, which take turns: whoever sends to one has had all of the other, and so has everyone who sent
+// that.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/packets.cuh"
@@ -10,27 +12,36 @@
 
 constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 2, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
 constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
-constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;           // numbers of a unit in a message, and products of it
-constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;          // [part][row][unit], floats
+// numbers of a unit in a message, and products of it
+constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;
+constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int NORMS = GATES * NORM + MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SIDE = SENT * MESSAGE;  // packets
-constexpr int AT_SUMS = 2 * SIDE, AT_FEW = AT_SUMS + 3 * NORM * ROWS * CLUSTER, GROUP = AT_FEW + MEMORY * ROWS * CLUSTER;
+constexpr int AT_SUMS = 2 * SIDE;
+constexpr int AT_FEW = AT_SUMS + 3 * NORM * ROWS * CLUSTER;
+constexpr int GROUP = AT_FEW + MEMORY * ROWS * CLUSTER;
 constexpr int AT_WEIGHTS = MADE * PARTS, GATED_BYTES = AT_WEIGHTS + KEPT * WARPS * 512;
 static_assert(CLUSTER <= SPLIT * SOURCES && UNITS * CLUSTER >= H, "no such group");
 
 struct Block {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
   int thread, lane, warp, row, pair, rank, base;
-  int first, each, rows;    // the first row of this group's, how many a group may have, how many this one has
-  int column, unit;         // this lane's row of the batch, and its first unit
-  bool works, sends, there; // whether this warp has a row, this lane has one, and units
+  int first, each, rows;  // the first row of this group's, how many a group may have, how many this one has
+  int column, unit;       // this lane's row of the batch, and its first unit
+  bool works, sends, there;  // whether this warp has a row, this lane has one, and units
   u32 memory;
-  template <class Args> DEV Block(const Args &a) {
+  template <class Args>
+  DEV Block(const Args& a) {
     thread = ::thread();
     memory = shared_memory();
-    lane = thread & 31; warp = thread >> 5; row = lane >> 2; pair = lane & 3;
-    rank = block() % CLUSTER; base = rank * UNITS;
-    each = a.each; first = a.begin + each * (block() / CLUSTER);
+    lane = thread & 31;
+    warp = thread >> 5;
+    row = lane >> 2;
+    pair = lane & 3;
+    rank = block() % CLUSTER;
+    base = rank * UNITS;
+    each = a.each;
+    first = a.begin + each * (block() / CLUSTER);
     rows = a.B - first < each ? (a.B > first ? a.B - first : 0) : each;
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
     inbox = as_it_is(packets + (row * SPLIT + warp) * PACKETS * SOURCES + pair);
@@ -46,13 +57,15 @@ struct Block {
   DEV void close() const {}
   DEV void expect_all(int) const {}
   // Words of N messages of step i, from the k-th on: eight rows of one number of all units each.
-  template <int N> DEV void take(u32 (&v)[N][DEEP][2], int i, int k) const {
+  template <int N>
+  DEV void take(u32 (&v)[N][DEEP][2], int i, int k) const {
     u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
-    const Packet *from[N * PACKETS];
+    const Packet* from[N * PACKETS];
 #pragma unroll
     for (int j = 0; j < N * PACKETS; j++) {
       const int message = (k + j / PACKETS) % SENT, tile = (k + j / PACKETS) / SENT;
-      from[j] = inbox + (i & 1) * SIDE + message * MESSAGE + (8 * tile * SPLIT * PACKETS + j % PACKETS) * SOURCES;
+      from[j] =
+          inbox + (i & 1) * SIDE + message * MESSAGE + (8 * tile * SPLIT * PACKETS + j % PACKETS) * SOURCES;
       numbers[j] = 8 * tile + row < rows && source() < CLUSTER ? i + 1 : 0u;
     }
     collect<true>(p, from, numbers, rows, row);
@@ -64,7 +77,8 @@ struct Block {
   // Two units of this lane to all blocks, in step i.
   DEV void share(const Pair (&v)[SENT], int i) const {
     const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = (lane & 16) + 8 * (j / 3) + 3 * (j % 3);
-    Packet *to = packets + (i & 1) * SIDE + ((column * SPLIT + rank / SOURCES) * PACKETS + j) * SOURCES + rank % SOURCES;
+    Packet* to = packets + (i & 1) * SIDE + ((column * SPLIT + rank / SOURCES) * PACKETS + j) * SOURCES +
+                 rank % SOURCES;
 #pragma unroll
     for (int k = 0; k < SENT; k++) {
       const float w = number(there ? v[k] : 0u);
@@ -73,29 +87,34 @@ struct Block {
     }
   }
   // Sums of N numbers over the lanes of a row, of number j in lane EVERY * j of its 16.
-  template <int N> DEV float over_lanes(float (&v)[N]) const {
+  template <int N>
+  DEV float over_lanes(float (&v)[N]) const {
 #pragma unroll
     for (int n = N / 2, bits = 8; bits; n /= 2, bits /= 2) {  // halves of the numbers to halves of the lanes
       const bool upper = (lane & bits) != 0;
       if (n == 0) v[0] += from_other(v[0], bits);
 #pragma unroll
-      for (int j = 0; j < n; j++) v[j] = (upper ? v[j + n] : v[j]) + from_other(upper ? v[j] : v[j + n], bits);
+      for (int j = 0; j < n; j++)
+        v[j] = (upper ? v[j + n] : v[j]) + from_other(upper ? v[j] : v[j + n], bits);
     }
     return v[0];
   }
-  // Sums of N numbers over all units of this row, in step i: 8 between gates, 4 in the memory, of which the last is none.
-  template <int N> DEV void over_row(float (&v)[N], int i) const {
+  // Sums of N numbers over all units of this row, in step i: 8 between gates, 4 in the memory, of which the
+  // last is none.
+  template <int N>
+  DEV void over_row(float (&v)[N], int i) const {
     constexpr int EVERY = 16 / N, PIECES = N == 8 ? 3 : 1, TIMES = (CLUSTER + 15) / 16;
-    Packet *at = packets + (N == 8 ? AT_SUMS : AT_FEW) + column * CLUSTER * PIECES;
+    Packet* at = packets + (N == 8 ? AT_SUMS : AT_FEW) + column * CLUSTER * PIECES;
     float sum = over_lanes(v), w[3];
 #pragma unroll
     for (int j = 0; j < 3; j++) {
       const int which = 3 * (lane % 16) + j;
       w[j] = from_lane(sum, (lane & 16) + (which < N ? EVERY * which : 0));
     }
-    if (sends && lane % 16 < PIECES) put_packet(at + rank * PIECES + lane % 16, bits(w[0]), bits(w[1]), bits(w[2]), i + 1);
+    if (sends && lane % 16 < PIECES)
+      put_packet(at + rank * PIECES + lane % 16, bits(w[0]), bits(w[1]), bits(w[2]), i + 1);
     u32 p[PIECES * TIMES][4] = {}, numbers[PIECES * TIMES];
-    const Packet *from[PIECES * TIMES];
+    const Packet* from[PIECES * TIMES];
 #pragma unroll
     for (int j = 0; j < PIECES * TIMES; j++) {
       const int other = lane % 16 + 16 * (j / PIECES);
@@ -114,13 +133,16 @@ struct Block {
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = from_lane(sum, (lane & 16) + EVERY * k);
   }
-  // A part of one product of eight rows to shared memory, and the sums of the parts for the units of this lane.
+  // A part of one product of eight rows to shared memory, and the sums of the parts for the units of this
+  // lane.
   DEV void put_part(const float (&c)[TALL][4], int made, int tile) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
       const u32 at = memory + made * PARTS + 4 * ((warp * ROWS + 8 * tile + 2 * pair) * LINE + 16 * i + row);
-      put_shared(at, c[i][0]); put_shared(at + 4 * LINE, c[i][1]);
-      put_shared(at + 32, c[i][2]); put_shared(at + 4 * LINE + 32, c[i][3]);
+      put_shared(at, c[i][0]);
+      put_shared(at + 4 * LINE, c[i][1]);
+      put_shared(at + 32, c[i][2]);
+      put_shared(at + 4 * LINE + 32, c[i][3]);
     }
   }
   DEV void get_sums(float (&u)[2][MADE]) const {
@@ -132,7 +154,8 @@ struct Block {
         for (int i = 0; i < SPLIT; i++) {
           float p, q;
           get_shared(p, q, memory + m * PARTS + 4 * ((i * ROWS + column) * LINE + 2 * (lane % 16)));
-          u[0][m] += p; u[1][m] += q;
+          u[0][m] += p;
+          u[1][m] += q;
         }
     }
   }

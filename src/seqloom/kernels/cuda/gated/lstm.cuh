@@ -1,21 +1,32 @@
 // LSTM, one unit. x is what the input gives, u is U h + b or its norm; the state is h, c.
-//   i, f, o = sigmoid(x + u)   g = tanh(x_g + u_g)   c' = f c + i g   h' = o tanh(c')    or with MEMORY h' = o tanh(N(c'))
+//   i, f, o = sigmoid(x + u)   g = tanh(x_g + u_g)   c' = f c + i g
+//   h' = o tanh(c'), or with MEMORY h' = o tanh(N(c'))
 #pragma once
 #include "gated/math.cuh"
 #include "gated/setting.cuh"
 
 constexpr int GATES = 4, STATES = 2;
-struct Inside { float i, f, g, o, c, q; };  // c: c'; q: the tanh
+struct Inside {
+  float i, f, g, o, c, q;
+};  // c: c'; q: the tanh
 
 DEV Inside inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
-  const float i = sigmoid(x[0] + u[0]), f = sigmoid(x[1] + u[1]), g = tangent(x[2] + u[2]), c = f * s[1] + i * g;
+  const float i = sigmoid(x[0] + u[0]), f = sigmoid(x[1] + u[1]), g = tangent(x[2] + u[2]),
+              c = f * s[1] + i * g;
   return {i, f, g, sigmoid(x[3] + u[3]), c, MEMORY ? 0.f : tangent(c)};
 }
-DEV void step(float (&s)[STATES], const Inside &in) { s[0] = in.o * in.q; s[1] = in.c; }
+DEV void step(float (&s)[STATES], const Inside& in) {
+  s[0] = in.o * in.q;
+  s[1] = in.c;
+}
 // The gradient of what q is the tanh of.
-DEV float into_memory(const float (&d)[STATES], const Inside &in) { return d[0] * in.o * (1.f - in.q * in.q); }
-// d: gradients of the states after the step, then of those before it; dx and du: those of x and u; dc: that of c' through q.
-DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside &in, const float (&s)[STATES], float dc) {
+DEV float into_memory(const float (&d)[STATES], const Inside& in) {
+  return d[0] * in.o * (1.f - in.q * in.q);
+}
+// d: gradients of the states after the step, then of those before it; dx and du: those of x and u; dc: that
+// of c' through q.
+DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
+              const float (&s)[STATES], float dc) {
   const float all = d[1] + dc;
   du[0] = all * in.g * in.i * (1.f - in.i);
   du[1] = all * s[1] * in.f * (1.f - in.f);
@@ -26,6 +37,7 @@ DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const 
   d[0] = 0.f;
   d[1] = all * in.f;
 }
-DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside &in, const float (&s)[STATES]) {
+DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
+              const float (&s)[STATES]) {
   back(d, dx, du, in, s, into_memory(d, in));
 }

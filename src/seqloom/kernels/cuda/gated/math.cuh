@@ -3,10 +3,15 @@
 #include "runtime/pairs.cuh"
 
 DEV float sigmoid(float v) {
-  if constexpr (TYPE == BF16) return 0.5f * tanh_(0.5f * v) + 0.5f;  // within 2^-11, of which bf16 sees nothing
-  else return inverse(1.0f + exp2_(-1.4426950408889634f * v));
+  // within 2^-11, of which bf16 sees nothing
+  if constexpr (TYPE == BF16)
+    return 0.5f * tanh_(0.5f * v) + 0.5f;
+  else
+    return inverse(1.0f + exp2_(-1.4426950408889634f * v));
 }
 DEV float tangent(float v) {
-  if constexpr (TYPE == BF16) return tanh_(v);
-  else return 1.0f - 2.0f * inverse(1.0f + exp2_(2.8853900817779268f * v));
+  if constexpr (TYPE == BF16)
+    return tanh_(v);
+  else
+    return 1.0f - 2.0f * inverse(1.0f + exp2_(2.8853900817779268f * v));
 }

@@ -1,21 +1,24 @@
-// A gated cell back through a chunk of time, with the products of its steps. Letters as in the cell's own file; d is a gradient.
+// A gated cell back through a chunk of time, with the products of its steps. Letters as in the cell's own
+// file; d is a gradient.
 #define BACK 1
 #include "gated/units.cuh"
 
 constexpr int GATED_REVERSE_BYTES = GATED_BYTES, SOON = 4;
 
 struct Reverse {
-  const Element *weight, *bias, *scale;      // tiles of every U^T; the others as in the forward, with NORM alone
+  // tiles of every U^T; the others as in the forward, with NORM alone
+  const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
-  const Element *dy, *x, *y, *c, *keep[2];   // (B, T, H), (B, T, GATES, H), ..
-  const Element *u;                          // (B, steps, GATES, H): U h + b, with NORM U h
-  const float *spread;                       // (B, T, NORMS, 2)
-  const float *first[2], *start[2];          // (B, H)
-  const Element *mask;
-  const u8 *reset;
-  const i64 *lengths;
-  Element *dx, *du;                          // (B, T, GATES, H), (B, steps, GATES, H)
-  float *ds[2], *dstart[2];                  // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
+  const Element *dy, *x, *y, *c, *keep[2];  // (B, T, H), (B, T, GATES, H), ..
+  const Element* u;                         // (B, steps, GATES, H): U h + b, with NORM U h
+  const float* spread;                      // (B, T, NORMS, 2)
+  const float *first[2], *start[2];         // (B, H)
+  const Element* mask;
+  const u8* reset;
+  const i64* lengths;
+  Element *dx, *du;  // (B, T, GATES, H), (B, steps, GATES, H)
+  // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
+  float *ds[2], *dstart[2];
   float *dbias, *dscale, *dbias_c, *dscale_c;  // (B, GATES, H), (B, H): added to
   int B, T, from, steps;
 };
@@ -39,9 +42,16 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   const bool there = b.there && row < a.B;
   const Weights W(a.weight, b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], mask[2];
-  float ds[2][STATES], dstart[2][STATES] = {}, dbias[2][GATES] = {}, dscale[2][GATES] = {}, dbias_c[2] = {}, dscale_c[2] = {};
-  if constexpr (NORM) { load_units(bias, a.bias, b.unit, b.there); load_units(scale, a.scale, b.unit, b.there); }
-  if constexpr (MEMORY) { load_units(scale_c, a.scale_c, b.unit, b.there); load_units(bias_c, a.bias_c, b.unit, b.there); }
+  float ds[2][STATES], dstart[2][STATES] = {}, dbias[2][GATES] = {}, dscale[2][GATES] = {}, dbias_c[2] = {},
+                       dscale_c[2] = {};
+  if constexpr (NORM) {
+    load_units(bias, a.bias, b.unit, b.there);
+    load_units(scale, a.scale, b.unit, b.there);
+  }
+  if constexpr (MEMORY) {
+    load_units(scale_c, a.scale_c, b.unit, b.there);
+    load_units(bias_c, a.bias_c, b.unit, b.there);
+  }
   const i64 at = there ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
@@ -51,8 +61,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   }
   int length, end;
   lengths_of(length, end, a.lengths, a.B, a.T, b);
-  const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;  // where its steps begin
-  auto fetch = [&](Taken &v, int t) {  // two steps before it is needed
+  // where its steps begin
+  const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;
+  auto fetch = [&](Taken& v, int t) {  // two steps before it is needed
     const i64 i = whole + t, j = piece + t;
     v = {};
     if (there && t >= a.from && t < length) {
@@ -60,7 +71,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll
-      for (int k = 0; k < GATES; k++) { v.x[k] = get_pair(x + k * H); v.u[k] = get_pair(u + k * H); }
+      for (int k = 0; k < GATES; k++) {
+        v.x[k] = get_pair(x + k * H);
+        v.u[k] = get_pair(u + k * H);
+      }
       if constexpr (RESET) v.anew = a.reset[i];
 #pragma unroll
       for (int k = 0; k < STATES; k++) {
@@ -68,16 +82,20 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         if (t > 0) v.past[k] = get_pair((k ? a.c + i * H + b.unit : y) - H);
       }
 #pragma unroll
-      for (int k = 0; k < NORMS; k++) get_global(v.spread[k][0], v.spread[k][1], a.spread + (i * NORMS + k) * 2);
+      for (int k = 0; k < NORMS; k++)
+        get_global(v.spread[k][0], v.spread[k][1], a.spread + (i * NORMS + k) * 2);
       if (t - SOON >= a.from) {
         ask_global(dy - SOON * H);
         ask_global(y - SOON * H);
 #pragma unroll
-        for (int k = 0; k < GATES; k++) { ask_global(x + (k - SOON * GATES) * H); ask_global(u + (k - SOON * GATES) * H); }
+        for (int k = 0; k < GATES; k++) {
+          ask_global(x + (k - SOON * GATES) * H);
+          ask_global(u + (k - SOON * GATES) * H);
+        }
       }
     }
   };
-  auto look = [&](Known &n, const Taken &v, int t) {  // what depends on no later step
+  auto look = [&](Known& n, const Taken& v, int t) {  // what depends on no later step
     float x[2][GATES], u[2][GATES];
     n.anew = v.anew;
     from_pair(n.dy[0], n.dy[1], v.dy);
@@ -97,7 +115,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
     for (int i = 0; i < STATES; i++) {
       from_pair(n.past[0][i], n.past[1][i], v.past[i]);
-      if (there && (t == 0 || v.anew)) get_global(n.past[0][i], n.past[1][i], (v.anew ? a.start[i] : a.first[i]) + at);
+      if (there && (t == 0 || v.anew))
+        get_global(n.past[0][i], n.past[1][i], (v.anew ? a.start[i] : a.first[i]) + at);
       if constexpr (KEEP) from_pair(n.keep[0][i], n.keep[1][i], v.keep[i]);
     }
 #pragma unroll
@@ -121,8 +140,15 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   b.open();
   Taken next;
   Known n;
-  if (b.works) { fetch(next, top); look(n, next, top); fetch(next, top - 1); }
-  auto go_on = [&](int t) { look(n, next, t - 1); fetch(next, t - 2); };
+  if (b.works) {
+    fetch(next, top);
+    look(n, next, top);
+    fetch(next, top - 1);
+  }
+  auto go_on = [&](int t) {
+    look(n, next, t - 1);
+    fetch(next, t - 2);
+  };
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const int i = top - t;
@@ -145,14 +171,17 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         dm[e] = into_memory(d[e], n.in[e]);
-        dbias_c[e] += dm[e]; dscale_c[e] += dm[e] * n.mhat[e];
+        dbias_c[e] += dm[e];
+        dscale_c[e] += dm[e] * n.mhat[e];
         dm[e] *= scale_c[e][0];
-        v[0] += dm[e]; v[1] += dm[e] * n.mhat[e];
+        v[0] += dm[e];
+        v[1] += dm[e] * n.mhat[e];
       }
       b.over_row(v, i);
 #pragma unroll
       for (int e = 0; e < 2; e++)
-        back(d[e], dx[e], du[e], n.in[e], n.past[e], n.deviation_c * (dm[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
+        back(d[e], dx[e], du[e], n.in[e], n.past[e],
+             n.deviation_c * (dm[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
 #else
 #pragma unroll
       for (int e = 0; e < 2; e++) back(d[e], dx[e], du[e], n.in[e], n.past[e]);
@@ -172,14 +201,16 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
           for (int e = 0; e < 2; e++) {
             dscale[e][k] += du[e][k] * n.xhat[e][k];
             du[e][k] *= scale[e][k];
-            v[2 * k] += du[e][k]; v[2 * k + 1] += du[e][k] * n.xhat[e][k];
+            v[2 * k] += du[e][k];
+            v[2 * k + 1] += du[e][k] * n.xhat[e][k];
           }
         b.over_row(v, i);
 #pragma unroll
         for (int k = 0; k < GATES; k++)
 #pragma unroll
           for (int e = 0; e < 2; e++)
-            du[e][k] = n.deviation[k] * (du[e][k] - v[2 * k] * (1.0f / H) - n.xhat[e][k] * (v[2 * k + 1] * (1.0f / H)));
+            du[e][k] = n.deviation[k] *
+                       (du[e][k] - v[2 * k] * (1.0f / H) - n.xhat[e][k] * (v[2 * k + 1] * (1.0f / H)));
       }
       Pair all[GATES];
 #pragma unroll
@@ -193,7 +224,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         }
     }
     if (CLUSTER > 1 && b.works) go_on(t);
-    products(W, i, b, [&] { if (CLUSTER == 1 && b.works) go_on(t); });  // in the time of a product; above, of a message
+    // in the time of a product; above, of a message
+    products(W, i, b, [&] {
+      if (CLUSTER == 1 && b.works) go_on(t);
+    });
     wait_block();
     if (b.works) {
       float through[2][MADE];
@@ -203,7 +237,11 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         acc[e][0] += MASK ? mask[e] * through[e][0] : through[e][0];
 #pragma unroll
         for (int k = 0; k < STATES; k++) {
-          if constexpr (RESET) if (anew) { dstart[e][k] += acc[e][k]; acc[e][k] = 0.f; }
+          if constexpr (RESET)
+            if (anew) {
+              dstart[e][k] += acc[e][k];
+              acc[e][k] = 0.f;
+            }
           ds[e][k] = t < length ? acc[e][k] : ds[e][k];
         }
       }
@@ -213,14 +251,20 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
 #pragma unroll
-      for (int k = 0; k < STATES; k++) { a.ds[k][at + e] = ds[e][k]; if constexpr (RESET) a.dstart[k][at + e] += dstart[e][k]; }
+      for (int k = 0; k < STATES; k++) {
+        a.ds[k][at + e] = ds[e][k];
+        if constexpr (RESET) a.dstart[k][at + e] += dstart[e][k];
+      }
 #pragma unroll
       for (int k = 0; k < GATES; k++) {
         const i64 j = ((i64)row * GATES + k) * H + b.unit + e;
         a.dbias[j] += dbias[e][k];
         if constexpr (NORM) a.dscale[j] += dscale[e][k];
       }
-      if constexpr (MEMORY) { a.dbias_c[at + e] += dbias_c[e]; a.dscale_c[at + e] += dscale_c[e]; }
+      if constexpr (MEMORY) {
+        a.dbias_c[at + e] += dbias_c[e];
+        a.dscale_c[at + e] += dscale_c[e];
+      }
     }
   b.close();
 }

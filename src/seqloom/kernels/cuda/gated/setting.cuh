@@ -1,18 +1,19 @@
-// What the kernels of gated cells are compiled for. Python gives these macros with -D; the values here serve editors.
+// What the kernels of gated cells are compiled for. Python gives these macros with -D; the values here serve
+// editors.
 #pragma once
 #ifndef BACK
 #define BACK 0  // reverse.cu has 1
 #endif
 #ifndef HIDDEN
-#define HIDDEN 64   // units, a multiple of 16
-#define CELL gru    // gated/<CELL>.cuh has the equations of the cell
-#define NORM 0      // the products are normalised
-#define MEMORY 0    // so is the LSTM's memory
-#define MASK 1      // recurrent dropout
-#define KEEP 1      // zoneout
+#define HIDDEN 64  // units, a multiple of 16
+#define CELL gru   // gated/<CELL>.cuh has the equations of the cell
+#define NORM 0     // the products are normalised
+#define MEMORY 0   // so is the LSTM's memory
+#define MASK 1     // recurrent dropout
+#define KEEP 1     // zoneout
 #define RESET 1
-#define GRID 0      // 1: groups of blocks anywhere on the GPU, 0: one block or a cluster
-#define ROWS 8      // of the batch that a block, a cluster or a group carries: 8 or 16
-#define CLUSTER 2   // blocks of a cluster or a group
-#define KEPT 0      // of a warp's tiles of weights, how many lie in shared memory, not in registers
+#define GRID 0     // 1: groups of blocks anywhere on the GPU, 0: one block or a cluster
+#define ROWS 8     // of the batch that a block, a cluster or a group carries: 8 or 16
+#define CLUSTER 2  // blocks of a cluster or a group
+#define KEPT 0     // of a warp's tiles of weights, how many lie in shared memory, not in registers
 #endif

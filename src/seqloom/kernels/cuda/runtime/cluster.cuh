@@ -1,13 +1,17 @@
-// The instructions of clusters: blocks that run at the same time and write into each other's shared memory (Hopper and
-// later). The tests put a CPU emulation of this file in its place. A barrier here is 8 bytes of shared memory that count
-// the bytes which arrive; a phase of it ends when all that were expected are there, and so does the wait for that phase.
+// The instructions of clusters: blocks that run at the same time and write into each other's shared memory
+// (Hopper and later). The tests put a CPU emulation of this file in its place. A barrier here is 8 bytes of
+// shared memory that count the bytes which arrive; a phase of it ends when all that were expected are there,
+// and so does the wait for that phase.
 #pragma once
 #include "runtime/device.cuh"
 
-#define CLUSTER_KERNEL(name, Args, threads, size) \
-  extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
+#define CLUSTER_KERNEL(name, Args, threads, size)                                       \
+  extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads, 1) \
+      name(const __grid_constant__ Args a)
 
-DEV void wait_cluster() { asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); }
+DEV void wait_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
 DEV void make_barrier(u32 at) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory"); }
 DEV void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // The address of the same place in another block.
@@ -18,21 +22,31 @@ DEV u32 in_block(u32 at, int block) {
 }
 // To another block, which counts the bytes at its barrier when they are there.
 DEV void send(u32 to, u32 barrier, float v) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)), "r"(barrier) : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+               "r"(__float_as_uint(v)), "r"(barrier)
+               : "memory");
 }
 DEV void send(u32 to, u32 barrier, const float (&v)[4]) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "r"(__float_as_uint(v[0])),
-               "r"(__float_as_uint(v[1])), "r"(__float_as_uint(v[2])), "r"(__float_as_uint(v[3])), "r"(barrier) : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
+      "r"(__float_as_uint(v[0])), "r"(__float_as_uint(v[1])), "r"(__float_as_uint(v[2])),
+      "r"(__float_as_uint(v[3])), "r"(barrier)
+      : "memory");
 }
 // One thread says once a phase how many bytes there will be; they may come before.
 DEV void expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
-// Until the phase of this parity is over. What never comes ends the kernel with an error, in place of waiting for ever.
+// Until the phase of this parity is over. What never comes ends the kernel with an error, in place of waiting
+// for ever.
 DEV void await(u32 barrier, u32 parity) {
   u32 over = 0;
   for (int i = 0; !over; i++) {
-    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}" : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
     if (i == 1 << 24) asm volatile("trap;");
   }
   __syncwarp();

@@ -1,21 +1,33 @@
-// The instructions of blocks that run at the same time anywhere on a GPU and talk through its memory: packets of 16 bytes, which
-// are written and read whole, three words and a number that says which message it is. Whoever reads the number that it waits for
-// has the words too; no flag, no fence. The tests put a CPU emulation of this file in its place.
+// The instructions of blocks that run at the same time anywhere on a GPU and talk through its memory: packets
+// of 16 bytes, which are written and read whole, three words and a number that says which message it is.
+// Whoever reads the number that it waits for has the words too; no flag, no fence. The tests put a CPU
+// emulation of this file in its place.
 #pragma once
 #include "runtime/packet.cuh"
 
-#define CLUSTER_KERNEL(name, Args, threads, size) extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Exchanged<Args> a)
+#define CLUSTER_KERNEL(name, Args, threads, size) \
+  extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Exchanged<Args> a)
 constexpr int PATIENCE = 1 << 22;  // looks at a packet, some seconds
 
-DEV void put_packet(Packet *to, u32 v0, u32 v1, u32 v2, u32 number) {
-  asm volatile("{.reg .b64 l, h; .reg .b128 p; mov.b64 l, {%1,%2}; mov.b64 h, {%3,%4}; mov.b128 p, {l, h}; st.relaxed.gpu.global.b128 [%0], p;}"
-               ::"l"(to), "r"(v0), "r"(v1), "r"(v2), "r"(number) : "memory");
+DEV void put_packet(Packet* to, u32 v0, u32 v1, u32 v2, u32 number) {
+  asm volatile(
+      "{.reg .b64 l, h; .reg .b128 p; mov.b64 l, {%1,%2}; mov.b64 h, {%3,%4}; mov.b128 p, {l, h}; "
+      "st.relaxed.gpu.global.b128 [%0], p;}" ::"l"(to),
+      "r"(v0), "r"(v1), "r"(v2), "r"(number)
+      : "memory");
 }
-DEV void get_packet(u32 (&v)[4], const Packet *from) {
-  asm volatile("{.reg .b64 l, h; .reg .b128 p; ld.relaxed.gpu.global.b128 p, [%4]; mov.b128 {l, h}, p; mov.b64 {%0,%1}, l; mov.b64 {%2,%3}, h;}"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(from) : "memory");
+DEV void get_packet(u32 (&v)[4], const Packet* from) {
+  asm volatile(
+      "{.reg .b64 l, h; .reg .b128 p; ld.relaxed.gpu.global.b128 p, [%4]; mov.b128 {l, h}, p; mov.b64 "
+      "{%0,%1}, l; mov.b64 {%2,%3}, h;}"
+      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+      : "l"(from)
+      : "memory");
 }
 // What never comes ends the kernel with an error, in place of waiting for ever.
 DEV void give_up() { asm volatile("trap;"); }
 // A pointer that is kept, not computed again.
-DEV Packet *as_it_is(Packet *p) { asm volatile("" : "+l"(p)); return p; }
+DEV Packet* as_it_is(Packet* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}

@@ -5,9 +5,10 @@
 struct alignas(16) Packet {
   u32 word[4];
 };
-// What a kernel gets beside its own arguments: packets with the number 0, the first row of the batch, rows of each group.
+// What a kernel gets beside its own arguments: packets with the number 0, the first row of the batch, rows of
+// each group.
 template <class Args>
 struct Exchanged : Args {
-  Packet *packets;
+  Packet* packets;
   int begin, each;
 };

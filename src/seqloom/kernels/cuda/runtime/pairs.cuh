@@ -8,20 +8,33 @@
 constexpr int TYPE = FORMAT, SIZE = TYPE == FP32 ? 4 : 2;  // bytes
 #if FORMAT == 2
 typedef float Element;
-struct Pair { float low, high; };
+struct Pair {
+  float low, high;
+};
 DEV Pair to_pair(float low, float high) { return {low, high}; }
-DEV void from_pair(float &low, float &high, Pair v) { low = v.low; high = v.high; }
-DEV Pair get_pair(const Element *p) { Pair v; get_global(v.low, v.high, p); return v; }
-DEV void put_pair(Element *p, Pair v) { put_global(p, v.low, v.high); }
-DEV float get_one(const Element *p) { return *p; }
-DEV void put_one(Element *p, float v) { *p = v; }
+DEV void from_pair(float& low, float& high, Pair v) {
+  low = v.low;
+  high = v.high;
+}
+DEV Pair get_pair(const Element* p) {
+  Pair v;
+  get_global(v.low, v.high, p);
+  return v;
+}
+DEV void put_pair(Element* p, Pair v) { put_global(p, v.low, v.high); }
+DEV float get_one(const Element* p) { return *p; }
+DEV void put_one(Element* p, float v) { *p = v; }
 #else
 typedef u16 Element;
 typedef u32 Pair;
 DEV Pair to_pair(float low, float high) { return pack<TYPE>(low, high); }
-DEV void from_pair(float &low, float &high, Pair v) { unpack<TYPE>(low, high, v); }
-DEV Pair get_pair(const Element *p) { return get_global(p); }
-DEV void put_pair(Element *p, Pair v) { put_global(p, v); }
-DEV float get_one(const Element *p) { float v, none; unpack<TYPE>(v, none, (u32)*p); return v; }
-DEV void put_one(Element *p, float v) { *p = (u16)pack<TYPE>(v, 0.f); }
+DEV void from_pair(float& low, float& high, Pair v) { unpack<TYPE>(low, high, v); }
+DEV Pair get_pair(const Element* p) { return get_global(p); }
+DEV void put_pair(Element* p, Pair v) { put_global(p, v); }
+DEV float get_one(const Element* p) {
+  float v, none;
+  unpack<TYPE>(v, none, (u32)*p);
+  return v;
+}
+DEV void put_one(Element* p, float v) { *p = (u16)pack<TYPE>(v, 0.f); }
 #endif
