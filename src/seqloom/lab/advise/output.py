@@ -30,8 +30,8 @@ def facts_table(facts: Facts, gradient_steps: int) -> list[dict[str, str]]:
         "noise": _noise(facts),
         "season": f"{facts.season} steps" if facts.season else "",
         "linear model": _linear(facts),
-        "information": _reach(facts.information, "of the information about a target"),
-        "gradient": f"{_reach(facts.gradient, 'of the gradient')} (a small GRU after {gradient_steps} training steps)",
+        "information": _reach(facts.information, "information about a target"),
+        "gradient": f"{_reach(facts.gradient, 'gradient')} (a small GRU after {gradient_steps} training steps)",
         "machine": facts.device,
     }
     return [{"fact": name, "value": value} for name, value in rows.items() if value]
@@ -70,9 +70,9 @@ def _linear(facts: Facts) -> str:
 
 def _reach(curve: DistanceCurve, what: str) -> str:
     if curve.reach is None:
-        return f"none {what} in any single step"
+        return f"no single step has any {what}"
     ahead = f", {curve.ahead:.0%} of it after the step" if curve.ahead > 0 else ""
-    return f"{REACH_SHARE:.0%} {what} within {curve.reach:,} steps{ahead}"
+    return f"{REACH_SHARE:.0%} of the {what} within {curve.reach:,} steps{ahead}"
 
 
 def ranking_table(advice: Advice) -> list[dict[str, Any]]:

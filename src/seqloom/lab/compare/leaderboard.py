@@ -21,7 +21,7 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
         rows.append(
             {
                 "model": f"{row.label} (baseline)" if row.baseline else row.label,
-                f"test {metric.title}": None if row.test is None else _format_estimate(results, row.test),
+                f"test {metric.title}": _format_test(results, row),
                 "difference to best": _format_difference(results, row),
                 "validation": metric.format(row.valid),
                 "seeds": row.seeds or None,
@@ -39,8 +39,10 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
     return [{name: value for name, value in r.items() if name not in redundant} for r in rows]
 
 
-def _format_estimate(results: Results, value: Estimate) -> str:
-    return f"{results.metric.format(value.mean)} +- {results.metric.format_difference(value.half)}"
+def _format_test(results: Results, row: Row) -> str | None:
+    if row.test is None:
+        return None
+    return f"{results.metric.format(row.test.mean)} +- {results.metric.format_difference(row.test.half)}"
 
 
 def _format_difference(results: Results, row: Row) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
-from seqloom.lab.compare.jobs import Trial, baseline_key, latency_key
+from seqloom.lab.compare.jobs import baseline_key, latency_key
 from seqloom.lab.compare.metric import Metric, choose_metric, rank
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import Bootstrap, Estimate, bootstrap, estimate, estimate_difference
@@ -78,16 +78,12 @@ def collect_results(comparison: Comparison) -> Results:
         order = rank(kind, valid) if valid else row.rank
         rows.append(replace(row, valid=valid.get(metric.name), rank=order, test=test))
     rows.sort(key=lambda row: (row.test is None, row.rank))
-    best = next((row for row in rows if row.test is not None and not row.baseline), None)
-    if best is not None:
-        under = bootstraps[best.name]
-        rows = [
-            row
-            if row is best or row.test is None
-            else replace(row, behind=estimate_difference(bootstraps[row.name], under))
-            for row in rows
-        ]
-    return Results(rows, metric, bootstraps)
+    results = Results(rows, metric, bootstraps)
+    if not results.models:
+        return results
+    best, *_ = results.models
+    compared = {r.name: results.difference(r, best) for r in rows if r.test is not None and r is not best}
+    return replace(results, rows=[replace(row, behind=compared.get(row.name)) for row in rows])
 
 
 Entry = tuple[Row, Mapping[str, Any], list[Path]]  # a row, its validation metrics, folders of its test rows
@@ -133,7 +129,7 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
         why = next((why for t in comparison.trials[row.name] if (why := comparison.failure_of(t))), "")
         return replace(row, note=f"failed: {why}" if why else "not trained yet"), {}, []
     trials = trials if done else [min(trials, key=comparison.rank_of)]
-    values = [_latest_value(comparison, t) for t in trials]
+    values = [comparison.latest_value(t) or {} for t in trials]
     latency = comparison.results.get(latency_key(row.name))
     times = None if latency is None or latency.value is None else (latency.value["one"], latency.value["many"])
     names = [n for n, v in values[0]["valid"].items() if isinstance(v, float)]
@@ -153,9 +149,3 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
         latency=times,
     )
     return row, valid, [folder for _, folder in done]
-
-
-def _latest_value(comparison: Comparison, trial: Trial) -> dict[str, Any]:
-    value = comparison.latest_value(trial)
-    assert value is not None
-    return value

@@ -63,18 +63,11 @@ class Unigram(BaselineModule):
         return self.log_p.expand(*x.shape[:2], -1)
 
 
-class Bigram(BaselineModule):
+class Bigram(Unigram):
     """log p(y | token), a row for each token: (V, K)."""
 
-    log_p: Tensor
-
-    def __init__(self, p: Tensor) -> None:
-        super().__init__(p.numel())
-        self.register_buffer("log_p", p.log())
-
-    def forward(self, x: Tensor, lengths: Any = None, state: Any = None) -> Any:
-        scores = self.log_p[x]
-        return scores if state is None else (scores, state)
+    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        return self.log_p[x]
 
 
 class CountedGenerate(ForGenerate):
