@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from seqloom.lab import console
-from seqloom.lab.bench import race, shown
+from seqloom.lab.bench import race
 from seqloom.lab.bench.settings import BenchSettings
 from seqloom.lab.cell_names import find_cells
 
@@ -24,14 +24,14 @@ def main() -> None:
     given = flags.parse_args()
     settings = BenchSettings(device=given.device, dtype=given.dtype, **(QUICK if given.quick else FULL))
     found = []
-    with console.show_progress(len(race.grid(settings))) as (before, after):
-        for row in race.rows(settings, find_cells(settings.cells), before):
+    with console.show_progress(len(race.list_shapes(settings))) as (before, after):
+        for row in race.time_layers(settings, find_cells(settings.cells), before):
             found.append(row)
             after(str(row))
     kind = torch.cuda.get_device_name() if given.device == "cuda" else torch.backends.cpu.get_cpu_capability()
     name = f"{datetime.now(UTC):%Y-%m-%d}-{kind.split()[-1].lower()}-speed{'-quick' * given.quick}.json"
     file = Path(__file__).parent / "results" / name
-    file.write_text(json.dumps(shown.document(settings, found), indent=1) + "\n")
+    file.write_text(json.dumps(race.build_document(settings, found), indent=1) + "\n")
     print(file)
 
 

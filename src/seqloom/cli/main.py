@@ -226,16 +226,16 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
     Every kernel is first checked against the reference loop. A kernel that fails is not timed, and the exit code is 1.
     """
     with console.show_status("loading"):
-        from seqloom.lab.bench import race, shown
+        from seqloom.lab.bench import race
         from seqloom.lab.cell_names import check_kernels, find_cells
 
         check_kernels(settings.kernels)
         kinds = find_cells(settings.cells)
-    rows: list[race.Row] = []
+    rows: list[race.Timing] = []
     finished = False
     try:
-        with console.show_progress(len(race.grid(settings))) as (before, after):
-            for row in race.rows(settings, kinds, before):
+        with console.show_progress(len(race.list_shapes(settings))) as (before, after):
+            for row in race.time_layers(settings, kinds, before):
                 rows.append(row)
                 after(str(row))
         finished = True
@@ -248,10 +248,10 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
             plot_speed(rows, settings.plot)
         console.note(f"plot: {settings.plot}")
     if json:
-        console.show_json(shown.document(settings, rows, finished))
+        console.show_json(race.build_document(settings, rows, finished))
     else:
-        console.show_table(shown.table(settings, rows))
-        print(f"\n{shown.caption(settings)}")
+        console.show_table(race.tabulate(settings, rows))
+        print(f"\n{race.describe_setup(settings)}")
     if not finished:
         return INTERRUPTED
-    return int(any(row.reason.startswith(race.RED) for row in rows))
+    return int(any(row.reason.startswith(race.CHECK_FAILED) for row in rows))

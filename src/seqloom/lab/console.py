@@ -12,7 +12,7 @@ from typing import Any
 
 PIPED_WIDTH = 400  # columns if stdout is not a terminal and COLUMNS is not set: every row stays on one line
 FOLDED_WIDTH = 30  # columns; longer text folds into several lines before a table is split
-GAP = 3  # columns between two columns of a table
+GAP = 2  # columns between two columns of a table
 OPTION = re.compile(r"\b(\w+)=\.\.\.")
 OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
 
@@ -54,7 +54,7 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     out = Console(width=PIPED_WIDTH if piped else None)
     cells = {heading: [_text(row[heading]) for row in rows] for heading in rows[0]}
     for number, headings in enumerate(_split_columns(cells, out.width)):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
         for heading in headings:
             numeric = any(isinstance(row[heading], int | float) for row in rows)
             foldable = heading != headings[0] and max(map(len, cells[heading])) > FOLDED_WIDTH

@@ -34,7 +34,7 @@ def _short(monkeypatch):
 
 def times(**settings):
     settings = BenchSettings(**TINY | settings)
-    return list(race.rows(settings, {name: find_cell(name) for name in settings.cells}, lambda _: None))
+    return list(race.time_layers(settings, {name: find_cell(name) for name in settings.cells}, lambda _: None))
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_other_libraries_have_a_row_where_they_are_installed(monkeypatch, reques
     ]
     for row in rows:
         assert row.us_per_step > 0
-        assert row.reason == ("takes no lengths: the padding was computed, too" if ragged else "")
+        assert row.reason == ("does not support lengths: computes the padding too" if ragged else "")
 
 
 def test_the_document_is_on_stdout_and_the_progress_on_stderr(here):
@@ -175,7 +175,7 @@ def test_the_table_says_how_it_was_made(here):
     assert code == 0
     heading = " ".join(out.split("\n")[0].split())
     assert heading == "cell kernel dtype H B T pass us/step x nn.GRU saved MB"
-    assert "denormals flushed" in out and "torch.nn packs" in out
+    assert "denormals flushed" in out and "padded for torch.nn" in out
     assert out.rstrip().endswith("--ragged")
 
 

@@ -1,10 +1,11 @@
-"""Layers against each other, shape after shape: whole layers, input projection included, in one process."""
+"""Time whole layers, input projection included, against each other in one process, shape by shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,19 +30,19 @@ from seqloom.tools.timing import Library, Run, capture_graph, peak_bytes, time_c
 GRU = "torch.nn.GRU"
 AXES = ("threads", "dtype", "length", "hidden", "batch")
 PASSES = ("forward", "forward+backward")
-RED = "check failed: "
+CHECK_FAILED = "check failed: "  # prefix of Timing.reason
 
 Data = tuple[Tensor, Tensor, Tensor | None]
 Check = Callable[[str, type[Cell], str, torch.dtype], str]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One layer, one shape, one pass."""
+class Timing:
+    """The time of one layer for one shape and pass."""
 
     cell: str
-    kernel: str  # the one that ran; where none did, the one asked for
-    library: str  # whose fused code that is, where it is torch's: "cuDNN", "oneDNN", "ATen"
+    kernel: str  # the one that ran, or the requested one if none ran
+    library: str  # library behind a kernel of torch: "cuDNN", "oneDNN", "ATen"; else empty
     device: str
     dtype: str
     hidden: int
@@ -51,47 +52,59 @@ class Row:
     pass_: str
     us_per_step: float | None = None
     ratio_to_gru: float | None = None  # above 1: faster than torch.nn.GRU
-    graph_us_per_step: float | None = None  # on a GPU, recorded as a CUDA graph: without the host's time
-    graph_ratio_to_gru: float | None = None  # to torch.nn.GRU recorded likewise
-    saved_bytes: int | None = None  # between forward and backward
-    peak_bytes: int | None = None  # of a call, on a GPU
-    reason: str = ""  # why there is no time, or what is not known of the kernel
+    graph_us_per_step: float | None = None  # on a GPU, as a CUDA graph: without host time
+    graph_ratio_to_gru: float | None = None  # against torch.nn.GRU as a CUDA graph
+    saved_bytes: int | None = None  # kept from forward for backward
+    peak_bytes: int | None = None  # of one call, on a GPU
+    reason: str = ""  # why there is no time, or what was not checked
 
-    def timed(self, seconds: float | None, gru: float | None, graph: str = "") -> Row:
+    def with_time(self, seconds: float | None, gru: float | None, graph: str = "") -> Timing:
+        """Return a copy with the time per step and its ratio to torch.nn.GRU; `graph` is a prefix of the fields."""
         if seconds is None:
             return self
-        found = {"us_per_step": 1e6 * seconds / self.length, "ratio_to_gru": gru and gru / seconds}
-        return replace(self, **{graph + name: value for name, value in found.items()})  # type: ignore[arg-type]
+        values = {"us_per_step": 1e6 * seconds / self.length, "ratio_to_gru": gru and gru / seconds}
+        return replace(self, **{graph + name: value for name, value in values.items()})  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         return {name.rstrip("_"): value for name, value in asdict(self).items()}
 
     def __str__(self) -> str:
-        found = self.reason if self.us_per_step is None else f"{self.us_per_step:.2f} us/step"
-        return f"{self.cell}, {self.kernel}, H={self.hidden} B={self.batch} T={self.length} {self.pass_}: {found}"
+        result = self.reason if self.us_per_step is None else f"{self.us_per_step:.2f} us/step"
+        return f"{self.cell}, {self.kernel}, H={self.hidden} B={self.batch} T={self.length} {self.pass_}: {result}"
 
 
-def grid(settings: BenchSettings) -> list[tuple[Any, ...]]:
-    """Every shape with every pass, the first axis slowest."""
+def list_shapes(settings: BenchSettings) -> list[tuple[Any, ...]]:
+    """Return every combination of shape and pass, as (threads, dtype, length, hidden, batch, pass)."""
     return list(product(*(getattr(settings, name) for name in AXES), PASSES))
 
 
-def rows(settings: BenchSettings, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]) -> Iterator[Row]:
-    """Every cell with every kernel, then other libraries' layers, for one shape and pass after the other."""
+def time_layers(
+    settings: BenchSettings, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]
+) -> Iterator[Timing]:
+    """Yield the time of every cell with every kernel and of the other libraries' layers, shape by shape.
+
+    Args:
+        settings: What to time.
+        kinds: The cells by name.
+        before: Called with a label before each shape.
+
+    Raises:
+        UserError: If the device is cuda and there is none.
+    """
     if settings.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("there is no CUDA device here; use --device cpu")
+        raise UserError("torch finds no CUDA device; use --device cpu")
     check = cache(_check)
-    for threads, dtype, length, hidden, batch, pass_ in grid(settings):
+    for threads, dtype, length, hidden, batch, pass_ in list_shapes(settings):
         before(f"H={hidden} B={batch} T={length} {pass_}")
-        blank = Row("", "", "", settings.device, dtype, hidden, batch, length, threads, pass_)
-        with use_one_thread(), _products_of_19_bits(dtype == "tf32"):  # denormals would slow whoever meets them
+        blank = Timing("", "", "", settings.device, dtype, hidden, batch, length, threads, pass_)
+        with use_one_thread(), _allow_tf32(dtype == "tf32"):  # flushes denormals, which would slow some layers down
             torch.set_num_threads(threads)
-            found = _race(settings, kinds, blank, check)
-        yield from found
+            timings = _race(settings, kinds, blank, check)
+        yield from timings
 
 
 @contextmanager
-def _products_of_19_bits(allowed: bool) -> Iterator[None]:
+def _allow_tf32(allowed: bool) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
@@ -100,10 +113,10 @@ def _products_of_19_bits(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-class _Padded(nn.Module):
-    """A layer from padded sequences to padded sequences: torch.nn's have to pack them where they are ragged.
+class _PaddedLayer(nn.Module):
+    """Run any layer from padded to padded sequences; ragged input is packed for layers of torch.nn.
 
-    A layer that knows no lengths goes through the padding, too.
+    A layer without support for lengths computes the padding too.
     """
 
     def __init__(self, layer: nn.Module, lengths: Tensor | None) -> None:
@@ -120,23 +133,23 @@ class _Padded(nn.Module):
         return pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
 
 
-def _race(settings: BenchSettings, kinds: Mapping[str, type[Cell]], blank: Row, check: Check) -> list[Row]:
-    """Round after round, each layer in its turn, so that what slows the machine slows all of them."""
-    found: dict[tuple[str, str], tuple[Row, Run | None]] = {}
+def _race(settings: BenchSettings, kinds: Mapping[str, type[Cell]], blank: Timing, check: Check) -> list[Timing]:
+    """Time all layers for one shape, alternating between them, so that disturbances affect all alike."""
+    entries: dict[tuple[str, str], tuple[Timing, Run | None]] = {}
     data = _data(settings, blank)
-    for cell, asked in [*product(kinds, settings.kernels), *((name, "torch") for name in rivals())]:
-        row, call = _enter(replace(blank, cell=cell, kernel=asked), kinds.get(cell), check, data)
-        found.setdefault((row.cell, row.kernel), (row, call))  # "auto" and a name may mean the same
-    racing = {key: run for key, (_, run) in found.items() if run}
-    best = _best(settings, racing)
-    rows = {key: row.timed(best.get(key), best.get((GRU, "torch"))) for key, (row, _) in found.items()}
+    for cell, kernel in [*product(kinds, settings.kernels), *((name, "torch") for name in rivals())]:
+        row, call = _prepare(replace(blank, cell=cell, kernel=kernel), kinds.get(cell), check, data)
+        entries.setdefault((row.cell, row.kernel), (row, call))  # "auto" and a name may select the same kernel
+    racing = {key: run for key, (_, run) in entries.items() if run}
+    best = _time_rounds(settings, racing)
+    rows = {key: row.with_time(best.get(key), best.get((GRU, "torch"))) for key, (row, _) in entries.items()}
     if settings.device == "cuda":
-        best = _best(settings, {key: graph for key, run in racing.items() if (graph := capture_graph(run))})
-        rows = {key: row.timed(best.get(key), best.get((GRU, "torch")), "graph_") for key, row in rows.items()}
+        best = _time_rounds(settings, {key: graph for key, run in racing.items() if (graph := capture_graph(run))})
+        rows = {key: row.with_time(best.get(key), best.get((GRU, "torch")), "graph_") for key, row in rows.items()}
     return list(rows.values())
 
 
-def _best(settings: BenchSettings, racing: Mapping[tuple[str, str], Run]) -> dict[tuple[str, str], float]:
+def _time_rounds(settings: BenchSettings, racing: Mapping[tuple[str, str], Run]) -> dict[tuple[str, str], float]:
     best = dict.fromkeys(racing, float("inf"))
     for _ in range(settings.rounds):
         for key, run in racing.items():
@@ -144,12 +157,12 @@ def _best(settings: BenchSettings, racing: Mapping[tuple[str, str], Run]) -> dic
     return best
 
 
-def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple[Row, Run | None]:
-    """The row with all but its time, and the call to be timed if there is to be one."""
+def _prepare(row: Timing, kind: type[Cell] | None, check: Check, data: Data) -> tuple[Timing, Run | None]:
+    """Return the row without its time, and the call to time, or None if it cannot run."""
     (x, dy, lengths), training = data, row.pass_ != PASSES[0]
     try:
         layer = _layer(kind, row, x.dtype)
-        padded = _Padded(layer, lengths)
+        padded = _PaddedLayer(layer, lengths)
         with torch.set_grad_enabled(training):
             if kind is not None:
                 row = replace(row, kernel=explain(layer, x, lengths=lengths).kernels[0])
@@ -162,21 +175,21 @@ def _enter(row: Row, kind: type[Cell] | None, check: Check, data: Data) -> tuple
         if kind is not None:
             row = replace(row, reason=check(row.kernel, kind, row.device, x.dtype))
         elif lengths is not None and not isinstance(layer, nn.RNNBase):
-            row = replace(row, reason="takes no lengths: the padding was computed, too")
-        if row.reason.startswith(RED):
+            row = replace(row, reason="does not support lengths: computes the padding too")
+        if row.reason.startswith(CHECK_FAILED):
             return row, None
         if training:
             row = replace(row, saved_bytes=saved_bytes(padded, x))
         run = partial(_pass, padded, x, [x, *layer.parameters()], dy if training else None)
-        run()  # to warm up
+        run()  # warm-up
         row = replace(row, peak_bytes=peak_bytes(run, row.device))
-    except Exception as error:  # a kernel that cannot run is a row too
+    except Exception as error:  # a kernel that cannot run becomes a row with the reason
         return replace(row, reason=" ".join(str(error).split()) or type(error).__name__), None
     return row, run
 
 
-def _data(settings: BenchSettings, blank: Row) -> Data:
-    """Input, gradient of the output, and lengths from the longest to one step."""
+def _data(settings: BenchSettings, blank: Timing) -> Data:
+    """Return the input, the gradient of the output, and the lengths, from the longest to one step."""
     noise = torch.Generator(settings.device).manual_seed(0)
     shape = (2, blank.batch, blank.length, blank.hidden)
     numbers = torch.float32 if blank.dtype == "tf32" else getattr(torch, blank.dtype)
@@ -185,7 +198,7 @@ def _data(settings: BenchSettings, blank: Row) -> Data:
     return x.requires_grad_(), dy, lengths if settings.ragged else None
 
 
-def _layer(kind: type[Cell] | None, row: Row, dtype: torch.dtype) -> Any:
+def _layer(kind: type[Cell] | None, row: Timing, dtype: torch.dtype) -> Any:
     size: dict[str, Any] = dict(input_size=row.hidden, hidden_size=row.hidden, batch_first=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -194,18 +207,18 @@ def _layer(kind: type[Cell] | None, row: Row, dtype: torch.dtype) -> Any:
 
 
 def _check(kernel: str, kind: type[Cell], device: str, dtype: torch.dtype) -> str:
-    """ "" for a kernel that may be timed, RED and the reason for one that may not."""
+    """Return "" if the kernel is correct, or CHECK_FAILED with the reason."""
     known = find_kernel(kernel)
-    if known.uses_torch or known.cell == ANY:  # the doctor checks torch's own code, and the reference
+    if known.uses_torch or known.cell == ANY:  # the doctor checks torch's own code and the reference loop
         verdict = doctor.run_self_test(kernel, device)
         if verdict.failed:
-            return RED + verdict.self_test.removeprefix("FAILED: ")
+            return CHECK_FAILED + verdict.self_test.removeprefix("FAILED: ")
         return verdict.self_test.replace("skipped", "not checked").removesuffix("ok")
     try:
-        with _products_of_19_bits(False):  # of which a single row's product makes no use: the loop would be the better
+        with _allow_tf32(False):  # products with a single row ignore tf32, so the loop would be more exact
             testing.check_kernel(kernel, kind, dtype, device)
     except Exception as error:
-        return RED + " ".join(str(error).split())
+        return CHECK_FAILED + " ".join(str(error).split())
     return ""
 
 
@@ -218,17 +231,21 @@ def _pass(layer: nn.Module, x: Tensor, leaves: Sequence[Tensor], dy: Tensor | No
 
 @cache
 def rivals() -> dict[str, Callable[..., nn.Module]]:
-    """By name: input_size, hidden_size, batch_first -> a layer from (B, T, D) to (B, T, H) and a state."""
-    found: dict[str, Callable[..., nn.Module]] = {f"torch.nn.{k.__name__}": k for k in (nn.RNN, nn.GRU, nn.LSTM)}
+    """Return the layers of torch.nn and of installed libraries by name.
+
+    Each is a function of (input_size, hidden_size, batch_first) that returns a layer from (B, T, D) to (B, T, H) and a
+    state.
+    """
+    layers: dict[str, Callable[..., nn.Module]] = {f"torch.nn.{k.__name__}": k for k in (nn.RNN, nn.GRU, nn.LSTM)}
     if find_spec("torchrecurrent"):
-        found["torchrecurrent.MGU"] = import_module("torchrecurrent").MGU  # one gate: the quickest of its gated ones
+        layers["torchrecurrent.MGU"] = import_module("torchrecurrent").MGU  # one gate: the fastest of its gated layers
     if find_spec("flashrnn"):
-        found["flashrnn.LSTM"] = FlashLSTM
-    return found
+        layers["flashrnn.LSTM"] = FlashLSTM
+    return layers
 
 
 class FlashLSTM(nn.Module):
-    """FlashRNN's LSTM (Poeppel et al. 2024, arXiv 2412.07752), which is a function, as a layer with one head."""
+    """FlashRNN's LSTM function (Poeppel et al. 2024, arXiv 2412.07752) as a layer with one head."""
 
     def __init__(self, input_size: int, hidden_size: int, batch_first: bool) -> None:
         super().__init__()
@@ -246,3 +263,53 @@ class FlashLSTM(nn.Module):
         dtype = str(x.dtype).removeprefix("torch.")
         states, last = flashrnn(Wx, self.R, self.b, function="lstm", backend=self.kernel, dtype=dtype)
         return states[0].squeeze(-2), last
+
+
+def tabulate(settings: BenchSettings, timings: Sequence[Timing]) -> list[dict[str, Any]]:
+    """Return the timings as table rows; settings with a single value are in the caption instead."""
+    several = [name for name in ("threads", "dtype") if len(getattr(settings, name)) > 1]
+    last = ["reason"] if any(row.reason for row in timings) else []
+    return [
+        {"cell": row.cell, "kernel": f"{row.kernel} ({row.library})" if row.library else row.kernel}
+        | {name: getattr(row, name) for name in several}
+        | {"H": row.hidden, "B": row.batch, "T": row.length, "pass": row.pass_.removeprefix("forward") or "forward"}
+        | {"us/step": row.us_per_step, "x nn.GRU": row.ratio_to_gru}
+        | (_graph_columns(row) if row.device == "cuda" else {})
+        | {"saved MB": None if row.saved_bytes is None else row.saved_bytes / 1e6}
+        | ({"peak MB": None if row.peak_bytes is None else row.peak_bytes / 1e6} if row.device == "cuda" else {})
+        | {name: getattr(row, name) for name in last}
+        for row in timings
+    ]
+
+
+def _graph_columns(row: Timing) -> dict[str, Any]:
+    return {"graph us/step": row.graph_us_per_step, "graph x nn.GRU": row.graph_ratio_to_gru}
+
+
+def describe_setup(settings: BenchSettings) -> str:
+    """Return the caption: machine, versions, method and command."""
+    versions, here = doctor.versions(), doctor.hardware()
+    machine = here["gpus"][0]["name"] if settings.device == "cuda" else f"{here['cpu']}, {here['instructions']}"
+    how = "median call of the best" if settings.device == "cuda" else "fastest call"
+    graph = "graph: the same call recorded as a CUDA graph; " if settings.device == "cuda" else ""
+    ragged = "ragged: lengths from T to 1, packed and padded for torch.nn; " if settings.ragged else ""
+    return (
+        f"{machine}, {here['cores']} cores; threads: {settings.join('threads')}; {settings.join('dtype')}; "
+        f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
+        f"+backward: forward and backward; whole layers, input size = H; {ragged}denormals flushed on the CPU; {how} of {settings.rounds} rounds "
+        f"that alternate between the layers; {graph}x nn.GRU: speed relative to torch.nn.GRU, above 1 is faster\n"
+        f"{settings.command()}"
+    )
+
+
+def build_document(settings: BenchSettings, timings: Sequence[Timing], finished: bool = True) -> dict[str, Any]:
+    """Return timings, settings, versions and hardware as a JSON document."""
+    return {
+        "command": settings.command(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": settings.model_dump(mode="json"),
+        "versions": doctor.versions(),
+        "hardware": doctor.hardware() | {"denormals": "flushed"},
+        "finished": finished,
+        "rows": [row.as_dict() for row in timings],
+    }

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from seqloom.cells.lookup import find_cell
-from seqloom.lab.bench import race, shown
+from seqloom.lab.bench import race
 from seqloom.lab.bench.race import PASSES
 from seqloom.lab.bench.settings import BenchSettings
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
@@ -36,7 +36,7 @@ class Settings:
     rounds: int = 3
 
 
-class Speed(Study[Settings, race.Row], name="speed"):
+class Speed(Study[Settings, race.Timing], name="speed"):
     """Step time, training speed and memory of every cell and kernel, beside torch's own layers."""
 
     full = Settings()
@@ -50,7 +50,7 @@ class Speed(Study[Settings, race.Row], name="speed"):
         s = self.settings
         return list(product(s.hidden, s.batch, s.length, DTYPES[self.device]))
 
-    def run(self, before: Callable[[str], None]) -> Iterator[race.Row]:
+    def run(self, before: Callable[[str], None]) -> Iterator[race.Timing]:
         kinds = {name: find_cell(name) for name in self.settings.models}
         ledger = Ledger(self.folder)
         for hidden, batch, length, dtype in self._grid():
@@ -66,15 +66,15 @@ class Speed(Study[Settings, race.Row], name="speed"):
             )
             key = {"study": self.name, "told": told.model_dump(mode="json")}
             if ledger.get(key) is None:
-                rows = [asdict(row) for row in race.rows(told, kinds, before) if _ran(row)]
+                rows = [asdict(row) for row in race.time_layers(told, kinds, before) if _ran(row)]
                 ledger.add(key, {"rows": rows})
             else:
                 for name in PASSES:
                     before(f"H={hidden} B={batch} T={length} {name}: known")
-            yield from (race.Row(**row) for row in (ledger.get(key) or {})["rows"])
+            yield from (race.Timing(**row) for row in (ledger.get(key) or {})["rows"])
 
-    def table(self, rows: Sequence[race.Row]) -> list[dict[str, Any]]:
-        return shown.table(self._told(), rows)
+    def table(self, rows: Sequence[race.Timing]) -> list[dict[str, Any]]:
+        return race.tabulate(self._told(), rows)
 
     def _told(self) -> BenchSettings:
         s = self.settings
@@ -90,12 +90,12 @@ class Speed(Study[Settings, race.Row], name="speed"):
         )
 
     def caption(self) -> str:
-        return shown.caption(self._told())
+        return race.describe_setup(self._told())
 
-    def blocks(self, rows: Sequence[race.Row]) -> list[PageBlock]:
+    def blocks(self, rows: Sequence[race.Timing]) -> list[PageBlock]:
         return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
 
-    def _charts(self, rows: Sequence[race.Row]) -> list[Chart]:
+    def _charts(self, rows: Sequence[race.Timing]) -> list[Chart]:
         """Training, against the hidden size: the fastest kernel of each cell."""
         charts = []
         for batch, length, dtype in product(self.settings.batch, self.settings.length, DTYPES[self.device]):
@@ -111,7 +111,7 @@ class Speed(Study[Settings, race.Row], name="speed"):
             charts += [Chart(title, "hidden size", "us a step", curves, log_x=True, log_y=True)] if curves else []
         return charts
 
-    def verdict(self, rows: Sequence[race.Row]) -> str:
+    def verdict(self, rows: Sequence[race.Timing]) -> str:
         training = [r for r in rows if r.pass_ == PASSES[1] and r.us_per_step is not None]
         best: dict[tuple[Any, ...], dict[str, float]] = {}
         for r in training:
@@ -134,12 +134,12 @@ class Speed(Study[Settings, race.Row], name="speed"):
         return f"{', and '.join(told)}. {last}" if told else last
 
 
-def _ran(row: race.Row) -> bool:
+def _ran(row: race.Timing) -> bool:
     """Not every cell has every kernel; one that is wrong is told all the same."""
-    return row.us_per_step is not None or row.reason.startswith(race.RED)
+    return row.us_per_step is not None or row.reason.startswith(race.CHECK_FAILED)
 
 
-def _time(row: race.Row) -> float:
+def _time(row: race.Timing) -> float:
     """Microseconds a step: of a recorded step, where there is one."""
     assert row.us_per_step is not None
     return row.us_per_step if row.graph_us_per_step is None else row.graph_us_per_step
