@@ -297,7 +297,8 @@ def describe_setup(settings: BenchSettings) -> str:
         f"{machine}, {here['cores']} cores; threads: {settings.join('threads')}; {settings.join('dtype')}; "
         f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
         f"+backward: forward and backward; whole layers, input size = H; {ragged}denormals flushed on the CPU; "
-        f"{how} of {settings.rounds} rounds that alternate between the layers; {graph}x nn.GRU: speed relative to torch.nn.GRU, above 1 is faster\n"
+        f"{how} of {settings.rounds} rounds that alternate between the layers; "
+        f"{graph}x nn.GRU: speed relative to torch.nn.GRU, above 1 is faster\n"
         f"{settings.command()}"
     )
 
