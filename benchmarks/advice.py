@@ -1,11 +1,11 @@
-"""What `seqloom advise` says of ten data sets, and whether the winner of a comparison is among its first three.
+"""Check `seqloom advise` on ten data sets: is the winner of a comparison among its first three models?
 
-    python benchmarks/advice.py look --data DATA --out benchmarks/results/advice.json   ask for advice on all of them
-    python benchmarks/advice.py table                                  the table, as docs/how-to/choose.md has it
-    python benchmarks/advice.py store                                  measurements into the package
+    python benchmarks/advice.py look --data DATA --out FILE     ask for advice on all data sets and store it
+    python benchmarks/advice.py table                           print the table of docs/how-to/choose.md
+    python benchmarks/advice.py store                           write src/seqloom/lab/advise/measurements.json
 
-`table` takes the advice from benchmarks/results, and every record of `seqloom compare` (study.json under the name of
-the data set) from its folder compare; `store` makes src/seqloom/lab/advise/measurements.json from the records there.
+`table` reads the stored advice and the records of `seqloom compare` in benchmarks/results/compare, one per data set.
+`store` collects measurements from all records in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import os
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from record import RESULTS, describe_run, format_record
+
 from seqloom.lab.advise import measurements
 from seqloom.lab.stats.metrics import HIGHER_IS_BETTER
-from seqloom.tools.doctor import hardware, versions
 
-RESULTS = Path(__file__).parent / "results"
 SETS: dict[str, tuple[str, ...]] = {
     "snips": ("snips", "--target", "intent"),
     "names_nationality": ("names_nationality",),
@@ -46,7 +46,7 @@ def main() -> None:
     flags.add_argument("--data", type=Path, help="the folder of the data sets")
     flags.add_argument("--sets", default=",".join(SETS), help="some of them, separated by commas")
     flags.add_argument("--seconds", type=float, default=22.0)
-    flags.add_argument("--out", type=Path, default=RESULTS / "advice.json")
+    flags.add_argument("--out", type=Path, default=RESULTS / "2026-11-15" / "advice.json")
     asked = flags.parse_args()
     if asked.what == "store":
         text = json.dumps(measurements.collect(RESULTS), indent=1) + "\n"
@@ -75,13 +75,10 @@ def look(data: Path, sets: list[str], seconds: float, out: Path) -> None:
         print(name, said["wall_seconds"], *first(said), file=sys.stderr, flush=True)
     document = {
         "study": "advice",
-        "command": f"python benchmarks/advice.py look --data DATA --seconds {seconds:g}",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "hardware": hardware(),
+        **describe_run(command=f"python benchmarks/advice.py look --data DATA --seconds {seconds:g}"),
         "sets": {name: found.get(name, before.get(name)) for name in SETS if name in found or name in before},
     }
-    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    out.write_text(format_record(document), encoding="utf-8")
 
 
 def first(said: dict[str, Any]) -> list[str]:

@@ -3,12 +3,8 @@
 A GRU with attention, beam 5, 64 sources of 20 tokens, 20 tokens each; vocabularies from small to a real one.
 """
 
-import argparse
-import time
-from pathlib import Path
-
 import torch
-from record import keep
+from record import build_parser, print_row, time_best, write_record
 
 import seqloom
 from seqloom.models.decoding.beam import Beam
@@ -21,22 +17,16 @@ B, S, T, WIDTH = 64, 20, 20, 5
 SIZES = ((200, 64), (1_000, 128), (6_000, 256))  # vocabulary, hidden size
 
 
-def seconds(model: Translate, sources: list[torch.Tensor]) -> float:
-    """For all of them, the faster of two times."""
-    found = []
-    for _ in range(2):
-        begun = time.perf_counter()
-        for source in sources:
-            model.translate(source, beam=Beam(WIDTH, max_length=T)).lists()
-        found.append(time.perf_counter() - begun)
-    return min(found)
+def time_search(model: Translate, sources: list[torch.Tensor]) -> float:
+    """Return the seconds for all sources, the faster of two rounds."""
+    beam = Beam(WIDTH, max_length=T)
+    return time_best(lambda: [model.translate(source, beam=beam).lists() for source in sources], rounds=2)
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__)
-    flags.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for vocabulary, hidden in SIZES:
@@ -44,13 +34,12 @@ def main() -> None:
         encoder = Encoder(Embed(vocabulary, hidden), seqloom.GRU(hidden, hidden, batch_first=True, bidirectional=True))
         layer = seqloom.GRU(hidden, hidden, batch_first=True)
         model = Translate(encoder, RecurrentDecoder(Embed(vocabulary, hidden), layer, encoder.output_size))
-        model = model.to(given.device).eval()
-        source = torch.randint(4, vocabulary, (B, S), device=given.device)
-        together, alone = seconds(model, [source]), seconds(model, list(source.split(1)))
+        model = model.to(args.device).eval()
+        source = torch.randint(4, vocabulary, (B, S), device=args.device)
+        together, alone = time_search(model, [source]), time_search(model, list(source.split(1)))
         rows.append({"vocabulary": vocabulary, "hidden": hidden, "ratio": alone / together})
-        print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    command = f"python benchmarks/beam.py --device {given.device}"
-    keep(given.json, command, setting={"batch": B, "beam": WIDTH}, rows=rows)
+        print_row(rows[-1])
+    write_record(args.json, setting={"batch": B, "beam": WIDTH}, rows=rows)
 
 
 if __name__ == "__main__":

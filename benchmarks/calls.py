@@ -1,47 +1,43 @@
-"""Time small calls, where the cost of Python shows: python benchmarks/calls.py [--rounds 12].
+"""Time small calls, where the cost of Python shows: python benchmarks/calls.py [--rounds 12] [--json FILE].
 
 Print the processor time of a forward without gradients, of one with them, and of a streaming step, in microseconds:
 the least of several rounds, on one thread. To compare two versions, run it in turns with PYTHONPATH set to the src
 folder of each.
 """
 
-import argparse
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
+from record import build_parser, print_row, time_best, write_record
 
 import seqloom
 
 CALLS = 200  # in a round; ten times as many steps
 
 
-def measure(call, count: int, rounds: int) -> float:
-    """Return the least time of one call, in microseconds."""
-    for _ in range(50):
-        call()
-    times = []
-    for _ in range(rounds):
-        start = time.process_time()
-        for _ in range(count):
-            call()
-        times.append((time.process_time() - start) / count)
-    return 1e6 * min(times)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=12)
-    rounds = parser.parse_args().rounds
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    x = torch.randn(5, 2, 8)
+
+    def measure(call: Callable[[], object], calls: int = CALLS) -> float:
+        return round(1e6 * time_best(call, calls, args.rounds, time.process_time), 1)
+
+    x, rows = torch.randn(5, 2, 8), []
     for kind in (seqloom.GRU, seqloom.AttnRNN, seqloom.LSTM):
         layer = kind(8, 16)
         _, state = layer.step(x[0])
+        row: dict[str, str | float] = {"layer": kind.__name__}
         with torch.no_grad():
-            forward = measure(lambda layer=layer: layer(x), CALLS, rounds)
-            step = measure(lambda layer=layer, state=state: layer.step(x[0], state), 10 * CALLS, rounds)
-        both = measure(lambda layer=layer: layer(x), CALLS, rounds)
-        print(f"{kind.__name__:8} forward {forward:6.1f}  with gradients {both:6.1f}  step {step:5.1f}")
+            row["forward_us"] = measure(partial(layer, x))
+            row["step_us"] = measure(partial(layer.step, x[0], state), 10 * CALLS)
+        row["forward_with_gradients_us"] = measure(partial(layer, x))
+        rows.append(row)
+        print_row(row)
+    write_record(args.json, rows=rows)
 
 
 if __name__ == "__main__":

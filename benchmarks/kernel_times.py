@@ -4,13 +4,8 @@ Microseconds a step of the forward and of the reverse kernel, one layer: how two
 two kernels, are compared.
 """
 
-import argparse
-import shlex
-import sys
-from pathlib import Path
-
 import torch
-from record import keep
+from record import build_parser, print_row, write_record
 from torch.profiler import ProfilerActivity, profile
 
 import seqloom
@@ -47,11 +42,10 @@ SHAPES = {
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    args = parser.parse_args()
     rows = [measure(*kind, *shape) for kind, shapes in SHAPES.items() for shape in shapes]
-    keep(given.json, shlex.join(["python", "benchmarks/kernel_times.py", *sys.argv[1:]]), length=LENGTH, rows=rows)
+    write_record(args.json, length=LENGTH, rows=rows)
 
 
 def measure(cell: str, tier: str, dtype: str, hidden: int, batch: int) -> dict[str, object]:
@@ -74,7 +68,7 @@ def measure(cell: str, tier: str, dtype: str, hidden: int, batch: int) -> dict[s
             if f"cluster_{name}" in e.key or f"gated_{name}" in e.key
         )
         row[f"{name}_us_per_step"] = round(spent / 2 / LENGTH, 3)
-    print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+    print_row(row)
     return row
 
 

@@ -1,6 +1,6 @@
 """The tables of docs/results/speed.md from the stored times: python benchmarks/kernels_page.py.
 
-Every benchmarks/results/*-h200-bench-<type>*.json (`seqloom bench --device cuda --json`) is a table, without what a
+Every benchmarks/results/*/h200-bench-<type>*.json (`seqloom bench --device cuda --json`) is a table, without what a
 later one has measured again; what stands between the two marks of the page is written anew.
 """
 
@@ -28,7 +28,7 @@ def tables() -> str:
     found = []
     for kind in TYPES:
         seen: set[tuple[Any, ...]] = set()
-        for file in sorted((HERE / "results").glob(f"*-h200-bench-{kind}*.json"), key=_date, reverse=True):
+        for file in sorted((HERE / "results").glob(f"*/h200-bench-{kind}*.json"), key=_date, reverse=True):
             document = json.loads(file.read_text())
             new = [row for row in document["rows"] if not row["cell"].startswith("torch.nn") and _what(row) not in seen]
             shapes = {_what(row)[1:] for row in new}

@@ -6,17 +6,15 @@ A run that is there and finished is not trained again. Every number was chosen o
 test, which are read once, by the command itself.
 """
 
-import argparse
-import json
 import shlex
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
+
+from record import build_parser, write_record
 
 from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
-from seqloom.tools import doctor
 
 # name: (data, flags, metric, what it should reach)
 SHOWS = {
@@ -58,20 +56,19 @@ SHOWS = {
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--data", type=Path, required=True, help="the folder of data sets")
-    flags.add_argument("--runs", type=Path, default=Path("runs"))
-    flags.add_argument("--only", default=",".join(SHOWS), help="names, separated by commas")
-    flags.add_argument("--threads", type=int, default=1)
-    flags.add_argument("--json", type=Path, help="write what was found, too")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--only", default=",".join(SHOWS), help="names, separated by commas")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
     rows = []
-    for name in given.only.split(","):
+    for name in args.only.split(","):
         data, more, metric, aim = SHOWS[name]
-        folder = given.runs / name
+        folder = args.runs / name
         if not (folder / "run.json").exists() or not Run.load(folder).finished:
-            again = ["--resume"] if (folder / "run.json").exists() else [str(given.data / data), *shlex.split(more)]
-            where = ["--threads", str(given.threads), "--runs", str(given.runs), "--name", name]
+            again = ["--resume"] if (folder / "run.json").exists() else [str(args.data / data), *shlex.split(more)]
+            where = ["--threads", str(args.threads), "--runs", str(args.runs), "--name", name]
             subprocess.run([sys.executable, "-m", "seqloom", "train", *again, *where], check=True)
         found = summarise_run(Run.load(folder))
         low, high = found["test_intervals"].get(metric, (None, None))
@@ -79,14 +76,7 @@ def main() -> None:
         row = {"name": name, "command": f"seqloom train DATA/{data} {more}", "aim": f"{metric} {aim}".strip()}
         rows.append(row | {metric: found["test"][metric]} | {k: found[k] for k in kept})
         print(f"{row['command']}: {metric} {found['test'][metric]:.4f} ({low:.4f} to {high:.4f}), aim {aim or '-'}")
-    if given.json:
-        facts = {
-            "command": shlex.join(["python", "benchmarks/lab.py", *sys.argv[1:]]),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "hardware": doctor.hardware() | {"threads": given.threads, "note": "shared with other work"},
-            "versions": doctor.versions(),
-        }
-        given.json.write_text(json.dumps(facts | {"runs": rows}, indent=1, ensure_ascii=False) + "\n")
+    write_record(args.json, threads=args.threads, runs=rows)
 
 
 if __name__ == "__main__":

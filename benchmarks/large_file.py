@@ -5,7 +5,6 @@
 The file is generated: texts of 40 to 259 words out of 30,000, whose label is a word's presence.
 """
 
-import argparse
 import json
 import os
 import random
@@ -16,24 +15,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from record import keep
+from record import build_parser, write_record
 
 TRAIN = "--model gru --hidden 32 --embedding 32 --steps 200 --threads 1"
 PREDICT = "--keep number"
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--bytes", type=float, default=5e9)
-    flags.add_argument(
+    parser = build_parser(__doc__)
+    parser.add_argument("--bytes", type=float, default=5e9)
+    parser.add_argument(
         "--folder", type=Path, help="where the file, the cache and the run lie; by default a temporary one"
     )
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
-        folder = given.folder or Path(own)
+        folder = args.folder or Path(own)
         file = folder / "large.jsonl"
-        rows = write(file, int(given.bytes))
+        rows = write(file, int(args.bytes))
         seqloom = [sys.executable, "-m", "seqloom"]
         where = ["--runs", str(folder / "runs"), "--name", "large"]
         found = {"train": run([*seqloom, "train", str(file), *TRAIN.split(), *where], folder, "train.out")}
@@ -43,8 +41,8 @@ def main() -> None:
             found["predict"]["rows"] = sum(1 for _ in lines)
         data = {"bytes": file.stat().st_size, "rows": rows}
     print(json.dumps(found, indent=1))
-    command = f"seqloom train large.jsonl {TRAIN}; seqloom predict large large.jsonl {PREDICT}"
-    keep(given.json, command, data=data, found=found)
+    commands = f"seqloom train large.jsonl {TRAIN}; seqloom predict large large.jsonl {PREDICT}"
+    write_record(args.json, commands=commands, data=data, found=found)
 
 
 def write(file: Path, size: int) -> int:

@@ -8,19 +8,15 @@ one checkpoint; validations and tests are left out of both. On a busy machine th
 single steps of both are also timed in turns, on one batch, by the thread's time: medians.
 """
 
-import argparse
 import contextlib
 import io
-import json
-import shlex
 import statistics
-import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from record import build_parser, write_record
 from torch import nn
 
 from seqloom.lab.data.registry import open_task
@@ -32,7 +28,6 @@ from seqloom.lab.training.optimiser import build_optimiser
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
-from seqloom.tools import doctor
 
 CASES = {
     "small": ("pattern", {"steps": 32}, {"hidden": 32, "embedding": 32}),
@@ -106,41 +101,33 @@ def single(task, settings):
 
 
 def main():
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--steps", type=int, default=400)
-    flags.add_argument("--rounds", type=int, default=5)
-    flags.add_argument("--cases", default=",".join(CASES), help="names, separated by commas")
-    flags.add_argument("--json", type=Path, help="write what was measured, too")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", default=",".join(CASES), help="names, separated by commas")
+    args = parser.parse_args()
     torch.set_flush_denormal(True)
     found = {}
-    for name in given.cases.split(","):
+    for name in args.cases.split(","):
         task_name, options, more = CASES[name]
         task = open_task(task_name, **options)
         task.splits = {"train": Split(None, "")}  # nothing to validate or test on
-        settings = TrainSettings(steps=given.steps, validate_every=given.steps, batch=32, device="cpu", **more)
+        training = TrainSettings(steps=args.steps, validate_every=args.steps, batch=32, device="cpu", **more)
         hand, lab = [], []
-        for _ in range(given.rounds):
+        for _ in range(args.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                hand.append(by_hand(task, settings))
-                lab.append(by_lab(task, settings, Path(folder) / "run"))
+                hand.append(by_hand(task, training))
+                lab.append(by_lab(task, training, Path(folder) / "run"))
         found[name] = {}
         for i, which in enumerate(("clock", "processor")):
-            a, b = (1000 * min(times[i] for times in rounds) / given.steps for rounds in (hand, lab))
+            a, b = (1000 * min(times[i] for times in rounds) / args.steps for rounds in (hand, lab))
             found[name][which] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
             print(f"{name}, {which}: {a:.3f} ms a step by hand, {b:.3f} ms here: {100 * (b / a - 1):+.1f}%", flush=True)
-        a, b = (1000 * statistics.median(times) for times in single(task, settings))
+        a, b = (1000 * statistics.median(times) for times in single(task, training))
         found[name]["single steps"] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
         print(f"{name}, single steps: {a:.3f} ms by hand, {b:.3f} ms here: {100 * (b / a - 1):+.1f}%", flush=True)
-    if given.json:
-        facts = {
-            "command": shlex.join(["python", "benchmarks/overhead.py", *sys.argv[1:]]),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "hardware": doctor.hardware() | {"threads": torch.get_num_threads()},
-            "versions": doctor.versions(),
-            "settings": vars(given) | {"json": str(given.json)},
-        }
-        given.json.write_text(json.dumps(facts | {"found": found}, indent=1) + "\n")
+    settings = {"steps": args.steps, "rounds": args.rounds, "cases": args.cases, "threads": torch.get_num_threads()}
+    write_record(args.json, settings=settings, found=found)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,14 @@ Ragged rows come in their own order, and longest first (row_order.py in layers/r
 of them the layer takes.
 """
 
-import argparse
-import shlex
 import statistics
-import sys
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
-from pathlib import Path
 from unittest import mock
 
 import torch
-from record import keep
+from record import build_parser, print_row, write_record
 
 import seqloom
 from seqloom.layers.formats import read_input
@@ -29,13 +25,12 @@ ORDERS = {"own order": False, "longest first": True}
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rounds", type=int, default=3)
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
     timing.ROUND = 0.02
-    rows = [measure(*case, given.rounds) for case in product(HIDDEN, BATCH, (False, True))]
-    keep(given.json, shlex.join(["python", "benchmarks/ragged_gpu.py", *sys.argv[1:]]), length=LENGTH, rows=rows)
+    rows = [measure(*case, args.rounds) for case in product(HIDDEN, BATCH, (False, True))]
+    write_record(args.json, length=LENGTH, rows=rows)
 
 
 def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, object]:
@@ -70,7 +65,7 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
     row["auto"] = list(ORDERS)[recurrent.should_sort(read_input(x, lengths, True, hidden), layer.cell_at(0), "auto")]
     row["ns_per_step"] = {name: round(t, 2) for name, t in ns.items()}
     row["ratio"] = {name: round(ns[name] / ns["unpadded"], 3) for name in ORDERS}
-    print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+    print_row(row)
     return row
 
 

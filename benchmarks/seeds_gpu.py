@@ -4,12 +4,10 @@ The adding problem at H=128, B=64, T=512 in bfloat16, every training a CUDA grap
 (`seqloom.lab.training.many`). Milliseconds are for a step of all the trainings together.
 """
 
-import argparse
 from itertools import product
-from pathlib import Path
 
 import torch
-from record import keep
+from record import build_parser, print_row, write_record
 from torch import nn
 
 import seqloom
@@ -39,9 +37,8 @@ def loss(model: nn.Module, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__)
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    args = parser.parse_args()
     rows = []
     for name, seeds in product(LAYERS, (1, 4, 16, 1, 16)):  # the ends twice: the spread
         several = [
@@ -53,9 +50,9 @@ def main() -> None:
         ends = train_many(several, "cuda")
         failed = [end.failed for end in ends if end.failed]
         rows.append({"layer": name, "seeds": seeds, "ms_per_step": 1e3 * ends[0].seconds_per_step, "failed": failed})
-        print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+        print_row(rows[-1])
     setting = {"hidden": H, "length": T, "batch": B, "steps": STEPS}
-    keep(given.json, "python benchmarks/seeds_gpu.py", setting=setting, rows=rows)
+    write_record(args.json, setting=setting, rows=rows)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,10 @@ All take turns in one process, and the fastest round of each counts.
 
 import argparse
 import itertools
-import shlex
-import sys
 import time
-from pathlib import Path
 
 import torch
-from record import keep
+from record import build_parser, write_record
 
 from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
@@ -27,33 +24,32 @@ KERNELS = {
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--device", choices=KERNELS, default="cpu")
-    flags.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    flags.add_argument("--steps", type=int, default=64)
-    flags.add_argument("--rounds", type=int, default=5)
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--device", choices=KERNELS, default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(*shape, given) for shape in itertools.product((2, 4), (64, 128), (1, 32))]
-    keep(given.json, shlex.join(["python", "benchmarks/slots.py", *sys.argv[1:]]), rows=rows)
+    rows = [measure(*shape, args) for shape in itertools.product((2, 4), (64, 128), (1, 32))]
+    write_record(args.json, rows=rows)
 
 
-def measure(slots: int, hidden: int, batch: int, given: argparse.Namespace) -> dict[str, float]:
-    device, where = given.device, {"device": given.device, "dtype": getattr(torch, given.dtype)}
-    cell, x = AttnRNNCell(hidden, hidden, slots=slots).to(**where), torch.randn(batch, given.steps, hidden, **where)
+def measure(slots: int, hidden: int, batch: int, args: argparse.Namespace) -> dict[str, float]:
+    device, where = args.device, {"device": args.device, "dtype": getattr(torch, args.dtype)}
+    cell, x = AttnRNNCell(hidden, hidden, slots=slots).to(**where), torch.randn(batch, args.steps, hidden, **where)
     kernels = [
         name for name in KERNELS[device] if find_kernel(name).code.why_not(cell, ScanJob(x, cell.start(x))) is None
     ]
     best: dict[str, float] = {}
-    for _, name, back in itertools.product(range(given.rounds), kernels, (False, True)):
+    for _, name, back in itertools.product(range(args.rounds), kernels, (False, True)):
         began = now(device)
         with torch.set_grad_enabled(back):
             y, _last = find_kernel(name).code.run(cell, ScanJob(x, cell.start(x)))
         if back:
             y.sum().backward()
         key = f"{name}{' both passes' if back else ' forward'}"
-        best[key] = min(best.get(key, float("inf")), 1e6 * (now(device) - began) / given.steps)
+        best[key] = min(best.get(key, float("inf")), 1e6 * (now(device) - began) / args.steps)
     ratios = {key: round(best[f"any_loop {key.split(' ', 1)[1]}"] / us, 2) for key, us in best.items()}
     print(f"{slots} slots, H={hidden}, B={batch}, times as fast as the loop:", ratios, flush=True)
     return {"slots": slots, "hidden": hidden, "batch": batch} | best

@@ -1,22 +1,20 @@
-"""Microseconds for one token of a stream, on one thread: python benchmarks/stream.py [--hidden 128] [--json]."""
+"""Microseconds for one token of a stream, on one thread: python benchmarks/stream.py [--hidden 128] [--json FILE].
 
-import argparse
-import json
-import sys
+One row, float32, inference mode, denormals flushed; the fastest of many short rounds counts.
+"""
+
 from collections.abc import Callable
-from datetime import UTC, datetime
-from timeit import timeit
 
 import torch
+from record import build_parser, print_row, time_best, write_record
 
 import seqloom
-from seqloom.tools import doctor
 
-TURNS, ROUNDS, STEPS = 10, 200, 40  # in turns and in short rounds, so that some are left alone by everything else
+TURNS, ROUNDS, STEPS = 10, 200, 40  # short rounds in turns, so that some run undisturbed
 
 
 def streams(D: int, H: int) -> dict[str, Callable[[], object]]:
-    """A function for each layer that takes one token, each from the state after the first."""
+    """Return a function for each layer that reads one token, from the state after the first."""
     x, steps = torch.randn(1, D), {}
     for cell in ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm"):
         layer = seqloom.Recurrent(cell, D, H).eval()
@@ -27,31 +25,22 @@ def streams(D: int, H: int) -> dict[str, Callable[[], object]]:
     return steps
 
 
-def timed(step: Callable[[], object]) -> float:
-    return timeit(step, number=STEPS) / STEPS * 1e6
-
-
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__)
-    flags.add_argument("--hidden", type=int, default=128)
-    flags.add_argument("--json", action="store_true")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--hidden", type=int, default=128)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    rows, about = [], {"command": " ".join(["python", *sys.argv]), "hidden": given.hidden}
+    rows = []
     with torch.inference_mode():
-        for D in (given.hidden, given.hidden // 2):
-            best = {}
-            for name, step in list(streams(D, given.hidden).items()) * TURNS:
-                best[name] = min(best.get(name, 1e9), *(timed(step) for _ in range(ROUNDS)))
-            rows += [{"layer": name, "input": D, "us_per_token": round(us, 2)} for name, us in best.items()]
-    if given.json:
-        about |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": doctor.versions()}
-        about |= {"hardware": doctor.hardware() | {"denormals": "flushed"}, "rows": rows}
-        print(json.dumps(about, indent=1))
-    else:
-        lines = [f"{r['us_per_token']:8.2f} us  {r['layer']}, {r['input']} -> {given.hidden}" for r in rows]
-        print("one row, float32, inference mode, one thread, denormals flushed, best round", *lines, sep="\n")
+        for D in (args.hidden, args.hidden // 2):
+            best: dict[str, float] = {}
+            for name, step in list(streams(D, args.hidden).items()) * TURNS:
+                best[name] = min(best.get(name, float("inf")), time_best(step, STEPS, ROUNDS))
+            for name, seconds in best.items():
+                rows.append({"layer": name, "input": D, "us_per_token": round(1e6 * seconds, 2)})
+                print_row(rows[-1])
+    write_record(args.json, hidden=args.hidden, denormals="flushed", rows=rows)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,14 @@ in bfloat16. Each call as it is, and recorded as a CUDA graph: without the host'
 of the rounds counts.
 """
 
-import argparse
-import shlex
 import statistics
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import torch
-from record import keep
+from record import build_parser, print_row, write_record
 
 import seqloom
 from seqloom.layers.recurrent import layer as recurrent
@@ -31,13 +27,12 @@ CASES = [
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rounds", type=int, default=3)
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
     timing.ROUND = 0.02
-    rows = [measure(*case, back, given.rounds) for case, back in product(CASES, (False, True))]
-    keep(given.json, shlex.join(["python", "benchmarks/streams_gpu.py", *sys.argv[1:]]), rows=rows)
+    rows = [measure(*case, back, args.rounds) for case, back in product(CASES, (False, True))]
+    write_record(args.json, rows=rows)
 
 
 def measure(
@@ -63,7 +58,7 @@ def measure(
     for kind in ("call", "graph"):
         if (True, kind) in ms and (False, kind) in ms:
             row[f"{kind}_times_as_fast"] = round(ms[False, kind] / ms[True, kind], 3)
-    print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+    print_row(row)
     return row
 
 

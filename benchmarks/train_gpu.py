@@ -5,13 +5,11 @@ sizes for both; times include everything from the data to the optimiser. Twice: 
 with its weights in float32 under autocast.
 """
 
-import argparse
 import time
 from itertools import product
-from pathlib import Path
 
 import torch
-from record import keep
+from record import build_parser, print_row, write_record
 from torch import nn
 
 import seqloom
@@ -59,17 +57,16 @@ def train(name: str, layer: nn.Module, precision: str) -> dict[str, float | str]
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__)
-    flags.add_argument("--json", type=Path, help="a file for the result")
-    given = flags.parse_args()
+    parser = build_parser(__doc__)
+    args = parser.parse_args()
     rows = []
     layers = (("seqloom.AttnRNN", seqloom.AttnRNN), ("torch.nn.GRU", nn.GRU))
     for precision, (name, kind) in product(("bfloat16", "autocast"), layers * 2):  # twice: the spread
         torch.manual_seed(0)
         rows.append(train(name, kind(H, H, batch_first=True), precision))
-        print(*(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+        print_row(rows[-1])
     setting = {"hidden": H, "length": T, "batch": B, "steps": STEPS}
-    keep(given.json, "python benchmarks/train_gpu.py", setting=setting, rows=rows)
+    write_record(args.json, setting=setting, rows=rows)
 
 
 if __name__ == "__main__":

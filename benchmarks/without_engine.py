@@ -6,40 +6,32 @@ Both passes on one thread, T=64. Prints the time without the engine over the tim
 32 rows) the time under emulated bfloat16 autocast over that in float32. The fastest of five rounds counts.
 """
 
-import argparse
 import contextlib
-import json
-import shlex
-import sys
-import time
-from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
+from record import build_parser, time_best, write_record
 
 import seqloom
 from seqloom.core import precision
 from seqloom.kernels.cpu import engine
-from seqloom.tools import doctor
 
 LAYERS = {"gru": seqloom.GRU, "attn_rnn": seqloom.AttnRNN, "ln_gru": seqloom.LNGRU, "ln_lstm": seqloom.LNLSTM}
 SIZES = ((64, 1), (128, 32))  # units, rows
 STEPS = 64
 
 
-def timed(layer, x, context=contextlib.nullcontext):
+def time_passes(layer, x, context=contextlib.nullcontext):
     """Return the seconds of one forward and backward pass."""
-    best = float("inf")
-    for number in range(6):
-        began = time.perf_counter()
+
+    def run():
         with context():
             layer(x)[0].float().sum().backward()
-        best = min(best, time.perf_counter() - began) if number else best
-    return best
+
+    return time_best(run)
 
 
 @contextlib.contextmanager
-def replaced(module, name, value):
+def replace(module, name, value):
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -49,9 +41,7 @@ def replaced(module, name, value):
 
 
 def main():
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--json", type=Path)
-    given = flags.parse_args()
+    args = build_parser(__doc__).parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
@@ -59,24 +49,20 @@ def main():
     for name, kind in LAYERS.items():
         for hidden, batch in SIZES:
             layer, x = kind(hidden, hidden), torch.randn(STEPS, batch, hidden)
-            fast = timed(layer, x)
-            with replaced(engine, "load_library", lambda: "left out"):
-                rows[f"{name} H={hidden} B={batch}"] = round(timed(layer, x) / fast, 1)
+            fast = time_passes(layer, x)
+            with replace(engine, "load_library", lambda: "left out"):
+                rows[f"{name} H={hidden} B={batch}"] = round(time_passes(layer, x) / fast, 1)
     layer, x = seqloom.AttnRNN(128, 128), torch.randn(STEPS, 32, 128)
 
     def autocast():
         return torch.autocast("cpu", torch.bfloat16)
 
-    plain = timed(layer, x, autocast)  # stays in float32 where the processor has no 16-bit products
-    with replaced(precision, "has_fast_products", lambda *_: True):
-        rows["attn_rnn H=128 B=32, autocast emulated over float32"] = round(timed(layer, x, autocast) / plain, 1)
+    plain = time_passes(layer, x, autocast)  # stays in float32 where the processor has no 16-bit products
+    with replace(precision, "has_fast_products", lambda *_: True):
+        rows["attn_rnn H=128 B=32, autocast emulated over float32"] = round(time_passes(layer, x, autocast) / plain, 1)
     for name, ratio in rows.items():
         print(f"{name:<55} {ratio:6.1f}")
-    if given.json:
-        command = shlex.join(["python", *sys.argv])
-        facts = {"command": command, "date": datetime.now(UTC).date().isoformat(), "seed": 0}
-        record = facts | {"versions": doctor.versions(), "hardware": doctor.hardware(), "ratios": rows}
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(args.json, seed=0, ratios=rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What the quality studies share: one training, and the file that a study leaves."""
+"""Shared by the quality scripts: one training, and its record."""
 
 import argparse
 import copy
-import json
 import math
 import statistics
 import sys
@@ -15,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.tools import doctor
-
-RESULTS = Path(__file__).parents[1] / "results"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import RESULTS, write_record
 
 
 def flags(about: str | None, layers: list[str]) -> argparse.ArgumentParser:
@@ -27,7 +25,7 @@ def flags(about: str | None, layers: list[str]) -> argparse.ArgumentParser:
     found.add_argument("--seeds", type=int, default=3)
     found.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     found.add_argument("--quick", action="store_true", help="a glance: little data, little training")
-    found.add_argument("--out", type=Path, help="the JSON to write; by default one in benchmarks/results")
+    found.add_argument("--out", type=Path, help="the JSON to write; by default one in benchmarks/results/<date>")
     return found
 
 
@@ -90,19 +88,9 @@ def write(name: str, given: argparse.Namespace, settings: dict[str, Any], traini
         if (rows := [t for t in trainings if (t["task"], t["layer"]) == (task, layer)])
     ]
     kind = torch.cuda.get_device_name().split()[-1].lower() if given.device == "cuda" else "cpu"
-    file = given.out or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{kind}-{name}{'-quick' * given.quick}.json"
-    document = {
-        "study": name,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": settings,
-        "versions": doctor.versions(),
-        "hardware": doctor.hardware() | {"device": given.device},
-        "table": table,
-        "trainings": trainings,
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(document, indent=1) + "\n")
+    file = given.out or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}" / f"{kind}-{name}{'-quick' * given.quick}.json"
+    results = {"study": name, "device": given.device, "settings": settings, "table": table, "trainings": trainings}
+    write_record(file, **results)
     for row in table:
         shown = ", ".join(f"{metric} {row[metric]['mean']:.2f}" for metric in row if isinstance(row[metric], dict))
         print(f"{row['task']} {row['layer']}: {shown} (gate: {row['gate']})")

@@ -82,7 +82,7 @@ def _read(name: str, record: Mapping[str, Any]) -> Entries:
         ("long", "fair"): _pixels,
     }
     study = record.get("study", ""), record.get("protocol")
-    if name == "stream-cpu.json":
+    if name.endswith("-stream.json"):
         yield from _stream(record)
     elif str(record.get("what", "")).startswith("Multi30k de-en"):
         yield from _translate(record)

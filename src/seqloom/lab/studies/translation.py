@@ -177,7 +177,7 @@ def _beside(model: str, bleu: float | None) -> str:
 
 def _stored() -> list[PageBlock]:
     """What benchmarks/quality/translate.py found, where this is a checkout that holds its results."""
-    files = sorted((CHECKOUT / "benchmarks" / "results").glob("*-translate.json"))
+    files = sorted((CHECKOUT / "benchmarks" / "results").glob("*/*-translate.json"))
     if not files:
         return []
     found = json.loads(files[-1].read_text(encoding="utf-8"))
