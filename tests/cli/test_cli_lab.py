@@ -311,7 +311,7 @@ def test_a_truncated_checkpoint_is_told_in_one_line(here, folder, trained):
     weights.write_bytes(weights.read_bytes()[:50])
     code, out, err = here("predict", "cut", "reviews.csv")
     assert code == 0 and len(out.splitlines()) == 60
-    assert err.startswith("warning: ") and "taking last/" in err and err.count("\n") == 1
+    assert err.startswith("warning: ") and "using last/" in err and err.count("\n") == 1
     shutil.rmtree(folder / "runs" / "cut" / "last")
     code, out, err = here("predict", "cut", "reviews.csv")
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -207,7 +207,7 @@ def test_weights_that_are_no_tensors_fall_back_to_the_other_checkpoint(tmp_path)
     facts = sealed.loads((best / "state.json").read_bytes(), best, 1)
     facts["files"]["weights.safetensors"] = digest(b"\xff" * 64)
     (best / "state.json").write_bytes(sealed.dumps(facts))
-    with pytest.warns(UserWarning, match=r"weights\.safetensors is damaged.*; taking last/"):
+    with pytest.warns(UserWarning, match=r"weights\.safetensors is damaged.*; using last/"):
         assert made.model() is not None
 
 

@@ -258,7 +258,7 @@ def test_a_truncated_checkpoint_is_named_and_the_other_one_taken(words, tmp_path
     shutil.copytree(words.folder, folder)
     weights = folder / "best" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="damaged.*taking last/"):
+    with pytest.warns(UserWarning, match="damaged.*using last/"):
         assert len(list(predict(Run.load(folder), ["aei"]))) == 1
     other = folder / "last" / "weights.safetensors"
     other.write_bytes(b"")

@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_other_one(file, tmp_path):
     run = trained(tmp_path / "one")
     path = run.folder / "best" / file
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.warns(UserWarning, match=rf"{file} is .*damaged.*; taking last/ of step 4 instead"):
+    with pytest.warns(UserWarning, match=rf"{file} is .*damaged.*; using last/ of step 4 instead"):
         assert run.model() is not None
     path = run.folder / "last" / file
     path.unlink()
@@ -134,7 +134,7 @@ def test_killed_between_any_two_operations_a_checkpoint_is_the_old_one_or_the_ne
 
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint.Path, "rename", counted(checkpoint.Path.rename))
-            patch.setattr(checkpoint, "_put", counted(checkpoint._put))
+            patch.setattr(checkpoint, "_write_synced", counted(checkpoint._write_synced))
             patch.setattr(checkpoint, "sync", counted(checkpoint.sync))
             # a process that is killed cleans nothing up
             patch.setattr(checkpoint.shutil, "rmtree", counted(_only_whole(checkpoint.shutil.rmtree, left)))

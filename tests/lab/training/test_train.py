@@ -12,6 +12,7 @@ from torch import nn
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import END, IGNORE, UNSEEN, Batch
 from seqloom.lab.training import finite, loop, step
+from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import Average, build_optimiser
@@ -20,7 +21,6 @@ from seqloom.lab.training.schedule import Schedule
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
-from seqloom.lab.training.weights_file import load_weights
 
 N = 80
 SMALL = {"hidden": 8, "embedding": 8, "device": "cpu", "batch": 16}

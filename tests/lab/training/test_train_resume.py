@@ -138,7 +138,7 @@ def test_a_damaged_last_checkpoint_is_replaced_by_the_best_one(tmp_path, monkeyp
             train(task, settings, tmp_path / "run")
     file = tmp_path / "run/last/training.safetensors"
     file.write_bytes(file.read_bytes()[:-7])
-    with pytest.warns(UserWarning, match=r"training.safetensors is damaged.*taking best/ of step 3"):
+    with pytest.warns(UserWarning, match=r"training.safetensors is damaged.*using best/ of step 3"):
         train(task, settings, tmp_path / "run", resume=True)
     assert ends(tmp_path / "run") == ends(tmp_path / "whole")
 
@@ -148,7 +148,7 @@ def test_a_full_disk_loses_nothing(moment, tmp_path, monkeypatch):
     task = task_of("endless", tmp_path)
     settings = TrainSettings(steps=9, validate_every=3, checkpoint_steps=1, hidden=8, device="cpu")
     train(task, settings, tmp_path / "whole")
-    put, calls = checkpoint._put, []
+    put, calls = checkpoint._write_synced, []
 
     def full(path, data):
         calls.append(path)
@@ -159,7 +159,7 @@ def test_a_full_disk_loses_nothing(moment, tmp_path, monkeypatch):
         put(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_put", full)
+        patch.setattr(checkpoint, "_write_synced", full)
         with pytest.raises(OSError, match=r"step \d could not be saved \(No space left on device\).*resume"):
             train(task, settings, tmp_path / "run")
     names = {p.name for p in (tmp_path / "run").iterdir()}

@@ -13,6 +13,7 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
+from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
@@ -22,7 +23,6 @@ from seqloom.lab.training.results import finite_or_none, summarise_run
 from seqloom.lab.training.run import FILE, METRICS, Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import choose_device
-from seqloom.lab.training.weights_file import load_weights
 
 NOT_METRICS = ("step", "epoch", "seconds")
 

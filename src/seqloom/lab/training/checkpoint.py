@@ -1,11 +1,11 @@
-"""A folder of tensors and facts that is there whole or not at all.
+"""Checkpoints: folders of tensors and facts that are written atomically; weights of a model as named tensors.
 
     last.new/    being written: its files, each synced, then state.json with a digest of every file
-    last/        renamed from last.new/ in one go
-    last.old/    the one before, for the moment between two renames
+    last/        renamed from last.new/
+    last.old/    the previous one, between two renames
 
-A process may be killed between any two lines of `write`: `find` then gives the new folder or the old
-one, whole. Tensors are safetensors, facts are JSON; nothing is ever unpickled.
+If a process is killed anywhere in `write`, `find` returns either the new folder or the old one, complete.
+Tensors are stored as safetensors, facts as JSON; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.files import scratch, sealed
 from seqloom.lab.files.sealed import DamagedError
 
@@ -29,19 +30,19 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole one: where it is, its facts, and the files that have been read already."""
+    """A complete checkpoint: its folder, its facts, and the files read so far."""
 
     folder: Path
     facts: dict[str, Any]
     read: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
-    def whole(self, *names: str) -> Checkpoint:
-        """The same with these files read, or all: from now on nobody can change it."""
+    def load(self, *names: str) -> Checkpoint:
+        """Return a copy with the named files, or all, in memory, where no other process can change them."""
         every = names or [file.removesuffix(".safetensors") for file in self.facts["files"]]
         return replace(self, read={name: self.tensors(name) for name in every})
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Those of one file, on the CPU; {} where it has none of that name."""
+        """Return the tensors of one file, on the CPU; {} if there is no such file."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -50,10 +51,8 @@ class Checkpoint:
             return self.read.get(name, {})
         data = (self.folder / file).read_bytes()
         if hashlib.sha256(data).hexdigest() != self.facts["files"][file]:
-            raise DamagedError(
-                f"{self.folder / file} is damaged: {len(data)} bytes that are not those that were written"
-            )
-        # a copy of each, aligned in memory as torch aligns what it makes: sums then come out the same
+            raise DamagedError(f"{self.folder / file} is damaged: its {len(data)} bytes have changed")
+        # copies with torch's memory alignment, so that sums are bitwise equal to those before saving
         try:
             return {key: tensor.clone() for key, tensor in load(data).items()}
         except SafetensorError as error:
@@ -61,11 +60,11 @@ class Checkpoint:
 
 
 def write(place: Path, facts: Mapping[str, Any], **files: Tensors) -> None:
-    """Put a checkpoint in `place`; whatever stood there stays until the new one is whole."""
-    new, old = _beside(place)
-    _settle(place, new, old)
+    """Write a checkpoint to `place`; the previous one stays until the new one is complete."""
+    new, old = _name_siblings(place)
+    _finish_renames(place, new, old)
     try:
-        _fill(new, facts, files)
+        _write_files(new, facts, files)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -78,18 +77,18 @@ def write(place: Path, facts: Mapping[str, Any], **files: Tensors) -> None:
 
 
 def recover(place: Path) -> None:
-    """Finish what a process that was killed in `write` has begun, and remove what it left. For who holds the run."""
-    new, old = _beside(place)
-    _settle(place, new, old)
+    """Complete or remove what a process that was killed in `write` left. The caller must hold the run's lock."""
+    new, old = _name_siblings(place)
+    _finish_renames(place, new, old)
     try:
         read(place)
-    except DamagedError:  # the old one may be the better one
+    except DamagedError:  # keep the old one, which may be intact
         return
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _settle(place: Path, new: Path, old: Path) -> None:
-    """Finish what a process that was killed between the renames has begun."""
+def _finish_renames(place: Path, new: Path, old: Path) -> None:
+    """Complete the renames of a process that was killed between them."""
     if not place.exists():
         for folder in (new, old):
             try:
@@ -100,7 +99,7 @@ def _settle(place: Path, new: Path, old: Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
 
 
-def _fill(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
+def _write_files(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
     from safetensors.torch import save
 
     folder.mkdir(parents=True)
@@ -109,30 +108,34 @@ def _fill(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Tensors]) 
         if tensors:
             data = save({key: t.detach().cpu().clone().contiguous() for key, t in tensors.items()})
             digests[f"{name}.safetensors"] = hashlib.sha256(data).hexdigest()
-            _put(folder / f"{name}.safetensors", data)
-    _put(folder / FACTS, sealed.dumps({**facts, "files": digests}, indent=1))
+            _write_synced(folder / f"{name}.safetensors", data)
+    _write_synced(folder / FACTS, sealed.dumps({**facts, "files": digests}, indent=1))
     sync(folder)
 
 
 def find(place: Path) -> Checkpoint | None:
-    """The checkpoint that belongs in `place`, whole; None where there never was one. Changes nothing."""
-    new, old = _beside(place)
-    wrong: DamagedError | None = None
-    for folder in (place, new, old, place):  # the last look: it may have been renamed meanwhile
+    """Return the checkpoint of `place`, or None if none was written. Changes nothing on disk.
+
+    Raises:
+        DamagedError: If there are only damaged ones.
+    """
+    new, old = _name_siblings(place)
+    damage: DamagedError | None = None
+    for folder in (place, new, old, place):  # `place` again: it may have been renamed meanwhile
         if not folder.is_dir() or (folder == new and place.is_dir()):
             continue
         try:
             return read(folder)
         except DamagedError as error:
-            wrong = wrong or (error if folder != new else None)  # a new one may always be half-written
-    if wrong is not None:
-        raise wrong
+            damage = damage or (error if folder != new else None)  # a new one may be incomplete
+    if damage is not None:
+        raise damage
     return None
 
 
 def read(folder: Path) -> Checkpoint:
-    """A checkpoint whose files are all there; their contents are looked at when they are read."""
-    if not (folder / FACTS).is_file():  # a pipe in its place would be waited for
+    """Open a checkpoint and check that all its files exist; their content is checked when they are read."""
+    if not (folder / FACTS).is_file():  # reading a pipe would block
         raise DamagedError(f"{folder / FACTS} is missing or damaged")
     try:
         facts = sealed.loads((folder / FACTS).read_bytes(), folder / FACTS, FORMAT)
@@ -148,10 +151,10 @@ def read(folder: Path) -> Checkpoint:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """A single file, whole: under another name, synced, renamed."""
+    """Write a single file atomically: under a temporary name, synced, renamed."""
     new = scratch.choose_name(path)
     try:
-        _put(new, data)
+        _write_synced(new, data)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
@@ -159,15 +162,15 @@ def write_file(path: Path, data: bytes) -> None:
     sync(path.parent)
 
 
-def _put(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def settle(folder: Path) -> None:
-    """Make sure that every file in a folder is on the disk."""
+def sync_files(folder: Path) -> None:
+    """Flush every file in a folder to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -176,7 +179,7 @@ def settle(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make renames in a folder last through a loss of power, where the system can."""
+    """Flush the renames in a folder to disk, so that they survive a loss of power (POSIX only)."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -186,5 +189,34 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _beside(place: Path) -> tuple[Path, Path]:
+def _name_siblings(place: Path) -> tuple[Path, Path]:
     return place.with_name(place.name + ".new"), place.with_name(place.name + ".old")
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights by name; tied weights appear once, under their first name."""
+    weights: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            weights[name] = tensor.detach()
+    return weights
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model; names and shapes must match exactly."""
+    check_weights(model, tensors)
+    model.load_state_dict(dict(tensors), strict=False)  # not strict because of the further names of tied weights
+
+
+def check_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Raise a UserError if names or shapes of tensors differ from those of the model's weights."""
+    own = weights_of(model)
+    if own.keys() != tensors.keys():
+        odd = sorted(own.keys() ^ tensors.keys())[0]
+        raise UserError(f"the weights do not fit this model: {odd!r} is in only one of the two")
+    for name, w in own.items():
+        if w.shape != tensors[name].shape:
+            stored, own_shape = tuple(tensors[name].shape), tuple(w.shape)
+            raise UserError(f"the weights do not fit this model: {name!r} is {stored} in the file, not {own_shape}")

@@ -15,6 +15,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.stats.metrics import is_better, primary_metric
 from seqloom.lab.training import checkpoint
+from seqloom.lab.training.checkpoint import load_weights, weights_of
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.model import build
@@ -24,7 +25,6 @@ from seqloom.lab.training.schedule import Schedule
 from seqloom.lab.training.scoring import score
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.step_state import restore_stepper, stepper_facts, stepper_tensors
-from seqloom.lab.training.weights_file import load_weights, weights_of
 
 STEPS = 2000  # where the settings say nothing and the data has no end; and where it has one,
 ENOUGH = 2500  # about so many, in

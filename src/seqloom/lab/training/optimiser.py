@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seqloom.lab.training.checkpoint import weights_of
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training.weights_file import weights_of
 
 MOMENTUM = 0.9
 

@@ -1,10 +1,10 @@
-"""One training as a folder.
+"""A run: one training as a folder on disk.
 
-run.json        settings, versions, seed, the data's fingerprint; written once
-metrics.jsonl   one JSON object a line, appended to
-last/ best/     checkpoints (see checkpoint.py): weights.safetensors is the model
-task/           what encodes inputs and decodes predictions
-cell.py         where the model is a person's own cell: the text of its file
+run.json        settings, versions, seed, fingerprint of the data; written once
+metrics.jsonl   one JSON object per line; only appended to
+last/ best/     checkpoints (see checkpoint.py); weights.safetensors is the model
+task/           encodes inputs and decodes predictions
+cell.py         if the model is a cell from a user's file: a copy of that file
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NotRequired
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # that of Python 3.11 is not for pydantic
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from seqloom.cells import lookup
 from seqloom.core.errors import UserError
@@ -42,7 +42,7 @@ FILE = "run.json"
 METRICS = "metrics.jsonl"
 CELL = "cell.py"
 WHICH = ("best", "last")
-TRIES = 5
+READ_ATTEMPTS = 5  # of a checkpoint that a training may be renaming
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
 
 
@@ -64,24 +64,40 @@ class _Record(TypedDict):
 
 
 class TakenError(UserError):
-    """A folder that belongs to another run, or to another process that trains in it."""
+    """Raised for a folder that holds another run or is used by another training process."""
 
 
 class Run:
-    """A training on disk: `Run.load("runs/reviews")`."""
+    """A training on disk.
+
+        run = seqloom.Run.load("runs/reviews")
+        run.predict(["What a film!"])
+
+    Attributes:
+        folder: The run's folder.
+        record: The content of run.json.
+        settings: The settings of the training.
+        trust: Whether Python code stored in the folder may be executed.
+    """
 
     def __init__(self, folder: Path, record: dict[str, Any], settings: TrainSettings, trust: bool = False) -> None:
         self.folder, self.record, self.settings, self.trust = folder, record, settings, trust
 
     @classmethod
     def create(cls, folder: Path | str, settings: TrainSettings, task: Task, source: Any = None) -> Run:
-        """Make a new folder, whole or not at all. `source` (JSON) says where the data came from.
+        """Create the folder of a new run atomically.
+
+        Args:
+            folder: The folder, which must not exist or be empty.
+            settings: The settings of the training.
+            task: The task, which is stored in the folder.
+            source: Where the data came from, JSON-serialisable.
 
         Raises:
-            TakenError: If the folder holds a run or other files; of several processes at the same time, one succeeds.
+            TakenError: If the folder holds a run or other files, or another process was faster.
         """
         folder = Path(folder)
-        code = _own_code(settings.model)
+        code = _read_cell_file(settings.model)
         record: dict[str, Any] = {
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -103,10 +119,10 @@ class Run:
                 record["cell"] = {"file": str(file), "sha256": trust.digest(text)}
                 trust.remember(text)
             task.save(work / "task")
-            checkpoint.settle(work / "task")
+            checkpoint.sync_files(work / "task")
             checkpoint.write_file(work / FILE, sealed.dumps(record, indent=1))
             with suppress(OSError):
-                folder.rmdir()  # an empty one
+                folder.rmdir()  # it may exist, empty
             try:
                 work.rename(folder)
             except OSError:
@@ -119,18 +135,22 @@ class Run:
 
     @classmethod
     def load(cls, path: Path | str, *, trust: bool = False) -> Run:
-        """Open a run that was created; its data need not be there.
+        """Open a run; its data is not needed.
 
         Args:
             path: The run's folder.
             trust: Whether the Python code stored in the folder may be executed. Needed if the model is a cell from
                 a file that this user has not trained with on this machine.
+
+        Raises:
+            UserError: If the folder is not a run, or a newer seqloom wrote it.
+            DamagedError: If run.json was changed.
         """
         folder = Path(path)
         file = folder / FILE
         if not file.is_file():
-            there = "there is no such folder" if not folder.is_dir() else f"it has no {FILE}"
-            raise UserError(f"{folder} is not a run: {there}")
+            reason = "there is no such folder" if not folder.is_dir() else f"it has no {FILE}"
+            raise UserError(f"{folder} is not a run: {reason}")
         record = sealed.loads(file.read_bytes(), file, FORMAT)
         try:
             settings = TrainSettings(**record["settings"])
@@ -154,14 +174,14 @@ class Run:
         if ".py:" not in model:
             return self.settings
         file = self.folder / CELL
-        kept = self.record.get("cell")
-        if not isinstance(kept, dict) or not file.is_file():
+        copied = self.record.get("cell")
+        if not isinstance(copied, dict) or not file.is_file():
             raise UserError(
                 f"{self.folder} was trained with the cell {model}, but its copy of that file ({CELL}) is missing; "
                 "restore it from a copy of the run"
             )
         text = file.read_bytes()
-        if trust.digest(text) != kept.get("sha256"):
+        if trust.digest(text) != copied.get("sha256"):
             raise DamagedError(f"{file} is damaged: the run was trained with other content; restore it from a copy")
         trust.check(text, file, self.folder, self.trust)
         both = BI_PREFIX if model.startswith(BI_PREFIX) else ""
@@ -170,60 +190,78 @@ class Run:
 
     @property
     def name(self) -> str:
+        """The name of the folder."""
         return self.folder.resolve().name
 
     @cached_property
     def task(self) -> Task:
-        """Encodes inputs and decodes predictions; reads other files with `over`. Has no data of its own."""
+        """The task without its data: it encodes inputs, decodes predictions and reads other files with `over`."""
         return load_task(self.folder / "task")
 
     @property
     def finished(self) -> str | None:
-        """Why training ended ("steps", "epochs", "patience"); None where it has not."""
+        """Why training ended ("steps", "epochs" or "patience"); None if it has not ended."""
         try:
-            found = checkpoint.find(self.folder / "last")
+            last = checkpoint.find(self.folder / "last")
         except DamagedError:
             return None
-        return None if found is None else found.facts.get("finished")
+        return None if last is None else last.facts.get("finished")
 
     def checkpoint(self, which: str = "best", missing_ok: bool = False, files: Sequence[str] = ()) -> Checkpoint | None:
-        """The one asked for, with these of its files or all; where it is damaged, the other one, with a warning."""
+        """Return a checkpoint; if it is damaged, warn and return the other one.
+
+        Args:
+            which: "best" or "last".
+            missing_ok: Whether to return None if there is no checkpoint yet.
+            files: Names of the files to read, without suffix. Default: all.
+
+        Raises:
+            UserError: If there is no checkpoint and `missing_ok` is False.
+            DamagedError: If both checkpoints are damaged.
+        """
         if which not in WHICH:
             raise UserError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
         try:
-            found = self._whole(which, files)
+            found = self._read_checkpoint(which, files)
         except DamagedError as error:
             other = WHICH[1 - WHICH.index(which)]
             try:
-                found = self._whole(other, files)
+                found = self._read_checkpoint(other, files)
             except DamagedError:
                 found = None
             if found is None:
                 raise DamagedError(f"{error}, and there is no other checkpoint to fall back to") from None
-            warnings.warn(f"{error}; taking {other}/ of step {found.facts['step']} instead", stacklevel=2)
+            warnings.warn(f"{error}; using {other}/ of step {found.facts['step']} instead", stacklevel=2)
         if found is None and not missing_ok:
-            raise UserError(f"{self.folder} has no checkpoint yet; let it train for a while first")
+            raise UserError(f"{self.folder} has no checkpoint yet; train it longer first")
         return found
 
-    def _whole(self, which: str, files: Sequence[str]) -> Checkpoint | None:
-        for _ in range(TRIES):  # a training may be renaming it
+    def _read_checkpoint(self, which: str, files: Sequence[str]) -> Checkpoint | None:
+        for _ in range(READ_ATTEMPTS):
             try:
                 found = checkpoint.find(self.folder / which)
-                return None if found is None else found.whole(*files)
+                return None if found is None else found.load(*files)
             except (FileNotFoundError, DamagedError) as error:
                 wrong = error
         raise wrong if isinstance(wrong, DamagedError) else DamagedError(str(wrong))
 
     def model(self, which: str = "best", device: str = "cpu") -> ForTask:
-        """The trained model: `predict(batch)`, in eval mode. Of an average of weights, the average."""
+        """Return the trained model in eval mode, with averaged weights if the training averaged them.
+
+        Args:
+            which: The checkpoint, "best" or "last".
+            device: The device of the model.
+        """
+        from seqloom.lab.training.checkpoint import check_weights, load_weights
         from seqloom.lab.training.model import build
-        from seqloom.lab.training.weights_file import check_weights, load_weights
 
         found = self.checkpoint(which, files=["weights"])
         assert found is not None
         task, settings = self.task, self.settings_to_build()
         try:
-            with torch.device("meta"):  # without memory: settings that do not fit the weights may ask for any amount
+            with torch.device(
+                "meta"
+            ):  # needs no memory: settings that do not match the weights may describe a huge model
                 check_weights(build(task, settings), found.tensors("weights"))
             model = build(task, settings)
             load_weights(model, found.tensors("weights"))
@@ -232,23 +270,36 @@ class Run:
         return model.to(device).eval()
 
     def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:
-        """What the model says of new rows, or of a file's: one dict each, in their order."""
+        """Return a prediction for each row of new data, in order.
+
+        Args:
+            rows: Inputs, dicts of columns, a frame, or a file in a format that training reads.
+            **options: `which`, `device`, `probabilities`, `keep` and `notes` of `seqloom.lab.training.predict.predict`.
+
+        Returns:
+            A dict for each row with "prediction" and, for classes and tags, "probability".
+        """
         from seqloom.lab.training.predict import predict
 
         return list(predict(self, rows, **options))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; a last line that is torn is left out."""
+        """Return all lines of metrics.jsonl as dicts; an incomplete last line is left out."""
         file = self.folder / METRICS
         if not file.is_file():
             return []
-        return [_line(line, n, file) for n, line in enumerate(_whole_lines(file.read_bytes()).splitlines(), 1)]
+        data = file.read_bytes()
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        return [_parse_line(line, n, file) for n, line in enumerate(lines, 1)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Let no other process train here meanwhile; the lock ends with the process, however it ends.
+        """Keep other processes from training in this folder; the lock ends with the process.
 
-        Checkpoints that a killed process was writing are finished or removed.
+        Checkpoints that a killed process was writing are completed or removed.
+
+        Raises:
+            TakenError: If another process trains in the folder.
         """
         try:
             import fcntl
@@ -256,7 +307,7 @@ class Run:
             self._recover()
             yield
             return
-        with (self.folder / FILE).open("rb") as file:  # written once, so never replaced under the lock
+        with (self.folder / FILE).open("rb") as file:  # never replaced, so the lock stays valid
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -273,14 +324,14 @@ class Run:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise an error if a new run cannot be made here."""
+    """Raise a TakenError if a new run cannot be created here."""
     if (folder / FILE).exists():
         raise TakenError(f"{folder} already holds a run; resume it, or choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TakenError(f"{folder} holds files that are not a run; choose another name")
 
 
-def _own_code(model: str) -> tuple[Path, bytes] | None:
+def _read_cell_file(model: str) -> tuple[Path, bytes] | None:
     """Return the file of a cell named as FILE.py:CLASS and its content; None for a model by name."""
     if ".py:" not in model:
         return None
@@ -288,32 +339,28 @@ def _own_code(model: str) -> tuple[Path, bytes] | None:
     return file, file.read_bytes()
 
 
-def _line(text: bytes, number: int, file: Path) -> dict[str, Any]:
-    """Return a line of metrics: an object that says of which split and step it is."""
+def _parse_line(text: bytes, number: int, file: Path) -> dict[str, Any]:
+    """Parse a line of metrics.jsonl."""
     try:
-        found = json.loads(text)
+        line = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
-        raise DamagedError(f"{file} is damaged: line {number} is not what was written; restore it from a copy")
-    return found
-
-
-def _whole_lines(data: bytes) -> bytes:
-    return data[: data.rfind(b"\n") + 1]
+        line = None
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        raise DamagedError(f"{file} is damaged: line {number} has changed; restore it from a copy")
+    return line
 
 
 def fingerprint(task: Task) -> dict[str, Any]:
-    """Which examples are in which split."""
+    """Return size and hash of the examples in each split."""
     return {name: {"size": split.size, "hash": split.hash} for name, split in task.splits.items()}
 
 
 def versions() -> dict[str, str]:
-    """Of what a training's numbers depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that results depend on."""
+    numbers = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            numbers[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers

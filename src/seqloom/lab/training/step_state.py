@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from seqloom.lab.training import optimiser
+from seqloom.lab.training.checkpoint import load_weights, weights_of
 from seqloom.lab.training.step import Stepper
-from seqloom.lab.training.weights_file import load_weights, weights_of
 
 
 def stepper_facts(stepper: Stepper) -> dict[str, Any]:
