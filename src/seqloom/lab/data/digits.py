@@ -1,13 +1,18 @@
-"""Handwritten digits read as sequences: small, real, and inside scikit-learn."""
+"""Handwritten digits as sequences: small, real, and included in scikit-learn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.pipeline import cache
+from seqloom.lab.data.task import Batch, Classes, Features, Split, Task, write_record
 
 READINGS = {"rows": (8, 8), "pixels": (64, 1)}  # steps, features of a step
 Examples = tuple[Tensor, Tensor]  # x (N, T, D), y (N,)
@@ -33,14 +38,18 @@ class Digits:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Images in each part."""
+        """The number of images in each part."""
         return {part: len(getattr(self, part)[0]) for part in ("train", "validation", "test")}
 
 
 def load(reading: str = "rows", seed: int = 0) -> Digits:
-    """60% train, 20% validation, 20% test, each with the same share of every digit.
+    """Split the digits into 60% train, 20% validation and 20% test, stratified by digit.
 
-    All grey values are shifted and scaled by the one mean and deviation of the training images.
+    Grey values are standardised with the mean and standard deviation of all training pixels.
+
+    Args:
+        reading: "rows" for 8 steps of 8 grey values, "pixels" for 64 steps of one.
+        seed: Seed of the split.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -57,3 +66,57 @@ def load(reading: str = "rows", seed: int = 0) -> Digits:
         return ((grey - mean) / deviation).view(-1, *READINGS[reading]), torch.as_tensor(labels)
 
     return Digits(reading, examples(x, y), examples(halves[0], halves[2]), examples(halves[1], halves[3]))
+
+
+class DigitsTask(Task):
+    """The digits as a task; the arguments are those of `load`."""
+
+    def __init__(self, reading: str = "rows", split_seed: int = 0) -> None:
+        data = load(reading, split_seed)
+        self.options = {"reading": reading, "split_seed": split_seed}
+        self._parts = {"train": data.train, "valid": data.validation, "test": data.test}
+        splits = {
+            n: Split(len(y), cache.digest(x.numpy().tobytes(), y.numpy().tobytes()))
+            for n, (x, y) in self._parts.items()
+        }
+        grey = Features(tuple(f"grey_{i + 1}" for i in range(data.features)))
+        super().__init__("digits", "classify", grey, Classes(tuple("0123456789")), splits)
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch: int | None = None,
+        tokens: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        skip: int = 0,
+    ) -> Iterator[Batch]:
+        size = self._batch_size(split, batch, tokens)
+        x, y = self._parts[split]
+        order = torch.arange(len(x))
+        if split == "train":
+            mixed_seed = int(cache.digest(f"{seed} {epoch}")[:15], 16)
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(mixed_seed))
+        for rows in order.split(size)[skip:]:
+            yield Batch(x[rows], torch.full((len(rows),), x.shape[1]), rows, y[rows])
+
+    def count(
+        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
+    ) -> int | None:
+        return -(-len(self._parts[split][0]) // self._batch_size(split, batch, tokens))
+
+    def _batch_size(self, split: str, batch: int | None, tokens: int | None) -> int:
+        self.check(split, batch, tokens)
+        return batch or max(1, (tokens or 1) // self._parts[split][0].shape[1])
+
+    def encode(self, rows: Sequence[Any]) -> Batch:
+        """Stack images that are standardised already, as `load` returns them."""
+        x = torch.stack([torch.as_tensor(row, dtype=torch.float32) for row in rows])
+        return Batch(x, torch.full((len(x),), x.shape[1]), torch.arange(len(x)))
+
+    def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
+        return [str(k) for k in predictions.tolist()]
+
+    def save(self, folder: Path | str) -> None:
+        write_record(folder, {"task": "digits", "options": self.options})

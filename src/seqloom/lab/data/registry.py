@@ -1,21 +1,23 @@
-"""Tasks by name, and people's own files by path."""
+"""Open tasks by name and files by path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.digits_task import digits
+from seqloom.lab.data.digits import DigitsTask
+from seqloom.lab.data.pipeline.reading import HUB_PREFIX, make_reading
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.listops import listops
 from seqloom.lab.data.synthetic.pattern import pattern
 from seqloom.lab.data.synthetic.recall import recall
 from seqloom.lab.data.synthetic.reverse import reverse
-from seqloom.lab.data.task import Task
+from seqloom.lab.data.task import RECORD_FILE, Task, read_record
 from seqloom.lab.files.sealed import interpret
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -25,51 +27,127 @@ TASKS: dict[str, Callable[..., Task]] = {
     "reverse": reverse,
     "recall": recall,
     "listops": listops,
-    "digits": digits,
+    "digits": DigitsTask,
 }
+MAX_FILES = 8  # files that an error message lists
 
 
 def find(name: str) -> Callable[..., Task]:
-    """The function that makes the task of that name."""
+    """Return the function that builds the task of that name."""
     if name not in TASKS:
-        hint = suggest(name, TASKS) or f"there are {', '.join(TASKS)}"
+        hint = suggest(name, TASKS) or f"the tasks are {', '.join(TASKS)}"
         raise UserError(f"no task {name!r}; {hint}")
     return TASKS[name]
 
 
 def open_task(path_or_name: Any, **options: Any) -> Task:
-    """A task by name with its own options, or a file, folder, "hf:name", pair or dict of files.
+    """Open a task by name, or a file, folder, "hf:name", pair or dict of files.
 
         open_task("adding", steps=200)
         open_task("reviews.csv", target="stars", kind="regress")
         open_task({"train": "a.jsonl", "test": "b.jsonl"})
         open_task(("train.de", "train.en"))
 
-    A file's options are those of `seqloom.lab.data.pipeline.reading.Reading`.
+    Args:
+        path_or_name: A name in TASKS, a path, a polars or pandas frame, a pair of files whose lines belong together,
+            or a dict from splits to files or frames.
+        **options: The arguments of the named task, or the fields of `seqloom.lab.data.pipeline.reading.Reading`.
+
+    Raises:
+        UserError: If the data cannot be read, or an option is wrong.
     """
     if isinstance(path_or_name, str) and path_or_name in TASKS and not Path(path_or_name).exists():
-        make = find(path_or_name)
+        build = find(path_or_name)
         try:
-            return make(**options)
+            return build(**options)
         except TypeError as error:
             raise UserError(f"task {path_or_name!r}: {str(error).split('() ')[-1]}") from None
     from seqloom.lab.data.pipeline.build import open_files
-    from seqloom.lab.data.pipeline.reading import reading
-    from seqloom.lab.data.pipeline.subprocess_reader import read_apart
+    from seqloom.lab.data.pipeline.subprocess_reader import fill_cache
 
-    chosen = reading(**options)
-    read_apart(path_or_name, chosen)
-    return open_files(path_or_name, chosen)
+    reading = make_reading(**options)
+    fill_cache(path_or_name, reading)
+    return open_files(path_or_name, reading)
 
 
 def load_task(folder: Path | str) -> Task:
-    """What `Task.save` wrote: encodes and decodes, and reads other files with `over`."""
-    from seqloom.lab.data.pipeline.saved import FILE, read_record
-
+    """Load a task that `Task.save` wrote; it encodes, decodes and opens other files, but has no splits of its own."""
     record = read_record(folder)
-    with interpret(Path(folder) / FILE):
+    with interpret(Path(folder) / RECORD_FILE):
         if record["task"] != "files":
             return find(record["task"])(**record["options"])
-        from seqloom.lab.data.pipeline.build import opened
+        from seqloom.lab.data.pipeline.build import load_files
 
-        return opened(Path(folder), data=False)
+        return load_files(Path(folder), data=False)
+
+
+def open_data(data: Any, options: Mapping[str, Any]) -> tuple[Task, dict[str, Any] | None]:
+    """Open data that a user named, and return the task and a record of the source.
+
+    Args:
+        data: What `open_task` takes, or a `Task`. The text "a.de,a.en" names two files whose lines belong together.
+        options: The options of `open_task`.
+
+    Returns:
+        The task and {"data": ..., "options": ...} for `reopen`; None instead if the data exist only in memory.
+
+    Raises:
+        UserError: If the data do not exist or cannot be read.
+    """
+    if isinstance(data, Task):
+        if options:
+            raise UserError(f"the data are a task already; {', '.join(options)} would have no effect, leave it out")
+        return data, None
+    if isinstance(data, str) and "," in data and not Path(data).exists():
+        data = tuple(part.strip() for part in data.split(","))
+    if isinstance(data, (str, Path)):
+        _check_exists(str(data))
+    task = open_task(data, **options)
+    plain = _to_json(data)
+    return task, None if plain is None else {"data": plain, "options": dict(options)}
+
+
+def reopen(source: Any) -> Task:
+    """Open the same data again.
+
+    Args:
+        source: {"data": ..., "options": {...}}, as returned by `open_data`.
+
+    Raises:
+        UserError: If `source` is something else, because the data were in memory or another program wrote the record.
+    """
+    match source:
+        case {"data": str() | list() | dict() as data, "options": dict() as options}:
+            return open_data(tuple(data) if isinstance(data, list) else data, options)[0]
+    raise UserError("the run does not say where its data came from; give the data")
+
+
+def _check_exists(data: str) -> None:
+    """Raise an error with a hint if `data` is neither a task nor a path."""
+    path = Path(data)
+    if data in TASKS or data.startswith(HUB_PREFIX) or path.exists():
+        return
+    beside = sorted(p.name for p in path.parent.iterdir() if p.name[0] != ".") if path.parent.is_dir() else []
+    if any(name.startswith(path.name) for name in beside):  # GunPoint for GunPoint_TRAIN.ts and GunPoint_TEST.ts
+        return
+    near = difflib.get_close_matches(path.name, [*beside, *TASKS], 1)
+    if near:
+        hint = f"did you mean {str(path.parent / near[0]) if near[0] in beside else near[0]!r}?"
+    elif beside and path.parent != Path("."):
+        hint = f"{path.parent} holds {', '.join(beside[:MAX_FILES])}{' ...' if len(beside) > MAX_FILES else ''}"
+    else:
+        hint = f"give a path, or one of the tasks {', '.join(TASKS)}"
+    raise UserError(f"{data!r} is neither a file, nor a folder, nor a task; {hint}")
+
+
+def _to_json(data: Any) -> Any:
+    """Return the data's address as JSON; None for frames and other objects in memory."""
+    if isinstance(data, Mapping):
+        inner = {str(split): _to_json(value) for split, value in data.items()}
+        return None if None in inner.values() else inner
+    if isinstance(data, (str, Path)):
+        is_name = str(data) in TASKS or str(data).startswith(HUB_PREFIX)
+        return str(data) if is_name else str(Path(data).absolute())
+    if isinstance(data, (list, tuple)) and all(isinstance(part, (str, Path)) for part in data):
+        return [_to_json(part) for part in data]
+    return None

@@ -1,14 +1,14 @@
-"""The contract of a task: what a trainer may ask of data, wherever the data came from.
+"""The contract of a task: what a trainer may ask of data, whatever their source.
 
-A task is data that has been read, split and encoded. It knows
+A task is data that have been read, split and encoded. It has
 
-    name, kind         what it is called; which of KINDS it is
-    input, target      what goes in and what comes out, as `Tokens`, `Features`, `Classes`, `Tags`
-                       or `Values`; each has a `size`: rows of an embedding, width of a head
-    splits             "train", "valid", "test" (and others that were given) -> `Split`
-    notes, table       what a person should know about the data; its columns and their uses
+    name, kind         its name; one of KINDS
+    input, target      what the model reads and predicts: `Tokens`, `Features`, `Classes`, `Tags` or `Values`;
+                       the `size` of each is the number of rows of an embedding, or the width of a head
+    splits             "train", "valid", "test" (and further ones from the data) -> `Split`
+    notes, columns     remarks on the data for the user; the columns of the file and their uses
 
-and walks over itself in `Batch`es. What x and y are follows from the kind:
+and yields `Batch`es. The kind determines x and y:
 
     kind        x                         y                                   the model's head
     classify    ids (B, T) or (B, T, D)   class (B,)                          target.size logits
@@ -19,11 +19,11 @@ and walks over itself in `Batch`es. What x and y are follows from the kind:
     forecast    values (B, T, D)          the values that follow (B, S, K)    target.size numbers a step
     transcribe  values (B, T, D)          ids (B, S), no END                  target.size logits, PAD is the blank
 
-Ids are long, values are float32. Padding is at the end: PAD in x and in target sequences, 0 in
-values, IGNORE in y of "tag" and "generate". A y below 0 has no loss: IGNORE is not asked for and no
-metric counts it; UNSEEN is a class or tag that training lacks (never in "train") and every metric
-counts it as wrong. A target value that is missing is NaN: leave it out of loss and metric. Values in
-x and y are scaled by what was fitted on the training split; `decode` gives the file's units back.
+Ids are int64, values are float32. Padding is at the end: PAD in x and in target sequences, 0 in values, IGNORE in y
+of "tag" and "generate". Steps and rows with y < 0 have no loss. Metrics skip IGNORE and count UNSEEN, a class or tag
+that does not occur in training, as wrong; "train" never contains UNSEEN. A missing target value is NaN; leave it out
+of losses and metrics. Values in x and y are scaled with statistics of the training split; `decode` returns the
+units of the file.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
+from seqloom.lab.files import sealed
 
 Kind = Literal["classify", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
 KINDS: tuple[str, ...] = get_args(Kind)
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-IGNORE, UNSEEN = -100, -1  # the first is torch's own ignore_index
+IGNORE, UNSEEN = -100, -1  # IGNORE is torch's default ignore_index
+RECORD_FILE, RECORD_FORMAT = "task.json", 2  # format 2: columns as a list instead of a text
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Ids from a vocabulary of `size`, the four special ones included."""
+    """Ids from a vocabulary of `size`, including the four special ids."""
 
     size: int
     unit: str  # words, characters, bytes, bpe, unigram, tokens
@@ -56,7 +58,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Features:
-    """A vector at every step. A feature named "missing:f" is 1 where f is missing and reads 0."""
+    """A vector at every step. A feature named "missing:f" is 1 where f is missing; f itself is 0 there."""
 
     names: tuple[str, ...]
 
@@ -78,7 +80,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class Tags:
-    """One name for every step. Steps whose y is `unscored` have a loss, but no part in a metric."""
+    """One name for every step. Steps with a tag in `unscored` have a loss, but metrics skip them."""
 
     names: tuple[str, ...]
     unscored: tuple[str, ...] = ()
@@ -106,22 +108,47 @@ Target = Classes | Tags | Values | Tokens
 
 @dataclass(frozen=True)
 class Split:
-    """How many examples (None: endless; of one long text: its steps) and a hash of exactly which ones."""
+    """The number of examples and a hash of exactly which ones.
+
+    The size is None if the split is endless. For one long text it is the number of steps.
+    """
 
     size: int | None
     hash: str
 
 
 @dataclass(frozen=True)
+class Column:
+    """One column of a file: its role, why it has that role, and its use in the task.
+
+    Roles: text, tokens, tags (a label per token), series, audio, number, label, category (repeated names, too many
+    for classes), time, times (a time stamp per step), split, id, constant, other.
+    """
+
+    name: str
+    role: str
+    distinct: int
+    missing: int
+    example: str
+    is_whole: bool = False  # holds whole numbers: a label or constant that could also be a number
+    is_string: bool = False
+    use: str = ""  # input, target, group, time or split; "" if the task does not use the column
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.role == "number" or self.is_whole
+
+
+@dataclass(frozen=True)
 class Note:
-    """One line for a person. A warning may change what one does; a plain note only informs."""
+    """One line for the user. A warning may change what they do; a plain note only informs."""
 
     text: str
     warning: bool = False
 
 
 class Notes(list[Note]):
-    """The one place where reading data says something. Nothing is said twice."""
+    """What reading the data has to report. Repeated notes are dropped."""
 
     def say(self, text: str, warning: bool = False) -> None:
         note = Note(text, warning)
@@ -138,12 +165,17 @@ class Notes(list[Note]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some examples, padded at the end. The table above says what x and y are.
+    """Some examples, padded at the end. The table at the top of this file defines x and y.
 
-    rows        (B,) which examples of the split these are, so that results can be put back in order
-    timespans   (B, T) time since the step before, 1 being usual; only where time stamps are irregular
-    carry       row b goes on where row b of the batch before ended (one long text read in
-                pieces): the state may be carried over. False for the first batch of an epoch.
+    Attributes:
+        x: (B, T) ids or (B, T, D) values.
+        lengths: (B,) steps of each example without padding.
+        rows: (B,) positions of the examples in the split, to restore their order.
+        y: The targets; None for new inputs.
+        y_lengths: (B,) lengths of target sequences.
+        timespans: (B, T) time since the previous step, in typical intervals; None if time stamps are regular.
+        carry: Whether row b continues row b of the previous batch (one long text read in pieces), so that the state
+            may be carried over. False for the first batch of an epoch.
     """
 
     x: Tensor
@@ -159,18 +191,18 @@ class Batch:
 
     @property
     def steps(self) -> int:
-        """Real steps of the input, padding not counted."""
+        """The number of input steps without padding."""
         return int(self.lengths.sum())
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The same batch there."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        """Return the batch with all tensors on a device."""
+        return self._map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-    def part(self, k: int, n: int) -> Batch:
-        """Every n-th example from the k-th on: what process k of n trains on."""
-        return self._each(lambda tensor: tensor[k::n])
+    def shard(self, k: int, n: int) -> Batch:
+        """Return every n-th example, starting with the k-th: the share of process k of n."""
+        return self._map_tensors(lambda tensor: tensor[k::n])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {name: change(v) for name, v in values.items() if isinstance(v, Tensor)}
         return replace(self, **changed)
@@ -178,7 +210,7 @@ class Batch:
 
 @dataclass(eq=False)
 class Task(ABC):
-    """Data, split and encoded; see the head of this file."""
+    """Data, split and encoded; see the top of this file."""
 
     name: str
     kind: Kind
@@ -186,8 +218,8 @@ class Task(ABC):
     target: Target
     splits: Mapping[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
-    table: str = ""
-    overlap = 1  # neighbours of a held-out split that share steps of one series
+    columns: Sequence[Column] = ()
+    overlap = 1  # number of consecutive held-out examples that share steps of one series
 
     @abstractmethod
     def batches(
@@ -200,51 +232,80 @@ class Task(ABC):
         epoch: int = 0,
         skip: int = 0,
     ) -> Iterator[Batch]:
-        """One epoch, in an order that (split, batch, tokens, seed, epoch) decide and nothing else.
+        """Yield the batches of one epoch; the order depends on the arguments alone.
 
-        Give `batch` (examples in each) or `tokens` (at most so many steps in each, padding
-        included, but at least one example). "train" is shuffled anew every epoch, examples of
-        like length together; other splits come in one fixed order. Every example comes once.
-        `skip` leaves out the first batches without building them, to go on in the middle. An
-        endless split goes on for ever; its batch number `skip` + i depends on (seed, epoch) alone.
+        "train" is shuffled in every epoch, with examples of similar length together; other splits have one fixed
+        order. Every example occurs once. An endless split never ends; its batch number `skip` + i depends only on
+        (seed, epoch).
+
+        Args:
+            split: The name of a split.
+            batch: Examples per batch. Give either `batch` or `tokens`.
+            tokens: Most steps per batch, padding included; a batch has at least one example.
+            seed: Seed of the order, or of the examples themselves in an endless split.
+            epoch: Number of the epoch.
+            skip: Number of batches at the start to leave out without building them, to resume within an epoch.
         """
 
     @abstractmethod
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
-        """How many batches `batches` gives, without building one; None for an endless split."""
+        """Count the batches that `batches` yields without building them; None for an endless split."""
 
     @abstractmethod
     def encode(self, rows: Sequence[Any]) -> Batch:
-        """New inputs, in this order and without y. A row is the input itself or a dict of columns."""
+        """Encode new inputs, in this order and without y.
+
+        Args:
+            rows: Each row is the input itself or a dict of columns.
+        """
 
     @abstractmethod
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
-        """What the model chose, one Python value a row, in the words and units of the data.
+        """Translate predictions to the names and units of the data, one Python value per row.
 
-        classify (B,) ids -> names; tag (B, T) ids and lengths -> lists of names; regress (B, K)
-        and forecast (B, S, K) -> lists of numbers; generate, translate, transcribe (B, S) ids
-        -> texts up to END or the length.
+        Args:
+            predictions: classify (B,) ids, tag (B, T) ids, regress (B, K) and forecast (B, S, K) values; generate,
+                translate and transcribe (B, S) ids.
+            lengths: (B,) steps of each row to decode; all by default.
+
+        Returns:
+            Names (classify), lists of names (tag), lists of numbers (regress, forecast), or texts up to END.
         """
 
     @abstractmethod
     def save(self, folder: Path | str) -> None:
-        """What `encode` and `decode` need, as JSON; `seqloom.lab.data.registry.load_task` reads it."""
+        """Write what `encode` and `decode` need as JSON, for `seqloom.lab.data.registry.load_task`."""
 
-    def over(self, path: Any) -> Task:
-        """Another file under this task's encoding, its rows in the split "test"."""
-        raise UserError(f"task {self.name!r} makes its own data and reads no files")
+    def open_file(self, path: Any) -> Task:
+        """Open another file with this task's encoding; its rows are the split "test"."""
+        raise UserError(f"task {self.name!r} generates its data and cannot read files")
 
-    def read(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
-        """Rows of a file for `encode`, some at a time; the target may be absent."""
-        raise UserError(f"task {self.name!r} makes its own data and reads no files")
+    def read_rows(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows of a file for `encode`, `chunk` at a time; the target columns may be absent."""
+        raise UserError(f"task {self.name!r} generates its data and cannot read files")
 
     def check(self, split: str, batch: int | None, tokens: int | None) -> None:
-        """Refuse what `batches` cannot give."""
+        """Raise an error for arguments that `batches` cannot serve."""
         if split not in self.splits:
             raise UserError(f"task {self.name!r} has no split {split!r}; it has {', '.join(self.splits) or 'none'}")
         if (batch is None) == (tokens is None):
             raise UserError(f"give one of batch and tokens, got batch={batch}, tokens={tokens}")
         if (batch if batch is not None else tokens or 0) < 1:
             raise UserError(f"batch and tokens must be at least 1, got batch={batch}, tokens={tokens}")
+
+
+def write_record(folder: Path | str, record: Mapping[str, Any]) -> None:
+    """Write a task's record to task.json in a folder, which is created if necessary."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RECORD_FILE).write_bytes(sealed.dumps({"format": RECORD_FORMAT, **record}))
+
+
+def read_record(folder: Path | str) -> dict[str, Any]:
+    """Read and verify a record that `write_record` wrote."""
+    path = Path(folder) / RECORD_FILE
+    if not path.is_file():
+        raise UserError(f"{folder}: holds no {RECORD_FILE}, so it is not a saved task")
+    return sealed.loads(path.read_bytes(), path, RECORD_FORMAT)

@@ -1,10 +1,10 @@
-"""From columns to arrays and back; what is fitted is fitted on training rows alone.
+"""Coders turn columns into arrays and back; they are fitted on training rows only.
 
 A coder has
 
     space               Tokens, Features, Classes, Tags or Values
-    fit(frames)         looks at training rows, some at a time
-    encode(frame)       -> (values, lengths): the rows end to end, and how long each is
-    decode(row)         -> a Python value in the words and units of the file
-    state()             -> JSON; `restore(state)` in coders/states.py makes the coder again
+    fit(frames)         reads training rows, some at a time
+    encode(frame)       -> (values, lengths): the concatenated rows, and the length of each
+    decode(row)         -> a Python value in the names and units of the file
+    state()             -> JSON; `restore_coder` in pipeline/encoding.py makes the coder from it
 """

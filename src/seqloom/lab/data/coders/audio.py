@@ -1,8 +1,8 @@
-"""Recordings as log energies in bands that are even on the mel scale, 100 times a second.
+"""Recordings as log energies in bands that are equally spaced on the mel scale, 100 times a second.
 
 m = 2595 log10(1 + f / 700)         mel of a frequency f
 S = |STFT(x)|^2                     windows of 25 ms, every 10 ms
-y = log(M S + 1e-6)                 M: triangles whose corners are even in m
+y = log(M S + 1e-6)                 M: triangles with corners equally spaced in m
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from seqloom.lab.data.coders.scale import Scale
 from seqloom.lab.data.task import Features
 
 Array = np.ndarray[Any, Any]
-FITTED = 2_000  # recordings that the scale is fitted on
+FITTED_ROWS = 2_000  # recordings that the scale is fitted on
 
 
 class AudioCoder:
-    """All recordings must have one sampling rate."""
+    """Encode recordings, which must all have the same sampling rate."""
 
     def __init__(self, column: str, mels: int, rate: int = 0, scale: Any = None) -> None:
         self.column, self.mels, self.rate = column, mels, rate
@@ -35,9 +35,9 @@ class AudioCoder:
         return Features(tuple(f"mel_{i + 1}" for i in range(self.mels)))
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
-        left, pieces = FITTED, []
+        left, pieces = FITTED_ROWS, []
         for frame in frames:
-            pieces.append(self._raw(frame.head(left))[0])
+            pieces.append(self._read(frame.head(left))[0])
             left -= min(left, len(frame))
             if not left:
                 break
@@ -45,23 +45,25 @@ class AudioCoder:
         self.scale.missing[:] = False
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        values, lengths = self._raw(frame)
-        return self.scale.masked(values), lengths
+        values, lengths = self._read(frame)
+        return self.scale.encode(values), lengths
 
-    def _raw(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+    def _read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         rates = [int(r) for r in frame["rate"].unique()] if "rate" in frame.columns else []
         self.rate = self.rate or (rates[0] if rates else 0)
         if not self.rate or [r for r in rates if r != self.rate]:
-            told = f"rates {sorted({self.rate, *rates})}"
-            raise UserError(f"column {self.column!r}: recordings need one sampling rate, got {told}; resample them")
+            raise UserError(
+                f"column {self.column!r}: recordings need one sampling rate, got {sorted({self.rate, *rates})}; "
+                "resample them"
+            )
         samples = frame[self.column].explode(empty_as_null=False, keep_nulls=False).cast(pl.Float32).to_numpy()
         sizes = frame[self.column].list.len().fill_null(0).to_list()
-        found = [self._energies(x) for x in torch.from_numpy(samples.copy()).split(sizes)]
-        lengths = np.array([len(f) for f in found], dtype=np.int64)
-        return torch.cat(found).double().numpy() if found else np.empty((0, self.mels)), lengths
+        energies = [self._compute_energies(x) for x in torch.from_numpy(samples.copy()).split(sizes)]
+        lengths = np.array([len(e) for e in energies], dtype=np.int64)
+        return torch.cat(energies).double().numpy() if energies else np.empty((0, self.mels)), lengths
 
-    def _energies(self, x: torch.Tensor) -> torch.Tensor:
-        """(samples,) -> (T, mels)"""
+    def _compute_energies(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute log energies: (samples,) -> (T, mels)."""
         if not len(x):
             return torch.zeros(0, self.mels)
         window, hop = self.rate // 40, self.rate // 100
@@ -71,7 +73,7 @@ class AudioCoder:
         return torch.log(S.abs().square().T @ _triangles(self.mels, n, self.rate).T + 1e-6)
 
     def decode(self, row: Any) -> Any:
-        raise UserError("a recording cannot be made from its energies")
+        raise UserError("a recording cannot be restored from its energies")
 
     def state(self) -> dict[str, Any]:
         common = {"column": self.column, "mels": self.mels, "rate": self.rate}
@@ -80,7 +82,7 @@ class AudioCoder:
 
 @lru_cache
 def _triangles(mels: int, n: int, rate: int) -> torch.Tensor:
-    """(mels, n / 2 + 1)"""
+    """Return the weights of each frequency in each band (mels, n / 2 + 1)."""
     f = torch.linspace(0, rate / 2, n // 2 + 1, dtype=torch.float64)
     m = torch.linspace(_mel(20.0), _mel(rate / 2), mels + 2, dtype=torch.float64)
     corners = 700 * (10 ** (m / 2595) - 1)

@@ -1,4 +1,4 @@
-"""Names as numbers: one for a row, or one for every token of it."""
+"""Names as numbers: one per row, or one per token."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Array = np.ndarray[Any, Any]
 
 
 class LabelCoder:
-    """Classes in the order of their names, numbers in the order of their size."""
+    """Number class names in alphabetical order, names that are numbers by size."""
 
     def __init__(self, column: str, per_token: bool = False, names: Sequence[str] = ()) -> None:
         self.column, self.per_token = column, per_token
-        self._know(names)
+        self._set_names(names)
 
-    def _know(self, names: Iterable[str]) -> None:
+    def _set_names(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
         self._enum = pl.Enum(self.names)
 
@@ -29,20 +29,20 @@ class LabelCoder:
         return Tags(self.names) if self.per_token else Classes(self.names)
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
-        found: set[str] = set()
+        names: set[str] = set()
         for frame in frames:
-            found |= set(self._names(frame).drop_nulls().unique())
-        self._know(sorted(found, key=_by_size))
+            names |= set(self._read_names(frame).drop_nulls().unique())
+        self._set_names(sorted(names, key=_sort_key))
 
-    def _names(self, frame: pl.DataFrame) -> pl.Series:
+    def _read_names(self, frame: pl.DataFrame) -> pl.Series:
         column = frame[self.column]
         column = column.explode(empty_as_null=False) if self.per_token else column
         if column.dtype.is_float() and (column.drop_nulls() == column.drop_nulls().round()).all():
-            column = column.cast(pl.Int64, strict=False)  # 1.0 and 1 are one class
+            column = column.cast(pl.Int64, strict=False)  # 1.0 and 1 are the same class
         return column.cast(pl.String)
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        ids = self._names(frame).cast(self._enum, strict=False).to_physical().cast(pl.Int64).fill_null(UNSEEN)
+        ids = self._read_names(frame).cast(self._enum, strict=False).to_physical().cast(pl.Int64).fill_null(UNSEEN)
         if not self.per_token:
             return ids.to_numpy(), np.ones(len(frame), dtype=np.int64)
         return ids.to_numpy(), frame[self.column].list.len().fill_null(0).to_numpy().astype(np.int64)
@@ -56,7 +56,7 @@ class LabelCoder:
         return {"coder": "labels", "column": self.column, "per_token": self.per_token, "names": list(self.names)}
 
 
-def _by_size(name: str) -> tuple[int, float, str]:
+def _sort_key(name: str) -> tuple[int, float, str]:
     try:
         return (0, float(name), name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Series of numbers in, real targets out, both scaled."""
+"""Coders for series of numbers and for real targets, both standardised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SeriesCoder:
-    """Steps of D numbers. `wide`: the columns themselves are the steps of one feature."""
+    """Encode steps of D numbers. With `wide`, the columns are the steps of one feature."""
 
     def __init__(self, columns: Sequence[str], wide: bool = False, width: int = 0, scale: Any = None) -> None:
         self.columns, self.wide, self.width = tuple(columns), wide, width
@@ -32,60 +32,61 @@ class SeriesCoder:
 
     @property
     def space(self) -> Features:
-        return Features(self.scale.names(self._names))
+        return Features(self.scale.add_masks(self._names))
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
-        self.scale = Scale.fit(self.raw(frame)[0] for frame in frames)
+        self.scale = Scale.fit(self.read(frame)[0] for frame in frames)
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        values, lengths = self.raw(frame)
-        return self.scale.masked(values), lengths
+        values, lengths = self.read(frame)
+        return self.scale.encode(values), lengths
 
-    def raw(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        """(steps of all rows, D) with NaN for what is missing, and lengths."""
-        values, lengths = self._read(frame)
+    def read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        """Return values (steps of all rows, D) with NaN for missing ones, and lengths (rows,)."""
+        values, lengths = self._read_unchecked(frame)
         return check_range(values, self._names), lengths
 
-    def _read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+    def _read_unchecked(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         if self.wide:
             table = frame.select(pl.col(self.columns).cast(pl.Float64)).to_numpy()
             return table.reshape(-1, 1), np.full(len(table), table.shape[1], dtype=np.int64)
         first = frame[self.columns[0]]
         lengths = first.list.len().fill_null(0).to_numpy().astype(np.int64)
         if len(self.columns) > 1:
-            return np.stack([_flat(frame[name]) for name in self.columns], 1), lengths
+            return np.stack([_flatten(frame[name]) for name in self.columns], 1), lengths
         steps = first.explode(empty_as_null=False, keep_nulls=False)
         if not steps.dtype.is_nested():
             if self.width > 1 and len(steps):
-                told = f"one number in a step, training had {self.width}"
-                raise UserError(f"column {self.columns[0]!r}: {told}; give every step a list of them")
+                expected = f"one number per step, training had {self.width}"
+                raise UserError(f"column {self.columns[0]!r}: {expected}; give a list of numbers for every step")
             self.width = self.width or 1
-            return _flat(first).reshape(-1, self.width), lengths
+            return _flatten(first).reshape(-1, self.width), lengths
         widths = steps.list.len().fill_null(0)
         self.width = self.width or int(widths[0] if len(widths) else 1)
         if (widths != self.width).any():
             step = int((widths != self.width).arg_max() or 0)
             row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
-            told = f"{widths[step]} numbers in a step of series {row + 1} of this piece, not {self.width}"
-            raise UserError(f"column {self.columns[0]!r}: {told}; give every step the same features")
-        return _flat(steps).reshape(-1, self.width), lengths
+            problem = f"{widths[step]} numbers in a step of series {row + 1} of this piece, not {self.width}"
+            raise UserError(f"column {self.columns[0]!r}: {problem}; give every step the same features")
+        return _flatten(steps).reshape(-1, self.width), lengths
 
     def decode(self, row: Array) -> list[list[float]]:
-        found: list[list[float]] = self.scale.back(row[:, : len(self._names)]).tolist()
-        return found
+        values: list[list[float]] = self.scale.invert(row[:, : len(self._names)]).tolist()
+        return values
 
     def state(self) -> dict[str, Any]:
         common = {"columns": list(self.columns), "wide": self.wide, "width": self.width}
         return {"coder": "series", "scale": self.scale.state()} | common
 
 
-def _flat(lists: pl.Series) -> Array:
+def _flatten(lists: pl.Series) -> Array:
+    """Concatenate lists of numbers; missing ones are NaN."""
     flat = lists.explode(empty_as_null=False, keep_nulls=False)
     return flat.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 
 class ValuesCoder:
-    """K real targets of a row. A missing one is NaN."""
+    """Encode K real targets per row. A missing one is NaN."""
 
     def __init__(self, columns: Sequence[str], scale: Any = None) -> None:
         self.columns = tuple(columns)
@@ -95,19 +96,19 @@ class ValuesCoder:
     def space(self) -> Values:
         return Values(self.columns)
 
-    def _table(self, frame: pl.DataFrame) -> Array:
+    def _read(self, frame: pl.DataFrame) -> Array:
         numbers = [pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan")) for name in self.columns]
         return check_range(frame.select(numbers).to_numpy(), self.columns)
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
-        self.scale = Scale.fit(self._table(frame) for frame in frames)
+        self.scale = Scale.fit(self._read(frame) for frame in frames)
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        return self.scale.forth(self._table(frame)).astype(np.float32), np.ones(len(frame), dtype=np.int64)
+        return self.scale.standardise(self._read(frame)).astype(np.float32), np.ones(len(frame), dtype=np.int64)
 
     def decode(self, row: Array) -> list[float]:
-        found: list[float] = self.scale.back(np.asarray(row, dtype=np.float64)).tolist()
-        return found
+        values: list[float] = self.scale.invert(np.asarray(row, dtype=np.float64)).tolist()
+        return values
 
     def state(self) -> dict[str, Any]:
         return {"coder": "values", "columns": list(self.columns), "scale": self.scale.state()}

@@ -1,4 +1,4 @@
-"""Pieces of words that are learned: byte-pair encoding and the unigram model, by `tokenizers`.
+"""Learned subwords: byte-pair encoding and the unigram model, by the library `tokenizers`.
 
 Sennrich, Haddow and Birch 2016, arXiv 1508.07909; Kudo 2018, arXiv 1804.10959.
 """
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SubwordCoder:
-    """A tokenizer in the form that `tokenizers` saves, trained on the training rows."""
+    """Encode texts with a tokenizer of `tokenizers`, trained on the training rows."""
 
     def __init__(
         self, column: str, unit: str, size: int, lowercase: bool = False, end: bool = False, tokenizer: Any = None
@@ -51,21 +51,21 @@ class SubwordCoder:
             [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
         )
         self._tokenizer.decoder = decoders.Metaspace()
-        self._tokenizer.train_from_iterator(self._texts(frames), trainer)
+        self._tokenizer.train_from_iterator(self._read_texts(frames), trainer)
         if self.unit == "unigram":
-            self._tokenizer = Tokenizer.from_str(_in_order(self._tokenizer.to_str()))
+            self._tokenizer = Tokenizer.from_str(_sort_pieces(self._tokenizer.to_str()))
 
-    def _texts(self, frames: Iterable[pl.DataFrame]) -> Iterator[str]:
+    def _read_texts(self, frames: Iterable[pl.DataFrame]) -> Iterator[str]:
         for frame in frames:
-            yield from self._cased(frame[self.column])
+            yield from self._prepare(frame[self.column])
 
-    def _cased(self, texts: pl.Series) -> list[str]:
+    def _prepare(self, texts: pl.Series) -> list[str]:
         texts = texts.fill_null("")
         return (texts.str.to_lowercase() if self.lowercase else texts).to_list()
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        found = self._tokenizer.encode_batch_fast(self._cased(frame[self.column]), add_special_tokens=False)
-        rows = [np.array([*e.ids, END] if self.end else e.ids, dtype=np.int32) for e in found]
+        encodings = self._tokenizer.encode_batch_fast(self._prepare(frame[self.column]), add_special_tokens=False)
+        rows = [np.array([*e.ids, END] if self.end else e.ids, dtype=np.int32) for e in encodings]
         return np.concatenate(rows) if rows else np.empty(0, np.int32), np.array([len(r) for r in rows], np.int64)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -78,8 +78,8 @@ class SubwordCoder:
         return {"coder": "subwords", "tokenizer": tokenizer} | {name: getattr(self, name) for name in names}
 
 
-def _in_order(saved: str) -> str:
-    """Pieces by score, then by name: training leaves equal ones in an order that changes from run to run."""
+def _sort_pieces(saved: str) -> str:
+    """Sort pieces by score, then by name: training orders equal scores differently from run to run."""
     tokenizer = json.loads(saved)
     vocabulary = tokenizer["model"]["vocab"]
     rest = sorted(vocabulary[len(SPECIALS) :], key=lambda piece: (-round(piece[1], 6), piece[0]))

@@ -1,4 +1,4 @@
-"""What was read once, kept on disk: folders that are complete or absent."""
+"""Keep files that were read once on disk: cache folders that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from seqloom.lab.data.task import Notes
 from seqloom.lab.files import scratch
 
-VERSION = 3  # of the format and of how files are read; anything older is built again
+VERSION = 4  # of the cache format and of how files are read; older folders are rebuilt
 DONE = "done.json"
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes read at once
 
 
 def home() -> Path:
-    """SEQLOOM_CACHE, or seqloom under XDG_CACHE_HOME, or ~/.cache/seqloom."""
-    if given := os.environ.get("SEQLOOM_CACHE"):
-        return Path(given)
+    """Return SEQLOOM_CACHE, or seqloom under XDG_CACHE_HOME, or ~/.cache/seqloom."""
+    if folder := os.environ.get("SEQLOOM_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
 
 
 def digest(*parts: bytes | str) -> str:
-    """A short name for these parts together."""
+    """Hash several parts into one short name."""
     total = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -34,28 +34,33 @@ def digest(*parts: bytes | str) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of a file's bytes, or of all names and bytes below a folder."""
+    """Hash the bytes of a file, or all names and bytes below a folder."""
     total = hashlib.blake2b(digest_size=16)
     for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
         if file != path:
             total.update(str(file.relative_to(path)).encode() + b"\0")
-        with file.open("rb") as opened:
-            while block := opened.read(BLOCK):
+        with file.open("rb") as stream:
+            while block := stream.read(BLOCK):
                 total.update(block)
     return total.hexdigest()
 
 
-def entry(key: str, build: Callable[[Path], None], notes: Notes) -> Path:
-    """The folder of that key; `build` fills it where it is missing, old or damaged.
+def find_or_build(key: str, build: Callable[[Path], None], notes: Notes) -> Path:
+    """Return the cache folder of a key; build it if it is missing, old or damaged.
 
-    It is filled under another name and then renamed, so that two processes may build the same
-    one and a killed process leaves nothing that looks complete.
+    The folder is filled under another name and then renamed. Two processes may build the same folder, and a killed
+    process leaves nothing that looks complete.
+
+    Args:
+        key: The name of the folder.
+        build: Fills the folder that it is given.
+        notes: Receives a warning if a damaged folder is replaced.
     """
     place = home() / key
     if place.exists():
-        if _whole(place):
+        if _is_complete(place):
             return place
-        notes.warn(f"the cache {place} was old or damaged and was built again")
+        notes.warn(f"the cache {place} was old or damaged and has been rebuilt")
         shutil.rmtree(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     work = scratch.choose_name(place)
@@ -67,17 +72,17 @@ def entry(key: str, build: Callable[[Path], None], notes: Notes) -> Path:
         try:
             work.rename(place)
         except OSError:
-            if not _whole(place):  # else another process was faster
+            if not _is_complete(place):  # if it is complete, another process was faster
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return place
 
 
-def _whole(place: Path) -> bool:
+def _is_complete(place: Path) -> bool:
     try:
         done = json.loads((place / DONE).read_text())
         sizes = {name: (place / name).stat().st_size for name in done["files"]}
         return bool(done["version"] == VERSION and sizes == done["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # whatever is wrong with it, it must be rebuilt
         return False

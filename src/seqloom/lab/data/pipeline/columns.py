@@ -1,59 +1,45 @@
-"""What each column of a table is, found by looking at all of it once and at a sample closely."""
+"""Determine the role of each column of a table, and warn of columns that reveal the target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.task import Column, Notes
 
-SAMPLE, STEPS = 2_000, 16  # rows, and steps of each
-CLASSES = 200  # more different names than this are no classes
+SAMPLE_ROWS, SAMPLE_STEPS = 2_000, 16  # sampled rows, and steps of each
+MAX_CLASSES = 200  # a column with more distinct names is not a label
 IDS = ("id", "ids", "uuid", "guid", "idx", "index", "no", "nr", "key", "file", "filename", "path", "url")
 TIMES = ("time", "times", "timestamp", "timestamps", "date", "datetime", "t", "year", "month")
-CALENDAR = ("year", "month")  # a time stamp alone, but a number beside days and hours
-WORDS = ("tokens", "words", "form")
-SIDES = ("split", "set", "fold", "partition", "subset")
+CALENDAR = ("year", "month")  # a time stamp if unique, else a number beside days and hours
+TOKEN_NAMES = ("tokens", "words", "form")
+SPLIT_COLUMNS = ("split", "set", "fold", "partition", "subset")
+SPLIT_NAMES = {"train", "valid", "val", "validation", "dev", "test"}
 STAMP = r"^\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d{1,2}:\d{2}.*)?$"
-DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or the month
+DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or month first
 ID = r"^\S{1,64}$"
+LEAK_ROLES = ("label", "number", "category", "id", "time")
+LEAK_BINS = 100  # a column of numbers is cut into so many bins
+LEAK_SHARE = 0.95  # a leak avoids this share of the errors of always predicting the most frequent class
+LEAK_CORRELATION = 0.999
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: its role and what shows it.
-
-    Roles: text, tokens, tags (a label per token), series, audio, number, label, category (names
-    that repeat, but too many for classes), time, times (a time stamp per step), split, id,
-    constant, other.
-    """
-
-    name: str
-    role: str
-    distinct: int
-    missing: int
-    example: str
-    whole: bool = False  # a label or constant that could be a number too
-    string: bool = False
-
-    @property
-    def numeric(self) -> bool:
-        return self.role == "number" or self.whole
-
-
-def describe(source: Source) -> list[Column]:
-    """One `Column` for each, in the order of the file. Only hashes of all values are held at once."""
+def describe_columns(source: Source) -> list[Column]:
+    """Describe every column, in file order. Memory holds only the hashes of all values."""
     schema = source.frame().collect_schema()
     n, lists = source.rows, [name for name, kind in schema.items() if kind == pl.List(pl.String)]
     hashes: dict[str, list[pl.Series]] = {name: [] for name in schema}
     missing, aligned = dict.fromkeys(schema, 0), set(lists)
     samples: list[dict[str, Any]] = []
     for _, frame in source.chunks(list(schema)):
-        some = frame.gather_every(max(1, n // SAMPLE)).with_columns(pl.col(pl.List).list.head(STEPS))
-        samples += some.to_dicts()  # a slice would keep the whole piece
+        some = frame.gather_every(max(1, n // SAMPLE_ROWS)).with_columns(pl.col(pl.List).list.head(SAMPLE_STEPS))
+        samples += some.to_dicts()  # a slice would keep the whole chunk in memory
         for name, kind in schema.items():
             missing[name] += frame[name].null_count() + (int(frame[name].is_nan().sum()) if kind.is_float() else 0)
             if name in lists:
@@ -63,60 +49,53 @@ def describe(source: Source) -> list[Column]:
         aligned -= {name for name in lists if (frame[name].list.len() != frame[lists[0]].list.len()).any()}
     sample = pl.DataFrame(samples, schema=schema)
     distinct = {name: pl.concat(parts).n_unique() if parts else n for name, parts in hashes.items()}
-    found = []
+    columns = []
     for name in schema:
-        role, whole = _role(sample[name].drop_nulls(), distinct[name] - (missing[name] > 0), n)
-        string = schema[name] == pl.String
-        found.append(Column(name, role, distinct[name], missing[name], _example(sample[name]), whole, string))
-    return _tags(found, aligned)
+        role, is_whole = _find_role(sample[name].drop_nulls(), distinct[name] - (missing[name] > 0), n)
+        example, is_string = _format_example(sample[name]), schema[name] == pl.String
+        columns.append(Column(name, role, distinct[name], missing[name], example, is_whole, is_string))
+    return _mark_tags(columns, aligned)
 
 
-def _role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
-    """The role, and whether a label or constant could be a number too."""
+def _find_role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
+    """Return the role, and whether a label or constant could also be a number."""
     kind, name = values.dtype, values.name.lower()
     if kind.is_nested():
-        return _nested(values, name), False
+        return _find_list_role(values, name), False
     if distinct <= 1 and n > 1:
         return "constant", kind.is_numeric()
     if kind.is_temporal():
         return "time", False
     if kind == pl.Boolean:
         return "label", False
-    few = distinct <= n / 2
+    is_repetitive = distinct <= n / 2
     if kind.is_numeric():
         if name in TIMES and (distinct > n / 2 or name not in CALENDAR):
             return "time", False
-        if kind.is_integer() and (_named_id(name) or (distinct == n and values.diff().drop_nulls().n_unique() == 1)):
+        if kind.is_integer() and (_is_id_name(name) or (distinct == n and values.diff().drop_nulls().n_unique() == 1)):
             return "id", False
-        whole = bool(kind.is_integer() or (values.is_finite() & (values == values.round())).all())
-        return ("label" if whole and distinct <= 20 and few else "number"), whole
+        is_whole = bool(kind.is_integer() or (values.is_finite() & (values == values.round())).all())
+        return ("label" if is_whole and distinct <= 20 and is_repetitive else "number"), is_whole
     if kind != pl.String:
         return "other", False
-    if name in SIDES and set(values.str.to_lowercase().unique()) <= {
-        "train",
-        "valid",
-        "val",
-        "validation",
-        "dev",
-        "test",
-    }:
+    if name in SPLIT_COLUMNS and set(values.str.to_lowercase().unique()) <= SPLIT_NAMES:
         return "split", False
     if values.str.contains(STAMP).all() or values.str.contains(DAY_FIRST).all():
         return "time", False
-    short = bool(values.str.contains(ID).all())
+    is_short = bool(values.str.contains(ID).all())
     words = values.str.split(" ").list.len().mean()
-    if short and (_named_id(name) or (distinct == n and bool(values.str.contains(r"\d").all()))):
+    if is_short and (_is_id_name(name) or (distinct == n and bool(values.str.contains(r"\d").all()))):
         return "id", False
-    if few and distinct <= CLASSES and float(words or 0) <= 4:  # type: ignore[arg-type]
+    if is_repetitive and distinct <= MAX_CLASSES and float(words or 0) <= 4:  # type: ignore[arg-type]
         return "label", False
-    return ("category" if short and distinct <= n / 5 else "text"), False
+    return ("category" if is_short and distinct <= n / 5 else "text"), False
 
 
-def _named_id(name: str) -> bool:
+def _is_id_name(name: str) -> bool:
     return name in IDS or name.endswith("_id")
 
 
-def _nested(values: pl.Series, name: str) -> str:
+def _find_list_role(values: pl.Series, name: str) -> str:
     inner: Any = values.dtype
     depth = 0
     while isinstance(inner, (pl.List, pl.Array)):
@@ -130,16 +109,16 @@ def _nested(values: pl.Series, name: str) -> str:
     return "audio" if name == "audio" else "series"
 
 
-def _tags(columns: list[Column], aligned: set[str]) -> list[Column]:
-    """Of lists of names that are always equally long, the one with the most names is the tokens."""
-    same = [c for c in columns if c.name in aligned and c.role == "tokens"]
-    if len(same) < 2:
+def _mark_tags(columns: list[Column], aligned: set[str]) -> list[Column]:
+    """Among lists of names of equal lengths, keep the most varied one as tokens and make the others tags."""
+    lists = [c for c in columns if c.name in aligned and c.role == "tokens"]
+    if len(lists) < 2:
         return columns
-    most = max(same, key=lambda c: (c.name in WORDS, c.distinct))
-    return [replace(c, role="tags") if c in same and c != most else c for c in columns]
+    tokens = max(lists, key=lambda c: (c.name in TOKEN_NAMES, c.distinct))
+    return [replace(c, role="tags") if c in lists and c != tokens else c for c in columns]
 
 
-def _example(values: pl.Series) -> str:
+def _format_example(values: pl.Series) -> str:
     first = next((v for v in values.head(50) if v is not None), None)
     if isinstance(first, pl.Series):
         first = first.head(4).to_list()
@@ -147,10 +126,41 @@ def _example(values: pl.Series) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def table(columns: Sequence[Column], uses: dict[str, str]) -> str:
-    """One short table for a person: name, role, use, different values, missing ones, an example."""
-    rows = [("column", "is", "used as", "different", "missing", "example")]
-    rows += [(c.name, c.role, uses.get(c.name, "-"), str(c.distinct), str(c.missing), c.example) for c in columns]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    lines = ["  ".join([*(f.ljust(w) for f, w in zip(row, widths, strict=False)), row[5]]).rstrip() for row in rows]
-    return "\n".join(lines)
+def warn_of_leaks(source: Source, plan: TaskPlan, columns: Sequence[Column], notes: Notes) -> None:
+    """Warn of each column that predicts the target almost perfectly by itself."""
+    if plan.kind not in ("classify", "regress") or len(plan.target) != 1 or plan.layout == "long":
+        return
+    target = pl.col(plan.target[0]).alias("y")
+    for column in columns:
+        is_varied = column.role != "number" and column.distinct > source.rows / 5
+        if column.name in plan.target or column.role not in LEAK_ROLES or is_varied:
+            continue
+        pairs = source.columns(column.name, plan.target[0]).select(pl.col(column.name).alias("c"), target).drop_nulls()
+        if len(pairs) < 10:
+            continue
+        evidence = _measure_correlation(pairs) if plan.kind == "regress" else _measure_accuracy(pairs, column)
+        if evidence is not None:
+            advice = "leave it out of input=..." if column.name in plan.input else "it is not used"
+            notes.warn(f"column {column.name!r} alone predicts {plan.target[0]!r} ({evidence}); {advice}")
+
+
+def _measure_accuracy(pairs: pl.DataFrame, column: Column) -> str | None:
+    """Learn the most frequent class of each value on a random half of the rows and test it on the other half."""
+    if column.role == "number" and column.distinct > LEAK_BINS:
+        pairs = pairs.with_columns(pl.col("c").rank("ordinal") * LEAK_BINS // (len(pairs) + 1))
+    half = pl.Series(np.random.default_rng(0).random(len(pairs)) < 0.5)
+    train, test = pairs.filter(half), pairs.filter(~half)
+    votes = train.group_by("c", "y").len().sort("len", "y", descending=[True, False])
+    learned = votes.group_by("c", maintain_order=True).agg(pl.col("y").first().alias("guess"))
+    right = test.join(learned, on="c", how="left").select((pl.col("y") == pl.col("guess")).fill_null(False).mean())
+    baseline = test.select((pl.col("y") == pl.col("y").mode().first()).mean()).item()
+    accuracy: float = right.item()
+    is_leak = baseline < 1 and accuracy >= baseline + LEAK_SHARE * (1 - baseline)
+    return f"{accuracy:.1%} right" if is_leak else None
+
+
+def _measure_correlation(pairs: pl.DataFrame) -> str | None:
+    if not pairs.schema["c"].is_numeric() or not pairs.schema["y"].is_numeric():
+        return None
+    r = pairs.select(pl.corr("c", "y")).item()
+    return f"correlation {r:.4f}" if r is not None and abs(r) >= LEAK_CORRELATION else None

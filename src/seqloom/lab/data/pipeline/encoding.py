@@ -1,61 +1,92 @@
-"""All rows, encoded and on disk, a piece at a time."""
+"""The encoding of a task that was read from files: what encodes new rows and decodes predictions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from pydantic import TypeAdapter, validate_call
 
-from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.pipeline.ragged import Writer
-from seqloom.lab.data.pipeline.saved import Saved
-from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.task import END
+from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.audio import AudioCoder
+from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
+from seqloom.lab.data.coders.subwords import SubwordCoder
+from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.times import TimesCoder
+from seqloom.lab.data.pipeline.plan import TaskPlan
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.task import Column, Note, Notes, write_record
 
-Array = np.ndarray[Any, Any]
-
-
-def written(source: Source, names: list[str], writers: dict[str, tuple[Any, Writer]], saved: Saved) -> None:
-    """Encode, cut at the limit, append; then say what was cut and what had gaps."""
-    long: list[Array] = []
-    gaps: list[Array] = []
-    for start, frame in source.chunks(names):
-        for name, (coder, writer) in writers.items():
-            values, lengths = coder.encode(frame)
-            if name == "x":
-                long.append(start + np.flatnonzero(lengths > saved.options.limit))
-                if isinstance(coder, SeriesCoder):
-                    gaps.append(start + _with_gaps(*coder.raw(frame)))
-            writer.add(*cut(values, lengths, saved.options.limit, getattr(coder, "end", False)))
-    for _, writer in writers.values():
-        writer.close()
-    _tell(
-        source,
-        np.concatenate(long),
-        f"longer than {saved.options.limit} steps and were cut; limit=... keeps more",
-        saved,
-    )
-    if gaps:
-        _tell(source, np.concatenate(gaps), "with missing values, which read 0 and are marked", saved)
+CODERS: dict[str, Any] = {
+    "text": TextCoder,
+    "subwords": SubwordCoder,
+    "labels": LabelCoder,
+    "series": SeriesCoder,
+    "values": ValuesCoder,
+    "audio": AudioCoder,
+    "times": TimesCoder,
+}
 
 
-def _tell(source: Source, rows: Array, what: str, saved: Saved) -> None:
-    if len(rows):
-        saved.notes.warn(f"{len(rows)} of {source.rows} sequences are {what} (first: {source.place(int(rows[0]))})")
+@dataclass(eq=False)
+class Encoding:
+    """The plan, the options and the fitted coders of a task that was read from files."""
+
+    name: str
+    plan: TaskPlan
+    options: Reading
+    x: Any
+    y: Any = None
+    times: Any = None
+    columns: Sequence[Column] = ()
+    splits: dict[str, Any] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
+
+    def save(self, folder: Path | str) -> None:
+        coders = {"x": self.x, "y": self.y, "times": self.times}
+        record = {
+            "task": "files",
+            "name": self.name,
+            "plan": asdict(self.plan),
+            "options": self.options.model_dump(exclude_defaults=True),
+            "columns": [asdict(column) for column in self.columns],
+            "splits": self.splits,
+            "notes": [[note.text, note.warning] for note in self.notes],
+        }
+        write_record(folder, record | {name: coder and coder.state() for name, coder in coders.items()})
+
+    @staticmethod
+    def load(record: dict[str, Any]) -> Encoding:
+        """Restore an encoding from a record that `save` wrote."""
+        x, y, times = (restore_coder(record[name]) for name in ("x", "y", "times"))
+        plan = TypeAdapter(TaskPlan).validate_python(record["plan"])
+        if isinstance(y, LabelCoder) and y.per_token != (plan.kind == "tag"):
+            raise UserError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
+        return Encoding(
+            record["name"],
+            plan,
+            Reading(**record["options"]),
+            x,
+            y,
+            times,
+            TypeAdapter(list[Column]).validate_python(record["columns"]),
+            record["splits"],
+            Notes(Note(text, warning) for text, warning in record["notes"]),
+        )
+
+    def copy_for(self, name: str) -> Encoding:
+        """Return an encoding with the same coders for another source, without splits and notes."""
+        return Encoding(name, self.plan, self.options, self.x, self.y, self.times, self.columns)
 
 
-def _with_gaps(values: Array, lengths: Array) -> Array:
-    of_row = np.repeat(np.arange(len(lengths)), lengths)
-    return np.unique(of_row[~np.isfinite(values).all(1)])
-
-
-def cut(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Array, Array]:
-    """The first `limit` steps of every row; a row that ends in END still does."""
-    if not (lengths > limit).any():
-        return values, lengths
-    starts = np.cumsum(lengths) - lengths
-    within = np.arange(len(values)) - np.repeat(starts, lengths)
-    kept, short = values[within < limit].copy(), np.minimum(lengths, limit)
-    if end:
-        kept[np.cumsum(short)[lengths > limit] - 1] = END
-    return kept, short
+def restore_coder(state: dict[str, Any] | None) -> Any:
+    """Build the coder that returned this `state()`; None for None."""
+    if state is None:
+        return None
+    arguments = dict(state)
+    coder = object.__new__(CODERS[arguments.pop("coder")])
+    validate_call(type(coder).__init__)(coder, **arguments)  # checks the types of values from a file
+    return coder

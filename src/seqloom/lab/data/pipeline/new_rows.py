@@ -1,74 +1,93 @@
-"""New inputs for a trained model, some rows at a time: from a file, a stream of lines, or Python values."""
+"""New inputs for a trained model, some rows at a time: from files, standard input, frames or Python values."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+import polars as pl
+
 from seqloom.core.errors import UserError
+from seqloom.core.suggest import suggest
+from seqloom.lab.data.coders.audio import AudioCoder
+from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.task import Features, Task
+from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.row_filter import join_steps
+from seqloom.lab.data.pipeline.source import read_source
+from seqloom.lab.data.task import Features, Notes, Task
 from seqloom.lab.files import scratch
 
 CHUNK = 256  # rows in memory at once
 STDIN = "-"
-LINES = (".txt", ".text")
+LINE_SUFFIXES = (".txt", ".text")
 
 Rows = Iterator[list[Any]]
 
 
-def given_rows(task: Task, given: Any, chunk: int = CHUNK) -> Rows:
-    """Rows for `task.encode`, `chunk` at a time, in order.
+def iterate_rows(task: Task, data: Any, chunk: int = CHUNK) -> Rows:
+    """Yield rows for `task.encode`, `chunk` at a time, in order.
 
-    `given` is a path of any format that training reads, a frame, or rows: inputs themselves, or dicts
-    of columns. A text file has one input a line, unless one long text was trained on.
+    Args:
+        task: The task that will encode the rows.
+        data: A path in any format that training reads, a frame, or rows: inputs themselves, or dicts of columns. A
+            text file has one input per line, unless the model was trained on one long text.
+        chunk: Rows per list.
+
+    Raises:
+        UserError: If the data do not exist, hold no rows or cannot be read.
     """
-    if type(given).__name__ == "DataFrame":  # to loop over one gives its columns
-        return _named("the frame", task.read(given, chunk))
-    if isinstance(given, Mapping):
-        raise UserError(f"a dict of {', '.join(map(str, given))} is one row; give a list of rows, or a frame")
-    if not isinstance(given, (str, Path)):
-        return _pieces(given, chunk)
-    path = Path(given)
+    if type(data).__name__ == "DataFrame":  # iterating over a frame would yield its columns
+        return _read_ahead("the frame", task.read_rows(data, chunk))
+    if isinstance(data, Mapping):
+        raise UserError(f"a dict of {', '.join(map(str, data))} is one row; give a list of rows, or a frame")
+    if not isinstance(data, (str, Path)):
+        return _chunk(data, chunk)
+    path = Path(data)
     if not path.exists():
         raise UserError(f"{path}: no such file; give a file, or - for standard input")
-    if not path.is_file() and not path.is_dir():  # a pipe would be waited for
-        raise UserError(f"{path} is a pipe or a device; give its rows by standard input, with - in its place")
-    if path.suffix in LINES and path.is_file():
-        return _pieces(_file_lines(task, path), chunk)
-    return _named(path, task.read(path, chunk))
+    if not path.is_file() and not path.is_dir():  # reading a pipe would wait for its writer
+        raise UserError(f"{path} is a pipe or a device; give its rows on standard input, with - in its place")
+    if path.suffix in LINE_SUFFIXES and path.is_file():
+        return _chunk(_read_text_file(task, path), chunk)
+    return _read_ahead(path, task.read_rows(path, chunk))
 
 
-def stdin_rows(task: Task, form: str | None = None, chunk: int = CHUNK) -> Rows:
-    """Standard input: lines as they come; with a form such as "csv", a whole file of that format."""
+def read_stdin_rows(task: Task, form: str | None = None, chunk: int = CHUNK) -> Rows:
+    """Yield rows from standard input.
+
+    Args:
+        task: The task that will encode the rows.
+        form: A format such as "csv", read as a whole file; None reads one input per line as lines arrive.
+        chunk: Rows per list; 1 on a terminal.
+    """
     if form is None:
-        # readline, not iteration, which would wait for a block
-        lines = iter(sys.stdin.readline, "")
-        return _pieces(_lines(task, lines, "standard input"), 1 if sys.stdin.isatty() else chunk)
-    return _spooled(task, sys.stdin.buffer, form.removeprefix("."), chunk)
+        lines = iter(sys.stdin.readline, "")  # iterating over stdin would wait for a block
+        return _chunk(_parse_lines(task, lines, "standard input"), 1 if sys.stdin.isatty() else chunk)
+    return _read_stream(task, sys.stdin.buffer, form.removeprefix("."), chunk)
 
 
-def _pieces(rows: Iterable[Any], chunk: int) -> Rows:
+def _chunk(rows: Iterable[Any], chunk: int) -> Rows:
     rows = iter(rows)
     while piece := list(islice(rows, chunk)):
         yield piece
 
 
-def _file_lines(task: Task, path: Path) -> Iterator[Any]:
+def _read_text_file(task: Task, path: Path) -> Iterator[Any]:
     with path.open(encoding="utf-8") as file:
         try:
-            yield from _lines(task, file, str(path))
+            yield from _parse_lines(task, file, str(path))
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
 
 
-def _lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
-    """A line that starts with { or [ is JSON where that makes sense; else it is the text itself."""
+def _parse_lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
+    """Yield one input per line: JSON for objects, features and lists of tokens, else the text itself."""
     unit = getattr(task.input, "unit", "")
     for number, line in enumerate(lines, 1):
         text = line.rstrip("\r\n")
@@ -76,28 +95,113 @@ def _lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
             try:
                 yield json.loads(text)
             except ValueError as error:
-                wanted = "a list of numbers" if isinstance(task.input, Features) else "the text itself"
-                raise UserError(f"{place}: line {number} is not JSON ({error}); give an object or {wanted}") from None
+                expected = "a list of numbers" if isinstance(task.input, Features) else "the text itself"
+                raise UserError(f"{place}: line {number} is not JSON ({error}); give an object or {expected}") from None
         else:
             yield text.split() if unit == "tokens" else text
 
 
-def _named(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
-    """The same pieces; the first is fetched now, so that a bad file is known before anything is written."""
+def _read_ahead(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
+    """Read the first piece now, so that a bad file fails before anything is written, and return all pieces."""
     first = next(pieces, None)
     if first is None:
         raise UserError(f"{path}: holds no rows")
 
-    def rest() -> Rows:
+    def iterate() -> Rows:
         yield first
         yield from pieces
 
-    return rest()
+    return iterate()
 
 
-def _spooled(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
+def _read_stream(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
+    """Copy a stream to a temporary file and yield its rows."""
     with scratch.make_folder(cache.home() / "stdin") as folder:
         path = folder / f"stdin.{form}"
         with path.open("wb") as file:
             shutil.copyfileobj(stream, file)
-        yield from task.read(path, chunk)
+        yield from task.read_rows(path, chunk)
+
+
+def read_file_rows(path: Any, encoding: Encoding, chunk: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a file as dicts of all its columns; of a long table, one row per group."""
+    options = encoding.options.model_copy(update={"input": (), "target": ()})
+    source = read_source(path, options, Notes())
+    frame = source.frame()
+    if encoding.plan.layout == "long":
+        rows = join_steps(frame.collect(), encoding.plan, source.parts[0].label).to_dicts()
+        yield from (rows[start : start + chunk] for start in range(0, len(rows), chunk))
+        return
+    for start in range(0, source.rows, chunk):
+        yield frame.slice(start, chunk).collect().to_dicts()
+
+
+def make_frame(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame:
+    """Make a frame of the columns that a coder reads.
+
+    Args:
+        rows: Dicts of columns, or the inputs themselves.
+        coder: The coder of x.
+        times: The coder of time stamps, if there is one; its column is included if every row has it.
+    """
+    names = tuple(coder.columns) if isinstance(coder, SeriesCoder) else (coder.column,)
+    records = [row if isinstance(row, Mapping) else _name_columns(row, names, coder) for row in rows]
+    for number, row in enumerate(records, 1):
+        for name in names:
+            if name not in row:
+                hint = suggest(name, row) or f"it has {', '.join(map(str, row))}"
+                raise UserError(f"row {number}: no column {name!r}; {hint}")
+    columns: dict[str, pl.Series] = {}
+    for name in names:
+        values = [_to_python(row[name]) for row in records]
+        if getattr(coder, "unit", "") == "tokens":
+            values = [value.split() if isinstance(value, str) else value for value in values]
+        dtype, expected = _expect(coder)
+        try:
+            columns[name] = pl.Series(name, values, dtype=dtype, strict=False)
+        except (TypeError, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"column {name!r}: {reason}; give {expected}, as in training") from None
+        if isinstance(coder, SeriesCoder) and not coder.wide:
+            columns[name] = _check_series(columns[name])
+    if isinstance(coder, AudioCoder):
+        columns["rate"] = pl.Series("rate", [int(row.get("rate", coder.rate)) for row in records])
+    if times is not None and all(times.column in row for row in records):
+        columns[times.column] = pl.Series(times.column, [list(row[times.column]) for row in records])
+    return pl.DataFrame(columns)
+
+
+def _check_series(column: pl.Series) -> pl.Series:
+    """Check that a column holds lists of numbers, or nothing at all, and return it."""
+    inner: Any = column.dtype
+    if inner == pl.Null:
+        return column.cast(pl.List(pl.Float64))
+    while isinstance(inner, (pl.List, pl.Array)):
+        inner = inner.inner
+    if column.dtype.is_nested() and (inner.is_numeric() or inner == pl.Null):
+        return column
+    value = next(repr(v.to_list() if isinstance(v, pl.Series) else v) for v in column if v is not None)
+    raise UserError(f"column {column.name!r}: {value[:40]} is not a list of numbers; give lists, as in training")
+
+
+def _name_columns(row: Any, names: tuple[str, ...], coder: Any) -> dict[str, Any]:
+    if len(names) == 1:
+        return {names[0]: row}
+    steps = _to_python(row)
+    by_column = steps if coder.wide else list(map(list, zip(*steps, strict=True)))
+    if len(by_column) != len(names):
+        raise UserError(f"a row has {len(by_column)} numbers, training had {len(names)}: {', '.join(names[:8])}")
+    return dict(zip(names, by_column, strict=True))
+
+
+def _to_python(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _expect(coder: Any) -> tuple[Any, str]:
+    """Return the polars type of the column that a coder reads, and words for it."""
+    if isinstance(coder, AudioCoder):
+        return pl.List(pl.Float32), "numbers"
+    if isinstance(coder, SeriesCoder):
+        return (pl.Float64 if coder.wide else None), "numbers"
+    return (pl.List(pl.String), "lists of strings") if coder.unit == "tokens" else (pl.String, "text")

@@ -1,21 +1,23 @@
-"""What goes in and what comes out, chosen from the columns; or an error that lists the choices."""
+"""Choose the input, the target and the kind of task from the columns of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.pipeline.columns import Column
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.task import Kind, Notes
+from seqloom.lab.data.task import Column, Kind, Notes
 
 Layout = Literal["rows", "wide", "long", "table", "stream"]
 TARGETS = ("label", "labels", "target", "class", "y", "output", "sentiment", "category", "tag", "tags")
 INPUTS = ("text", "tokens", "series", "audio")
+SERIES_NAMES = ("label", "category", "id", "text")  # roles of a column that may name series
 KINDS: dict[tuple[str, str], Kind] = {
     **{(i, "label"): "classify" for i in INPUTS},
     **{(i, "number"): "regress" for i in INPUTS},
@@ -25,15 +27,15 @@ KINDS: dict[tuple[str, str], Kind] = {
     ("audio", "text"): "transcribe",
 }
 RANK = {"tag": 0, "classify": 0, "translate": 0, "transcribe": 0, "forecast": 1, "regress": 2, "generate": 3}
-WIDE = 8  # columns of numbers that make a row a series
+MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """The kind of task and the use of every column.
 
-    layout: "rows" (a row is an example), "wide" (its number columns are the steps), "long" (a
-    group of rows is), "table" (rows are the steps of one series), "stream" (one long text).
+    Layouts: "rows" (a row is an example), "wide" (a row is an example, its columns of numbers are the steps), "long"
+    (a group of rows is an example), "table" (rows are the steps of one series), "stream" (one long text).
     """
 
     kind: Kind
@@ -46,123 +48,158 @@ class Plan:
 
     @property
     def uses(self) -> dict[str, str]:
-        used = dict.fromkeys(self.target, "target")
-        used |= {name: "input" if name not in used else "input, target" for name in self.input}
-        return used | {v: k for k in ("group", "time", "split") if (v := getattr(self, k))}
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
+        """The use of each column by name: input, target, group, time or split."""
+        uses = dict.fromkeys(self.target, "target")
+        uses |= {name: "input" if name not in uses else "input, target" for name in self.input}
+        return uses | {v: k for k in ("group", "time", "split") if (v := getattr(self, k))}
 
 
-def plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> Plan:
-    """What was said, completed by what the columns are."""
+def choose_plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> TaskPlan:
+    """Choose the only or likeliest plan that the columns and options allow.
+
+    Raises:
+        UserError: If an option names no column, or if no plan or several plans are possible.
+    """
     by_name = {c.name: c for c in columns}
     place = source.parts[0].label
-    asked = (*options.input, *options.target, options.group, options.time, options.split)
-    for name in [name for name in asked if name is not None and name not in by_name]:
+    named = (*options.input, *options.target, options.group, options.time, options.split)
+    for name in [name for name in named if name is not None and name not in by_name]:
         hint = suggest(name, by_name)
-        raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}there are {', '.join(by_name)}")
+        raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
     if source.stream and options.kind in (None, "generate"):
-        return Plan("generate", ("text",), ("text",), "stream")
-    choices = _choices([_as_text(c, columns, options) for c in columns], options)
+        return TaskPlan("generate", ("text",), ("text",), "stream")
+    choices = _list_choices([_treat_as_text(c, columns, options) for c in columns], options)
     if source.usual and not options.target:
         usual = [c for c in choices if c.input == source.usual[:1] and c.target == source.usual[1:]]
         if usual and len(choices) > 1:
-            notes.say(f"{source.usual[1]!r} is the target, as is usual for this format; target=... takes another")
+            notes.say(f"the target is {source.usual[1]!r}, as is usual for this format; choose another with target=...")
         choices = usual or choices
-    best = _best(choices, options)
+    best = _select_best(choices, options)
     if not best:
-        told = ", ".join(f"{c.name} ({c.role})" for c in columns[:12])
-        raise UserError(f"{place}: found nothing to learn in {told}; say what is input, target and kind")
+        listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:12])
+        raise UserError(f"{place}: no task fits the columns {listed}; name input, target and kind")
     if len(best) > 1:
-        listed = "; ".join(_say(c, by_name) for c in best[:10])
+        listed = "; ".join(_format_choice(c, by_name) for c in best[:10])
         raise UserError(f"{place}: more than one task is possible, choose one: {listed}")
-    chosen = best[0]
-    blind = [name for name in chosen.target if name not in chosen.input] if chosen.kind == "forecast" else []
+    plan = best[0]
+    blind = [name for name in plan.target if name not in plan.input] if plan.kind == "forecast" else []
     if blind:
-        told = f"a forecast of {blind[0]!r} needs its past"
-        raise UserError(f"{place}: {told}; say input={','.join((*chosen.input, *blind))}, too")
-    alone = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
-    if chosen.kind == "generate" and alone and options.kind is None:
-        told = f"{alone[0].name!r} is {alone[0].example!r} in every row"
-        raise UserError(f"{place}: {told}; there is nothing to tell apart (kind generate learns the texts alone)")
-    return chosen
+        inputs = ",".join((*plan.input, *blind))
+        raise UserError(f"{place}: a forecast of {blind[0]!r} needs its past; add it with input={inputs}")
+    constant = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
+    if plan.kind == "generate" and constant and options.kind is None:
+        raise UserError(
+            f"{place}: {constant[0].name!r} is {constant[0].example!r} in every row; classifying needs at least two "
+            "classes (kind generate models the texts alone)"
+        )
+    return plan
 
 
-def _as_text(column: Column, columns: Sequence[Column], options: Reading) -> Column:
-    """Names or ids are a text when one says that they go in, or when there is nothing else."""
-    asked = column.name in options.input or len(columns) == 1
-    return replace(column, role="text") if asked and column.string else column
+def _treat_as_text(column: Column, columns: Sequence[Column], options: Reading) -> Column:
+    """Give names and ids the role text if the options name the column as input, or if it is the only one."""
+    is_input = column.name in options.input or len(columns) == 1
+    return replace(column, role="text") if is_input and column.is_string else column
 
 
-def _choices(columns: Sequence[Column], options: Reading) -> list[Plan]:
-    """Every task that the columns allow and the options do not forbid."""
+def _list_choices(columns: Sequence[Column], options: Reading) -> list[TaskPlan]:
+    """List every plan that the columns and the options allow."""
     time = options.time or next((c.name for c in columns if c.role == "time"), None)
     times = next((c.name for c in columns if c.role == "times"), None)
     split = options.split or next((c.name for c in columns if c.role == "split"), None)
     free = [c for c in columns if c.name not in (options.group, options.split, options.time, split)]
-    whole = {"group": options.group, "split": split}
-    found = []
+    common = {"group": options.group, "split": split}
+    plans = []
     for one in [c for c in free if c.role in INPUTS and c.name in (options.input or (c.name,))]:
         stamps = times if one.role == "series" else options.time
         for other in [c for c in free if c.name != one.name and c.name in (options.target or (c.name,))]:
-            for role in _roles(other, bool(options.target), options.kind):
+            for role in _list_target_roles(other, bool(options.target), options.kind):
                 if (one.role, role) in KINDS:
                     target = options.target if role == "number" and options.target else (other.name,)
-                    found.append(Plan(KINDS[one.role, role], (one.name,), target, "rows", time=stamps, **whole))
+                    plans.append(TaskPlan(KINDS[one.role, role], (one.name,), target, "rows", time=stamps, **common))
         if one.role == "text" and options.target in ((), (one.name,)):
-            found.append(Plan("generate", (one.name,), (one.name,), "rows", time=options.time, **whole))
-    found += _numeric(free, options, time, split)
-    found = list(dict.fromkeys(c for c in found if options.kind in (None, c.kind)))
-    return [c for c in found if not options.input or set(c.input) == set(options.input)]
+            plans.append(TaskPlan("generate", (one.name,), (one.name,), "rows", time=options.time, **common))
+    plans += _list_number_choices(free, options, time, split)
+    plans = list(dict.fromkeys(c for c in plans if options.kind in (None, c.kind)))
+    return [c for c in plans if not options.input or set(c.input) == set(options.input)]
 
 
-def _roles(column: Column, asked: bool, kind: str | None) -> list[str]:
-    """The roles a target may play; a number or a category is a label only when one says so."""
+def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list[str]:
+    """List the roles a target may play; a number or a category is a label only on request."""
     roles = [column.role]
-    if column.numeric and column.role != "number" and kind == "regress":
+    if column.is_numeric and column.role != "number" and kind == "regress":
         roles = ["number"]
-    if asked and column.role in ("category", "id", "number", "text", "constant", "time") and kind == "classify":
+    if is_named and column.role in ("category", "id", "number", "text", "constant", "time") and kind == "classify":
         roles.append("label")
-    if asked and column.role in ("category", "id", "constant"):
+    if is_named and column.role in ("category", "id", "constant"):
         roles.append("label")
-    if asked and column.role in ("label", "category", "id", "constant") and kind in ("translate", "transcribe"):
+    if is_named and column.role in ("label", "category", "id", "constant") and kind in ("translate", "transcribe"):
         roles = ["text"]
-    if asked and column.role == "tokens" and kind == "tag":
+    if is_named and column.role == "tokens" and kind == "tag":
         roles = ["tags"]
     return roles
 
 
-def _numeric(columns: Sequence[Column], options: Reading, time: str | None, split: str | None) -> list[Plan]:
-    """Tables of numbers: a forecast, a series a row, or a series a group."""
-    numbers = [c for c in columns if c.numeric and c.name != time]
+def _list_number_choices(
+    columns: Sequence[Column], options: Reading, time: str | None, split: str | None
+) -> list[TaskPlan]:
+    """List plans for tables of numbers: a forecast, one series per row, or one series per group."""
+    numbers = [c for c in columns if c.is_numeric and c.name != time]
     labels = [c for c in columns if c.role == "label" and c.name in (options.target or (c.name,))]
-    found = []
-    sequences = any(c.role in INPUTS for c in columns)
+    plans = []
+    has_sequences = any(c.role in INPUTS for c in columns)
     measured = [c.name for c in numbers if c.role == "number" or c.name in (*options.input, *options.target)]
-    plain = all(c.role in ("number", "constant") for c in columns)
-    if measured and not sequences and (time or options.kind == "forecast" or plain):
+    only_numbers = all(c.role in ("number", "constant") for c in columns)
+    if measured and not has_sequences and (time or options.kind == "forecast" or only_numbers):
         names = options.input or tuple(c.name for c in numbers if c.role != "constant")
         if options.group and options.kind != "forecast" and any(c.role == "label" for c in labels):
             names = tuple(n for n in names if n not in [c.name for c in labels])
-            return [Plan("classify", names, (c.name,), "long", options.group, time, split) for c in labels]
-        found.append(Plan("forecast", names, options.target or names, "table", options.group, time))
-    for label in [] if sequences or time else labels:
+            return [TaskPlan("classify", names, (c.name,), "long", options.group, time, split) for c in labels]
+        plans.append(TaskPlan("forecast", names, options.target or names, "table", options.group, time))
+    for label in [] if has_sequences or time else labels:
         names = options.input or tuple(c.name for c in numbers if c.name != label.name)
-        if len(names) >= WIDE or options.input:
-            found.append(Plan("classify", names, (label.name,), "wide", options.group, None, split))
-    return found
+        if len(names) >= MIN_WIDE or options.input:
+            plans.append(TaskPlan("classify", names, (label.name,), "wide", options.group, None, split))
+    return plans
 
 
-def _best(choices: list[Plan], options: Reading) -> list[Plan]:
-    """The likeliest: by the name of the target, then by the kind."""
+def _select_best(choices: list[TaskPlan], options: Reading) -> list[TaskPlan]:
+    """Return the likeliest plans: by the name of the target, then by the kind."""
     named = [c for c in choices if c.target[0].lower() in TARGETS and c.kind != "generate"]
     pool = choices if options.target else named or choices
     lowest = min((RANK[c.kind] for c in pool), default=0)
     return [c for c in pool if RANK[c.kind] == lowest]
 
 
-def _say(choice: Plan, columns: dict[str, Column]) -> str:
+def _format_choice(choice: TaskPlan, columns: dict[str, Column]) -> str:
     target = columns[choice.target[0]]
-    what = f"{choice.kind}, {target.distinct} different" if target.role in ("label", "tags") else choice.kind
-    return f"input={','.join(choice.input[:3])} target={','.join(choice.target[:3])} ({what})"
+    kind = f"{choice.kind}, {target.distinct} distinct" if target.role in ("label", "tags") else choice.kind
+    return f"input={','.join(choice.input[:3])} target={','.join(choice.target[:3])} ({kind})"
+
+
+def separate_series(
+    source: Source, plan: TaskPlan, columns: Sequence[Column], options: Reading, notes: Notes
+) -> TaskPlan:
+    """Add the column that names the series to a plan of layout "table" if time stamps repeat and no group is given."""
+    stamps = next((c for c in columns if c.name == plan.time), None)
+    if plan.group or stamps is None or stamps.distinct >= source.rows:
+        return plan
+    named = (*options.input, *options.target, stamps.name)
+    names = [c.name for c in columns if c.role in SERIES_NAMES and c.name not in named]
+    rows = source.columns(stamps.name, *names)
+    for name in names:
+        if not rows.select(stamps.name, name).is_duplicated().any():
+            notes.say(f"{stamps.name!r} repeats, so each {name!r} is a series; choose another column with group=...")
+            sides = [tuple(n for n in side if n != name) for side in (plan.input, plan.target)]
+            return replace(plan, group=name, input=sides[0], target=sides[1])
+    place, repeated = source.parts[0].label, source.rows - stamps.distinct
+    if names and not rows.is_duplicated().any():
+        raise UserError(
+            f"{place}: {repeated} rows repeat a time stamp of {stamps.name!r}, and no single column separates the "
+            f"series; join {', '.join(names)} into one column and name it with group=..."
+        )
+    first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
+    notes.warn(
+        f"{repeated} of {source.rows} rows repeat a time stamp of {stamps.name!r} (first: {source.place(first)}); "
+        "they are read as steps in file order"
+    )
+    return plan

@@ -1,4 +1,4 @@
-"""Rows of different length in one flat array on disk: values, and where each row starts."""
+"""Rows of different lengths in one flat array on disk: the values, and the offset of each row."""
 
 from __future__ import annotations
 
@@ -10,49 +10,58 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-LARGE = 256 << 20  # bytes
-ROWS_HELD = 128  # each may touch a megabyte, where the system maps files in large pages
+LARGE = 256 << 20  # bytes; the pages of larger files are released now and then
+ROWS_HELD = 128  # rows read before a release; each may load a megabyte if the system maps files in large pages
 
 
 class Ragged:
-    """Row i is values[offsets[i] : offsets[i + 1]], read from disk only when asked for."""
+    """Rows values[offsets[i] : offsets[i + 1]], read from disk on access."""
 
     def __init__(self, values: Array, offsets: Array) -> None:
         self.values, self.offsets = values, offsets
         self.lengths: Array = np.diff(offsets)
-        self._touched = 0
+        self._rows_read = 0
+
+    @staticmethod
+    def from_lengths(values: Array, lengths: Array) -> Ragged:
+        """Make rows from consecutive values and the length of each row."""
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, rows: Array, fill: float = 0) -> tuple[Array, Array]:
-        """(B, T) or (B, T, D) with `fill` at the end, and lengths (B,)."""
+    def pad(self, rows: Array, fill: float = 0) -> tuple[Array, Array]:
+        """Gather rows into (B, T) or (B, T, D) with `fill` at the end, and return it with lengths (B,)."""
         lengths = self.lengths[rows]
         steps = np.arange(int(lengths.max(initial=0)))
         real = steps < lengths[:, None]  # (B, T)
         out = np.full((*real.shape, *self.values.shape[1:]), fill, dtype=self.values.dtype)
         out[real] = self.values[(self.offsets[rows][:, None] + steps)[real]]
-        self.touched(len(rows))
+        self.release(len(rows))
         return out, lengths
 
-    def touched(self, rows: int) -> None:
-        """Hand pages of a large file back now and then; they would count as this process's memory."""
-        self._touched += rows
-        if self._touched > ROWS_HELD and isinstance(self.values, np.memmap) and self.values.nbytes > LARGE:
-            self._touched = 0
+    def release(self, rows: int) -> None:
+        """Count rows as read and release the pages of a large file now and then.
+
+        The pages would otherwise count as memory of this process.
+        """
+        self._rows_read += rows
+        if self._rows_read > ROWS_HELD and isinstance(self.values, np.memmap) and self.values.nbytes > LARGE:
+            self._rows_read = 0
             self.values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
     @staticmethod
     def open(folder: Path, name: str) -> Ragged:
+        """Open rows that a `Writer` wrote."""
         facts = json.loads((folder / f"{name}.json").read_text())
         shape, kind = tuple(facts["shape"]), np.dtype(facts["dtype"])
-        empty = 0 in shape
-        values = np.empty(shape, kind) if empty else np.memmap(folder / f"{name}.bin", kind, "r", shape=shape)
+        is_empty = 0 in shape
+        values = np.empty(shape, kind) if is_empty else np.memmap(folder / f"{name}.bin", kind, "r", shape=shape)
         return Ragged(values, np.load(folder / f"{name}.offsets.npy"))
 
 
 class Writer:
-    """Appends rows to name.bin; `close` writes what `Ragged.open` needs."""
+    """Append rows to name.bin; `close` writes what `Ragged.open` needs."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -63,7 +72,7 @@ class Writer:
         self.dtype = "int32"
 
     def add(self, values: Array, lengths: Array) -> None:
-        """values (sum of lengths, ...), lengths (rows,)."""
+        """Append values (sum of lengths, ...) of rows with lengths (rows,)."""
         self.shape, self.dtype = values.shape[1:], values.dtype.str
         with self.file.open("ab") as file:
             values.tofile(file)

@@ -1,4 +1,4 @@
-"""How a person's own file is to be read: one flat, validated record, all of it optional."""
+"""Options for reading a user's file: one flat, validated record in which everything is optional."""
 
 from __future__ import annotations
 
@@ -13,76 +13,77 @@ from seqloom.lab.data.task import Kind
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Unit = Literal["auto", "words", "characters", "bytes", "bpe", "unigram"]
+HUB_PREFIX = "hf:"  # data sets of the Hugging Face hub: "hf:imdb", "hf:glue:sst2"
 
 
 class Reading(BaseModel):
-    """What `open_task` takes beside the path. What is not said is inferred from the data."""
+    """The options of `open_task` for files. Options that are not set are inferred from the data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     input: tuple[str, ...] = ()
-    """Column that goes in; several columns of numbers, separated by commas."""
+    """Input column; several columns of numbers are separated by commas."""
     target: tuple[str, ...] = ()
-    """Column that comes out; several columns of numbers, separated by commas."""
+    """Column to predict; several columns of numbers are separated by commas."""
     group: str | None = None
-    """Column whose rows belong together: never on two sides of a split; one series of a long table."""
+    """Column that groups rows: a group is never divided by a split, and is one series of a long table."""
     time: str | None = None
-    """Column of time stamps: rows are ordered by it, and later rows are tested on."""
+    """Column of time stamps: rows are sorted by it, and the latest are held out for testing."""
     kind: Kind | None = None
     """classify, regress, tag, generate, translate, forecast or transcribe."""
     split: str | None = None
-    """Column that says train, valid or test."""
+    """Column that assigns each row to train, valid or test."""
     header: bool | None = None
-    """Whether the first line of a table holds column names."""
+    """Whether the first line of a table holds the column names."""
     lines: bool = False
-    """A plain text is one example a line, instead of one long text."""
+    """Read a plain text file as one example per line instead of one long text."""
 
     unpacked_gib: Annotated[float, Field(gt=0)] = 16.0
-    """The most that packed files (.gz, .xz, .bz2, .zst, .npz) may unpack to, in GiB; also 1,000 times their size."""
+    """Largest unpacked size of compressed files (.gz, .xz, .bz2, .zst, .npz) in GiB; at most 1,000 times the file."""
 
     unit: Unit = "auto"
-    """What text is taken apart into."""
+    """Unit into which text is split."""
     vocabulary: Annotated[int, Field(ge=5)] = 20_000
-    """Most different units, the four special ones included."""
+    """Largest vocabulary, including the four special tokens."""
     min_count: Count = 2
-    """A word seen less often in training is unknown."""
+    """Words that occur less often in training are treated as unknown."""
     lowercase: bool | None = None
-    """Whether case is dropped; by default for words alone."""
+    """Whether to convert text to lower case; by default only if the unit is words."""
     limit: Count = 5_000
-    """Steps after which a sequence is cut, with a warning."""
+    """Longest sequence in steps; longer ones are cut, with a warning."""
     mels: Count = 40
-    """Frequency bands of a recording, 100 times a second."""
+    """Mel frequency bands of a recording, computed 100 times a second."""
 
     lookback: Count = 336
-    """Steps that a forecast sees; the piece of a long text that is read at once."""
+    """Steps that a forecast sees; length of the pieces in which a long text is read."""
     horizon: Count = 96
-    """Steps that are forecast."""
+    """Steps to forecast."""
     borders: Annotated[str, Field(pattern=r"^(auto|ett|\d+(\.\d+)?/\d+(\.\d+)?/\d+(\.\d+)?)$")] = "auto"
-    """Where a table is cut in time: ett (12, 4 and 4 months), or shares or rows such as 70/10/20."""
+    """Where a table is split in time: ett (12, 4 and 4 months), or shares or rows such as 70/10/20."""
 
     valid: Share = 0.1
-    """Share of examples held out for validation where no such split is given; by default 10,000 at most."""
+    """Share of examples held out for validation if the data have no such split; by default at most 10,000 examples."""
     test: Share = 0.1
-    """Share of examples held out for testing where no such split is given; by default 10,000 at most."""
+    """Share of examples held out for testing if the data have no such split; by default at most 10,000 examples."""
     split_seed: int = 0
-    """Which random split."""
+    """Seed of the random split."""
     near_duplicates: bool = True
-    """Texts that are nearly the same stay on one side of a split that is made."""
+    """Keep texts that are nearly the same on one side of a random split."""
 
     @field_validator("input", "target", mode="before")
     @classmethod
-    def _names(cls, value: Any) -> Any:
-        """Take "a,b" apart."""
+    def _split_names(cls, value: Any) -> Any:
+        """Split "a,b" into two names."""
         if value is None:
             return ()
         return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value)
 
 
-def reading(**options: Any) -> Reading:
-    """A checked record, or one line that says which option is wrong."""
+def make_reading(**options: Any) -> Reading:
+    """Validate options; a mistake raises a UserError of one line that names the option."""
     for name in options:
         if name not in Reading.model_fields:
-            hint = suggest(name, Reading.model_fields) or f"there are {', '.join(Reading.model_fields)}"
+            hint = suggest(name, Reading.model_fields) or f"the options are {', '.join(Reading.model_fields)}"
             raise UserError(f"no option {name!r}: {hint}")
     try:
         return Reading(**options)

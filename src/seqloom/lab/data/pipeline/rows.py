@@ -11,27 +11,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqloom.lab.data.pipeline.batch_order import order
+from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.pipeline.saved import Saved
 from seqloom.lab.data.task import IGNORE, PAD, START, Batch, Split, Task
 
 Array = np.ndarray[Any, Any]
+POOL = 50  # number of batches whose examples are sorted by length together
 
 
 class RowsTask(Task):
-    """Encoded rows on disk, or, after `load_task`, the encoding alone."""
+    """Encoded rows on disk, or only their encoding after `load_task`."""
 
-    def __init__(self, saved: Saved, data: Path | None = None) -> None:
-        self.saved = saved
-        self.group = saved.plan.group if saved.plan.layout == "long" else None  # whose rows are one example
-        target = saved.x.space if saved.y is None else saved.y.space
-        splits = {name: Split(**facts) for name, facts in saved.splits.items()} if data else {}
-        super().__init__(saved.name, saved.plan.kind, saved.x.space, target, splits, saved.notes, saved.table)
+    def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
+        self.encoding = encoding
+        plan = encoding.plan
+        self.group = plan.group if plan.layout == "long" else None  # column whose rows form one example
+        target = encoding.x.space if encoding.y is None else encoding.y.space
+        splits = {name: Split(**facts) for name, facts in encoding.splits.items()} if data else {}
+        super().__init__(encoding.name, plan.kind, encoding.x.space, target, splits, encoding.notes, encoding.columns)
         if data:
             self._x = Ragged.open(data, "x")
-            self._y = Ragged.open(data, "y") if saved.y else None
-            self._spans = Ragged.open(data, "times") if saved.times else None
+            self._y = Ragged.open(data, "y") if encoding.y else None
+            self._spans = Ragged.open(data, "times") if encoding.times else None
             self._index = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(splits)}
 
     def batches(
@@ -58,76 +59,109 @@ class RowsTask(Task):
         lengths = self._x.lengths[rows]
         if self.kind == "translate" and self._y is not None:
             lengths = np.maximum(lengths, self._y.lengths[rows])
-        return order(lengths, batch, tokens, (seed, epoch) if split == "train" else None)
+        return order_batches(lengths, batch, tokens, (seed, epoch) if split == "train" else None)
 
     def _batch(self, split: str, positions: Array) -> Batch:
         rows = self._index[split][positions]
-        x, lengths = self._x.padded(rows)
+        x, lengths = self._x.pad(rows)
         y = y_lengths = spans = None
         if self.kind == "generate":  # START a b c -> a b c END
-            y, _ = self._x.padded(rows, IGNORE)
+            y, _ = self._x.pad(rows, IGNORE)
             x = np.concatenate([np.full_like(x[:, :1], START), x[:, :-1]], 1)
             x[np.arange(x.shape[1]) >= lengths[:, None]] = PAD
         elif self._y is not None and self.kind in ("classify", "regress"):
             y = self._y.values[rows]
         elif self._y is not None:
-            y, y_lengths = self._y.padded(rows, IGNORE if self.kind == "tag" else PAD)
+            y, y_lengths = self._y.pad(rows, IGNORE if self.kind == "tag" else PAD)
         if self._spans is not None:
-            spans = torch.from_numpy(self._spans.padded(rows)[0])
+            spans = torch.from_numpy(self._spans.pad(rows)[0])
         return Batch(
-            _tensor(x),
+            _to_tensor(x),
             torch.from_numpy(lengths),
             torch.from_numpy(positions),
-            None if y is None else _tensor(y),
+            None if y is None else _to_tensor(y),
             None if y_lengths is None or self.kind == "tag" else torch.from_numpy(y_lengths),
             spans,
         )
 
     def encode(self, rows: Sequence[Any]) -> Batch:
-        from seqloom.lab.data.pipeline.python_rows import frame_of
+        from seqloom.lab.data.pipeline.new_rows import make_frame
 
-        frame = frame_of(rows, self.saved.x, self.saved.times)
-        values, lengths = self.saved.x.encode(frame)
-        data = Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+        times = self.encoding.times
+        frame = make_frame(rows, self.encoding.x, times)
+        data = Ragged.from_lengths(*self.encoding.x.encode(frame))
         every = np.arange(len(rows))
-        if (data.lengths > (limit := self.saved.options.limit)).any():  # one text, so that it is said once
+        if (data.lengths > (limit := self.encoding.options.limit)).any():  # one text, so that Python shows it once
             warnings.warn(
                 f"an input has more than {limit} steps; the first {limit} are read, as in training", stacklevel=2
             )
         data.lengths = np.minimum(data.lengths, limit)
-        if self.kind == "generate":  # the end is for the model to say
+        if self.kind == "generate":  # without END, which the model predicts
             data.lengths = np.maximum(data.lengths - 1, 0)
-        x, lengths = data.padded(every)
+        x, lengths = data.pad(every)
         spans = None
-        if self.saved.times is not None and self.saved.times.column in frame.columns:
-            dt, counts = self.saved.times.encode(frame)
-            spans = torch.from_numpy(Ragged(dt, np.concatenate([[0], np.cumsum(counts)])).padded(every)[0])
-            spans = spans[:, : x.shape[1]]
-        return Batch(_tensor(x), torch.from_numpy(lengths), torch.from_numpy(every), timespans=spans)
+        if times is not None and times.column in frame.columns:
+            spans = torch.from_numpy(Ragged.from_lengths(*times.encode(frame)).pad(every)[0])[:, : x.shape[1]]
+        return Batch(_to_tensor(x), torch.from_numpy(lengths), torch.from_numpy(every), timespans=spans)
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
-        coder = self.saved.y or self.saved.x
-        found = predictions.detach().cpu().tolist()
+        coder = self.encoding.y or self.encoding.x
+        rows = predictions.detach().cpu().tolist()
         if lengths is not None:
-            ends = torch.as_tensor(lengths).tolist()
-            found = [row[:end] for row, end in zip(found, ends, strict=True)]
-        return [coder.decode(row) for row in found]
+            rows = [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
+        return [coder.decode(row) for row in rows]
 
     def save(self, folder: Path | str) -> None:
-        self.saved.save(folder)
+        self.encoding.save(folder)
 
-    def over(self, path: Any) -> Task:
-        from seqloom.lab.data.pipeline.build import rows_over
+    def open_file(self, path: Any) -> Task:
+        from seqloom.lab.data.pipeline.build import open_other_rows
 
-        return rows_over(path, self.saved)
+        return open_other_rows(path, self.encoding)
 
-    def read(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
-        from seqloom.lab.data.pipeline.python_rows import rows_of
+    def read_rows(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
+        from seqloom.lab.data.pipeline.new_rows import read_file_rows
 
-        return rows_of(path, self.saved, chunk)
+        return read_file_rows(path, self.encoding, chunk)
 
 
-def _tensor(array: Array) -> Tensor:
-    """Ids as long, values as float32; never the memory of the file itself."""
+def _to_tensor(array: Array) -> Tensor:
+    """Convert ids to int64 and values to float32."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor.long()
+
+
+def order_batches(lengths: Array, batch: int | None, tokens: int | None, seed: tuple[int, int] | None) -> list[Array]:
+    """Group examples of similar length into batches.
+
+    Args:
+        lengths: (N,) steps of each example.
+        batch: Examples per batch, or None.
+        tokens: Most steps per batch, padding included, if `batch` is None.
+        seed: Seed and epoch of the random order; None orders examples from the shortest to the longest.
+
+    Returns:
+        Positions in `lengths` for each batch.
+    """
+    n = len(lengths)
+    if seed is None:
+        return _cut_batches(np.argsort(lengths, kind="stable"), lengths, batch, tokens)
+    random = np.random.default_rng([s % (1 << 32) for s in seed])
+    order = random.permutation(n)
+    size = batch or max(1, int((tokens or 1) / max(1.0, float(lengths.mean()) if n else 1.0)))
+    pool = np.arange(n) // (POOL * size)
+    order = order[np.lexsort((lengths[order], pool))]
+    batches = _cut_batches(order, lengths, batch, tokens)
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def _cut_batches(order: Array, lengths: Array, batch: int | None, tokens: int | None) -> list[Array]:
+    if batch is not None:
+        return [order[i : i + batch] for i in range(0, len(order), batch)]
+    cuts, start, longest = [0], 0, 0
+    for i, length in enumerate(lengths[order].tolist()):
+        longest = max(longest, length)
+        if i > start and longest * (i - start + 1) > (tokens or 1):
+            cuts.append(i)
+            start, longest = i, length
+    return [order[a:b] for a, b in zip(cuts, [*cuts[1:], len(order)], strict=True) if b > a]

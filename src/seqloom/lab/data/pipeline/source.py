@@ -1,4 +1,4 @@
-"""What a path means: the files behind it, each read once into an Arrow file of the cache."""
+"""Find the files behind a path and read each of them once into an Arrow file of the cache."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 import polars as pl
 
 from seqloom import __version__
-from seqloom.core.errors import UserError
+from seqloom.core.errors import UserError, require
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.pipeline.paths import files as files_of
-from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers import hub, packed
-from seqloom.lab.data.readers.scanned import FACTS, TABLE, Facts, sink, table
+from seqloom.lab.data.pipeline.paths import find_files
+from seqloom.lab.data.pipeline.reading import HUB_PREFIX, Reading
+from seqloom.lab.data.readers import compression
+from seqloom.lab.data.readers.table import FACTS, TABLE, TableFacts, write_files, write_frame
 from seqloom.lab.data.task import Notes
 
-CHUNK = 8 << 20  # bytes of a table in memory at once
+CHUNK_BYTES = 8 << 20  # part of a table that is in memory at once
 
 
 @dataclass(frozen=True)
 class Part:
     """One file of the data, as an Arrow file in the cache."""
 
-    label: str  # what a person calls it
+    label: str  # the name that messages use
     split: str | None
     fingerprint: str
     table: Path
@@ -36,12 +36,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """All parts of the data, in one order of rows."""
+    """All parts of the data; their rows are numbered consecutively."""
 
     name: str
     parts: tuple[Part, ...]
-    usual: tuple[str, str] | None = None  # input and target, where the format has a convention
-    stream: bool = False  # the rows are pieces of one long text
+    usual: tuple[str, str] | None = None  # input and target by the format's convention, if it has one
+    stream: bool = False  # whether the rows are pieces of one long text
 
     @property
     def fingerprint(self) -> str:
@@ -52,22 +52,22 @@ class Source:
         return sum(part.rows for part in self.parts)
 
     def frame(self) -> pl.LazyFrame:
-        """All rows. A column that some part lacks is null there."""
+        """Return all rows. A column that a part lacks is null there."""
         return pl.concat([pl.scan_ipc(part.table) for part in self.parts], how="diagonal_relaxed")
 
     def chunks(self, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The first row's number and some rows at a time, never much memory."""
+        """Yield chunks of about CHUNK_BYTES, each with the number of its first row."""
         frame = self.frame().select(columns)
-        size = max(1, CHUNK * self.rows // max(1, sum(p.table.stat().st_size for p in self.parts)))
+        size = max(1, CHUNK_BYTES * self.rows // max(1, sum(p.table.stat().st_size for p in self.parts)))
         for start in range(0, self.rows, size):
             yield start, frame.slice(start, size).collect()
 
     def columns(self, *names: str) -> pl.DataFrame:
-        """Some short columns of all rows, without the pages of the others."""
+        """Return some short columns of all rows without loading the others."""
         return pl.concat([frame for _, frame in self.chunks(names)])
 
     def place(self, row: int) -> str:
-        """Where a row is, in a person's words."""
+        """Return the file and number of a row for messages."""
         for part in self.parts:
             if row < part.rows:
                 return f"{part.label}: row {row + 1}"
@@ -75,47 +75,77 @@ class Source:
         raise IndexError(row)
 
 
-def source(path: Any, options: Reading, notes: Notes) -> Source:
-    """Find the files, read those that the cache does not hold, and put them in order."""
-    if isinstance(path, str) and path.startswith(hub.PREFIX):
-        found = hub.scan(path).items()
-        parts = [_cached(f"{path} {split}", split, key, partial(sink, f, Facts()), notes) for split, (key, f) in found]
-        name = path.removeprefix(hub.PREFIX)
-    elif frames := _frames(path):
-        parts = [_framed(split, frame, notes) for split, frame in frames.items()]
+def read_source(path: Any, options: Reading, notes: Notes) -> Source:
+    """Find the data, read files that are not in the cache, and return all parts in order.
+
+    Args:
+        path: A path, "hf:name", a frame, a pair of paths, or a dict from splits to paths or frames.
+        options: Which parts of a file to read, and how.
+        notes: Receives remarks for the user.
+    """
+    if isinstance(path, str) and path.startswith(HUB_PREFIX):
+        parts = [
+            _read_cached(f"{path} {split}", split, key, partial(write_frame, frame, TableFacts()), notes)
+            for split, (key, frame) in _load_hub(path).items()
+        ]
+        name = path.removeprefix(HUB_PREFIX)
+    elif frames := _collect_frames(path):
+        parts = [_read_frame(split, frame, notes) for split, frame in frames.items()]
         name = "data"
     else:
-        files = files_of(path, options, notes)
-        parts = [_part(split, some, options, notes) for split, some in files]
-        name = packed.bare(Path(path) if isinstance(path, (str, Path)) else files[0][1][0]).stem
+        files = find_files(path, options, notes)
+        parts = [_read_files(split, some, options, notes) for split, some in files]
+        name = compression.strip_suffix(Path(path) if isinstance(path, (str, Path)) else files[0][1][0]).stem
     facts = parts[0][1]
     return Source(name, tuple(part for part, _ in parts), facts.usual, facts.stream)
 
 
-def _frames(path: Any) -> dict[str | None, pl.DataFrame]:
-    """split -> frame, where data were given as polars or pandas frames."""
-    given: dict[Any, Any] = dict(path) if isinstance(path, Mapping) else {None: path}
-    if any(type(frame).__name__ != "DataFrame" for frame in given.values()):
+def _load_hub(name: str) -> dict[str, tuple[str, pl.LazyFrame]]:
+    """Load a data set of the Hugging Face hub: split -> (fingerprint, frame)."""
+    datasets = require("datasets", f"{name}: reading from the Hugging Face hub")
+    path, _, config = name.removeprefix(HUB_PREFIX).partition(":")
+    data: Any = datasets.load_dataset(path, config or None)
+    parts = data if isinstance(data, dict) else {"train": data}
+    names = {"validation": "valid", "dev": "valid"}
+    return {names.get(split, split): (str(part._fingerprint), _name_classes(part)) for split, part in parts.items()}
+
+
+def _name_classes(part: Any) -> pl.LazyFrame:
+    """Return a part of a hub data set with the names of classes in place of their ids."""
+    frame: pl.DataFrame = part.to_polars()
+    for name, feature in part.features.items():
+        names = getattr(feature, "names", None)
+        if names and frame.schema[name].is_integer():
+            frame = frame.with_columns(pl.col(name).replace_strict(dict(enumerate(names)), default=None))
+    return frame.lazy()
+
+
+def _collect_frames(path: Any) -> dict[str | None, pl.DataFrame]:
+    """Return split -> polars frame if `path` is a polars or pandas frame or a dict of them, else {}."""
+    frames: dict[Any, Any] = dict(path) if isinstance(path, Mapping) else {None: path}
+    if any(type(frame).__name__ != "DataFrame" for frame in frames.values()):
         return {}
-    return {k: frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame) for k, frame in given.items()}
+    return {k: frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame) for k, frame in frames.items()}
 
 
-def _framed(split: str | None, frame: pl.DataFrame, notes: Notes) -> tuple[Part, Facts]:
+def _read_frame(split: str | None, frame: pl.DataFrame, notes: Notes) -> tuple[Part, TableFacts]:
     key = cache.digest(__version__, str(frame.schema), frame.write_ipc(None, compression="uncompressed").getvalue())
     label = f"the frame {split!r}" if split else "the frame"
-    return _cached(label, split, key, partial(sink, frame.lazy(), Facts()), notes)
+    return _read_cached(label, split, key, partial(write_frame, frame.lazy(), TableFacts()), notes)
 
 
-def _part(split: str | None, files: tuple[Path, ...], options: Reading, notes: Notes) -> tuple[Part, Facts]:
+def _read_files(split: str | None, files: tuple[Path, ...], options: Reading, notes: Notes) -> tuple[Part, TableFacts]:
     key = cache.digest(__version__, *map(cache.fingerprint, files), files[0].name, str((options.header, options.lines)))
-    return _cached(" + ".join(map(str, files)), split, key, partial(table, files, options), notes)
+    return _read_cached(" + ".join(map(str, files)), split, key, partial(write_files, files, options), notes)
 
 
-def _cached(label: str, split: str | None, key: str, build: Callable[[Path], None], notes: Notes) -> tuple[Part, Facts]:
-    place = cache.entry(f"table-{key}", build, notes)
+def _read_cached(
+    label: str, split: str | None, key: str, build: Callable[[Path], None], notes: Notes
+) -> tuple[Part, TableFacts]:
+    place = cache.find_or_build(f"table-{key}", build, notes)
     facts = json.loads((place / FACTS).read_text())
     rows = facts.pop("rows")
     if rows == 0:
         raise UserError(f"{label}: holds no rows")
     usual = tuple(facts["usual"]) if facts["usual"] else None
-    return Part(label, split, key, place / TABLE, rows), Facts(usual, facts["stream"])
+    return Part(label, split, key, place / TABLE, rows), TableFacts(usual, facts["stream"])

@@ -1,9 +1,9 @@
-"""One reader for each family of formats: a file in, a lazy polars frame out.
+"""One reader for each family of formats: from a file to a lazy polars frame.
 
 A reader is a module with
 
-    SUFFIXES                        the names of its files end so
+    SUFFIXES                        suffixes of its files
     scan(path, options)             -> polars.LazyFrame over the unpacked file, read in pieces
-    diagnose(path, options)         raises the clear error where polars has failed (optional)
-    usual(frame)                    -> (input, target) by the format's convention (optional)
+    diagnose(path, options)         raises a clear error after polars has failed (optional)
+    find_usual(frame)               -> (input, target) by the format's convention (optional)
 """

@@ -1,4 +1,4 @@
-"""JSON: one object a line, or one list of objects."""
+"""JSON: one object per line, or one list of objects."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers.blocks import blocks
-from seqloom.lab.data.readers.generated import framed, utf8
+from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frames
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
-SAMPLE = 10_000  # lines from which types are guessed; the whole file where that goes wrong
+SAMPLE = 10_000  # lines from which types are inferred; if that fails, all lines are read
 
 
 def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
-    """Types are guessed from `sample` lines; None looks at all of them."""
+    """Scan a file; types are inferred from `sample` lines, or from all with None."""
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
     with path.open("rb") as file:
-        listed = file.read(64).lstrip().startswith(b"[")
-    if listed:
+        is_list = file.read(64).lstrip().startswith(b"[")
+    if is_list:
         return pl.read_json(path, infer_schema_length=None).lazy()
     schema = pl.scan_ndjson(path, infer_schema_length=sample).collect_schema()
-    return framed(lambda: (pl.read_ndjson(block, schema=schema) for block in blocks(path)), dict(schema))
+    return scan_frames(lambda: (pl.read_ndjson(block, schema=schema) for block in read_blocks(path)), dict(schema))
 
 
 def diagnose(path: Path, options: Reading) -> None:
-    """Find the first line that is no JSON object."""
+    """Raise an error for the first line that is not a JSON object."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             place = f"{path}: line {number}"
-            text = utf8(line, path, number).strip()
+            text = decode_utf8(line, path, number).strip()
             if not text:
                 continue
             try:

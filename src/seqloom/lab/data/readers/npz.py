@@ -1,4 +1,4 @@
-"""numpy's .npz: x (N, T) or (N, T, D) and y, perhaps `lengths`, perhaps x_train, y_train, x_test ..."""
+"""NumPy .npz files: x (N, T) or (N, T, D) and y, optionally `lengths`, and optionally x_train, y_train, x_test ..."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers import packed
+from seqloom.lab.data.readers.compression import check_size
 
 SUFFIXES = (".npz",)
 
 
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
+    """Read the arrays of a file as columns; a name such as x_train gives the rows a split."""
     import numpy as np
 
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path}: damaged, or not an .npz file; write it again")
     try:
-        _check_claims(path, options)
+        _check_sizes(path, options)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # zipfile seeks to where a damaged entry says
+        if error.errno != errno.EINVAL:  # zipfile seeks to the position that a damaged entry names
             raise
         raise UserError(f"{path}: damaged; write it again") from None
-    except RuntimeError:  # zipfile's word for a password
+    except RuntimeError:  # raised by zipfile if a password is needed
         raise UserError(f"{path}: is encrypted, or damaged; write it again without a password") from None
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except ValueError:
-        cure = "save numbers or fixed-width strings; for rows of different length pad them and add `lengths`"
+        cure = "save numbers or fixed-width strings; pad rows of different lengths and add `lengths`"
         raise UserError(f"{path}: holds Python objects, and pickle is never read; {cure}") from None
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         column, _, part = name.rpartition("_")
-        known = part in ("train", "valid", "val", "test")
-        parts.setdefault(part if known else "", {})[column if known else name] = array
+        has_split = part in ("train", "valid", "val", "test")
+        parts.setdefault(part if has_split else "", {})[column if has_split else name] = array
     if not parts:
         raise UserError(f"{path}: holds no arrays")
-    frames = [_frame(path, arrays, part) for part, arrays in parts.items()]
+    frames = [_make_frame(path, arrays, part) for part, arrays in parts.items()]
     return pl.concat(frames, how="diagonal_relaxed").lazy()
 
 
-def _check_claims(path: Path, options: Reading) -> None:
-    """Raise where arrays are larger than is allowed, or than the bytes that are there for them."""
+def _check_sizes(path: Path, options: Reading) -> None:
+    """Raise an error if arrays claim to be larger than allowed, or larger than their data."""
     from numpy.lib import format as npy
 
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        packed.check_size(path, sum(member.file_size for member in members), options.unpacked_gib)
+        check_size(path, sum(member.file_size for member in members), options.unpacked_gib)
         for member in members:
             with archive.open(member) as file:
                 try:
@@ -63,14 +64,16 @@ def _check_claims(path: Path, options: Reading) -> None:
                 except ValueError as error:
                     raise UserError(f"{path}: {member.filename} is damaged ({error}); write it again") from None
             if math.prod(shape) * dtype.itemsize > member.file_size and not dtype.hasobject:
-                raise UserError(f"{path}: {member.filename} says {shape}, more than it holds; write it again")
+                raise UserError(
+                    f"{path}: {member.filename} claims the shape {shape}, more than it holds; write it again"
+                )
 
 
-def _frame(path: Path, arrays: dict[str, Any], split: str) -> pl.DataFrame:
+def _make_frame(path: Path, arrays: dict[str, Any], split: str) -> pl.DataFrame:
     sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise UserError(f"{path}: arrays have different numbers of rows: {told}")
+        counts = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise UserError(f"{path}: arrays have different numbers of rows: {counts}")
     lengths = arrays.pop("lengths", None)
     columns = {}
     for name, array in arrays.items():
@@ -79,15 +82,15 @@ def _frame(path: Path, arrays: dict[str, Any], split: str) -> pl.DataFrame:
         if array.ndim == 1:
             columns[name] = pl.Series(name, array)
         elif lengths is None:
-            columns[name] = pl.Series(name, array).cast(_lists(array))
+            columns[name] = pl.Series(name, array).cast(_list_type(array))
         else:
             cut = [row[:n].tolist() for row, n in zip(array, lengths.tolist(), strict=True)]
-            columns[name] = pl.Series(name, cut, dtype=_lists(array))
+            columns[name] = pl.Series(name, cut, dtype=_list_type(array))
     frame = pl.DataFrame(columns)
     return frame.with_columns(split=pl.lit(split)) if split else frame
 
 
-def _lists(array: Any) -> Any:
+def _list_type(array: Any) -> Any:
     inner: Any = pl.Float64 if array.dtype.kind in "fiub" else pl.String
     for _ in range(array.ndim - 1):
         inner = pl.List(inner)

@@ -1,4 +1,4 @@
-"""The UCR/UEA archive's .ts: one case a line, dimensions between colons, the target last."""
+"""Files of the UCR/UEA archive (.ts): one case per line, dimensions separated by colons, the target last."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers.generated import generated, utf8
+from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
 
 SUFFIXES = (".ts",)
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 
 
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
-    head = _head(path)
+    """Scan a file with columns series, times (if it has time stamps) and label or value."""
+    head = _read_head(path)
     schema: dict[str, Any] = {"series": pl.List(pl.List(pl.Float64))}
     if head.get("timestamps") == "true":
         schema["times"] = pl.List(pl.Float64)
@@ -26,37 +27,37 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
         schema["label"] = pl.String
     elif head.get("targetlabel", "false").startswith("true"):
         schema["value"] = pl.Float64
-    return generated(lambda: _cases(path, schema), schema)
+    return scan_rows(lambda: _read_cases(path, schema), schema)
 
 
-def _head(path: Path) -> dict[str, str]:
-    """The lines that start with @, names in lower case."""
+def _read_head(path: Path) -> dict[str, str]:
+    """Return the values of the lines that start with @, by name in lower case."""
     head: dict[str, str] = {}
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
-            line = utf8(raw, path, number).strip()
+            line = decode_utf8(raw, path, number).strip()
             if line.lower() == "@data":
                 return head
             if line.startswith("@"):
                 name, _, value = line[1:].partition(" ")
                 head[name.lower()] = value.strip().lower()
-    raise UserError(f"{path}: no line @data; is this a .ts file of the UCR/UEA archive?")
+    raise UserError(f"{path}: no line @data; give a .ts file of the UCR/UEA archive")
 
 
-def _cases(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    data = False
+def _read_cases(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    is_data = False
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
-            line = raw.decode("utf-8").strip()
-            if data and line and not line.startswith("#"):
+            line = decode_utf8(raw, path, number).strip()
+            if is_data and line and not line.startswith("#"):
                 try:
-                    yield _case(line, schema)
+                    yield _parse_case(line, schema)
                 except ValueError as error:
                     raise UserError(f"{path}: line {number}: {error}") from None
-            data = data or line.lower() == "@data"
+            is_data = is_data or line.lower() == "@data"
 
 
-def _case(line: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _parse_case(line: str, schema: dict[str, Any]) -> dict[str, Any]:
     parts = line.split(":")
     row: dict[str, Any] = {}
     if "label" in schema or "value" in schema:
@@ -65,14 +66,14 @@ def _case(line: str, schema: dict[str, Any]) -> dict[str, Any]:
     if "times" in schema:
         pairs = [STAMPED.findall(part) for part in parts]
         row["times"] = [float(t) for t, _ in pairs[0]]
-        rows = [[_value(v) for _, v in pair] for pair in pairs]
+        rows = [[_parse_value(v) for _, v in pair] for pair in pairs]
     else:
-        rows = [[_value(v) for v in part.split(",")] for part in parts]
+        rows = [[_parse_value(v) for v in part.split(",")] for part in parts]
     if len({len(r) for r in rows}) > 1:
-        raise UserError(f"dimensions of different length: {', '.join(str(len(r)) for r in rows)}")
+        raise UserError(f"dimensions of different lengths ({', '.join(str(len(r)) for r in rows)}); pad them with ?")
     return row | {"series": [list(step) for step in zip(*rows, strict=True)]}
 
 
-def _value(text: str) -> float | None:
+def _parse_value(text: str) -> float | None:
     text = text.strip()
     return None if text in ("?", "NaN", "nan", "") else float(text)

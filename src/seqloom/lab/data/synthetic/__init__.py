@@ -1,1 +1,1 @@
-"""Generated tasks with exact seeds."""
+"""Generated tasks with exact seeds, one problem per file."""

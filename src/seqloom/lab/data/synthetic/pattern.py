@@ -1,4 +1,4 @@
-"""Pattern detection: which symbol stands five times in a row, somewhere among random ones."""
+"""Pattern detection: find the symbol that occurs five times in a row among random ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.synthetic.task import FIRST, Examples, Problem, Synthetic, at_least, symbols
+from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Examples, Problem, Synthetic, check_at_least, draw_symbols
 from seqloom.lab.data.task import Classes, Tokens
 
 
@@ -20,20 +20,28 @@ def pattern(
     valid: int = 1_000,
     test: int = 10_000,
 ) -> Synthetic:
-    """A run of `run` equal symbols of `kinds` among random ones; y is the symbol.
+    """Make the pattern problem: y is the symbol that occurs `run` times in a row among random symbols.
 
-    `noise` is the share of steps outside the run that are changed to another symbol. They were
-    random before, so this alone changes no odds. `unique` breaks up runs that came about by
-    chance, which would make the answer ambiguous; False leaves them, as Li 2025 (AttnRNN) does.
+    Args:
+        steps: Length of a sequence.
+        kinds: Number of different symbols.
+        run: Length of the run.
+        noise: Share of steps outside the run that are changed to another symbol. These steps are random anyway, so
+            noise does not change the difficulty.
+        unique: Whether to break up random runs, which would make the answer ambiguous; False keeps them, as the
+            AttnRNN article does.
+        onehot: Whether x is one-hot vectors instead of ids.
+        valid: Number of validation examples.
+        test: Number of test examples.
     """
-    at_least("kinds", kinds, 2)
-    at_least("run", run, 2)
-    at_least("steps", steps, run)
+    check_at_least("kinds", kinds, 2)
+    check_at_least("run", run, 2)
+    check_at_least("steps", steps, run)
     if not 0 <= noise <= 1:
         raise UserError(f"noise must be between 0 and 1, got {noise}")
 
     def make(random: torch.Generator, n: int) -> Examples:
-        x = symbols(random, (n, steps), kinds) - FIRST
+        x = draw_symbols(random, (n, steps), kinds) - FIRST_SYMBOL
         y = torch.randint(kinds, (n,), generator=random)
         start = torch.randint(steps - run + 1, (n, 1), generator=random)
         t = torch.arange(steps)
@@ -41,19 +49,19 @@ def pattern(
         changed = torch.rand(n, steps, generator=random) < noise
         x = torch.where(changed, (x + torch.randint(1, kinds, (n, steps), generator=random)) % kinds, x)
         x = torch.where(inside, y.unsqueeze(1), x)
-        while unique and len(found := _other_runs(x, y, run)):
-            row, last = found.unbind(1)
+        while unique and len(others := _find_other_runs(x, y, run)):
+            row, last = others.unbind(1)
             x[row, last] = (x[row, last] + torch.randint(1, kinds, (len(row),), generator=random)) % kinds
-        return Examples(x + FIRST, y)
+        return Examples(x + FIRST_SYMBOL, y)
 
     options = {"steps": steps, "kinds": kinds, "run": run, "noise": noise, "unique": unique}
-    spaces = Tokens(FIRST + kinds, "tokens"), Classes(tuple(str(i) for i in range(kinds)))
-    trivial = f"chance has an accuracy of {1 / kinds:.3f}"
+    spaces = Tokens(FIRST_SYMBOL + kinds, "tokens"), Classes(tuple(str(i) for i in range(kinds)))
+    trivial = f"guessing has an accuracy of {1 / kinds:.3f}"
     return Synthetic(Problem("pattern", "classify", *spaces, make, steps, options, trivial), valid, test, onehot)
 
 
-def _other_runs(x: Tensor, y: Tensor, run: int) -> Tensor:
-    """(E, 2) row and last step of every run that is not of the row's own symbol."""
+def _find_other_runs(x: Tensor, y: Tensor, run: int) -> Tensor:
+    """Return (E, 2) row and last step of every run of another symbol than the row's y."""
     windows = x.unfold(1, run, 1)  # (n, steps - run + 1, run)
-    found = (windows == windows[..., :1]).all(-1) & (windows[..., 0] != y.unsqueeze(1))
-    return found.nonzero() + torch.tensor([0, run - 1])
+    is_other = (windows == windows[..., :1]).all(-1) & (windows[..., 0] != y.unsqueeze(1))
+    return is_other.nonzero() + torch.tensor([0, run - 1])

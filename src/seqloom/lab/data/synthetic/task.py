@@ -1,4 +1,4 @@
-"""Problems that are made on the fly: endless training, fixed validation and test sets, exact seeds."""
+"""Problems generated on the fly: endless training, fixed validation and test sets, exact seeds."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.task import PAD, SPECIALS, Batch, Features, Input, Kind, Split, Target, Task, Tokens
-from seqloom.lab.files import sealed
+from seqloom.lab.data.task import PAD, SPECIALS, Batch, Features, Input, Kind, Split, Target, Task, Tokens, write_record
 
-BLOCK = 100  # examples of a fixed set that are made together
-FIRST = len(SPECIALS)  # the id of the first symbol
+FIXED_BLOCK = 100  # examples of a fixed set that are generated together
+FIRST_SYMBOL = len(SPECIALS)  # id of the first symbol
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Some examples; `lengths` None where all are as long as x."""
+    """Some examples; `lengths` is None if all are as long as x."""
 
     x: Tensor
     y: Tensor
@@ -33,20 +32,20 @@ class Examples:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a problem is: its name, kind, spaces, and how examples are made from random numbers."""
+    """A problem: its name, kind, spaces, and the function that generates examples."""
 
     name: str
     kind: Kind
     input: Input
     target: Target
     make: Callable[[torch.Generator, int], Examples]
-    steps: int  # at most so many
+    steps: int  # length of the longest example
     options: dict[str, Any]
-    trivial: str = ""  # what needs no model, for comparison
+    trivial: str = ""  # the score of a trivial solution, for comparison
 
 
 class Synthetic(Task):
-    """A `Problem` as a task. Batch i of training depends on (seed, epoch, i) alone."""
+    """A `Problem` as a task. Batch i of training depends only on (seed, epoch, i)."""
 
     def __init__(self, problem: Problem, valid: int = 1_000, test: int = 10_000, onehot: bool = False) -> None:
         self.problem, self.onehot = problem, onehot
@@ -62,7 +61,7 @@ class Synthetic(Task):
         }
         space = problem.input
         if onehot and isinstance(space, Tokens):
-            space = Features(tuple(f"symbol_{i}" for i in range(space.size - FIRST)))
+            space = Features(tuple(f"symbol_{i}" for i in range(space.size - FIRST_SYMBOL)))
         super().__init__(problem.name, problem.kind, space, problem.target, splits)
         if problem.trivial:
             self.notes.say(f"without a model: {problem.trivial}")
@@ -77,47 +76,47 @@ class Synthetic(Task):
         epoch: int = 0,
         skip: int = 0,
     ) -> Iterator[Batch]:
-        size = self._size(split, batch, tokens)
+        size = self._batch_size(split, batch, tokens)
         if split == "train":
             number = skip
             while True:
-                made = self.problem.make(_generator("train", seed, epoch, number), size)
-                yield self._batch(made, torch.arange(number * size, (number + 1) * size))
+                examples = self.problem.make(_make_generator("train", seed, epoch, number), size)
+                yield self._batch(examples, torch.arange(number * size, (number + 1) * size))
                 number += 1
         total = self.splits[split].size or 0
         for start in range(skip * size, total, size):
-            yield self._fixed(split, start, min(start + size, total))
+            yield self._fixed_batch(split, start, min(start + size, total))
 
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
-        size, total = self._size(split, batch, tokens), self.splits[split].size
+        size, total = self._batch_size(split, batch, tokens), self.splits[split].size
         return None if total is None else -(-total // size)
 
-    def _size(self, split: str, batch: int | None, tokens: int | None) -> int:
+    def _batch_size(self, split: str, batch: int | None, tokens: int | None) -> int:
         self.check(split, batch, tokens)
         return batch or max(1, (tokens or 1) // self.problem.steps)
 
-    def _fixed(self, split: str, start: int, end: int) -> Batch:
-        """Examples start .. end of a fixed set, whatever the size of the batches."""
-        first, last = start // BLOCK, -(-end // BLOCK)
-        blocks = [self.problem.make(_generator(split, 0, 0, i), BLOCK) for i in range(first, last)]
-        kept = slice(start - first * BLOCK, end - first * BLOCK)
+    def _fixed_batch(self, split: str, start: int, end: int) -> Batch:
+        """Return examples start .. end of a fixed set, the same for every batch size."""
+        first, last = start // FIXED_BLOCK, -(-end // FIXED_BLOCK)
+        blocks = [self.problem.make(_make_generator(split, 0, 0, i), FIXED_BLOCK) for i in range(first, last)]
+        wanted = slice(start - first * FIXED_BLOCK, end - first * FIXED_BLOCK)
         columns: dict[str, Any] = {}
         for name in ("x", "y", "lengths", "y_lengths"):
             parts = [getattr(block, name) for block in blocks]
-            columns[name] = None if parts[0] is None else torch.cat(_level(parts))[kept]
+            columns[name] = None if parts[0] is None else torch.cat(_pad_alike(parts))[wanted]
         return self._batch(Examples(**columns), torch.arange(start, end))
 
-    def _batch(self, made: Examples, rows: Tensor) -> Batch:
-        x = made.x
-        lengths = torch.full((len(x),), x.shape[1]) if made.lengths is None else made.lengths
+    def _batch(self, examples: Examples, rows: Tensor) -> Batch:
+        x = examples.x
+        lengths = torch.full((len(x),), x.shape[1]) if examples.lengths is None else examples.lengths
         if self.onehot and not x.is_floating_point():
-            x = F.one_hot((x - FIRST).clamp(min=0), self.input.size).float() * (x >= FIRST).unsqueeze(-1)
-        return Batch(x, lengths, rows, made.y, made.y_lengths)
+            x = F.one_hot((x - FIRST_SYMBOL).clamp(min=0), self.input.size).float() * (x >= FIRST_SYMBOL).unsqueeze(-1)
+        return Batch(x, lengths, rows, examples.y, examples.y_lengths)
 
     def encode(self, rows: Sequence[Any]) -> Batch:
-        """Rows of ids, or of steps, as the problem makes them."""
+        """Encode rows of ids or of steps, as the problem generates them."""
         kind = torch.long if isinstance(self.problem.input, Tokens) else torch.float32
         tensors = [torch.as_tensor(row, dtype=kind) for row in rows]
         x = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
@@ -125,39 +124,36 @@ class Synthetic(Task):
         return replace(batch, y=None)
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
-        found = predictions.detach().cpu().tolist()
+        rows = predictions.detach().cpu().tolist()
         if lengths is not None:
-            found = [row[:end] for row, end in zip(found, torch.as_tensor(lengths).tolist(), strict=True)]
+            rows = [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
         names = getattr(self.target, "names", None)
         if self.kind == "regress" or names is None:
-            return found
-        return [[names[k] for k in row] if isinstance(row, list) else names[row] for row in found]
+            return rows
+        return [[names[k] for k in row] if isinstance(row, list) else names[row] for row in rows]
 
     def save(self, folder: Path | str) -> None:
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        record = {"format": 1, "task": self.problem.name, "options": self.options}
-        (folder / "task.json").write_bytes(sealed.dumps(record))
+        write_record(folder, {"task": self.problem.name, "options": self.options})
 
 
-def _generator(*key: object) -> torch.Generator:
+def _make_generator(*key: object) -> torch.Generator:
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def _level(parts: list[Tensor]) -> list[Tensor]:
-    """Padded at the end to one length; only ids vary in length, and PAD is 0."""
+def _pad_alike(parts: list[Tensor]) -> list[Tensor]:
+    """Pad parts at the end to the same length; only ids vary in length, and PAD is 0."""
     if parts[0].dim() < 2:
         return parts
     longest = max(part.shape[1] for part in parts)
     return [F.pad(part, (0, 0) * (part.dim() - 2) + (0, longest - part.shape[1])) for part in parts]
 
 
-def symbols(random: torch.Generator, shape: tuple[int, ...], count: int) -> Tensor:
-    """Ids of `count` symbols, all equally likely."""
-    return torch.randint(FIRST, FIRST + count, shape, generator=random)
+def draw_symbols(random: torch.Generator, shape: tuple[int, ...], count: int) -> Tensor:
+    """Draw ids of `count` equally likely symbols."""
+    return torch.randint(FIRST_SYMBOL, FIRST_SYMBOL + count, shape, generator=random)
 
 
-def at_least(name: str, value: int, least: int) -> None:
+def check_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise UserError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,105 @@
+"""Describe a task in lines of text and as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from seqloom.core.errors import UserError
+from seqloom.lab.console import write_as_flags
+from seqloom.lab.data.registry import open_data
+from seqloom.lab.data.task import Classes, Column, Input, Notes, Tags, Target, Task, Tokens, Values
+
+MAX_NAMES = 12  # class and feature names that are listed
+
+
+def open_or_print_columns(data: str, options: Mapping[str, Any]) -> Task:
+    """Open a task; if the file allows several or none, print its columns before the error is raised."""
+    try:
+        return open_data(data, options)[0]
+    except UserError:
+        if Path(data).exists() and (columns := _read_columns(data, options)):
+            print("\n".join(_format_columns(columns)))
+        raise
+
+
+def _read_columns(data: str, options: Mapping[str, Any]) -> list[Column]:
+    from seqloom.lab.data.pipeline.columns import describe_columns
+    from seqloom.lab.data.pipeline.reading import make_reading
+    from seqloom.lab.data.pipeline.source import read_source
+
+    try:
+        return describe_columns(read_source(data, make_reading(**options), Notes()))
+    except UserError:  # the caller raises the error that says more
+        return []
+
+
+def describe_task(task: Task) -> list[str]:
+    """Format columns, kind, splits and notes of a task as lines of text."""
+    columns = _format_columns(task.columns) if task.columns else []
+    return [*columns, *([""] if columns else []), *summarize_task(task)]
+
+
+def summarize_task(task: Task) -> list[str]:
+    """Format kind, splits and notes of a task as lines of text."""
+    kind = f"task    {task.name}: {task.kind}, {format_space(task.input)} -> {format_space(task.target)}"
+    splits = "splits  " + ", ".join(f"{name} {_format_size(split.size)}" for name, split in task.splits.items())
+    return [kind, splits, *format_notes(task)]
+
+
+def format_notes(task: Task) -> list[str]:
+    """Format the notes of a task as lines of text; options appear as command-line flags."""
+    return [f"{'warning' if note.warning else 'note':8}{write_as_flags(note.text)}" for note in task.notes]
+
+
+def tabulate_columns(columns: Sequence[Column]) -> list[dict[str, str | int]]:
+    """Arrange columns as the rows of a table, by heading."""
+    return [
+        {
+            "column": column.name,
+            "type": column.role,
+            "used as": column.use or "-",
+            "distinct": column.distinct,
+            "missing": column.missing,
+            "example": column.example,
+        }
+        for column in columns
+    ]
+
+
+def _format_columns(columns: Sequence[Column]) -> list[str]:
+    """Format columns as an aligned table; the example, which comes last, is not padded."""
+    table = tabulate_columns(columns)
+    rows = [list(table[0]), *([str(value) for value in row.values()] for row in table)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in rows]
+
+
+def format_space(space: Input | Target) -> str:
+    """Describe an input or a target in a few words."""
+    if isinstance(space, Tokens):
+        return f"{space.unit} ({space.size:,} distinct)"
+    names = ", ".join(space.names[:MAX_NAMES]) + (" ..." if space.size > MAX_NAMES else "")
+    if isinstance(space, (Classes, Tags)):
+        return f"{space.size} {'classes' if isinstance(space, Classes) else 'tags'}: {names}"
+    return f"{names}, {space.steps} steps" if isinstance(space, Values) and space.steps > 1 else names
+
+
+def _format_size(size: int | None) -> str:
+    return "endless" if size is None else f"{size:,}"
+
+
+def make_document(task: Task) -> dict[str, Any]:
+    """Describe a task as a JSON document."""
+    return {
+        "task": task.name,
+        "kind": task.kind,
+        "uses": {column.name: column.use for column in task.columns if column.use} if task.columns else None,
+        "columns": tabulate_columns(task.columns),
+        "input": {"is": type(task.input).__name__.lower(), **asdict(task.input)},
+        "target": {"is": type(task.target).__name__.lower(), **asdict(task.target)},
+        "splits": {name: asdict(split) for name, split in task.splits.items()},
+        "notes": [asdict(note) for note in task.notes],
+    }

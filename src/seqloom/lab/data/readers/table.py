@@ -1,0 +1,133 @@
+"""Read files into one Arrow table on disk, with the reader that fits."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.readers import arrow, audio, conll, delimited, json_lines, npz, text, ts
+from seqloom.lab.data.readers.compression import unpack
+
+READERS: tuple[Any, ...] = (delimited, json_lines, arrow, npz, conll, ts, text, audio)
+BY_SUFFIX = {suffix: reader for reader in READERS for suffix in reader.SUFFIXES}
+TABLE, FACTS = "rows.arrow", "facts.json"
+
+# Exceptions of the libraries that read truncated or modified files.
+DAMAGE = (
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    ZeroDivisionError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """Facts about a file beyond its columns."""
+
+    usual: tuple[str, str] | None = None  # input and target by the format's convention
+    stream: bool = False  # whether the rows are pieces of one long text
+
+
+def write_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
+    """Read one file, or two parallel ones, into TABLE and FACTS in the folder `work`.
+
+    Raises:
+        UserError: If a file is damaged or has another format than its name says.
+    """
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        plain = tuple(unpack(file, Path(folder), options.unpacked_gib) for file in files)
+        reader, options = _find_reader(plain, options)
+        try:
+            try:
+                write_frame(*_scan(reader, plain, options), work)
+            except pl.exceptions.PolarsError:
+                if reader not in (delimited, json_lines):
+                    raise
+                write_frame(reader.scan(plain[0], options, None), TableFacts(), work)  # types change late in the file
+            if reader is delimited:
+                delimited.verify(pl.scan_ipc(work / TABLE), plain[0], options)
+            return
+        except pl.exceptions.PolarsError as error:
+            message = _diagnose(reader, plain[0], options, error)
+        except ValueError as error:
+            message = str(error)
+        except DAMAGE as error:
+            message = f"{plain[0]}: damaged, or not what its name says ({_first_line(error)}); write it again"
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # raised by polars, and not an Exception
+                raise
+            message = f"{plain[0]}: damaged, polars cannot read it; write it again"
+        for unpacked, packed in zip(plain, files, strict=True):  # the user knows the compressed file
+            message = message.replace(str(unpacked), str(packed))
+        raise UserError(message) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200] or type(error).__name__
+
+
+def write_frame(frame: pl.LazyFrame, facts: TableFacts, work: Path) -> None:
+    """Write a frame to TABLE piece by piece, and its facts to FACTS."""
+    frame.sink_ipc(work / TABLE, compression="uncompressed", maintain_order=True)
+    rows = pl.scan_ipc(work / TABLE).select(pl.len()).collect().item()
+    (work / FACTS).write_text(json.dumps(asdict(facts) | {"rows": rows}))
+
+
+def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[Any, Reading]:
+    """Return the reader of a file and its options; for a .txt file the content decides."""
+    path = files[0]
+    if len(files) == 2:
+        return text, options
+    if path.is_dir():
+        return (text if text.find_class_folders(path) else audio), options
+    if path.suffix not in BY_SUFFIX:
+        raise UserError(f"{path}: unknown format; files may end in {', '.join(BY_SUFFIX)}")
+    reader = BY_SUFFIX[path.suffix]
+    if reader is text and not options.lines and options.kind != "generate":
+        form = text.guess_form(path)
+        if form == "tsv":  # a .txt file has no header unless the user says so
+            return delimited, options.model_copy(update={"header": bool(options.header)})
+        return (conll if form == "conll" else text), options
+    return reader, options
+
+
+def _scan(reader: Any, files: tuple[Path, ...], options: Reading) -> tuple[pl.LazyFrame, TableFacts]:
+    if len(files) == 2:
+        one, other = (file.suffix[1:] for file in files)
+        names = (one, other) if one != other and one and other else ("source", "target")
+        return text.scan_parallel((files[0], files[1]), names), TableFacts(names)
+    frame = reader.scan(files[0], options)
+    usual = reader.find_usual(frame) if hasattr(reader, "find_usual") else None
+    return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines)
+
+
+def _diagnose(reader: Any, path: Path, options: Reading, error: Exception) -> str:
+    """Return the message of the reader's diagnosis, or that of polars if it finds nothing."""
+    try:
+        if hasattr(reader, "diagnose"):
+            reader.diagnose(path, options)
+    except ValueError as diagnosis:
+        return str(diagnosis)
+    except DAMAGE:  # the diagnosis fails too: the message of polars has to do
+        pass
+    return f"{path}: {str(error).splitlines()[0]}"
