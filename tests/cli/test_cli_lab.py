@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from seqloom.cli import main
-from seqloom.lab.data.look import columns
+from seqloom.lab.data.description import tabulate_columns
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
@@ -73,16 +73,16 @@ def test_look_prints_the_columns_and_what_can_be_learned(here):
     assert (found["kind"], found["uses"]) == ("classify", {"label": "target", "text": "input"})
 
 
-def test_the_columns_are_a_table_again_for_the_page(folder):
+def test_the_columns_are_rows_of_a_table_for_the_page(folder):
     task = open_task(folder / "reviews.csv")
-    found = columns(task)
+    found = tabulate_columns(task.columns)
     assert [row["column"] for row in found] == ["id", "text", "label"]
     assert found[1] == {
         "column": "text",
-        "is": "text",
+        "type": "text",
         "used as": "input",
-        "different": "28",
-        "missing": "0",
+        "distinct": 28,
+        "missing": 0,
         "example": "a fine and lovely film 0",
     }
 
@@ -125,7 +125,7 @@ def test_init_writes_a_file_that_train_reads(here, folder):
     assert code == 0, err
     run = Run.load(folder / "runs" / "by_file")
     assert (run.settings.model, run.settings.hidden) == ("rnn", 8)
-    assert run.task.saved.options.min_count == 1
+    assert run.task.encoding.options.min_count == 1
     assert json.loads(out)["test"]["accuracy"] >= 0
 
 

@@ -12,7 +12,7 @@ from seqloom.lab.compare.candidates import (
     propose_hyperparameters,
 )
 from seqloom.lab.compare.sizes import fit_size, measure_size
-from seqloom.lab.data.digits_task import digits
+from seqloom.lab.data.digits import DigitsTask
 from seqloom.lab.data.registry import find
 from seqloom.lab.data.task import KINDS
 
@@ -70,10 +70,10 @@ def test_a_file_that_cannot_be_loaded_is_one_error(tmp_path):
 @pytest.mark.parametrize("name", ["gru", "attn_rnn:2", "bi_lstm", "bi_hybrid"])
 def test_models_get_nearly_the_parameters_of_the_budget(name):
     (one,) = choose_candidates("classify", [name])
-    size = fit_size(digits(), one, 40_000)
+    size = fit_size(DigitsTask(), one, 40_000)
     assert size.core == size.parameters == pytest.approx(40_000, rel=0.12)
     step = 8 if size.core < 40_000 else -8
-    assert abs(measure_size(digits(), one, size.hidden + step).core - 40_000) >= abs(size.core - 40_000)
+    assert abs(measure_size(DigitsTask(), one, size.hidden + step).core - 40_000) >= abs(size.core - 40_000)
 
 
 def test_tables_of_tokens_are_left_out_of_the_budget():

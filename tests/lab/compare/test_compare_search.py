@@ -17,7 +17,7 @@ from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.page import build_document, build_page
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.data.digits_task import digits
+from seqloom.lab.data.digits import DigitsTask
 from seqloom.lab.jobs import runner
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.run import Run
@@ -93,7 +93,7 @@ def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_i
 
 @pytest.mark.slow
 def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
-    wrong = digits()
+    wrong = DigitsTask()
     x, y = wrong._parts["test"]
     wrong._parts["test"] = x, (y + 1) % 10
     small = CompareSettings(models="rnn,gru", steps=9, seeds=1, tune=1)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from seqloom.lab.data.readers import packed
+from seqloom.lab.data.readers import compression
 from seqloom.lab.data.registry import open_task
 
 WORDS = ["sun", "moon", "star", "sea", "hill", "road", "tree", "house"]
@@ -39,7 +39,7 @@ def test_a_missing_column(tmp_path):
 def test_a_missing_file_or_format(tmp_path):
     fails(tmp_path / "nowhere.csv", "nowhere.csv: no such file or folder")
     (tmp_path / "a.docx").write_text("x")
-    fails(tmp_path / "a.docx", "a.docx: cannot tell the format; files may end in .csv")
+    fails(tmp_path / "a.docx", "a.docx: unknown format; files may end in .csv")
     (tmp_path / "d").mkdir()
     fails(tmp_path / "d", "holds no data")
 
@@ -69,7 +69,7 @@ def test_a_row_with_the_wrong_number_of_fields(row, told, tmp_path):
 
 def test_a_quote_that_never_ends_is_said_where_it_opens(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\na b,x\n"c d,y\ne f,x\n')
-    fails(tmp_path / "a.csv", "line 3 opens a quote that goes on to line 4; close it")
+    fails(tmp_path / "a.csv", "line 3 opens a quote that extends to line 4; close it")
 
 
 def test_a_wrong_row_in_a_packed_file_is_said_of_that_file(tmp_path):
@@ -139,14 +139,14 @@ def test_arrays_of_different_numbers_of_rows(tmp_path):
 
 def test_a_wav_that_is_none(tmp_path):
     (tmp_path / "0_a.wav").write_bytes(b"RIFFxxxx")
-    fails(tmp_path, r"0_a\.wav: not a WAV file")
+    fails(tmp_path, r"0_a\.wav: not a readable WAV file")
 
 
 def test_a_label_that_training_never_saw(tmp_path):
     jsonl(tmp_path / "train.jsonl", GOOD)
     jsonl(tmp_path / "test.jsonl", [*GOOD[:4], {"text": "new words here", "label": "c"}])
-    (warning,) = [w for w in open_task(tmp_path).notes.warnings if "training lacks" in w]
-    assert warning.startswith("1 rows of 'test' have a label that training lacks (first: ")
+    (warning,) = [w for w in open_task(tmp_path).notes.warnings if "does not occur in training" in w]
+    assert warning.startswith("1 rows of 'test' have a label that does not occur in training (first: ")
     assert "test.jsonl: row 5, 'c')" in warning
 
 
@@ -159,7 +159,7 @@ def test_a_class_with_one_example(tmp_path):
 
 def test_a_column_called_label_with_one_value_is_not_passed_over(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"text": f"some words {i}", "label": "x"} for i in range(30)])
-    fails(path, "'label' is 'x' in every row; there is nothing to tell apart")
+    fails(path, "'label' is 'x' in every row; classifying needs at least two")
     assert open_task(path, kind="generate").kind == "generate"
 
 
@@ -172,7 +172,7 @@ def test_a_series_with_gaps(tmp_path):
     rows = [{"series": [1.0 + i, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
     task = open_task(jsonl(tmp_path / "a.jsonl", rows))
     (warning,) = task.notes.warnings
-    assert warning.startswith("2 of 20 sequences are with missing values") and "a.jsonl: row 4)" in warning
+    assert warning.startswith("2 of 20 sequences have missing values") and "a.jsonl: row 4)" in warning
     assert task.input.names == ("series", "missing:series")
     for name in task.splits:
         assert all(batch.x.isfinite().all() for batch in task.batches(name, batch=4))
@@ -240,7 +240,7 @@ def test_tokens_and_tags_of_different_length(tmp_path):
 @pytest.mark.parametrize("raw", [b"text,label\rgood,a\rbad,b\r", bytes(range(256))], ids=["old", "binary"])
 def test_a_file_without_lines(tmp_path, raw):
     (tmp_path / "a.csv").write_bytes(raw)
-    fails(tmp_path / "a.csv", "a.csv: the file is no table of text, or one whose lines end in carriage returns alone")
+    fails(tmp_path / "a.csv", "a.csv: not a text table, or its lines end in carriage returns alone")
 
 
 def test_a_table_in_utf_16(tmp_path):
@@ -250,7 +250,7 @@ def test_a_table_in_utf_16(tmp_path):
 
 def test_a_time_stamp_that_is_none():
     data = pl.DataFrame({"date": ["2026-01-01"] * 30 + ["soon"], "v": [0.5 * i for i in range(31)]})
-    fails(data, "row 31: 'soon' in 'date' is no time stamp", time="date", kind="forecast", lookback=3, horizon=1)
+    fails(data, "row 31: 'soon' in 'date' is not a time stamp", time="date", kind="forecast", lookback=3, horizon=1)
 
 
 def test_a_text_too_short_to_split(tmp_path):
@@ -259,7 +259,7 @@ def test_a_text_too_short_to_split(tmp_path):
 
 
 def test_a_packed_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "SUSPICIOUS", 2**20)
+    monkeypatch.setattr(compression, "RATIO_FROM", 2**20)
     (tmp_path / "bomb.csv.xz").write_bytes(lzma.compress(b"text,label\n" + b"a,b\n" * 2**20))
     with pytest.raises(ValueError, match=r"bomb\.csv\.xz: .* unpack to more than .* allow it with unpacked_gib=32"):
         open_task(tmp_path / "bomb.csv.xz")
@@ -273,7 +273,9 @@ def test_an_array_that_claims_more_numbers_than_its_file_holds_is_refused(tmp_pa
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
     with zipfile.ZipFile(tmp_path / "claims.npz", "w") as archive:
         archive.writestr("x.npy", header.getvalue() + bytes(64))
-    with pytest.raises(ValueError, match=r"claims\.npz: x\.npy says \(1000000, 1000000\), more than it holds"):
+    with pytest.raises(
+        ValueError, match=r"claims\.npz: x\.npy claims the shape \(1000000, 1000000\), more than it holds"
+    ):
         open_task(tmp_path / "claims.npz")
 
 

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.data.pipeline.batch_order import order
 from seqloom.lab.data.pipeline.ragged import Ragged, Writer
+from seqloom.lab.data.pipeline.rows import order_batches
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import END, IGNORE, PAD, START
 
@@ -69,7 +69,7 @@ def test_a_batch_holds_the_rows_it_says():
     for batch in task.batches("valid", batch=7):
         for x, n, row, y in zip(batch.x, batch.lengths, batch.rows, batch.y, strict=True):
             original = data.row(int(task._index["valid"][row]), named=True)
-            assert task.saved.x.decode(x[:n].tolist()) == original["text"]
+            assert task.encoding.x.decode(x[:n].tolist()) == original["text"]
             assert (x[n:] == PAD).all()
             assert task.decode(y.unsqueeze(0)) == [original["label"]]
 
@@ -80,8 +80,8 @@ def test_batches_are_not_all_of_one_length_at_first():
 
 
 def test_lengths_of_zero_and_no_rows_at_all_are_batched():
-    assert [b.tolist() for b in order(np.array([0, 0, 3]), None, 2, None)] == [[0, 1], [2]]
-    assert order(np.array([], dtype=np.int64), 4, None, (0, 0)) == []
+    assert [b.tolist() for b in order_batches(np.array([0, 0, 3]), None, 2, None)] == [[0, 1], [2]]
+    assert order_batches(np.array([], dtype=np.int64), 4, None, (0, 0)) == []
 
 
 def test_ragged_rows_are_read_from_disk_as_written(tmp_path):
@@ -95,7 +95,7 @@ def test_ragged_rows_are_read_from_disk_as_written(tmp_path):
     writer.close()
     found = Ragged.open(tmp_path, "x")
     rows = np.array([19, 0, 7, 7])
-    padded, counted = found.padded(rows, fill=9)
+    padded, counted = found.pad(rows, fill=9)
     starts = np.cumsum(lengths) - lengths
     for b, row in enumerate(rows):
         assert (padded[b, : lengths[row]] == values[starts[row] : starts[row] + lengths[row]]).all()
@@ -171,7 +171,7 @@ def test_pieces_of_a_long_text_start_elsewhere_each_epoch_but_not_in_a_test(tmp_
 def test_a_long_text_is_split_by_position(tmp_path):
     task = stream(tmp_path)
     whole = (tmp_path / "a.txt").read_text()
-    parts = [task.saved.x.decode(task._ids[name].tolist()) for name in ("train", "valid", "test")]
+    parts = [task.encoding.x.decode(task._ids[name].tolist()) for name in ("train", "valid", "test")]
     assert "".join(parts) == whole and len(parts[0]) / len(whole) == pytest.approx(0.9, abs=0.02)
 
 
@@ -199,7 +199,7 @@ def test_a_window_is_followed_by_its_forecast():
     task = open_task(hours(), lookback=10, horizon=4)
     assert task.target.steps == 4 and task.target.names == ("a", "b") == task.input.names
     for batch in task.batches("train", batch=16, seed=1):
-        back = task.saved.x.scale.back(batch.x.double().numpy())
+        back = task.encoding.x.scale.invert(batch.x.double().numpy())
         ahead = np.array(task.decode(batch.y))
         np.testing.assert_allclose(ahead[:, 0, 0], back[:, -1, 0] + 1, rtol=1e-4)
         np.testing.assert_allclose(np.diff(ahead[..., 0], axis=1), 1, rtol=1e-3)
@@ -208,7 +208,7 @@ def test_a_window_is_followed_by_its_forecast():
 
 def test_the_scale_of_a_table_is_that_of_its_training_rows():
     task = open_task(hours(), lookback=10, horizon=4, borders="0.5/0.25/0.25")
-    assert task.saved.x.scale.mean[0] == pytest.approx(np.arange(100).mean())
+    assert task.encoding.x.scale.mean[0] == pytest.approx(np.arange(100).mean())
 
 
 def test_rows_of_a_table_are_put_in_order_and_groups_are_never_mixed():
@@ -217,9 +217,9 @@ def test_rows_of_a_table_are_put_in_order_and_groups_are_never_mixed():
     )
     task = open_task(two.sample(fraction=1, shuffle=True, seed=0), group="g", kind="forecast", lookback=6, horizon=2)
     for batch in task.batches("train", batch=8):
-        back = task.saved.x.scale.back(batch.x.double().numpy())[..., 0]
+        back = task.encoding.x.scale.invert(batch.x.double().numpy())[..., 0]
         np.testing.assert_allclose(np.diff(back, axis=1), 1, atol=1e-2)
-    assert len(next(task.read(two))) == 2
+    assert len(next(task.read_rows(two))) == 2
 
 
 def test_irregular_time_stamps_of_a_table_are_kept():

@@ -22,8 +22,8 @@ def table(**more):
 @pytest.mark.parametrize("names", [["a", "b"], [3, 7]])
 def test_series_below_each_other_are_told_apart_by_the_column_that_does(names):
     task = open_task(table(shop=[n for n in names for _ in DAYS]).sample(fraction=1.0, shuffle=True, seed=1), **SMALL)
-    assert (task.saved.plan.group, task.input.names) == ("shop", ("sold",))
-    assert "each 'shop' is a series of its own; group=... names another column" in str(task.notes)
+    assert (task.encoding.plan.group, task.input.names) == ("shop", ("sold",))
+    assert "each 'shop' is a series; choose another column with group=..." in str(task.notes)
     x = next(task.batches("train", batch=100)).x  # a window that mixed both would go up and down by 100
     assert float((x.amax(1) - x.amin(1)).max()) < 0.1
 
@@ -31,7 +31,7 @@ def test_series_below_each_other_are_told_apart_by_the_column_that_does(names):
 def test_series_that_two_columns_tell_apart_are_an_error_and_stamps_that_repeat_a_warning():
     shops, goods = ["a", "b"] * 31, (["x"] * 2 + ["y"] * 2) * 15 + ["x", "x"]
     data = table().with_columns(day=pl.Series([DAYS[i // 4] for i in range(62)]))
-    with pytest.raises(ValueError, match="no one column tells their series apart; join shop, good into one"):
+    with pytest.raises(ValueError, match="no single column separates the series; join shop, good into one column"):
         open_task(data.with_columns(shop=pl.Series(shops), good=pl.Series(goods)), **SMALL)
     task = open_task(data, **SMALL)
     assert any("46 of 62 rows repeat a time stamp of 'day'" in text for text in task.notes.warnings)
@@ -41,7 +41,7 @@ def test_the_usual_windows_shrink_to_a_short_table_and_what_was_asked_for_stays(
     data = pl.DataFrame({"v": np.sin(np.arange(50.0))})
     task = open_task(data)
     assert (task.lookback, task.horizon) == (15, 2)
-    assert "does not fit in: 15 steps say 2; lookback=... and horizon=... take others" in str(task.notes)
+    assert "does not fit; 15 steps predict 2 instead (change this with lookback=... and horizon=...)" in str(task.notes)
     assert open_task(data, horizon=4).horizon == 4
     with pytest.raises(ValueError, match=r"no room for a window of 40 \+ 2 rows; shorten lookback=... or"):
         open_task(data, lookback=40)
@@ -79,7 +79,7 @@ def test_a_model_of_groups_predicts_from_a_file_of_groups_in_their_order(tmp_pat
 
 def test_a_forecast_without_the_past_of_its_target_is_an_error_before_anything_is_trained():
     data = pl.DataFrame({"a": np.arange(90.0) ** 0.5, "b": np.arange(90.0) ** 0.7})
-    with pytest.raises(ValueError, match="a forecast of 'b' needs its past; say input=a,b, too"):
+    with pytest.raises(ValueError, match="a forecast of 'b' needs its past; add it with input=a,b"):
         open_task(data, input="a", target="b", kind="forecast", **SMALL)
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_series_of_the_training_kind_is_one_clear_error(wrong):
     data = pl.DataFrame({"x": [rng.random((4, 2)).tolist() for _ in range(40)], "y": ["a", "b"] * 20})
     task = open_task(data)
     with pytest.raises(
-        ValueError, match=r"column 'x': .*(no list of numbers|one number in a step|1 numbers in a step)"
+        ValueError, match=r"column 'x': .*(not a list of numbers|one number per step|1 numbers in a step)"
     ):
         task.encode([{"x": wrong}])
     assert task.encode([{"x": None}]).lengths.tolist() == [0]

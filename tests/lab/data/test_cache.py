@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.readers import scanned
+from seqloom.lab.data.readers import table
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Notes
 from seqloom.lab.files import scratch
@@ -32,7 +32,7 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
         raise AssertionError("read again")
 
     monkeypatch.setattr("seqloom.lab.data.pipeline.build._build", never)
-    monkeypatch.setattr("seqloom.lab.data.readers.scanned._scan", never)
+    monkeypatch.setattr("seqloom.lab.data.readers.table._scan", never)
     again = open_task(tmp_path / "a.jsonl")
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
 
@@ -40,14 +40,14 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
 def test_all_that_is_written_while_a_packed_file_is_read_has_a_temporary_name(tmp_path, monkeypatch):
     """So that it is removed later if the process is killed."""
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
-    scan, names = scanned._scan, []
+    scan, names = table._scan, []
 
     def look(*given):
         names.extend(path.name for path in cache.home().iterdir())
         return scan(*given)
 
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(scanned, "_scan", look)
+    monkeypatch.setattr(table, "_scan", look)
     open_task(tmp_path / "a.jsonl.gz")
     assert len(names) == 1 and scratch._OURS.fullmatch(names[0])
 
@@ -62,7 +62,7 @@ def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
 
     monkeypatch.setattr("seqloom.lab.data.pipeline.subprocess_reader.LARGE", 0)
     monkeypatch.setattr("seqloom.lab.data.pipeline.build._build", never)
-    monkeypatch.setattr("seqloom.lab.data.readers.scanned._scan", never)
+    monkeypatch.setattr("seqloom.lab.data.readers.table._scan", never)
     task = open_task(tmp_path / "a.jsonl", valid=0.2)
     assert task.splits["valid"].size == 8 and len(rows(task)) > 1
     with pytest.raises(ValueError, match=r"empty\.jsonl"):
@@ -71,7 +71,7 @@ def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
 
 PARENT = """
 from seqloom.lab.data.pipeline import subprocess_reader
-from seqloom.lab.data.pipeline.reading import reading
+from seqloom.lab.data.pipeline.reading import make_reading
 subprocess_reader.LARGE = 0
 subprocess_reader.ENTRY = '''
 import os, time
@@ -84,7 +84,7 @@ def never_end(*_):
 seqloom.lab.data.pipeline.build.open_files = never_end
 from seqloom.lab.data.pipeline.subprocess_reader import main; main()
 '''
-subprocess_reader.read_apart("a.jsonl", reading())
+subprocess_reader.read_apart("a.jsonl", make_reading())
 """
 
 
@@ -137,7 +137,7 @@ def test_a_damaged_cache_is_built_again_with_a_warning(kind, damage, tmp_path):
         (file.parent / cache.DONE).unlink()
     task = open_task(tmp_path / "a.jsonl")
     assert rows(task) == before
-    assert [w for w in task.notes.warnings if "old or damaged and was built again" in w]
+    assert [w for w in task.notes.warnings if "old or damaged and has been rebuilt" in w]
 
 
 def test_a_build_that_fails_leaves_nothing_behind():
@@ -146,7 +146,7 @@ def test_a_build_that_fails_leaves_nothing_behind():
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        cache.entry("k", fail, Notes())
+        cache.find_or_build("k", fail, Notes())
     assert list(cache.home().iterdir()) == []
 
 

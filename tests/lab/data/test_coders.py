@@ -10,9 +10,9 @@ from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.scale import Scale
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
-from seqloom.lab.data.coders.text import TextCoder, likely_unit
-from seqloom.lab.data.coders.times import TimesCoder, seconds
-from seqloom.lab.data.pipeline.saved import restore
+from seqloom.lab.data.coders.text import TextCoder, guess_unit
+from seqloom.lab.data.coders.times import TimesCoder, to_seconds
+from seqloom.lab.data.pipeline.encoding import restore_coder
 from seqloom.lab.data.task import END, PAD, SPECIALS, UNKNOWN, UNSEEN
 
 
@@ -91,7 +91,7 @@ def test_learned_pieces_give_the_text_back_and_are_the_same_again(unit):
     ids = rows(coder, ["the lowest widest", ""])
     assert ids[1] == [END] and ids[0][-1] == END and coder.decode(ids[0]) == "the lowest widest"
     assert UNKNOWN in rows(coder, ["ж"])[0]
-    assert rows(made(), texts) == rows(coder, texts) == rows(restore(coder.state()), texts)
+    assert rows(made(), texts) == rows(coder, texts) == rows(restore_coder(coder.state()), texts)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_learned_pieces_give_the_text_back_and_are_the_same_again(unit):
         (["Khoury", "Nahas", "O'Neill"], "characters"),
     ],
 )
-def test_the_likely_unit(texts, unit):
-    assert likely_unit(pl.Series(texts)) == unit
+def test_the_guess_unit(texts, unit):
+    assert guess_unit(pl.Series(texts)) == unit
 
 
 def test_labels_are_sorted_by_size_or_name_and_unseen_ones_are_marked():
@@ -134,8 +134,8 @@ def test_a_scale_from_pieces_is_the_scale_of_the_whole():
     np.testing.assert_allclose(scale.mean, np.nanmean(values, 0))
     np.testing.assert_allclose(scale.deviation[[0, 2]], np.nanstd(values, 0)[[0, 2]])
     assert scale.deviation[1] == 1 and scale.missing.tolist() == [False, False, True]
-    np.testing.assert_allclose(scale.back(scale.forth(values)), values)
-    masked = scale.masked(values)
+    np.testing.assert_allclose(scale.invert(scale.standardise(values)), values)
+    masked = scale.encode(values)
     assert masked.shape == (70, 4) and masked[4, 2:].tolist() == [0, 1] and masked[:, 3].sum() == 1
 
 
@@ -170,19 +170,19 @@ def test_times_become_spans_with_the_usual_one_as_unit():
     coder = TimesCoder("c")
     data = frame([[0.0, 2.0, 4.0, 10.0], [5.0], [1.0, 3.0]])
     coder.fit([data])
-    assert coder.tick == 2.0 and not coder.regular
+    assert coder.tick == 2.0 and not coder.is_regular
     assert coder.encode(data)[0].tolist() == [0, 1, 1, 3, 0, 0, 1]
     coder.fit([frame([[0.0, 2.0], [7.0, 9.0]])])
-    assert coder.regular
-    with pytest.raises(ValueError, match="go backwards"):
+    assert coder.is_regular
+    with pytest.raises(ValueError, match="missing or decrease"):
         coder.encode(frame([[3.0, 1.0]]))
 
 
 def test_dates_are_seconds():
     day = 86_400
-    assert np.diff(seconds(pl.Series(["2026-01-30", "2026-02-01"]))).tolist() == [2 * day]
-    assert np.diff(seconds(pl.Series(["1949-01", "1949-02"]))).tolist() == [31 * day]
-    assert np.diff(seconds(pl.Series(["2016-07-01 00:00:00", "2016-07-01 01:00:00"]))).tolist() == [3600]
+    assert np.diff(to_seconds(pl.Series(["2026-01-30", "2026-02-01"]))).tolist() == [2 * day]
+    assert np.diff(to_seconds(pl.Series(["1949-01", "1949-02"]))).tolist() == [31 * day]
+    assert np.diff(to_seconds(pl.Series(["2016-07-01 00:00:00", "2016-07-01 01:00:00"]))).tolist() == [3600]
 
 
 def test_the_energy_of_a_tone_is_in_its_band():
@@ -191,7 +191,7 @@ def test_the_energy_of_a_tone_is_in_its_band():
     def loudest(f):
         x = torch.sin(2 * np.pi * f * torch.arange(8_000) / 8_000)
         data = pl.DataFrame({"c": [x.tolist()], "rate": [8_000]})
-        values, lengths = coder._raw(data)
+        values, lengths = coder._read(data)
         assert lengths.tolist() == [1 + (8_000 - 256) // 80] == [len(values)]
         return int(values.mean(0).argmax())
 
@@ -205,4 +205,4 @@ def test_the_energy_of_a_tone_is_in_its_band():
 
 @pytest.mark.parametrize("coder", [fitted("words", ["a b"]), LabelCoder("c", names=["x"]), TimesCoder("c", 3.0)])
 def test_a_coder_is_its_state(coder):
-    assert restore(coder.state()).state() == coder.state()
+    assert restore_coder(coder.state()).state() == coder.state()

@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from seqloom.lab.data.pipeline.columns import describe
-from seqloom.lab.data.pipeline.reading import reading
-from seqloom.lab.data.pipeline.source import source
+from seqloom.lab.data.description import describe_task
+from seqloom.lab.data.pipeline.reading import make_reading
+from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Notes
 
@@ -19,7 +19,7 @@ def frame(**columns):
 
 
 def roles(data):
-    return {column.name: column.role for column in describe(source(data, reading(), Notes()))}
+    return {column.name: column.role for column in describe_columns(read_source(data, make_reading(), Notes()))}
 
 
 def test_roles_of_columns():
@@ -76,7 +76,7 @@ def test_many_repeated_names_are_a_category():
 
 def kind(data, **options):
     task = open_task(data, **options)
-    return task.kind, task.saved.plan.input, task.saved.plan.target
+    return task.kind, task.encoding.plan.input, task.encoding.plan.target
 
 
 LABEL = ["a", "b", "c"] * 20
@@ -153,7 +153,7 @@ def test_what_is_ambiguous_is_an_error_that_lists_the_choices(data, choices):
 
 
 def test_nothing_to_learn_is_an_error_that_names_the_columns():
-    with pytest.raises(ValueError, match=r"nothing to learn in a \(label\), b \(label\)"):
+    with pytest.raises(ValueError, match=r"no task fits the columns a \(label\), b \(label\)"):
         open_task(frame(a=LABEL, b=LABEL))
 
 
@@ -162,22 +162,23 @@ def test_a_column_that_gives_the_target_away_is_warned_about_by_name():
     rating = [1 + i % 4 + 5 * (i % 2) for i in range(N)]
     noise = [(i * 7) % 5 for i in range(N)]
     task = open_task(frame(text=TEXT, label=label, rating=rating, noise=noise))
-    assert task.notes.warnings == ["column 'rating' alone gives 'label' away (100.0% right); it is not used"]
+    assert task.notes.warnings == ["column 'rating' alone predicts 'label' (100.0% right); it is not used"]
 
 
 def test_a_number_that_is_the_target_in_other_units_is_warned_about():
     task = open_task(frame(text=TEXT, price=NUMBER, cents=[n * 100 for n in NUMBER]), target="price")
-    assert "column 'cents' alone gives 'price' away (correlation 1.0000)" in task.notes.warnings[0]
+    assert "column 'cents' alone predicts 'price' (correlation 1.0000)" in task.notes.warnings[0]
 
 
 def test_what_is_left_out_is_said_with_its_reason():
     task = open_task(frame(text=TEXT, label=LABEL, id=list(range(N)), source=["web"] * N))
-    assert "left out: id (id), source (constant)" in [note.text for note in task.notes]
+    assert "columns not used: id (id), source (constant)" in [note.text for note in task.notes]
 
 
 def test_the_table_of_columns_is_short_and_complete():
-    lines = open_task(frame(text=TEXT, label=LABEL, id=list(range(N)))).table.splitlines()
-    assert lines[0].split() == ["column", "is", "used", "as", "different", "missing", "example"]
+    lines = describe_task(open_task(frame(text=TEXT, label=LABEL, id=list(range(N)))))
+    lines = lines[: lines.index("")]
+    assert lines[0].split() == ["column", "type", "used", "as", "distinct", "missing", "example"]
     assert [line.split()[:3] for line in lines[1:]] == [
         ["text", "text", "input"],
         ["label", "label", "target"],
@@ -188,7 +189,7 @@ def test_the_table_of_columns_is_short_and_complete():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"target": "lable"}, "no column 'lable'; did you mean 'label'\\? there are text, label"),
+        ({"target": "lable"}, "no column 'lable'; did you mean 'label'\\? the columns are text, label"),
         ({"inptu": "text"}, "no option 'inptu': did you mean 'input'"),
         ({"kind": "clasify"}, "option kind='clasify'"),
         ({"valid": 1.5}, "option valid=1.5"),

@@ -14,7 +14,7 @@ def test_pages_of_a_large_file_are_handed_back_and_read_again(tmp_path, monkeypa
     writer.add(np.arange(lengths.sum(), dtype=np.int32), lengths)
     writer.close()
     found = Ragged.open(tmp_path, "x")
-    before, _ = found.padded(np.arange(50), fill=-1)
-    assert found._touched == 0
-    again, _ = found.padded(np.arange(50), fill=-1)
+    before, _ = found.pad(np.arange(50), fill=-1)
+    assert found._rows_read == 0
+    again, _ = found.pad(np.arange(50), fill=-1)
     assert np.array_equal(before, again) and before.max() == lengths.sum() - 1

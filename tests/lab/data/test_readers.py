@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 from scipy.io import wavfile
 
-from seqloom.lab.data.pipeline.reading import reading
-from seqloom.lab.data.pipeline.source import source
+from seqloom.lab.data.pipeline.reading import make_reading
+from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Notes
 
@@ -23,7 +23,7 @@ ROWS = [{"text": f'word{i} and more, of "them"', "label": "ab"[i % 2], "score": 
 
 
 def read(path, **options):
-    return source(path, reading(**options), Notes()).frame().collect()
+    return read_source(path, make_reading(**options), Notes()).frame().collect()
 
 
 def write(path, **how):
@@ -118,7 +118,7 @@ CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nGerman JJ B-MISC\n. . O\n"
 @pytest.mark.parametrize("name", ["a.conll", "a.txt"])
 def test_conll_is_known_by_its_name_or_its_lines(name, tmp_path):
     (tmp_path / name).write_text(CONLL * 3)
-    found = source(tmp_path / name, reading(), Notes())
+    found = read_source(tmp_path / name, make_reading(), Notes())
     assert found.usual == ("tokens", "column_3")
     assert found.frame().collect().row(0) == (["EU", "rejects"], ["NNP", "VBZ"], ["B-ORG", "O"])
 
@@ -144,20 +144,20 @@ def test_ts_with_dimensions_gaps_and_time_stamps(tmp_path):
 def test_two_files_whose_lines_belong_together(tmp_path):
     (tmp_path / "t.de").write_text("ja\nnein\n")
     (tmp_path / "t.en").write_text("yes\nno\n")
-    found = source((tmp_path / "t.de", tmp_path / "t.en"), reading(), Notes())
+    found = read_source((tmp_path / "t.de", tmp_path / "t.en"), make_reading(), Notes())
     assert found.frame().collect().to_dict(as_series=False) == {"de": ["ja", "nein"], "en": ["yes", "no"]}
     assert found.usual == ("de", "en")
     (tmp_path / "t.en").write_text("yes\n")
     with pytest.raises(ValueError, match=r"t\.en: ends after 1 lines"):
-        source((tmp_path / "t.de", tmp_path / "t.en"), reading(), Notes())
+        read_source((tmp_path / "t.de", tmp_path / "t.en"), make_reading(), Notes())
 
 
 def test_a_plain_text_is_one_text_or_its_lines(tmp_path):
     text = "one two\n\nthree\n"
     (tmp_path / "a.txt").write_text(text)
-    found = source(tmp_path / "a.txt", reading(), Notes())
+    found = read_source(tmp_path / "a.txt", make_reading(), Notes())
     assert found.stream and "".join(found.frame().collect()["text"]) == text
-    found = source(tmp_path / "a.txt", reading(lines=True), Notes())
+    found = read_source(tmp_path / "a.txt", make_reading(lines=True), Notes())
     assert not found.stream and found.frame().collect()["text"].to_list() == ["one two", "three"]
 
 
@@ -172,10 +172,10 @@ def test_folders_by_class_and_by_split(tmp_path):
         for label in ("pos", "neg"):
             (tmp_path / side / label).mkdir(parents=True)
             (tmp_path / side / label / "1.txt").write_text(f"{side} {label}")
-    found = source(tmp_path, reading(), Notes())
+    found = read_source(tmp_path, make_reading(), Notes())
     assert {part.split for part in found.parts} == {"train", "test"}
     assert sorted(found.frame().collect().select("text", "label").rows())[0] == ("test neg", "neg")
-    assert source(tmp_path / "train", reading(), Notes()).rows == 2
+    assert read_source(tmp_path / "train", make_reading(), Notes()).rows == 2
 
 
 def wav(kind, channels=1):
@@ -209,10 +209,10 @@ def test_wav_in_a_tar_labelled_by_folder_with_texts_beside(tmp_path):
 def test_given_files_are_splits_and_a_prefix_names_them(tmp_path):
     for name in ("Gun_TRAIN.ts", "Gun_TEST.ts", "Bow_TRAIN.ts", "Bow_TEST.ts"):
         (tmp_path / name).write_text("@classLabel true a b\n@data\n1,2:a\n3,4:b\n")
-    found = source(tmp_path / "Gun", reading(), Notes())
+    found = read_source(tmp_path / "Gun", make_reading(), Notes())
     assert [part.split for part in found.parts] == ["train", "test"] and found.name == "Gun"
     with pytest.raises(ValueError, match="several data sets"):
-        source(tmp_path, reading(), Notes())
+        read_source(tmp_path, make_reading(), Notes())
 
 
 def test_parallel_files_in_a_folder_are_paired_by_their_ends(tmp_path):
@@ -220,20 +220,20 @@ def test_parallel_files_in_a_folder_are_paired_by_their_ends(tmp_path):
         for end in ("de", "en"):
             (tmp_path / f"{stem}.{end}").write_text(f"{stem} {end}\n")
     notes = Notes()
-    found = source(tmp_path, reading(input="de", target="en"), notes)
+    found = read_source(tmp_path, make_reading(input="de", target="en"), notes)
     assert [part.split for part in found.parts] == ["train", "valid", "test", "test_2017"]
-    assert "further split 'test_2017'" in notes[0].text
+    assert "additional split 'test_2017'" in notes[0].text
 
 
 def test_a_train_file_alone_says_what_lies_beside_it(tmp_path):
     for name in ("train.jsonl", "test.jsonl"):
         write(tmp_path / name)
     notes = Notes()
-    source(tmp_path / "train.jsonl", reading(), notes)
+    read_source(tmp_path / "train.jsonl", make_reading(), notes)
     assert notes[0].text == f"only train.jsonl is read; give {tmp_path} to use test.jsonl too"
     for name in ("a_TRAIN.csv", "a_TEST.csv", "b_TRAIN.csv"):
         write(tmp_path / name)
-    source(tmp_path / "a_TRAIN.csv", reading(), notes)
+    read_source(tmp_path / "a_TRAIN.csv", make_reading(), notes)
     assert notes[1].text == f"only a_TRAIN.csv is read; give {tmp_path / 'a'} to use a_TEST.csv too"
 
 
@@ -249,12 +249,12 @@ def test_data_sets_of_hugging_face_by_name(monkeypatch):
     fake = types.ModuleType("datasets")
     fake.load_dataset = lambda path, config: asked.append((path, config)) or {"train": Part(), "validation": Part()}
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    found = source("hf:glue:sst2", reading(), Notes())
+    found = read_source("hf:glue:sst2", make_reading(), Notes())
     assert asked == [("glue", "sst2")] and [part.split for part in found.parts] == ["train", "valid"]
     assert found.frame().collect()["label"].to_list() == ["neg", "pos"] * 2
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install datasets"):
-        source("hf:imdb", reading(), Notes())
+        read_source("hf:imdb", make_reading(), Notes())
 
 
 def test_frames_are_taken_as_they_are():
@@ -266,15 +266,15 @@ def test_frames_are_taken_as_they_are():
 def test_a_comma_is_a_decimal_point_where_it_does_not_part_fields(tmp_path):
     rows = [f"{1 + n % 28:02d}.{1 + n // 28:02d}.2026;{n},5;{n % 3}.000" for n in range(60)]
     (tmp_path / "de.csv").write_text("datum;wert;rest\n" + "\n".join(rows) + "\n;1.234,5;NA\n;-2.000;1,5\n")
-    frame = source(tmp_path / "de.csv", reading(), Notes()).frame().collect()
+    frame = read_source(tmp_path / "de.csv", make_reading(), Notes()).frame().collect()
     assert frame["wert"].to_list() == [n + 0.5 for n in range(60)] + [1234.5, -2000.0]
     assert frame["rest"].to_list() == [1000.0 * (n % 3) for n in range(60)] + [None, 1.5]
     (tmp_path / "en.csv").write_text('a,b\n"1,5",x\n"2,5",y\n')
-    assert source(tmp_path / "en.csv", reading(), Notes()).frame().collect()["a"].to_list() == ["1,5", "2,5"]
+    assert read_source(tmp_path / "en.csv", make_reading(), Notes()).frame().collect()["a"].to_list() == ["1,5", "2,5"]
 
 
 def test_lists_of_numbers_in_a_field_are_series(tmp_path):
     (tmp_path / "a.csv").write_text('x,deep,no\n"[0.5, -2e1]","[[1, 2], [3, 4]]","[1, b]"\n"[]","[[5, 6]]","[2]"\n')
-    frame = source(tmp_path / "a.csv", reading(), Notes()).frame().collect()
+    frame = read_source(tmp_path / "a.csv", make_reading(), Notes()).frame().collect()
     assert frame["x"].to_list() == [[0.5, -20.0], []] and frame["deep"].to_list() == [[[1, 2], [3, 4]], [[5, 6]]]
     assert frame["no"].to_list() == ["[1, b]", "[2]"]

@@ -66,8 +66,8 @@ def test_multi30k_is_paired_by_language():
 def test_imdb_is_read_warned_about_and_batched_fast():
     task = open_task(DATA / "imdb")
     assert sizes(task) == {"train": 22_500, "valid": 2_500, "test": 25_000}
-    assert "column 'rating' alone gives 'label' away (100.0% right); it is not used" in task.notes.warnings
-    assert any("texts of 'test' are in training too" in w for w in task.notes.warnings)
+    assert "column 'rating' alone predicts 'label' (100.0% right); it is not used" in task.notes.warnings
+    assert any("texts of 'test' also occur in training" in w for w in task.notes.warnings)
     y = torch.cat([b.y for b in task.batches("valid", batch=500)])
     assert y.float().mean() == 0.5
 

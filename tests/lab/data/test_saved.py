@@ -71,7 +71,7 @@ def test_new_rows_are_encoded_as_the_task_itself_does(case, tmp_path):
 def test_predictions_are_decoded_in_the_words_of_the_data(case):
     task, data = opened(case)
     batch = next(task.batches("test", batch=4))
-    truth = data.select(task.saved.plan.target)[task._index["test"][batch.rows]]
+    truth = data.select(task.encoding.plan.target)[task._index["test"][batch.rows]]
     lengths = batch.lengths if task.kind in ("tag", "generate") else batch.y_lengths
     found = task.decode(batch.y.clamp(min=0) if batch.y.dtype == torch.long else batch.y, lengths)
     if task.kind == "regress":
@@ -86,7 +86,7 @@ def test_predictions_are_decoded_in_the_words_of_the_data(case):
 def test_a_saved_task_reads_another_file(case, tmp_path):
     task, data = opened(case)
     task.save(tmp_path)
-    other = load_task(tmp_path).over(data.head(7))
+    other = load_task(tmp_path).open_file(data.head(7))
     assert {name: split.size for name, split in other.splits.items()} == {"test": 7}
     first = next(other.batches("test", batch=7))
     assert first.y is not None and len(first) == 7
@@ -98,9 +98,9 @@ def test_rows_of_a_file_are_read_some_at_a_time_without_the_target(case, tmp_pat
     task, data = opened(case)
     _, _, bare = CASES[case]
     file = tmp_path / "new.parquet"
-    without = data if task.kind == "generate" else data.drop(task.saved.plan.target)
+    without = data if task.kind == "generate" else data.drop(task.encoding.plan.target)
     without.write_parquet(file)
-    pieces = list(task.read(file, chunk=30))
+    pieces = list(task.read_rows(file, chunk=30))
     assert [len(piece) for piece in pieces] == [30, 30, 20]
     batch = task.encode(pieces[2])
     assert len(batch) == 20
@@ -113,11 +113,11 @@ def test_a_forecast_starts_from_the_end_of_a_file(tmp_path):
     task = open_task(data, lookback=6, horizon=2)
     task.save(tmp_path)
     again = load_task(tmp_path)
-    (row,) = next(again.read(data))
+    (row,) = next(again.read_rows(data))
     assert row == {"time": 99, "v": [188.0, 190.0, 192.0, 194.0, 196.0, 198.0]}
     batch = again.encode([row, [[1.0], [2.0]]])
     assert batch.lengths.tolist() == [6, 2] and batch.x.shape == (2, 6, 1)
-    assert again.over(data).splits["test"].size == 100 - 8 + 1
+    assert again.open_file(data).splits["test"].size == 100 - 8 + 1
 
 
 def test_a_beginning_of_a_long_text_is_encoded(tmp_path):
@@ -126,7 +126,7 @@ def test_a_beginning_of_a_long_text_is_encoded(tmp_path):
     task.save(tmp_path / "t")
     again = load_task(tmp_path / "t")
     assert again.decode(again.encode(["to be", "or"]).x, [5, 2]) == ["to be", "or"]
-    assert again.over(tmp_path / "a.txt").splits["test"].size == 60 * 19 - 1
+    assert again.open_file(tmp_path / "a.txt").splits["test"].size == 60 * 19 - 1
 
 
 def test_only_json_is_written(tmp_path):
@@ -137,9 +137,12 @@ def test_only_json_is_written(tmp_path):
 
 def test_a_label_that_training_lacks_is_counted_in_another_file():
     task, data = opened("classify")
-    other = task.over(data.head(3).with_columns(label=pl.Series(["a", "q", "b"])))
+    other = task.open_file(data.head(3).with_columns(label=pl.Series(["a", "q", "b"])))
     assert sorted(next(other.batches("test", batch=3)).y.tolist()) == [UNSEEN, 0, 1]
-    assert "1 rows of 'test' have a label that training lacks (first: the frame: row 2, 'q')" in other.notes.warnings[0]
+    assert (
+        "1 rows of 'test' have a label that does not occur in training (first: the frame: row 2, 'q')"
+        in other.notes.warnings[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,4 +165,4 @@ def test_rows_without_the_input_are_refused():
     with pytest.raises(ValueError, match="row 2: no column 'text'; did you mean 'txet'"):
         task.encode([{"text": "a"}, {"txet": "b"}])
     with pytest.raises(ValueError, match="no column 'text'"):
-        task.over(pl.DataFrame({"label": ["a"]}))
+        task.open_file(pl.DataFrame({"label": ["a"]}))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from seqloom.lab.data.pipeline import splits
-from seqloom.lab.data.pipeline.duplicates import clusters
+from seqloom.lab.data.pipeline.duplicates import cluster_texts
 from seqloom.lab.data.registry import open_task
 
 WORDS = [f"w{i}" for i in range(400)]
@@ -48,7 +48,7 @@ def test_too_few_rows_to_learn_from_are_told():
 
 
 def test_large_data_holds_out_no_more_than_is_plenty_unless_asked(monkeypatch):
-    monkeypatch.setattr(splits, "PLENTY", 12)
+    monkeypatch.setattr(splits, "MAX_HELD_OUT", 12)
     found = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}
     assert found == {"train": 148, "valid": 40, "test": 12}
 
@@ -85,7 +85,9 @@ def test_dates_are_compared_as_dates_however_they_are_written(form):
 
 def test_a_date_whose_day_may_be_its_month_is_an_error():
     data = table(when=[f"{1 + i % 12}/{1 + i // 12 % 12}/2026" for i in range(200)])
-    with pytest.raises(ValueError, match=r"'1/1/2026' in 'when': day or month first\? write it as 2026-12-31"):
+    with pytest.raises(
+        ValueError, match=r"'1/1/2026' in 'when' may have the day or the month first; write it as 2026-12-31"
+    ):
         open_task(data, time="when", target="label")
 
 
@@ -109,21 +111,21 @@ def test_equal_series_stay_on_one_side(wide):
 def test_a_text_on_both_sides_of_a_given_split_is_told():
     data = table().with_columns(split=pl.Series(["train"] * 150 + ["test"] * 50))
     data = pl.concat([data, data.head(3).with_columns(split=pl.lit("test"))])
-    assert "3 of 53 texts of 'test' are in training too" in str(open_task(data).notes)
+    assert "3 of 53 texts of 'test' also occur in training" in str(open_task(data).notes)
 
 
 def test_near_duplicates_are_found_and_others_are_not():
     long = [text(i, 200) for i in range(30)]
     near = [t.replace(t.split()[30], "other", 1) for t in long[:10]]
     shouted = [t.upper() + "!!" for t in long[10:15]]
-    found = clusters([pl.Series(long[:20]), pl.Series(long[20:] + near + shouted)])
+    found = cluster_texts([pl.Series(long[:20]), pl.Series(long[20:] + near + shouted)])
     assert [found[i] == found[30 + i] for i in range(10)] == [True] * 10
     assert [found[10 + i] == found[40 + i] for i in range(5)] == [True] * 5
     assert len(np.unique(found[:30])) == 30
 
 
 def test_short_texts_are_duplicates_only_when_equal():
-    found = clusters([pl.Series(["Ann Lee", "ann  lee", "Ann Loe", "", None, "王小明", "王小朋"])])
+    found = cluster_texts([pl.Series(["Ann Lee", "ann  lee", "Ann Loe", "", None, "王小明", "王小朋"])])
     assert found[0] == found[1] != found[2]
     assert found[3] == found[4] and found[5] != found[6]
 
@@ -154,7 +156,7 @@ def test_texts_of_the_test_that_training_has_are_counted():
         "test": pl.concat([table(100).head(3), pl.DataFrame({"text": ["new one"], "label": ["a"]})]),
     }
     warnings = open_task(data, valid=0.01).notes.warnings
-    assert [w for w in warnings if w.startswith("3 of 4 texts of 'test' are in training too")]
+    assert [w for w in warnings if w.startswith("3 of 4 texts of 'test' also occur in training")]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])

@@ -19,7 +19,7 @@ def test_a_batch_counts_real_steps_and_examples():
 
 def test_parts_of_a_batch_put_together_are_the_batch():
     batch = some_batch()
-    parts = [batch.part(k, 3) for k in range(3)]
+    parts = [batch.shard(k, 3) for k in range(3)]
     order = torch.cat([part.rows for part in parts]).argsort()
     for name in ("x", "lengths", "y", "timespans"):
         assert torch.cat([getattr(part, name) for part in parts])[order].equal(getattr(batch, name))

@@ -10,8 +10,7 @@ import torch
 from seqloom.cli import main
 from seqloom.lab.compare.rung import train_rung
 from seqloom.lab.compare.timing import measure_latency
-from seqloom.lab.data.opening import open_data
-from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.registry import open_data, open_task
 from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest
 from seqloom.lab.training.output import write_results

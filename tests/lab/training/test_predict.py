@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from seqloom.lab.data.memory import MemoryTask
-from seqloom.lab.data.opening import open_data, reopen
-from seqloom.lab.data.pipeline.new_rows import CHUNK, given_rows
+from seqloom.lab.data.pipeline.new_rows import CHUNK, iterate_rows
+from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import END, PAD, START, UNKNOWN, Notes
 from seqloom.lab.files import sealed
 from seqloom.lab.training.fit import fit, split_settings
@@ -363,25 +363,25 @@ def test_a_file_of_results_appears_only_when_it_is_complete(tmp_path):
 def test_a_line_is_text_or_json_where_that_makes_sense(words, tmp_path):
     file = tmp_path / "lines.txt"
     file.write_text('aei\n{"word": "bcd"}\n[not json]\n')
-    assert list(given_rows(words.task, file)) == [["aei", {"word": "bcd"}, "[not json]"]]
+    assert list(iterate_rows(words.task, file)) == [["aei", {"word": "bcd"}, "[not json]"]]
     file.write_text('aei\n{"word": \n')
     with pytest.raises(ValueError, match="line 2 is not JSON"):
-        list(given_rows(words.task, file))
+        list(iterate_rows(words.task, file))
     file.write_bytes(b"a\xff\n")
     with pytest.raises(ValueError, match="not UTF-8"):
-        list(given_rows(words.task, file))
+        list(iterate_rows(words.task, file))
     with pytest.raises(ValueError, match="no such file"):
-        given_rows(words.task, tmp_path / "nowhere.csv")
+        iterate_rows(words.task, tmp_path / "nowhere.csv")
 
 
 def test_an_empty_file_is_an_error_before_anything_is_written(words, tmp_path):
     for name in ("empty.csv", "empty.jsonl"):
         (tmp_path / name).touch()
         with pytest.raises(ValueError, match="the file is empty"):
-            given_rows(words.task, tmp_path / name)
+            iterate_rows(words.task, tmp_path / name)
     (tmp_path / "heading.csv").write_text("word\n")
     with pytest.raises(ValueError, match="holds no rows"):
-        given_rows(words.task, tmp_path / "heading.csv")
+        iterate_rows(words.task, tmp_path / "heading.csv")
 
 
 def spoilt(model, letter, task):

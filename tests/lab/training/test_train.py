@@ -283,7 +283,7 @@ def test_accumulated_batches_make_the_step_of_one_large_batch():
     (one, task), (many, _) = stepper({"optimiser": "sgd"}), stepper({"optimiser": "sgd"})
     large = ragged(task, 12)
     one.step([large], 0, 0.5)
-    many.step([large.part(k, 3) for k in range(3)], 0, 0.5)
+    many.step([large.shard(k, 3) for k in range(3)], 0, 0.5)
     torch.testing.assert_close(weights(many), weights(one), rtol=1e-5, atol=1e-7)
 
 

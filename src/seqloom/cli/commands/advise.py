@@ -34,9 +34,9 @@ def advise(
     with console.show_status("reading and trying"):
         from seqloom.lab.advise import output
         from seqloom.lab.advise.advice import advise as find_advice
-        from seqloom.lab.data.look import opened
+        from seqloom.lab.data.description import open_or_print_columns
 
-        opened_task = opened(data, explicit_options(reading) | (task or {}))
+        opened_task = open_or_print_columns(data, explicit_options(reading) | (task or {}))
         advice = find_advice(opened_task, seconds - (time.perf_counter() - start))
     options = explicit_options(reading) | {f"task.{name}": value for name, value in (task or {}).items()}
     commands = output.build_commands(advice, data, options)

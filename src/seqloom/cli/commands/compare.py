@@ -42,7 +42,7 @@ def compare(
         from seqloom.lab.compare.folder import discard_comparison, resume_comparison, start_comparison
         from seqloom.lab.compare.leaderboard import build_leaderboard, caption
         from seqloom.lab.compare.results import collect_results
-        from seqloom.lab.data.look import facts
+        from seqloom.lab.data.description import describe_task
         from seqloom.lab.jobs import runner
 
         if settings.ray:
@@ -52,7 +52,7 @@ def compare(
             comparison = resume_comparison(data, options, settings, out, trust)
         else:
             comparison = start_comparison(data, options, settings, out)
-    for line in [*facts(comparison.task), "", f"comparing in {_short_path(comparison.folder)}"]:
+    for line in [*describe_task(comparison.task), "", f"comparing in {_short_path(comparison.folder)}"]:
         console.note(line)
     finished = False
     try:

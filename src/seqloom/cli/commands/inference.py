@@ -70,9 +70,9 @@ def predict(
 
 
 def _rows(run: Any, file: str, stdin: str | None) -> Any:
-    from seqloom.lab.data.pipeline.new_rows import STDIN, given_rows, stdin_rows
+    from seqloom.lab.data.pipeline.new_rows import STDIN, iterate_rows, read_stdin_rows
 
-    return stdin_rows(run.task, stdin) if file == STDIN else given_rows(run.task, file)
+    return read_stdin_rows(run.task, stdin) if file == STDIN else iterate_rows(run.task, file)
 
 
 def _place(file: str) -> str:

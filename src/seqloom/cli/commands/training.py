@@ -32,12 +32,12 @@ ReadingFlags = Annotated[Reading, Parameter(name="*", group="Reading the data", 
 def look(data: Data, *, reading: ReadingFlags = Reading(), task: TaskOptions = None, json: Json = False) -> None:
     """Show how the columns of a file are interpreted, which task they allow, and how the rows are split."""
     with console.show_status("reading"):
-        from seqloom.lab.data.look import document, facts, opened
+        from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns
 
-        found = opened(data, explicit_options(reading) | (task or {}))
+        found = open_or_print_columns(data, explicit_options(reading) | (task or {}))
     if json:
-        return console.show_json(document(found))
-    return print("\n".join(facts(found)))
+        return console.show_json(make_document(found))
+    return print("\n".join(describe_task(found)))
 
 
 def init(
@@ -52,15 +52,15 @@ def init(
 ) -> None:
     """Look at the data and write a commented settings file for `seqloom train --config`."""
     with console.show_status("reading"):
-        from seqloom.lab.data.look import document, facts, opened
+        from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns
         from seqloom.lab.training.settings_template import build_template, write_template
 
-        found = opened(data, explicit_options(reading) | (task or {}))
+        found = open_or_print_columns(data, explicit_options(reading) | (task or {}))
     text = build_template(data, found, settings, explicit_options(reading), task)
     place = write_template(text, out or Path(f"{found.name}.toml"), force)
     if json:
-        return console.show_json(document(found) | {"settings": str(place)})
-    print("\n".join(facts(found)))
+        return console.show_json(make_document(found) | {"settings": str(place)})
+    print("\n".join(describe_task(found)))
     return console.note(f"\nwritten: {place}\nnext:    seqloom train --config {place}")
 
 

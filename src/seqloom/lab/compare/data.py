@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from seqloom.lab.data.opening import reopen
+from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Batch, Task
 
 ENDLESS_BATCHES = 16  # batches of an endless split that a baseline is fitted to

@@ -114,7 +114,7 @@ def _worst_rows(model: ForTask, task: Task, columns: Columns, batch: int) -> Ite
         for k in range(len(one)):
             if start + k in ranks:
                 loss = round(float(losses[start + k]), 4)
-                rows[ranks[start + k]] = _describe_row(model, task, one.part(k, len(one))) | {"loss": loss}
+                rows[ranks[start + k]] = _describe_row(model, task, one.shard(k, len(one))) | {"loss": loss}
         start += len(one)
     yield from (rows[rank] for rank in sorted(rows))
 

@@ -25,7 +25,7 @@ from seqloom.lab.compare.page import find_winner
 from seqloom.lab.compare.results import Results
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.data.opening import open_data, reopen
+from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed
 from seqloom.lab.files.trust import check, remember

@@ -14,7 +14,7 @@ from seqloom.lab.compare.leaderboard import build_leaderboard, caption, verdict
 from seqloom.lab.compare.plan import format_seconds
 from seqloom.lab.compare.results import Results
 from seqloom.lab.compare.search import Comparison
-from seqloom.lab.data.look import about, columns, space
+from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
 from seqloom.lab.data.registry import TASKS
 from seqloom.lab.report.page import Chart, Curve, Dots, Page, PageBlock, Table, Words
 from seqloom.lab.training.run import Run
@@ -48,9 +48,9 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
         assert folder is not None
         model = Run.load(comparison.job_factory.run_folder(winner)).model()
         blocks += analyse_errors(model, comparison.task, row_scores.load(folder), comparison.batch)
-    if rows := columns(comparison.task):
+    if rows := tabulate_columns(comparison.task.columns):
         blocks.append(Table("Columns", rows))
-    blocks.append(Words("Data", about(comparison.task)))
+    blocks.append(Words("Data", summarize_task(comparison.task)))
     blocks.append(Words("Method", _describe_method(comparison)))
     return Page(f"Models for {comparison.task.name}", verdict(results, finished), blocks, _facts(comparison))
 
@@ -101,8 +101,8 @@ def _facts(comparison: Comparison) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": comparison.settings.model_dump() | {"models": list(comparison.candidates)},  # the defaults resolved
         "data": {name: split.size for name, split in comparison.task.splits.items()},
-        "input": space(comparison.task.input),
-        "target": space(comparison.task.target),
+        "input": format_space(comparison.task.input),
+        "target": format_space(comparison.task.target),
         "hardware": doctor.hardware(),
         "versions": doctor.versions(),
     }

@@ -156,7 +156,7 @@ def time_predictions(model: ForTask, task: Task) -> dict[str, float]:
     middle = (task.count("test", batch=LATENCY_BATCH) or 1) // 2
     device = next(model.parameters()).device
     many = next(iter(task.batches("test", batch=LATENCY_BATCH, skip=middle))).to(device)
-    one = many.part(len(many) // 2, len(many))
+    one = many.shard(len(many) // 2, len(many))
     return {"one": _time_prediction(model, one), "many": _time_prediction(model, many) * LATENCY_BATCH / len(many)}
 
 

@@ -13,7 +13,7 @@ from seqloom.cells.attn_rnn import CONTEXT, AttnRNNCell
 from seqloom.core.cell import State
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.copy import copy
-from seqloom.lab.data.synthetic.task import FIRST, Problem
+from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.studies.adding import TRIVIAL
 from seqloom.lab.studies.copy import KINDS, SYMBOLS
 from seqloom.lab.studies.support.conditions import Condition, Settings
@@ -117,7 +117,9 @@ class Ablation(Drawn[Settings], name="ablation"):
         task = condition.task
         if task["problem"] == "adding":
             return Shape(inputs=2, outputs=1, span=task["steps"])
-        return Shape(KINDS + 2, KINDS + 1, task["steps"] + 2 * task["count"], every=True, symbols=(FIRST, KINDS + 2))
+        return Shape(
+            KINDS + 2, KINDS + 1, task["steps"] + 2 * task["count"], every=True, symbols=(FIRST_SYMBOL, KINDS + 2)
+        )
 
     def layer(self, model: str, inputs: int, hidden: int, start: str, span: int) -> Recurrent:
         if model not in VARIANTS:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.lab.data.synthetic.copy import copy
-from seqloom.lab.data.synthetic.task import FIRST, Problem
+from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.support.conditions import Condition, Settings
 from seqloom.lab.studies.support.drawn import Drawn, Shape
@@ -83,7 +83,7 @@ class Copy(Drawn[Settings], name="copy"):
     def shape(self, condition: Condition) -> Shape:
         third = condition.task["form"] == "third"
         inputs, outputs = (KINDS, KINDS) if third else (KINDS + 2, KINDS + 1)
-        return Shape(inputs, outputs, span(condition.task), every=True, symbols=(FIRST, inputs))
+        return Shape(inputs, outputs, span(condition.task), every=True, symbols=(FIRST_SYMBOL, inputs))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y = batch

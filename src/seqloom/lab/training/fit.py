@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.look import facts, said
-from seqloom.lab.data.opening import open_data, reopen
+from seqloom.lab.data.description import describe_task, format_notes
 from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.folders import RUNS, choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.model import build
@@ -141,7 +141,7 @@ def prepare_new(
     task, source = open_data(data, options)
     check_model(task, settings)
     folder = choose_folder(task.name, settings.model, name, runs)
-    lines = [*facts(task), "", f"training {settings.model} in {folder}"]
+    lines = [*describe_task(task), "", f"training {settings.model} in {folder}"]
     return PreparedTraining(task, settings, folder, source, False, lines)
 
 
@@ -163,7 +163,9 @@ def prepare_resume(
     flags = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened
     changed = TrainSettings(**(run.settings.model_dump() | flags)) if flags else None
-    return PreparedTraining(task, changed, run.folder, None, True, [*said(task), f"resuming {run.folder}"], trust)
+    return PreparedTraining(
+        task, changed, run.folder, None, True, [*format_notes(task), f"resuming {run.folder}"], trust
+    )
 
 
 def use_command(run: Run) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.pipeline.new_rows import given_rows
+from seqloom.lab.data.pipeline.new_rows import iterate_rows
 from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Batch, Classes, Notes, Tags, Task, Values
 from seqloom.lab.training.for_task import ForTask, Prediction
 from seqloom.lab.training.run import Run
@@ -63,7 +63,7 @@ def predict(
         UserError: If the run is a language model or a row cannot be read.
     """
     check_can_predict(run)
-    pieces = given_rows(run.task, data)
+    pieces = iterate_rows(run.task, data)
     with torch.random.fork_rng(devices=[]):  # building the model draws random weights
         model = run.model(which, device)
     prefix = f"{data}: " if isinstance(data, (str, Path)) else ""
@@ -213,7 +213,7 @@ def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix
     if run.task.kind != "translate":
         raise UserError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
     model, task, done = run.model(), run.task, 0
-    column = task.saved.plan.input[0] if hasattr(task, "saved") else ""
+    column = task.encoding.plan.input[0] if hasattr(task, "encoding") else ""
     for rows in pieces:
         translations: list[tuple[Any, float | None]] = [("", None)] * len(rows)
         with torch.no_grad():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.opening import reopen
+from seqloom.lab.data.registry import reopen
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.metrics import primary_metric
 from seqloom.lab.training import checkpoint
@@ -34,7 +34,7 @@ def evaluate(run: Run, data: Any = None, split: str | None = None, device: str =
     Raises:
         UserError: If the data has no such split.
     """
-    task = reopen(run.record["source"]) if data is None else run.task.over(data)
+    task = reopen(run.record["source"]) if data is None else run.task.open_file(data)
     split = split or ("test" if "test" in task.splits else next(iter(task.splits)))
     if split not in task.splits:
         raise UserError(f"there is no split {split!r}; there are {', '.join(task.splits)}")

@@ -66,7 +66,7 @@ def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> t
         if len(batch) < 2 or state is not None:
             raise
     torch.cuda.empty_cache()
-    halves = [_rows(model, task, batch.part(k, 2), None, full)[0] for k in range(2)]
+    halves = [_rows(model, task, batch.shard(k, 2), None, full)[0] for k in range(2)]
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}, None
 
 

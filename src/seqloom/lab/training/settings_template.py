@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.look import facts
+from seqloom.lab.data.description import describe_task
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
@@ -40,7 +40,7 @@ def build_template(
         "Settings for `seqloom train --config THIS_FILE`; a flag on the command line wins over a line here.",
         "A line that starts with # shows a default: remove the # to change it.",
         "",
-        *facts(task),
+        *describe_task(task),
     ]
     records: dict[str, type[BaseModel]] = {"The training": TrainSettings}
     if plan is not None:

@@ -90,7 +90,7 @@ class Stepper:
     def _loss(self, k: int, piece: Batch, stand_in: Batch) -> Tensor:
         empty = not len(piece)
         # every process has to take part, one without rows too
-        piece = stand_in.part(0, len(stand_in)) if empty else piece
+        piece = stand_in.shard(0, len(stand_in)) if empty else piece
         if piece.x.device != self.device:
             piece = piece.to(self.device, non_blocking=True)
         with self.autocast():
@@ -120,7 +120,7 @@ class Stepper:
         if fine or (self.scaler.is_enabled() and math.isfinite(loss) and self.scaler.get_scale() > 1):
             return  # the scaler leaves out a step that it scaled too far
         for batch in batches:
-            place = batch.part(self.processes.rank, self.processes.count).to(self.device)
+            place = batch.shard(self.processes.rank, self.processes.count).to(self.device)
 
             def again(place: Batch = place) -> Tensor:
                 seed_step(self.settings.seed, number, self.processes.rank)
@@ -149,7 +149,7 @@ def seed_step(*key: int) -> None:
 
 
 def _part(batch: Batch, k: int, n: int) -> Batch:
-    return batch if n == 1 else batch.part(k, n)
+    return batch if n == 1 else batch.shard(k, n)
 
 
 def _memory(error: Exception) -> bool:
