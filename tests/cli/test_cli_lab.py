@@ -236,7 +236,7 @@ def test_evaluate_says_how_good_and_how_sure(here, folder, trained):
     (folder / "more.csv").write_text("text,label\na fine and lovely film,+\na dull film,?\n")
     code, out, err = here("evaluate", trained, "more.csv", "--json")
     assert json.loads(out)["metrics"]["accuracy"] == 0.5
-    assert err.startswith("warning: 1 rows of 'test' have a label that training lacks (first: more.csv: row 2, '?')")
+    assert err.startswith("warning: 1 rows of 'test' have a label that does not occur in training (first: more.csv: row 2, '?')")
 
 
 def test_runs_lists_what_there_is_and_what_cannot_be_read(here, folder, trained):
@@ -286,7 +286,7 @@ def test_a_language_model_generates_and_a_translator_translates(here, folder, mo
         (["predict", "reviews-gru", "other.csv"], "other.csv: row 1: no column 'text'; did you mean 'txt'?"),
         (["predict", "reviews-gru", "reviews.csv", "--keep", "nr"], "reviews.csv: row 1: no column 'nr' to keep"),
         (["predict", ".", "reviews.csv"], ". is not a run: it has no run.json"),
-        (["evaluate", "reviews-gru", "other.csv"], "no column 'text'; there are txt"),
+        (["evaluate", "reviews-gru", "other.csv"], "no column 'text'; the columns are txt"),
         (["evaluate", "reviews-gru", "--split", "dev"], "there is no split 'dev'; there are train, valid, test"),
         (["generate", "reviews-gru"], "was trained to classify, not to generate"),
         (["translate", "reviews-gru", "reviews.csv"], "was trained to classify, not to translate"),

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from seqloom.lab.data.description import describe_task
+from seqloom.lab.data.pipeline.columns import describe_columns
 from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_task

@@ -249,7 +249,7 @@ def test_a_label_never_seen_is_wrong_and_said(words, tmp_path):
     assert found["metrics"]["accuracy"] == pytest.approx(2 / 3)
     assert "row 3, 'neither'" in found["warnings"][0]
     file.write_text("word\naei\n")
-    with pytest.raises(ValueError, match="no column 'label'; there are word"):
+    with pytest.raises(ValueError, match="no column 'label'; the columns are word"):
         evaluate(words, file)
 
 

@@ -78,7 +78,7 @@ def _layer(task: Task, settings: TrainSettings, input_size: int) -> nn.Module:
 
 def has_timespans(task: Task) -> bool:
     """Whether batches of this task may have timespans, and a model that can take them."""
-    saved = getattr(task, "saved", None)
+    saved = getattr(task, "encoding", None)
     takes = isinstance(task.input, Features) and task.kind in ("classify", "regress", "tag")
     return takes and getattr(saved, "times", None) is not None
 

@@ -30,7 +30,7 @@ def build_template(
     chosen: dict[str, Any] = {"data": data}
     if made:
         chosen |= {f"task.{name}": value for name, value in made.items()}
-    plan = getattr(getattr(task, "saved", None), "plan", None)
+    plan = getattr(getattr(task, "encoding", None), "plan", None)
     if plan is not None:
         found = {name: getattr(plan, name) for name in PLAN}
         chosen |= {name: value for name, value in found.items() if value and len(value) <= MOST}
