@@ -236,7 +236,9 @@ def test_evaluate_says_how_good_and_how_sure(here, folder, trained):
     (folder / "more.csv").write_text("text,label\na fine and lovely film,+\na dull film,?\n")
     code, out, err = here("evaluate", trained, "more.csv", "--json")
     assert json.loads(out)["metrics"]["accuracy"] == 0.5
-    assert err.startswith("warning: 1 rows of 'test' have a label that does not occur in training (first: more.csv: row 2, '?')")
+    assert err.startswith(
+        "warning: 1 rows of 'test' have a label that does not occur in training (first: more.csv: row 2, '?')"
+    )
 
 
 def test_runs_lists_what_there_is_and_what_cannot_be_read(here, folder, trained):
