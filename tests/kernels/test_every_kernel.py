@@ -17,6 +17,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels import scan as any_scan
+from seqloom.kernels import tuning
 from seqloom.kernels.cpu import engine
 from seqloom.kernels.registry import KERNELS, find_kernel
 from seqloom.tools.testing import check_kernel
@@ -164,12 +165,11 @@ def test_a_layer_with_dropouts_and_resets_stays_on_the_engine(name):
 
 @pytest.mark.parametrize("name", ENGINE)
 def test_what_is_not_kept_for_the_backward_is_computed_again(name, monkeypatch):
-    from seqloom.kernels.cpu import scan
 
     cell, job = asking(name)
     code, found = find_kernel(f"{name}_cpu").code, []
-    for limit in (scan.SAVED_BYTES, 0):
-        monkeypatch.setattr(scan, "SAVED_BYTES", limit)
+    for limit in (tuning.SAVED_BYTES, 0):
+        monkeypatch.setattr(tuning, "SAVED_BYTES", limit)
         y, last = code.run(cell, job)
         loss = y.square().sum() + sum(s.sum() for s in last)
         found.append([y, *last, *torch.autograd.grad(loss, [job.x, *job.state, *cell.parameters()])])

@@ -11,8 +11,8 @@ import torch
 import seqloom
 from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
-from seqloom.kernels import attn_rnn_plain, tuning
 from seqloom.kernels import loop as any_loop
+from seqloom.kernels import tuning
 from seqloom.kernels.cpu import scan
 from seqloom.kernels.cpu.engine import ThreadSplit, split_threads
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
@@ -58,7 +58,7 @@ def found(run, cell, job, twice=False):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("slots", "hidden", "settings"), SETTINGS)
 def test_a_kernel_gives_what_the_loop_gives_with_slots(monkeypatch, name, slots, hidden, settings):
-    monkeypatch.setattr(attn_rnn_plain, "MANY", 200)  # of the shapes below some have more, some have not
+    monkeypatch.setattr(tuning, "PAIRWISE_NUMBERS", 200)  # of the shapes below some have more, some have not
     for size, (B, T), everything in itertools.product((5, hidden), ((1, 1), (1, 6), (3, 5)), (False, True)):
         cell = AttnRNNCell(size, hidden, slots=slots, **settings).double()
         if everything:
@@ -81,7 +81,7 @@ def test_second_derivatives_with_slots_are_the_loops(name):
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
-    monkeypatch.setattr(scan, "SAVED_BYTES", 2**29 if kept else 0)
+    monkeypatch.setattr(tuning, "SAVED_BYTES", 2**29 if kept else 0)
     cell = AttnRNNCell(5, 100, slots=3).double()
     cell.learn_initial_state()
     for job in (job_of(cell, 5, 4, True), job_of(cell, 5, 4, False)):
@@ -167,8 +167,8 @@ def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
 def test_a_chunk_asks_the_device_for_no_number(monkeypatch, kind):
     """A graph records launches alone; tensors without values would fail wherever one is read, or is made elsewhere."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    for many, slots, wished in itertools.product((0, attn_rnn_plain.MANY), (2, 6), (True, False)):
-        monkeypatch.setattr(attn_rnn_plain, "MANY", many)
+    for many, slots, wished in itertools.product((0, tuning.PAIRWISE_NUMBERS), (2, 6), (True, False)):
+        monkeypatch.setattr(tuning, "PAIRWISE_NUMBERS", many)
         how = find_setting(16, 4, torch.float32, ("h", "x", "h*x"), wished, wished, wished, wished)
         with torch.no_grad():
             kind(how, 3, 4, torch.device("meta"), slots).launch()

@@ -13,7 +13,8 @@ from streams import close, make, whole
 from torch.nn.utils import parametrize
 
 from seqloom.kernels.cpu.engine import list_libraries
-from seqloom.kernels.cpu.step import CELLS, ROWS, load_step
+from seqloom.kernels.cpu.step import CELLS, load_step
+from seqloom.kernels.tuning import STEP_MOST_ROWS
 from seqloom.layers.recurrent.layer import Recurrent
 
 pytestmark = pytest.mark.skipif(isinstance(load_step(), str), reason=str(load_step()))
@@ -24,7 +25,9 @@ each_cell = pytest.mark.parametrize("cell", sorted(CELLS))
     ("cell", "settings"),
     [*((cell, {}) for cell in sorted(CELLS)), *((c, {"bias": False}) for c in ("rnn", "gru", "lstm"))],
 )
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 4), (3, 5, 2, 20), (ROWS, 33, 1, 36), (0, 128, 2, 64), (2, 24, 3, 24)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 4), (3, 5, 2, 20), (STEP_MOST_ROWS, 33, 1, 36), (0, 128, 2, 64), (2, 24, 3, 24)]
+)
 def test_a_stream_without_gradients_has_the_values_of_the_whole(cell, settings, sizes, monkeypatch):
     B, D, layers, H = sizes  # B = 0: unbatched
     layer = make(cell, D, H, layers, **settings)

@@ -9,9 +9,9 @@ from seqloom.core.cell import Cell
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import useful_autocast, why_not_autocast
-from seqloom.kernels.cpu.step import ROWS
 from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.runner import run_job
+from seqloom.kernels.tuning import STEP_MOST_ROWS
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.recurrent.streaming import why_not_stream
 
@@ -54,5 +54,5 @@ def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
 def _step(layer: Recurrent) -> str:
     reason = why_not_stream(layer)
     if reason is None:
-        return f"one call of the CPU engine, without gradients and for up to {ROWS} rows"
+        return f"one call of the CPU engine, without gradients and for up to {STEP_MOST_ROWS} rows"
     return f"none, {reason}" if layer.bidirectional else f"as above, since {reason}"

@@ -12,7 +12,7 @@ import torch
 from seqloom import testing
 from seqloom.cells.lookup import find_cell
 from seqloom.cli import main
-from seqloom.kernels.cpu.gated import ONEDNN
+from seqloom.kernels.cpu.gated import HAS_ONEDNN_LSTM
 from seqloom.lab.bench import race
 from seqloom.lab.bench.settings import BenchSettings
 from seqloom.tools import doctor, timing
@@ -124,7 +124,7 @@ def test_the_check_is_the_real_one_where_nothing_is_replaced(monkeypatch):
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="a torch without oneDNN")
 def test_a_row_of_torch_names_the_library_that_ran():
     library = {row.cell: row.library for row in times(cells="min_gru")}
-    lstm = "oneDNN" if ONEDNN else "ATen"  # it has a fused LSTM for x86 alone
+    lstm = "oneDNN" if HAS_ONEDNN_LSTM else "ATen"  # it has a fused LSTM for x86 alone
     assert library == {"min_gru": "", "torch.nn.RNN": "ATen", "torch.nn.GRU": "ATen", "torch.nn.LSTM": lstm}
     assert {row.library for row in times(cells="min_gru", ragged=True)} == {"", "ATen"}
 

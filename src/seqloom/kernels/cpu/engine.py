@@ -15,14 +15,12 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
+from seqloom.kernels import tuning
 
 LIB = Path(__file__).parents[2] / "lib"
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
 ISAS = ("avx512", "avx2", "default")  # the builds of setup.py, fastest first
 TYPES = {torch.float32: 0, torch.float64: 1}
-ROWS_A_THREAD, COLUMNS_A_THREAD = 4, 128  # fewer are not worth a thread
-LARGE = 384  # from this hidden size on weights outgrow the cache of a core: 4 H^2 numbers, 2 MB
-MANY_ROWS = 16  # for so many rows a thread may as well read all of them
 
 _one, _two, _eight = ctypes.c_void_p, ctypes.c_void_p * 2, ctypes.c_void_p * 8
 
@@ -126,8 +124,9 @@ def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
     So many rows of the batch as there are slots stay together.
     """
     most = torch.get_num_threads()
-    rows, columns = min(most, batch // max(ROWS_A_THREAD, slots)), min(most, hidden // COLUMNS_A_THREAD)
-    slow = hidden >= LARGE and batch <= MANY_ROWS * columns
+    rows = min(most, batch // max(tuning.ROWS_PER_THREAD, slots))
+    columns = min(most, hidden // tuning.COLUMNS_PER_THREAD)
+    slow = hidden >= tuning.COLUMNS_HIDDEN and batch <= tuning.COLUMNS_ROWS * columns
     if columns > 1 and (rows < 2 or (slow and rows <= columns)):
         return ThreadSplit(columns, True)
     return ThreadSplit(max(1, rows), False)

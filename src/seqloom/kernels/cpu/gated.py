@@ -12,13 +12,12 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
+from seqloom.kernels import tuning
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.scan import run_cpu
 from seqloom.kernels.fused import run_fused, why_not_fused
 
-LARGE = 512
-# oneDNN has a fused LSTM on x86 alone: on a Neoverse-N1 (B=16, H=256) torch takes 278 ms, the engine 74.
-ONEDNN = platform.machine().lower() in ("x86_64", "amd64")
+HAS_ONEDNN_LSTM = platform.machine().lower() in ("x86_64", "amd64")
 WEIGHTS = {
     "rnn": ("weight_hh", "bias_hh"),
     "gru": ("weight_hh", "bias_hh"),
@@ -47,9 +46,9 @@ class GatedOnCpu:
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         even = job.is_plain and job.lengths is None and job.x.dtype == torch.float32
-        if self.name != "lstm" or not (ONEDNN and even and cell.hidden_size < LARGE):
+        if self.name != "lstm" or not (HAS_ONEDNN_LSTM and even and cell.hidden_size < tuning.ONEDNN_LSTM_HIDDEN):
             return None
-        return f"torch's own (oneDNN) is faster below {LARGE} units where all lengths are equal"
+        return f"torch's own (oneDNN) is faster below {tuning.ONEDNN_LSTM_HIDDEN} units where all lengths are equal"
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""

@@ -13,9 +13,9 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
+from seqloom.kernels import tuning
 from seqloom.kernels.cpu.engine import Args, ThreadSplit, record_size, run_cell, set_addresses, split_threads
 
-SAVED_BYTES = 2**29  # what happened inside the steps is kept for the backward up to here, above it is computed again
 Maybe = Tensor | None
 
 
@@ -79,7 +79,7 @@ class _Scan(torch.autograd.Function):
         y, last = asked.room(x, B, T, H), [torch.empty_like(s) for s in given[1 : 1 + k]]
         c = asked.room(x, B, T, H) if train and k > 1 else None
         size = record_size(asked.cell, x.dtype, args) * B * T
-        saved = x.new_empty(size) if train and size * x.element_size() <= SAVED_BYTES else None
+        saved = x.new_empty(size) if train and size * x.element_size() <= tuning.SAVED_BYTES else None
         run_cell(asked.cell, False, x.dtype, crew.threads, set_addresses(args, y=y, c=c, s1=last, saved=saved))
         if train:
             ctx.asked, ctx.k, ctx.crew = asked, k, crew

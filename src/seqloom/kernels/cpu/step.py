@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import Cell
 from seqloom.core.checks import has_memory
+from seqloom.kernels import tuning
 from seqloom.kernels.cpu.attn_rnn import ROWS as PARTS
 from seqloom.kernels.cpu.engine import TYPES, load_library
 
 StepFunction = Callable[[Tensor, Any], Any]
-ROWS = 4  # of a batch; the engine reads the weights again for each
-SIZE = 1024  # units; the weights of more come from memory, where one core is slow
 
 _gates = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "scale_c"), ("bias_ih", "bias_hh", "", "", "bias_c")
 _attention = (
@@ -73,7 +72,7 @@ def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
         if setting in CELLS[cell.name][2] and getattr(cell, setting) not in known:
             return f"the engine's step has no {setting}={getattr(cell, setting)!r}"
     slots = getattr(cell, "slots", 1)
-    if cell.hidden_size > (most := int(SIZE / math.sqrt(slots))):
+    if cell.hidden_size > (most := int(tuning.STEP_LARGEST_HIDDEN / math.sqrt(slots))):
         return f"the engine's step runs on one core, too slow above {most} units" + (slots > 1) * f" of {slots} slots"
     own = _own(cell, home)
     for name, w in own.items():
@@ -142,7 +141,8 @@ class Stack:
         It gives None for what `forward` should look at. What it needs are local variables, the fastest to read.
         """
         rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, load_step()
-        if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not 1 <= rows.numel() <= ROWS:
+        fits = 1 <= rows.numel() <= tuning.STEP_MOST_ROWS
+        if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not fits:
             return _pass
         m: int = getattr(self.cells[0], "slots", 1)
         slots = () if m == 1 else (m,)
