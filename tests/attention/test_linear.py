@@ -172,5 +172,5 @@ def test_features_drawn_anew_under_checkpoints_are_those_of_the_forward_or_an_er
         again = torch.autograd.grad(checkpoint(layer, x.double(), use_reentrant=False)[0].square().sum(), x)
         torch.testing.assert_close(again, whole)
     layer = PerformerAttention(8, 2, features=16, redraw=2).train()
-    with pytest.raises(ValueError, match="redraw=2 under gradient checkpointing counts calls twice; take 1 or 0"):
+    with pytest.raises(ValueError, match="redraw=2 under gradient checkpointing counts calls twice; use 1 or 0"):
         checkpoint(layer, x, use_reentrant=False)[0].sum().backward()

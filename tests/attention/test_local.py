@@ -121,7 +121,7 @@ def test_what_cannot_be_causal_or_is_no_pattern_is_said():
         LocalAttention(8, pattern=Pattern(3, random_blocks=1), causal=True)
     with pytest.raises(ValueError, match=r"global_steps of a causal attention must be the first ones .*, got \(1,\)"):
         LocalAttention(8, pattern=Pattern(3, (1,)), causal=True)
-    with pytest.raises(ValueError, match="counted from 0, got -1"):
+    with pytest.raises(ValueError, match="at least 0, got -1"):
         Pattern(3, (-1,))
     with pytest.raises(ValueError, match="at least 0"):
         Pattern(-1)

@@ -110,9 +110,9 @@ def test_attention_of_a_dot_score_is_torchs():
 
 
 def test_what_does_not_fit_is_said():
-    with pytest.raises(ValueError, match="take GeneralScore"):
+    with pytest.raises(ValueError, match="use GeneralScore"):
         DotScore(3, 4)
-    with pytest.raises(InputError, match="make it with positions=9"):
+    with pytest.raises(InputError, match="construct it with positions=9"):
         ConcatScore(4, 6, positions=8)(torch.randn(1, 1, 4), torch.randn(1, 9, 6))
     with pytest.raises(InputError, match="do not fit"):
         attend(torch.randn(1, 2, 3), torch.randn(1, 4, 5))

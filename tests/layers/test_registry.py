@@ -49,7 +49,7 @@ def test_a_state_that_does_not_fit_is_named(name):
     for wrong in (state[:-1], (*state, state[0])):
         with pytest.raises(InputError, match=f"state must have {len(state)} tensors, got {len(wrong)}"):
             layer(x, wrong)
-    with pytest.raises(InputError, match=r"the input has 3 rows; take the state of these rows with select"):
+    with pytest.raises(InputError, match=r"the input has 3 rows; choose the rows of the state with select"):
         layer(x, tuple(s[:1] for s in state))
     with pytest.raises(TypeError, match=f"the tuple of {len(state)} tensors"):
         layer(x, state[0])

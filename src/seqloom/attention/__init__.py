@@ -1,4 +1,4 @@
-"""Every attention, one a file."""
+"""Attention layers, one per file."""
 
 from seqloom.attention.dense import Attention
 from seqloom.attention.linear import LinearAttention

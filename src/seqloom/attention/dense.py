@@ -1,4 +1,4 @@
-"""Every query looks at every key: multi-head attention to oneself or to a memory."""
+"""Multi-head attention of every query to every key, in the same sequence or in a memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,34 @@ from seqloom.core.errors import InputError, UserTypeError
 
 
 class Attention(Heads):
-    """Multi-head attention, over torch's scaled_dot_product_attention.
+    """Multi-head attention, computed by torch's scaled_dot_product_attention.
 
         Q, K, V = W_q x, W_k m, W_v m          m = x, or a memory
         y = W_o softmax(Q K^T / sqrt(d)) V     in each head of d features
 
-    `kv_heads` below `heads` lets groups of queries share keys (Ainslie et al. 2023, arXiv 2305.13245).
-    `position` is "rotary", "alibi", "relative", "xl" or a Position. The state of a causal one are
-    the keys and values so far and which are real; of one with a memory, those of the memory.
-    Vaswani et al. 2017, arXiv 1706.03762.
+    State of a causal layer: the keys and values so far, (B, kv_heads, S, d) each, and which of them are real, (B, S).
+    State of a layer that read a memory: those of the memory. Vaswani et al. 2017, arXiv 1706.03762.
+
+    Args:
+        dim: Number of features of input and output, D.
+        heads: Number of heads; divides `dim`.
+        kv_heads: Number of key and value heads; divides `heads`. Fewer than `heads` lets groups of queries share keys
+            (Ainslie et al. 2023, arXiv 2305.13245). Default: `heads`.
+        causal: Let each step attend only to itself and earlier steps.
+        position: "rotary", "alibi", "relative", "xl" or a `Position`.
+        dropout: Dropout probability of the attention weights in training.
+        bias: Add a bias to the four products.
+        memory_size: Number of features of a memory; `dim` by default.
+
+    Raises:
+        UserError: If the heads do not divide the features, or the position is unknown.
+
+    Example:
+        >>> attention = seqloom.Attention(16, heads=4, causal=True, position="rotary")
+        >>> y, state = attention(torch.randn(2, 10, 16))  # (B, T, D)
+        >>> y, state = attention.step(torch.randn(2, 16), state)  # the next step
+        >>> y.shape
+        torch.Size([2, 16])
     """
 
     state_size = 3
@@ -53,25 +72,35 @@ class Attention(Heads):
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        """(B, T, D) -> (B, T, D), state.
+        """Attend within a sequence or to a memory.
 
-        `mask`, True where a query may look or numbers to add to the scores, fits (T, S), (B, T, S)
-        or (B, heads, T, S); S counts the keys of the state too. A query that may look nowhere gets
-        zeros, and so does a step past its row's length. A memory is read once: the state that
-        comes back stands for it in later calls.
+        Args:
+            x: (B, T, D).
+            state: The state that a causal layer returned for the preceding steps, or that of a memory.
+            lengths: (B,), the real steps of each row; the output is 0 after them.
+            memory: (B, S, memory_size), to attend to instead of x. Pass it once, then pass the returned state.
+            memory_lengths: (B,), the real steps of the memory.
+            mask: (T, S), (B, T, S) or (B, heads, T, S), where S includes the keys of the state. Either bool, True for
+                pairs that may attend, or numbers to add to the scores. A query that may attend to no key gets zeros.
+
+        Returns:
+            The output (B, T, D) and the state; None without causal=True or a memory.
+
+        Raises:
+            InputError: If shapes, devices or the combination of arguments do not fit.
         """
-        x, real = self.read(x, lengths, state if self.causal else None)  # else a memory's
-        look = self._look(x, real, state, memory, memory_lengths, mask)
+        x, real = self.read(x, lengths, state if self.causal else None)  # other layers have the state of a memory
+        inputs = self._prepare(x, real, state, memory, memory_lengths, mask)
         y = weigh(
-            look.q,
-            look.k,
-            look.v,
-            attn_mask=look.mask,
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            attn_mask=inputs.mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=look.triangle,
+            is_causal=inputs.triangle,
             enable_gqa=self.kv_heads != self.heads,
         )
-        return mask_steps(self.join(y), real), look.state
+        return mask_steps(self.join(y), real), inputs.state
 
     def weights(
         self,
@@ -83,9 +112,9 @@ class Attention(Heads):
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """What `forward` weighs the values with: (B, heads, T, S)."""
-        x, real = self.read(x, lengths, state if self.causal else None)  # else a memory's
-        q, k, _, mask, triangle, _ = self._look(x, real, state, memory, memory_lengths, mask)
+        """Return the attention weights (B, heads, T, S) that `forward` uses; takes the same arguments."""
+        x, real = self.read(x, lengths, state if self.causal else None)  # other layers have the state of a memory
+        q, k, _, mask, triangle, _ = self._prepare(x, real, state, memory, memory_lengths, mask)
         if triangle:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         s = q @ k.repeat_interleave(self.heads // self.kv_heads, 1).mT / math.sqrt(self.head_size)
@@ -96,13 +125,22 @@ class Attention(Heads):
         return a if real is None else a * real[:, None, :, None]
 
     def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State | None]:
-        """One query, (B, D) -> (B, D), state: the next step of a causal one, or any of a memory."""
+        """Run one step of a causal layer, or one query to a memory: (B, D) -> (B, D), state.
+
+        Args:
+            x: (B, D).
+            state: The state of the preceding steps, or of the memory.
+            aside: Further arguments of `forward`, such as `memory`.
+
+        Raises:
+            InputError: If the layer is neither causal nor has a memory.
+        """
         if not self.causal and state is None and aside.get("memory") is None:
-            raise InputError("step: an Attention with causal=False needs the whole sequence, or a memory")
+            raise InputError("step: an Attention with causal=False needs the whole sequence or a memory")
         y, state = self(x.unsqueeze(1), state, **aside)
         return y.squeeze(1), state
 
-    def _look(
+    def _prepare(
         self,
         x: Tensor,
         real: Tensor | None,
@@ -110,14 +148,14 @@ class Attention(Heads):
         memory: Tensor | None,
         memory_lengths: Lengths,
         mask: Tensor | None,
-    ) -> _Look:
+    ) -> _Inputs:
         if memory is not None and self.causal:
-            raise InputError("a memory was given to an Attention with causal=True; make one with causal=False")
+            raise InputError("an Attention with causal=True takes no memory; construct one with causal=False")
         if memory_lengths is not None and memory is None:
-            raise InputError("memory_lengths were given without a memory")
+            raise InputError("memory_lengths need a memory; pass memory= too")
         q = self.split(self.q(x))
         if self.causal:
-            return self._back(x, q, real, state, mask)
+            return self._prepare_causal(x, q, real, state, mask)
         at = _range(x)
         if memory is not None:
             check_input(memory, self.memory_size, self.k, "memory")
@@ -128,19 +166,21 @@ class Attention(Heads):
             known = real
             k, v = self._keys(x, at)
         else:
-            k, v, known = state[0].to(q.dtype), state[1].to(q.dtype), state[2]  # autocast may have been left
+            k, v, known = state[0].to(q.dtype), state[1].to(q.dtype), state[2]  # autocast may have ended since
         j = torch.arange(k.shape[2], device=x.device).unsqueeze(0)
         allowed = None if known is None else known[:, None, None]
-        return self._placed(q, k, v, at, j, allowed, mask)._replace(state=state)
+        return self._apply_positions(q, k, v, at, j, allowed, mask)._replace(state=state)
 
-    def _back(self, x: Tensor, q: Tensor, real: Tensor | None, state: State | None, mask: Tensor | None) -> _Look:
-        """A causal one: from each step at those before it."""
+    def _prepare_causal(
+        self, x: Tensor, q: Tensor, real: Tensor | None, state: State | None, mask: Tensor | None
+    ) -> _Inputs:
+        """Prepare a causal layer, in which each step attends to itself and earlier ones."""
         i = j = _range(x)
         new = _all(x) if real is None else real
         if state is None:
             k, v = self._keys(x, j)
             known, triangle = new, mask is None and (self.position is None or not self.position.has_bias)
-            allowed = None  # padding stands at the end, where no real step looks
+            allowed = None  # padding comes after every real step
         else:
             i = j = state[2].sum(1, keepdim=True) + i
             k, v = self._keys(x, j)
@@ -152,16 +192,16 @@ class Attention(Heads):
             T, S = x.shape[1], k.shape[2]
             before = torch.ones(T, S, dtype=torch.bool, device=x.device).tril(S - T)
             allowed = before if allowed is None else allowed & before
-        return self._placed(q, k, v, i, j, allowed, mask)._replace(triangle=triangle, state=(k, v, known))
+        return self._apply_positions(q, k, v, i, j, allowed, mask)._replace(triangle=triangle, state=(k, v, known))
 
     def _keys(self, m: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.split(self.k(m)), self.split(self.v(m))
         return (k if self.position is None else self.position.key(k, at)), v
 
-    def _placed(
+    def _apply_positions(
         self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, j: Tensor, allowed: Tensor | None, mask: Tensor | None
-    ) -> _Look:
-        """Positions and masks brought together into what torch takes."""
+    ) -> _Inputs:
+        """Apply positions to queries and combine biases and masks into one mask."""
         bias = None
         if self.position is not None:
             bias = self.position.bias(q, i, j)
@@ -169,7 +209,9 @@ class Attention(Heads):
         if mask is not None:
             mask = mask.unsqueeze(1) if mask.dim() == 3 else mask
             if not mask.is_floating_point() and mask.dtype != torch.bool:
-                raise UserTypeError(f"mask must be True where a query may look, or numbers to add, got {mask.dtype}")
+                raise UserTypeError(
+                    f"mask must be bool (True: may attend) or floating point (added to scores), got {mask.dtype}"
+                )
             if mask.dtype == torch.bool:
                 allowed = mask if allowed is None else allowed & mask
             else:
@@ -177,11 +219,11 @@ class Attention(Heads):
         if bias is not None:
             bias = bias.to(q.dtype)
             allowed = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
-        return _Look(q, k, v, allowed)
+        return _Inputs(q, k, v, allowed)
 
 
-class _Look(NamedTuple):
-    """Arguments for torch's function, and the state that follows."""
+class _Inputs(NamedTuple):
+    """Arguments of torch's function, and the new state."""
 
     q: Tensor
     k: Tensor

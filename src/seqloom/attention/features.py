@@ -1,4 +1,4 @@
-"""Feature maps phi, for which phi(q) phi(k) stands for exp(q k)."""
+"""Feature maps phi for linear attention: phi(q) phi(k) replaces exp(q k)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Elu(nn.Module):
     """phi(x) = elu(x) + 1. Katharopoulos et al. 2020, arXiv 2006.16236.
 
-    A query's features are divided by their sum, which cancels: sums over a thousand steps would be
-    more than float16 can hold.
+    A query's features are divided by their sum, which cancels in the output; else sums over a thousand steps would
+    overflow float16.
     """
 
     def query(self, q: Tensor) -> Tensor:
@@ -25,10 +25,12 @@ class Elu(nn.Module):
 
 
 class Random(nn.Module):
-    """Features from `count` random directions w; their mean error falls as 1 / sqrt(count).
+    """Base class of features from random directions w, which the state_dict contains.
 
-    `orthogonal` draws them at right angles, head_size at a time, which lowers the error. They are
-    kept in the state_dict; `redraw` takes new ones.
+    Args:
+        head_size: Size of queries and keys, d.
+        count: Number of directions, m. The mean error falls as 1 / sqrt(m).
+        orthogonal: Draw directions at right angles, `head_size` at a time, which lowers the error.
     """
 
     w: Tensor
@@ -39,18 +41,18 @@ class Random(nn.Module):
         self.register_buffer("w", self._draw())
 
     def redraw(self) -> None:
-        """New directions; what was computed with the old ones can still go backward."""
+        """Draw new directions. A backward pass through results of the old ones remains possible."""
         self.w = self._draw().to(self.w)
 
     def _draw(self) -> Tensor:
         w = torch.randn(self.count, self.head_size)
         if not self.orthogonal:
             return w
-        blocks = [_rotation(self.head_size) for _ in range(0, self.count, self.head_size)]
+        blocks = [_draw_rotation(self.head_size) for _ in range(0, self.count, self.head_size)]
         return torch.cat(blocks)[: self.count] * w.norm(dim=1, keepdim=True)
 
-    def scaled(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """w x and |x|^2 / 2 of x / d^(1/4), so that q k is over sqrt(d)."""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return w x and |x|^2 / 2 for x / d^(1/4), so that q k is divided by sqrt(d)."""
         x = x / self.head_size**0.25
         return x @ self.w.T, x.square().sum(-1, keepdim=True) / 2
 
@@ -58,39 +60,39 @@ class Random(nn.Module):
 class Positive(Random):
     """phi(x) = exp(w x - |x|^2 / 2) / sqrt(m), always above 0.
 
-    A query's largest exponent and, where all keys are there at once, theirs are taken off: they
-    cancel. Choromanski et al. 2021, arXiv 2009.14794 (Performer).
+    The largest exponent is subtracted, of each query and, without causal=True, of all keys; it cancels in the output.
+    Choromanski et al. 2021, arXiv 2009.14794 (Performer).
     """
 
     def query(self, q: Tensor) -> Tensor:
-        wq, _ = self.scaled(q)
+        wq, _ = self.project(q)
         return torch.exp(wq - wq.amax(-1, keepdim=True).detach()) / math.sqrt(self.count)
 
     def key(self, k: Tensor, causal: bool) -> Tensor:
-        wk, half = self.scaled(k)
+        wk, half = self.project(k)
         s = wk - half
         s = s if causal else s - s.amax((-1, -2), keepdim=True).detach()
         return torch.exp(s) / math.sqrt(self.count)
 
 
 class Trigonometric(Random):
-    """phi(x) = exp(|x|^2 / 2) [cos(w x), sin(w x)] / sqrt(m); the factor of a query cancels.
+    """phi(x) = exp(|x|^2 / 2) [cos(w x), sin(w x)] / sqrt(m); for queries the factor cancels and is left out.
 
-    The sum that normalises may come near 0 or below, so `Positive` is steadier.
+    The sum that normalises can be near 0 or negative, so `Positive` is more stable.
     Rahimi & Recht 2007; Peng et al. 2021, arXiv 2103.02143.
     """
 
     def query(self, q: Tensor) -> Tensor:
-        wq, _ = self.scaled(q)
+        wq, _ = self.project(q)
         return torch.cat([wq.cos(), wq.sin()], -1) / math.sqrt(self.count)
 
     def key(self, k: Tensor, causal: bool) -> Tensor:
-        wk, half = self.scaled(k)
+        wk, half = self.project(k)
         half = half if causal else half - half.amax(-2, keepdim=True).detach()
         return torch.exp(half) * torch.cat([wk.cos(), wk.sin()], -1) / math.sqrt(self.count)
 
 
-def _rotation(size: int) -> Tensor:
-    """A random orthogonal matrix, each as likely as any; a QR alone prefers some by their signs."""
+def _draw_rotation(size: int) -> Tensor:
+    """Draw a uniformly distributed orthogonal matrix; the signs correct the bias of a plain QR."""
     Q, R = torch.linalg.qr(torch.randn(size, size))
     return Q * R.diagonal().sign()

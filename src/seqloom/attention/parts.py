@@ -1,4 +1,4 @@
-"""What every attention shares: real steps, heads, and the contract of a layer."""
+"""What the attention layers share: heads, padding, checks and the layer contract."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Lengths = Tensor | Sequence[int] | None
 
 
 class Heads(nn.Module):
-    """Queries, keys, values and an output product, in heads. Subclasses write `forward`.
+    """Base class of multi-head attention: products for queries, keys, values and output.
 
-    `forward(x, state=None, lengths=None) -> (y, state)` on (B, T, D); a causal one returns a state
-    of `state_size` tensors, batch first, from which the next steps go on. Others return None.
+    Subclasses define `forward(x, state=None, lengths=None) -> (y, state)` on (B, T, D). A causal layer returns a state
+    of `state_size` tensors, batch first, to pass in with the next steps; others return None.
     """
 
     state_size = 0
@@ -60,10 +60,10 @@ class Heads(nn.Module):
                 nn.init.zeros_(product.bias)
 
     def read(self, x: Tensor, lengths: Lengths, state: State | None = None) -> tuple[Tensor, Tensor | None]:
-        """The input with zeros past each row's length, and which steps are real, None where all are."""
+        """Check the arguments; return x with 0 at padding, and the mask of real steps, None if all are."""
         check_input(x, self.input_size, self)
         if state is not None and not self.causal:
-            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
+            raise InputError(f"{type(self).__name__} with causal=False takes no state; pass the whole sequence at once")
         check_state(state, self.state_size, x)
         real = real_steps(lengths, x)
         return mask_steps(x, real), real
@@ -77,14 +77,14 @@ class Heads(nn.Module):
         return self.out(t.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State | None]:
-        """One time step for streaming: (B, D) -> (B, D), state; equals the whole at once."""
+        """Run one step of a causal layer: (B, D) -> (B, D), state. Matches running the whole sequence."""
         if not self.causal:
             raise InputError(f"step: {type(self).__name__} with causal=False needs the whole sequence")
         y, state = self(x.unsqueeze(1), state, **aside)
         return y.squeeze(1), state
 
     def select(self, state: State, rows: Tensor) -> State:
-        """The state of these batch rows, in their order; a row may come twice."""
+        """Return the state of these batch rows, in this order; a row may be repeated."""
         return tuple(s.index_select(0, rows) for s in state)
 
     def extra_repr(self) -> str:
@@ -92,33 +92,35 @@ class Heads(nn.Module):
 
 
 def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") -> None:
-    """(B, T, size), where the weights of its reader are and of their type."""
+    """Raise an error unless x is (B, T, size), T > 0, on the device and of the dtype of the module's weights."""
     if not isinstance(x, Tensor) or x.is_nested:
         kind = "nested Tensor" if isinstance(x, Tensor) else type(x).__name__
-        raise UserTypeError(f"{name} must be a Tensor (B, T, {size}), with lengths= where rows differ, got a {kind}")
+        raise UserTypeError(
+            f"{name} must be a Tensor (B, T, {size}), with lengths= if rows differ in length, got a {kind}"
+        )
     if x.dim() != 3 or x.shape[-1] != size:
         raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
         raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
     weight = next(reader.parameters(), None)
-    if weight is not None:  # quantized products have none
+    if weight is not None:  # quantised modules have no parameters
         check_placement(x, weight, name)
 
 
 def check_state(state: State | None, size: int, x: Tensor) -> None:
-    """None, or `size` tensors with a row for each row of x."""
+    """Raise an error unless state is None or `size` tensors with as many rows as x."""
     if isinstance(state, Tensor):
-        raise UserTypeError(f"state must be the tuple of {size} tensors that the layer gave back, got a Tensor")
+        raise UserTypeError(f"state must be the tuple of {size} tensors that the layer returned, got a Tensor")
     if state is not None and len(state) != size:
         raise InputError(f"state must have {size} tensors, got {len(state)}")
     for s in state or ():
         if s.shape[:1] != x.shape[:1]:
-            rows = f"state has tensors of shape {tuple(s.shape)}, the input has {x.shape[0]} rows"
-            raise InputError(f"{rows}; take the state of these rows with select(state, rows)")
+            rows = f"state has a tensor of shape {tuple(s.shape)}, the input has {x.shape[0]} rows"
+            raise InputError(f"{rows}; choose the rows of the state with select(state, rows)")
 
 
 def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | None:
-    """(B, T): True at the steps inside each row's length, or None where all are."""
+    """Return a mask (B, T), True at real steps; None without lengths."""
     if lengths is None:
         return None
     lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device, name)
@@ -126,35 +128,35 @@ def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | N
 
 
 def take_first(t: Tensor, n: int, dim: int) -> Tensor:
-    """The first n along a dimension. An exported graph takes any n, all of them too, where a slice would differ."""
+    """Return the first n along a dimension; in an export by index, since a slice would specialise on n."""
     if torch.compiler.is_exporting():
         return t.index_select(dim, torch.arange(n, device=t.device))
     return t.narrow(dim, 0, n)
 
 
 def split_parts(t: Tensor, size: int, dim: int) -> Tensor:
-    """(..., n size, ...) -> (..., n, size, ...). An exported graph takes any n; the rest has a view's free backward."""
+    """(..., n size, ...) -> (..., n, size, ...); in an export with unfold, which allows any n, else as a view."""
     if torch.compiler.is_exporting():
         return t.unfold(dim, size, size).movedim(-1, dim + 1)
     return t.unflatten(dim, (-1, size))
 
 
 def pad_end(t: Tensor, n: int, dim: int) -> Tensor:
-    """With n zeros more at the end of a dimension, counted from the last, below 0."""
+    """Append n zeros at the end of a dimension; `dim` is negative."""
     if torch.compiler.is_compiling():
-        t = t.contiguous()  # n may be 0: torch would keep strides that its graph does not count with
+        t = t.contiguous()  # if n is 0, pad would keep strides that the graph does not expect
     return F.pad(t, (0, 0) * (-dim - 1) + (0, n))
 
 
 def mask_steps(x: Tensor, real: Tensor | None) -> Tensor:
-    """(B, T, ...) with zeros at the steps that are not real, whatever stood there, NaN too."""
+    """Set padding of x (B, T, ...) to 0, even where it is NaN."""
     if real is None:
         return x
     return torch.where(real.reshape(*real.shape, *[1] * (x.dim() - 2)), x, torch.zeros_like(x))
 
 
 def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
-    """Over the last dimension, where allowed; a row that may look nowhere is zeros, and so is its gradient."""
+    """Return the softmax of allowed scores over the last dimension; 0, with gradient 0, if none is allowed."""
     if allowed is None:
         return torch.softmax(s, -1)
     a = torch.softmax(s.masked_fill(~allowed, torch.finfo(s.dtype).min), -1)
@@ -162,14 +164,17 @@ def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
-    """torch's scaled_dot_product_attention, by plain products where no fused one has the derivative.
+    """Call torch's scaled_dot_product_attention, unfused where the fused forms lack a derivative.
 
-    That is forward mode, and numbers to add under vmap, where torch does not see that they are learned.
+    These cases are forward-mode derivatives, and a bias inside vmap or grad, where torch does not see that the bias
+    requires a gradient.
     """
-    plain = not torch.compiler.is_compiling() and (forward_ad._current_level >= 0 or _hidden(settings.get("attn_mask")))
+    plain = not torch.compiler.is_compiling() and (
+        forward_ad._current_level >= 0 or _is_transformed_bias(settings.get("attn_mask"))
+    )
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, **settings)
 
 
-def _hidden(mask: Tensor | None) -> bool:
+def _is_transformed_bias(mask: Tensor | None) -> bool:
     return mask is not None and mask.is_floating_point() and torch._C._are_functorch_transforms_active()

@@ -1,4 +1,4 @@
-"""Softmax attention in time O(T), with random features."""
+"""Softmax attention approximated with random features, in time O(T)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,29 @@ KINDS: dict[str, type[Random]] = {"positive": Positive, "trigonometric": Trigono
 
 
 class PerformerAttention(LinearAttention):
-    """`LinearAttention` with features whose product is, in the mean, exp(q k / sqrt(d)).
+    """`LinearAttention` with random features whose product is exp(q k / sqrt(d)) on average.
 
-    So its outputs come near those of `Attention` with the same weights as `features` grows.
-    `kind` is "positive" or "trigonometric". `redraw` draws new features every so many forward calls
-    in training; 0 keeps them. Choromanski et al. 2021, arXiv 2009.14794.
+    Outputs approach those of `Attention` with the same weights as `features` grows.
+    Choromanski et al. 2021, arXiv 2009.14794.
+
+    Args:
+        dim: Number of features of input and output, D.
+        heads: Number of heads; divides `dim`.
+        features: Number of random directions.
+        kind: "positive" or "trigonometric" features.
+        redraw: Draw new features every `redraw` forward calls in training; 0 keeps them.
+        causal: Let each step attend only to itself and earlier steps.
+        chunk: Steps that a causal layer computes together; affects speed and memory only.
+        bias: Add a bias to the four products.
+
+    Raises:
+        UserError: If `kind` is unknown, or the heads do not divide `dim`.
+
+    Example:
+        >>> attention = seqloom.PerformerAttention(16, heads=4, features=64)
+        >>> y, _ = attention(torch.randn(2, 100, 16))  # (B, T, D)
+        >>> y.shape
+        torch.Size([2, 100, 16])
     """
 
     phi: Random
@@ -42,10 +60,10 @@ class PerformerAttention(LinearAttention):
         self.phi = KINDS[kind](self.head_size, features)
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
-        """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros."""
+        """Attend within a sequence, as `LinearAttention.forward`; draws new features if `redraw` says so."""
         if self.redraw and self.training and state is None and not torch.compiler.is_compiling():
-            if self.redraw > 1 and torch._C._current_graph_task_id() != -1:  # a checkpoint computes a forward again
-                raise InputError(f"redraw={self.redraw} under gradient checkpointing counts calls twice; take 1 or 0")
+            if self.redraw > 1 and torch._C._current_graph_task_id() != -1:  # checkpointing repeats the forward
+                raise InputError(f"redraw={self.redraw} under gradient checkpointing counts calls twice; use 1 or 0")
             self.calls += 1
             if self.calls % self.redraw == 0:
                 self.phi.redraw()

@@ -1,4 +1,4 @@
-"""Where a step stands: added to the input, or told to the attention."""
+"""Positions: added to the input, or applied inside the attention."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from seqloom.core.errors import InputError, UserError
 
 
 def sinusoid(at: Tensor, dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Positions (...) -> (..., dim).
+    """Return the sinusoidal encoding of positions: (...) -> (..., dim).
 
         PE(p, 2i)     = sin(p / 10000^(2i / dim))
         PE(p, 2i + 1) = cos(p / 10000^(2i / dim))
 
-    PE(p + k) is PE(p) turned by angles that depend on k alone. Vaswani et al. 2017, arXiv 1706.03762.
+    PE(p + k) is PE(p) rotated by angles that depend only on k. Vaswani et al. 2017, arXiv 1706.03762.
     """
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     i = torch.arange((dim + 1) // 2, device=at.device, dtype=exact)
@@ -25,19 +25,19 @@ def sinusoid(at: Tensor, dim: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 class Sinusoidal(nn.Module):
-    """x + PE(position); no parameters, any length."""
+    """Add sinusoids, x + PE(position), for any length; without parameters."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
-        """(B, T, D), positions (B, T) or (1, T)."""
+        """Add the encoding of positions `at`, (B, T) or (1, T), to x (B, T, D)."""
         return x + sinusoid(at, self.dim, x.dtype)
 
 
 class Learned(nn.Module):
-    """x + a learned row for each of `max_length` positions."""
+    """Add a learned vector for each of `max_length` positions."""
 
     def __init__(self, dim: int, max_length: int = 512) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Learned(nn.Module):
         self.table = nn.Parameter(torch.randn(max_length, dim) * 0.02)
 
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
-        """(B, T, D), positions (B, T) or (1, T)."""
+        """Add the encoding of positions `at`, (B, T) or (1, T), to x (B, T, D)."""
         if x.shape[1] > self.max_length:
             raise InputError(self._too_long(x.shape[1]))
         if not torch.compiler.is_compiling() and at.device.type == "cpu" and at.numel() and at.shape[0] == x.shape[0]:
@@ -57,14 +57,14 @@ class Learned(nn.Module):
     def _too_long(self, steps: int) -> str:
         return (
             f"a sequence of {steps} steps is longer than the table of {self.max_length} learned positions; "
-            f"make it with Learned(dim, max_length={steps}), or take Sinusoidal"
+            f"use Learned(dim, max_length={steps}) or Sinusoidal"
         )
 
 
 class Position(nn.Module):
-    """Told to an attention: overrides what it changes.
+    """Base class of positions inside an attention; subclasses override `query`, `key` or `bias`.
 
-    `at`, `i`, `j` are positions, (B, T) or (1, T): of steps, of queries, of keys.
+    `at`, `i` and `j` are the positions of steps, queries and keys, (B, T) or (1, T).
     """
 
     def __init__(self, heads: int, head_size: int) -> None:
@@ -72,25 +72,25 @@ class Position(nn.Module):
         self.heads, self.head_size = heads, head_size
 
     def query(self, q: Tensor, at: Tensor) -> Tensor:
-        """(B, heads, T, d), changed before the product."""
+        """Return queries (B, heads, T, d) with their positions applied."""
         return q
 
     def key(self, k: Tensor, at: Tensor) -> Tensor:
-        """(B, kv_heads, S, d), changed before the product."""
+        """Return keys (B, kv_heads, S, d) with their positions applied."""
         return k
 
     def bias(self, q: Tensor, i: Tensor, j: Tensor) -> Tensor | None:
-        """Added to the scaled scores: (B or 1, heads, T, S); q is as it was before `query`."""
+        """Return what to add to the scaled scores, (B or 1, heads, T, S), or None; q is before `query`."""
         return None
 
     @property
     def has_bias(self) -> bool:
-        """Whether `bias` gives anything."""
+        """Whether the class defines `bias`."""
         return type(self).bias is not Position.bias
 
 
 class Rotary(Position):
-    """Turns pairs of features by angles that grow with the position; products see the distance alone.
+    """Rotate pairs of features by angles that grow with the position; products depend only on distances.
 
     Su et al. 2021, arXiv 2104.09864.
     """
@@ -114,7 +114,7 @@ class Rotary(Position):
 
 
 class ALiBi(Position):
-    """A penalty that grows with the distance, steeper in each further head.
+    """Subtract a penalty from the scores that grows with the distance, with a different slope per head.
 
         bias = -m_h |i - j|,   m_h = 2^(-8 h / heads),  h = 1 .. heads
 
@@ -127,9 +127,9 @@ class ALiBi(Position):
 
 
 class Relative(Position):
-    """A learned number for each head and distance up to `reach`; farther counts as `reach`.
+    """Add a learned number for each head and distance; distances above `reach` count as `reach`.
 
-    Raffel et al. 2020, arXiv 1910.10683, with one distance a bucket.
+    Raffel et al. 2020, arXiv 1910.10683, with one bucket per distance.
     """
 
     def __init__(self, heads: int, head_size: int, reach: int = 128) -> None:
@@ -142,7 +142,7 @@ class Relative(Position):
 
 
 class RelativeXL(Position):
-    """Distances as sinusoids, asked for by the query, and a liking for some keys.
+    """Score sinusoids of the distance by the query, with learned biases u and v.
 
         s_ij = (q_i + u) k_j + (q_i + v) W PE(i - j),   over sqrt(d)
 
@@ -160,7 +160,7 @@ class RelativeXL(Position):
 
     def bias(self, q: Tensor, i: Tensor, j: Tensor) -> Tensor:
         T, S = i.shape[1], j.shape[1]
-        far = torch.arange(-S, T + S, device=q.device)  # distances i - j that these positions can have
+        far = torch.arange(-S, T + S, device=q.device)  # all possible distances i - j
         r = self.W(sinusoid(far, self.heads * self.head_size, q.dtype)).unflatten(-1, (self.heads, -1))
         s = (q + self.v) @ r.permute(1, 2, 0) / math.sqrt(self.head_size)  # (B, heads, T, distances)
         index = (_distance(i, j) + S).clamp(0, far.shape[0] - 1).unsqueeze(1)
@@ -168,7 +168,7 @@ class RelativeXL(Position):
 
 
 def _distance(i: Tensor, j: Tensor) -> Tensor:
-    """(B, T, S): i - j."""
+    """Return i - j, (B, T, S)."""
     return i.unsqueeze(-1) - j.unsqueeze(-2)
 
 
@@ -177,7 +177,11 @@ POSITIONS: dict[str, type[Position]] = {"rotary": Rotary, "alibi": ALiBi, "relat
 
 
 def make_position(position: str | Position | None, heads: int, head_size: int) -> Position | None:
-    """By name, or as it is."""
+    """Return a position by name, or the one passed in.
+
+    Raises:
+        UserError: If the name is unknown.
+    """
     if not isinstance(position, str):
         return position
     if position not in POSITIONS:

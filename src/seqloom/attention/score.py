@@ -1,4 +1,4 @@
-"""Rules that score keys for a query, and the attention that follows."""
+"""Scores of keys for a query, and attention by such scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seqloom.core.errors import InputError, UserError
 
 
 class Score(nn.Module):
-    """`forward(query (B, Q, dq), keys (B, S, dk)) -> scores (B, Q, S)`."""
+    """Base class of scores: `forward(query, keys)` maps (B, Q, query_size), (B, S, key_size) to (B, Q, S)."""
 
     def __init__(self, query_size: int, key_size: int) -> None:
         super().__init__()
@@ -23,12 +23,11 @@ class Score(nn.Module):
 
 
 class ConcatScore(Score):
-    """A linear product of query and key, with its own row for each position.
+    """A linear score of query and key, with different weights for each key position.
 
         s_ij = w_j [q_i, k_j] + b_j
 
-    The rows make it depend on the query: with one row for all, softmax would cancel it. So the
-    keys have at most `positions` positions.
+    With equal weights for all positions the softmax would cancel the query. There may be at most `positions` keys.
     """
 
     def __init__(self, query_size: int, key_size: int, positions: int = 256) -> None:
@@ -39,18 +38,20 @@ class ConcatScore(Score):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         S = keys.shape[1]
         if self.positions < S:
-            raise InputError(f"keys have {S} positions, ConcatScore has {self.positions}; make it with positions={S}")
+            raise InputError(
+                f"keys have {S} positions, ConcatScore has {self.positions}; construct it with positions={S}"
+            )
         w_q, w_k = self.linear.weight[:S].split([self.query_size, self.key_size], -1)
         s = query @ w_q.T + (keys * w_k).sum(-1).unsqueeze(1)
         return s + self.linear.bias[:S]
 
 
 class AdditiveScore(Score):
-    """A hidden layer over query and key, summed.
+    """The sum of a hidden layer over query and key.
 
         s_ij = sum(v * tanh(W [q_i, k_j] + b))     weighted=False: v = 1
 
-    Bahdanau et al. 2015, arXiv 1409.0473, learns v: weighted=True.
+    Bahdanau et al. 2015, arXiv 1409.0473, learn v: weighted=True.
     """
 
     def __init__(self, query_size: int, key_size: int, hidden_size: int | None = None, weighted: bool = False) -> None:
@@ -78,7 +79,7 @@ class DotScore(Score):
         super().__init__(query_size, key_size)
         if query_size != key_size:
             raise UserError(
-                f"a dot product needs query_size == key_size, got {query_size} and {key_size}; take GeneralScore"
+                f"a dot product needs query_size == key_size, got {query_size} and {key_size}; use GeneralScore"
             )
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -113,13 +114,22 @@ SCORES: dict[str, type[Score]] = {
 def attend(
     scores: Tensor, values: Tensor, lengths: Lengths = None, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """scores (B, Q, S), values (B, S, dv) -> context (B, Q, dv), weights (B, Q, S).
+    """Average values with the softmax of scores.
 
         a = softmax(s)
         c = a V
 
-    `lengths` (B,): the real values of each row. `mask`, True where a query may look, fits
-    (B, Q, S). A query that may look nowhere gets zeros.
+    Args:
+        scores: (B, Q, S).
+        values: (B, S, dv).
+        lengths: (B,), the real values of each row.
+        mask: Broadcasts to (B, Q, S), True where a query may attend. A query that may attend to no value gets zeros.
+
+    Returns:
+        The context (B, Q, dv) and the weights (B, Q, S).
+
+    Raises:
+        InputError: If the shapes do not fit.
     """
     if scores.dim() != 3 or values.dim() != 3 or scores.shape[-1] != values.shape[1]:
         raise InputError(f"scores (B, Q, S) and values (B, S, dv) do not fit: {[*scores.shape]} and {[*values.shape]}")
