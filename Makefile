@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz kills sanitize audit lint check format wheel clean
+.PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz kills sanitize audit docs lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -50,6 +50,11 @@ sanitize: .venv/installed
 audit: .venv/installed
 	$(PIP) pip-audit
 	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps
+
+# The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
+docs: .venv/installed
+	$(PIP) -e '.[$(EXTRAS),docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build --quiet)
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -1,0 +1,240 @@
+"""Write the parts of the pages that come from stored records: python docs/generate.py.
+
+Between the marks `<!-- generated: NAME -->` and `<!-- end -->` of a page stands what the function NAME of PARTS
+returns. Figures go to docs/images. Nothing is measured here: the records are in benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+IMAGES = ROOT / "docs" / "images"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results" / "speed.md")
+MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
+DTYPES = ("bfloat16", "float16", "float32", "tf32")
+GRU = "torch.nn.GRU"
+Row = Mapping[str, Any]
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
+    draw_speed(IMAGES / "speed.svg")
+
+
+def fill(text: str) -> str:
+    """Return a page with every generated part written again."""
+    return MARKS.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", text)
+
+
+def speed_tables() -> str:
+    """Return one table for each type: microseconds per step, and how many times as fast as torch.nn.GRU."""
+    lines = []
+    for dtype in DTYPES:
+        rows, notes = newest_times(dtype)
+        if not rows:
+            continue
+        lines += ["", f"### {dtype}", ""]
+        lines += ["| layer | H | B | T | forward | forward, graph | both passes | both passes, graph |"]
+        lines += ["|---|--:|--:|--:|---|---|---|---|"]
+        for shape in sorted({shape_of(row) for row in rows}):
+            hidden, length, batch = shape
+            here = [row for row in rows if shape_of(row) == shape]
+            for kernel in dict.fromkeys(row["kernel"] for row in here):
+                name = GRU if here[0]["cell"] == GRU and kernel == here[0]["kernel"] else f"`{kernel}`"
+                cells = " | ".join(time_cells([row for row in here if row["kernel"] == kernel]))
+                lines.append(f"| {name} | {hidden} | {batch} | {length} | {cells} |")
+        lines += ["", *(f"- {note}" for note in notes)]
+    return "\n".join([*lines, "", ""])
+
+
+def newest_times(dtype: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the newest row for each cell, shape and pass, torch.nn.GRU of the same run first, and the commands."""
+    seen: set[tuple[Any, ...]] = set()
+    rows, notes = [], []
+    files = [json.loads(file.read_text()) for file in RESULTS.rglob("*.json") if f"h200-bench-{dtype}" in file.name]
+    for document in sorted(files, key=lambda document: document["date"], reverse=True):
+        own = [row for row in document["rows"] if not row["cell"].startswith("torch.nn")]
+        new = [row for row in own if (row["cell"], *shape_of(row)) not in seen]
+        shapes = {shape_of(row) for row in new}
+        rows += [row for row in document["rows"] if row["cell"] == GRU and shape_of(row) in shapes and first(row, rows)]
+        rows += new
+        seen |= {(row["cell"], *shape_of(row)) for row in new}
+        if new:
+            gpu, torch = document["hardware"]["gpus"][0]["name"], document["versions"]["torch"]
+            end = "" if document["finished"] else " (stopped early)"
+            notes.append(f"{document['date'][:10]}, {gpu}, torch {torch}: `{document['command']}`{end}")
+    return rows, notes
+
+
+def first(row: Row, rows: list[dict[str, Any]]) -> bool:
+    """Whether no row of the same cell, shape and pass is there yet."""
+    return all((r["cell"], shape_of(r), r["pass"]) != (row["cell"], shape_of(row), row["pass"]) for r in rows)
+
+
+def shape_of(row: Row) -> tuple[int, int, int]:
+    return row["hidden"], row["length"], row["batch"]
+
+
+def time_cells(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield microseconds per step and the ratio to torch.nn.GRU, for both passes, without and with a CUDA graph."""
+    for name in ("forward", "forward+backward"):
+        row: Row = next((row for row in rows if row["pass"] == name), {})
+        for prefix in ("", "graph_"):
+            time, ratio = row.get(f"{prefix}us_per_step"), row.get(f"{prefix}ratio_to_gru")
+            times = "" if not ratio or row["cell"] == GRU else f" ({ratio:.1f}x)"
+            yield "" if time is None else f"{time:.3g}{times}"
+
+
+def speed_summary() -> str:
+    """Return the range of the speed relative to torch.nn.GRU for each type: eager, and as CUDA graphs on both sides."""
+    lines = ["| | GRU, eager | GRU, graph | AttnRNN, eager | AttnRNN, graph |", "|---|--:|--:|--:|--:|"]
+    for dtype in DTYPES:
+        rows, _ = newest_times(dtype)
+        rows = [row for row in rows if row["length"] == 512 and row["batch"] in (16, 64) and row["hidden"] <= 512]
+        cells = [
+            span([row.get(ratio) for row in rows if row["cell"] == cell and row["pass"] == "forward+backward"])
+            for cell in ("gru", "attn_rnn")
+            for ratio in ("ratio_to_gru", "graph_ratio_to_gru")
+        ]
+        if any(cells):
+            lines.append(f"| {dtype} | {' | '.join(cell or 'not measured' for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def span(values: list[float | None]) -> str:
+    numbers = [value for value in values if value]
+    return f"{min(numbers):.1f} to {max(numbers):.1f}x" if numbers else ""
+
+
+def draw_speed(file: Path) -> None:
+    """Draw the speed of both passes relative to torch.nn.GRU, B = 16, T = 512, for each type."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.hashsalt": "seqloom", "svg.fonttype": "none", "font.family": "sans-serif"}
+    import matplotlib.pyplot as plt
+
+    styles = {("gru", ""): ("#3949ab", "-"), ("gru", "graph_"): ("#3949ab", ":")}
+    styles |= {("attn_rnn", ""): ("#d81b60", "-"), ("attn_rnn", "graph_"): ("#d81b60", ":")}
+    names = {"gru": "seqloom.GRU", "attn_rnn": "seqloom.AttnRNN"}
+    dtypes = [dtype for dtype in DTYPES if newest_times(dtype)[0]]
+    figure, axes = plt.subplots(1, len(dtypes), figsize=(9, 3.2), sharey=True, layout="constrained")
+    for axis, dtype in zip(axes, dtypes, strict=True):
+        rows, _ = newest_times(dtype)
+        rows = [r for r in rows if (r["batch"], r["length"], r["pass"]) == (16, 512, "forward+backward")]
+        for (cell, prefix), (colour, line) in styles.items():
+            points = {r["hidden"]: r[f"{prefix}ratio_to_gru"] for r in rows if r["cell"] == cell}
+            points = {hidden: ratio for hidden, ratio in sorted(points.items()) if ratio}
+            if points:
+                label = f"{names[cell]}, {'CUDA graphs' if prefix else 'eager'}"
+                axis.plot(points.keys(), points.values(), line, color=colour, marker="o", markersize=4, label=label)
+        axis.axhline(1, color="#777", linewidth=1)
+        axis.set(title=dtype, xscale="log", yscale="log", xlabel="hidden size")
+        axis.set_xticks([64, 128, 256, 512, 1024], ["64", "128", "256", "512", "1024"])
+        axis.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5x", "1x", "2x", "5x", "10x", "20x"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("speed, torch.nn.GRU = 1x")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
+def results_table() -> str:
+    """Return the front page's table: losses first, then ties, then wins."""
+    family, imdb, adding, copy = (study(f"{name}-fair") for name in ("family", "imdb", "adding", "copy"))
+    lab = lab_accuracies("imdb-")
+    mnist = mnist_accuracies("sequential MNIST")
+    lines = ["| task | AttnRNN | GRU | LSTM | others | verdict |", "|---|--:|--:|--:|---|---|"]
+    one, deep = family["1 layer"], family["8 layers"]
+    behind = sum(models["attn_rnn"]["accuracy"] < models["gru"]["accuracy"] for models in family.values())
+    lines.append(
+        f"| nationality of names, 1 layer | {percents(one)} | RNN {percent(one['rnn'])} "
+        f"| **loss**: behind the GRU in {behind} of {len(family)} settings; "
+        f"with 8 layers {percent(deep['attn_rnn'])} against {percent(deep['gru'])} |"
+    )
+    lines.append(
+        f"| IMDB, `seqloom train imdb` (one seed) | {lab['attn_rnn']:.1f} | {lab['gru']:.1f} | {lab['lstm']:.1f} | "
+        "| **loss** |"
+    )
+    words = imdb["400 words, mean of the words"]
+    lines.append(
+        f"| IMDB, 400 words, 2.6 million parameters | {percents(words)} "
+        f"| Transformer {percent(words['transformer'])}, averaged word vectors {percent(words['mean'])} "
+        "| **loss** to averaged word vectors; no difference between the others |"
+    )
+    delay = copy["delay, T = 2,000"]
+    lines.append(
+        f"| copy 10 symbols after 2,000 steps, accuracy | {percent(delay['attn_rnn'])} | {percent(delay['gru'])} | "
+        "| | nobody learns it |"
+    )
+    far = adding["T = 10,000, marks anywhere"]
+    lines.append(
+        f"| add 2 of 10,000 numbers, mean absolute error | {far['attn_rnn']['MAE']:.3f} | {far['gru']['MAE']:.3f} | "
+        "| | no significant difference |"
+    )
+    done = f"{mnist['lstm'][1]} of 10 seeds; the others ended as NaN"
+    lines.append(
+        f"| sequential MNIST, 30 epochs, 10 seeds | {mnist['attn_rnn'][0]:.1f} | {mnist['gru'][0]:.1f} "
+        f"| {mnist['lstm'][0]:.1f} ({done}) | LN-GRU {mnist['ln_gru'][0]:.1f} "
+        f"| ahead of the GRU by {mnist['attn_rnn'][0] - mnist['gru'][0]:.2f} points |"
+    )
+    near = adding["T = 1,000, marks anywhere"]
+    lines.append(
+        "| add 2 of 1,000 numbers, mean absolute error | "
+        + " | ".join(f"{near[model]['MAE']:.4f}" for model in ("attn_rnn", "gru", "lstm"))
+        + " | | **win**; all solve it |"
+    )
+    selective = copy["selective, T = 200"]
+    lines.append(f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | | **win** |")
+    return "\n".join([*lines, ""])
+
+
+def study(name: str) -> dict[str, dict[str, Row]]:
+    """Return {condition: {model: row}} of a stored study."""
+    table: dict[str, dict[str, Row]] = {}
+    for row in json.loads((RESULTS / "studies" / name / "study.json").read_text())["table"]:
+        table.setdefault(row["condition"], {})[row["model"]] = row
+    return table
+
+
+def mnist_accuracies(condition: str) -> dict[str, tuple[float, int]]:
+    """Return each model's mean test accuracy in percent, and how many trainings ended with a number."""
+    scores: dict[str, list[float]] = {}
+    for line in (RESULTS / "studies" / "mnist-fair" / "trials.jsonl").read_text().splitlines():
+        trial = json.loads(line)["value"]
+        if trial["condition"] == condition and trial["split"] == "test" and not trial["failed"]:
+            scores.setdefault(trial["model"], []).append(100 * trial["scores"]["accuracy"])
+    return {model: (statistics.mean(values), len(values)) for model, values in scores.items()}
+
+
+def lab_accuracies(prefix: str) -> dict[str, float]:
+    """Return {model: test accuracy in percent} of single trainings with the lab's defaults."""
+    file = next(file for file in RESULTS.rglob("*.json") if file.name.endswith("avx512-lab.json"))
+    runs = json.loads(file.read_text())["runs"]
+    return {
+        r["name"][len(prefix) :]: 100 * r["accuracy"] for r in runs if r["name"].startswith(prefix) and "accuracy" in r
+    }
+
+
+def percents(models: Mapping[str, Row]) -> str:
+    return " | ".join(percent(models[model]) for model in ("attn_rnn", "gru", "lstm"))
+
+
+def percent(row: Row) -> str:
+    return f"{100 * row['accuracy']:.1f}"
+
+
+PARTS = {"speed_tables": speed_tables, "speed_summary": speed_summary, "results_table": results_table}
+
+if __name__ == "__main__":
+    main()

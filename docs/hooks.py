@@ -1,0 +1,65 @@
+"""Prepare pages for the site: show files of the repository's root, typeset formulas, and fix links between both."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+# Files outside docs/ that the site shows, with their page.
+SHOWN = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "benchmarks/LOG.md": "results/log.md",
+}
+LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+# Fenced code, inline code, display formulas and inline formulas, in this order.
+PIECES = re.compile(
+    r"(?P<code>^ *```.*?^ *```|`[^`\n]+`)|\$\$(?P<block>.+?)\$\$|\$(?P<line>[^\s$][^$\n]*?)\$", re.S | re.M
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the files of SHOWN to the site."""
+    for source, page in SHOWN.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    """Typeset formulas as MathML, and point links at pages of the site."""
+    uri = page.file.src_uri
+    source = next((s for s, shown in SHOWN.items() if shown == uri), f"docs/{uri}")
+    return PIECES.sub(typeset, LINK.sub(lambda match: link(match, source, uri), markdown))
+
+
+def typeset(match: re.Match[str]) -> str:
+    """Return code as it is and a formula as MathML."""
+    if match["code"]:
+        return match["code"]
+    block = match["block"]
+    return latex2mathml.converter.convert(block or match["line"], display="block" if block else "inline")
+
+
+def link(match: re.Match[str], source: str, uri: str) -> str:
+    """Return a link from one file of the repository to another as a link between pages; other files become text."""
+    target, anchor = match[1], match[2] or ""
+    if re.match(r"[a-z]+:", target):
+        return match[0]
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if path == "README.md":
+        path = "docs/index.md"
+    if path in SHOWN:
+        path = f"docs/{SHOWN[path]}"
+    if not path.startswith("docs/") or (not (ROOT / path).exists() and path[5:] not in SHOWN.values()):
+        return "]"
+    if path == "docs/decisions":
+        path = "docs/decisions/0001-dependencies.md"
+    return f"]({posixpath.relpath(path[5:], posixpath.dirname(uri) or '.')}{anchor})"
