@@ -6,9 +6,13 @@ returns. Figures go to docs/images. Nothing is measured here: the records are in
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
+import shutil
 import statistics
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,8 @@ def main() -> None:
     for page in PAGES:
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
     draw_speed(IMAGES / "speed.svg")
+    for name in ("intents", "translation", "forecast"):
+        draw_tutorial(name)
 
 
 def fill(text: str) -> str:
@@ -147,6 +153,14 @@ def draw_speed(file: Path) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
+
+
+def draw_tutorial(name: str) -> None:
+    """Run a tutorial's snippets and keep the picture that they draw."""
+    text = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        exec("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), {"__name__": "__main__"})
+        shutil.copy(f"{name}.svg", IMAGES)
 
 
 def results_table() -> str:
