@@ -54,7 +54,7 @@ audit: .venv/installed
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build --quiet)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build)
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -27,10 +27,19 @@ PIECES = re.compile(
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files of SHOWN to the site."""
+    """Add the files of SHOWN and the help of the command line to the site."""
     for source, page in SHOWN.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "reference/cli.md", content=describe_commands()))
     return files
+
+
+def describe_commands() -> str:
+    """Return the help of every command as Markdown."""
+    from seqloom.cli.main import app
+
+    text = app.generate_docs(output_format="markdown", heading_level=1)
+    return re.sub(r"^# .*$", "# Command line", text, count=1, flags=re.M)
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
@@ -58,8 +67,8 @@ def link(match: re.Match[str], source: str, uri: str) -> str:
         path = "docs/index.md"
     if path in SHOWN:
         path = f"docs/{SHOWN[path]}"
-    if not path.startswith("docs/") or (not (ROOT / path).exists() and path[5:] not in SHOWN.values()):
-        return "]"
+    if not path.startswith("docs/"):
+        return "]" if (ROOT / path).exists() else match[0]  # mkdocs reports a file that is missing
     if path == "docs/decisions":
         path = "docs/decisions/0001-dependencies.md"
     return f"]({posixpath.relpath(path[5:], posixpath.dirname(uri) or '.')}{anchor})"

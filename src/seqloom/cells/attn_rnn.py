@@ -40,7 +40,6 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         gate_bias: Initial bias of the gate g; negative values make the cell keep its state longer.
         slots: Number of state rows, m.
         initial: Value of the initial state.
-        device, dtype: As in `Cell`.
 
     Raises:
         UserError: If an argument is out of range.

@@ -29,7 +29,6 @@ class GRUCell(Cell, name="gru"):
         bias: Add a bias to both products.
         reset_after: Apply the reset gate after the recurrent product.
         update_bias: Initial bias of z; larger values make the cell keep its state longer. None draws it with the rest.
-        device, dtype: As in `Cell`.
 
     Example:
         >>> cell = seqloom.GRUCell(4, 8)  # same weights and results as torch.nn.GRUCell(4, 8)

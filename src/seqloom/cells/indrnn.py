@@ -22,7 +22,6 @@ class IndRNNCell(Cell, name="indrnn"):
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         bias: Add the bias b.
-        device, dtype: As in `Cell`.
 
     Example:
         >>> cell = seqloom.IndRNNCell(4, 8)

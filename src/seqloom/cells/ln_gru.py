@@ -25,7 +25,6 @@ class LNGRUCell(GRUCell, name="ln_gru"):
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         update_bias: Initial bias of z; larger values make the cell keep its state longer. None draws it with the rest.
-        device, dtype: As in `Cell`.
 
     Example:
         >>> cell = seqloom.LNGRUCell(4, 8, update_bias=1.0)

@@ -26,7 +26,6 @@ class LNLSTMCell(LSTMCell, name="ln_lstm"):
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         forget_bias: Initial bias of the forget gate. None draws it with the rest.
-        device, dtype: As in `Cell`.
 
     Example:
         >>> cell = seqloom.LNLSTMCell(4, 8, forget_bias=1.0)

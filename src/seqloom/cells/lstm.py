@@ -32,7 +32,6 @@ class LSTMCell(Cell, name="lstm"):
         bias: Add a bias to both products.
         proj_size: Size of the projected output, below `hidden_size`; 0 for no projection.
         forget_bias: Initial bias of the forget gate. None draws it with the rest.
-        device, dtype: As in `Cell`.
 
     Raises:
         UserError: If `proj_size` is out of range.

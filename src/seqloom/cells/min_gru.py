@@ -25,7 +25,6 @@ class MinGRUCell(Cell, name="min_gru"):
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         bias: Add a bias to the product.
-        device, dtype: As in `Cell`.
 
     Example:
         >>> y, state = seqloom.scan(seqloom.MinGRUCell(4, 8), torch.randn(3, 10, 4))

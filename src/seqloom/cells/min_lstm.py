@@ -27,7 +27,6 @@ class MinLSTMCell(Cell, name="min_lstm"):
         hidden_size: Number of units, H.
         bias: Add a bias to the product.
         forget_bias: Initial bias of the forget gate. None draws it with the rest.
-        device, dtype: As in `Cell`.
 
     Example:
         >>> y, state = seqloom.scan(seqloom.MinLSTMCell(4, 8), torch.randn(3, 10, 4))

@@ -36,7 +36,6 @@ class NTMCell(Cell, name="ntm"):
         hidden_size: Number of units, H.
         rows: Number of memory rows, N; at least 3.
         width: Size of a memory row, W.
-        device, dtype: As in `Cell`.
 
     Raises:
         UserError: If the memory is too small.

@@ -36,7 +36,6 @@ class ODEGRUCell(Cell, name="ode_gru"):
         hidden_size: Number of units, H.
         substeps: Number of substeps between two inputs.
         update_bias: Initial bias of z, in the step and in the flow; larger values make the cell keep its state longer.
-        device, dtype: As in `Cell`.
 
     Raises:
         UserError: If `substeps` is below 1.

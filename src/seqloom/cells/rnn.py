@@ -33,7 +33,6 @@ class RNNCell(Cell, name="rnn"):
         hidden_size: Number of units, H.
         bias: Add a bias to both products.
         nonlinearity: "tanh", "relu", "sigmoid", "gelu", "silu" or "elu".
-        device, dtype: As in `Cell`.
 
     Raises:
         UserError: If the nonlinearity is unknown.

@@ -28,7 +28,6 @@ class RNNAttentionCell(Cell, name="rnn_attention"):
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         window: Number of past outputs to attend to.
-        device, dtype: As in `Cell`.
 
     Raises:
         UserError: If `window` is below 1.

@@ -54,11 +54,11 @@ class Cell(nn.Module, metaclass=_CellType):
     `step` may declare two more parameters: `mask` (B, H), the recurrent dropout that multiplies h where it enters a
     product, and `dt` (B,), the time since the previous step. It must treat the rows of a batch independently.
 
+    Every cell also takes `device=` and `dtype=`, as modules of torch do, without naming them in its `__init__`.
+
     Args:
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
-        device: Device of the parameters; torch's default if omitted.
-        dtype: Type of the parameters; torch's default if omitted.
 
     Attributes:
         registry: Every named cell class by its name.
