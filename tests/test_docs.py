@@ -2,7 +2,7 @@
 
 In a markdown file all ```python blocks run in order in one namespace, in a process of their own. A
 ```text block directly below one is what it must print. ```python no-run is not run, ```python title="cell.py" is
-written to that file. Code is quoted
+written to that file, and the lines of ```sh run are `seqloom` commands. Code is quoted
 from the package in a table whose column is headed by the file, `cells/gru.py`, or in a ```python
 no-run block whose first line is `# cells/gru.py`: each line must be one of that file's.
 """
@@ -36,6 +36,13 @@ RUNNER = """
 import contextlib, io, json, sys, traceback
 page, blocks = json.load(sys.stdin)
 printed, error, namespace = [], "", {"__name__": "__main__"}
+def shell(commands):
+    import shlex
+    from seqloom.cli.main import main
+    for command in commands.splitlines():
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(sys.stdout):
+            main(shlex.split(command, comments=True)[1:])
+namespace["__shell__"] = shell
 for line, code in blocks:
     out = io.StringIO()
     try:
@@ -65,12 +72,14 @@ class Block:
     @property
     def runs(self) -> bool:
         words = self.info.split()
-        return words[:1] == ["python"] and "no-run" not in words
+        return (words[:1] == ["python"] and "no-run" not in words) or words == ["sh", "run"]
 
     @property
     def code(self) -> str:
         file = re.search(r'title="([^"]+)"', self.info)
-        return f"__import__('pathlib').Path({file[1]!r}).write_text({self.text!r})" if file else self.text
+        if file:
+            return f"__import__('pathlib').Path({file[1]!r}).write_text({self.text!r})"
+        return f"__shell__({self.text!r})" if self.info == "sh run" else self.text
 
 
 def ids(page: Path) -> str:
@@ -174,7 +183,7 @@ def snippet_problem(page: Path, folder: Path) -> str:
         capture_output=True,
         text=True,
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "SEQLOOM_CACHE": str(folder / "cache")},
         check=False,
         timeout=300,
     )
