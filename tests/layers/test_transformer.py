@@ -209,9 +209,9 @@ def test_what_does_not_fit_is_said():
     ):
         with pytest.raises(ValueError, match=words):
             Block(**wrong)
-    with pytest.raises(InputError, match="make it with memory_size="):
+    with pytest.raises(InputError, match="build it with memory_size="):
         Transformer(D)(x, memory=x)
-    with pytest.raises(InputError, match="a memory is needed"):
+    with pytest.raises(InputError, match="needs a memory"):
         Transformer(D, memory_size=D)(x)
     with pytest.raises(InputError, match="needs the whole sequence"):
         Transformer(D).step(x[:, 0])

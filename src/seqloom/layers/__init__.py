@@ -1,1 +1,1 @@
-"""Layers by name and by class: recurrent, Transformer, memory, TCN and hybrids."""
+"""Layers: recurrent, Transformer, segmented with a memory, TCN and hybrids, by class and by name."""

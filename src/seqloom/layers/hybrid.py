@@ -1,4 +1,4 @@
-"""Convolution, attention and recurrence together."""
+"""Layers that combine convolution, attention and recurrence."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import CausalConv
 
-ATTENTION = 3  # tensors of a causal Attention's state
+ATTENTION_STATES = 3  # tensors in the state of a causal Attention
 
 
 class Hybrid(Layer):
-    """Blocks that mix a convolution, attention and a recurrence, each in a learned share.
+    """Blocks that mix a convolution, attention and a recurrence with learned weights.
 
         h0      = P x + p
         n       = norm(h)
@@ -29,7 +29,21 @@ class Hybrid(Layer):
         h'      = h + dropout(a relu(conv(n)) + b attention(n) + g rnn(n))      in each block
         y       = norm(h)
 
-    `causal=False` lets all three look both ways. `shares` says how each block mixes.
+    Args:
+        input_size: Features of the input, D.
+        hidden_size: Width of the blocks and of the output, H.
+        layers: Number of blocks.
+        cell: The recurrent cell.
+        heads: Attention heads; hidden_size must be a multiple.
+        kernel: Steps that the convolution sees.
+        dropout: Dropout on the output of each block, in training.
+        causal: Whether outputs depend on past steps only; if False, all three parts look both ways.
+
+    Example:
+        >>> layer = seqloom.Hybrid(8, 16, layers=2)
+        >>> y, state = layer(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
+        >>> y.shape, layer.shares().shape
+        (torch.Size([3, 5, 16]), torch.Size([2, 3]))
     """
 
     def __init__(
@@ -48,14 +62,14 @@ class Hybrid(Layer):
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.causal = causal
         self.project = nn.Linear(input_size, hidden_size)
-        self.blocks = nn.ModuleList(
-            _Mix(hidden_size, cell, heads, kernel, dropout, causal) for _ in range(_checked(layers))
-        )
+        if layers < 1:
+            raise UserError(f"layers must be at least 1, got {layers}")
+        self.blocks = nn.ModuleList(_Mix(hidden_size, cell, heads, kernel, dropout, causal) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
-        self.state_size = layers * (1 + ATTENTION + _states(self.blocks[0].rnn))
+        self.state_size = layers * (1 + ATTENTION_STATES + _count_states(self.blocks[0].rnn))
 
     def shares(self) -> Tensor:
-        """(layers, 3): of convolution, attention and recurrence in each block."""
+        """Return the weights (layers, 3) of convolution, attention and recurrence in each block."""
         return torch.stack([torch.softmax(block.w, 0).detach() for block in self.blocks])  # type: ignore[arg-type]
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
@@ -74,15 +88,15 @@ class _Mix(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.conv = CausalConv(width, width, kernel)
         self.attention = Attention(width, heads, causal=causal)
-        self.rnn = _recurrent(cell, width, _each_way(width, causal), 1, 0.0, not causal)
+        self.rnn = _make_recurrent(cell, width, _direction_size(width, causal), 1, 0.0, not causal)
         self.w = nn.Parameter(torch.zeros(3))
         self.dropout, self.causal = nn.Dropout(dropout), causal
 
     def forward(self, h: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        past, seen, before = _apart(state, 1, ATTENTION)
+        past, seen, before = _split_state(state, 1, ATTENTION_STATES)
         n = zero_padding(self.norm(h), lengths)
         a, b, g = torch.softmax(self.w, 0)
-        conv, past = _conv(self.conv, n, past, lengths, self.causal)
+        conv, past = _convolve(self.conv, n, past, lengths, self.causal)
         attention, seen = self.attention(n, seen, lengths)
         rnn, now = self.rnn(n, before, lengths)
         h = h + self.dropout(a * torch.relu(conv) + b * attention + g * rnn)
@@ -90,12 +104,24 @@ class _Mix(nn.Module):
 
 
 class ConvRNN(Layer):
-    """A convolution finds what is near, a recurrence carries it on.
+    """A convolution over neighbouring steps, followed by a recurrence.
 
         c = relu(conv(x))
         y = rnn(dropout(c))
 
-    The convolution sees the past alone, or both sides where the recurrence does (`bidirectional`).
+    Args:
+        input_size: Features of the input, D.
+        hidden_size: Width of the convolution and units of each direction, H.
+        layers: Stacked recurrent layers.
+        cell: The recurrent cell.
+        kernel: Steps that the convolution sees.
+        dropout: Dropout on the convolution and between recurrent layers, in training.
+        bidirectional: Whether convolution and recurrence look both ways; outputs are then 2 H wide.
+
+    Example:
+        >>> y, state = seqloom.ConvRNN(8, 16, cell="lstm")(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
+        >>> y.shape
+        torch.Size([3, 5, 16])
     """
 
     def __init__(
@@ -113,26 +139,39 @@ class ConvRNN(Layer):
         self.input_size, self.hidden_size = input_size, hidden_size
         self.bidirectional, self.causal = bidirectional, not bidirectional
         self.conv = CausalConv(input_size, hidden_size, kernel)
-        self.rnn = _recurrent(cell, hidden_size, hidden_size, layers, dropout, bidirectional)
+        self.rnn = _make_recurrent(cell, hidden_size, hidden_size, layers, dropout, bidirectional)
         self.dropout = nn.Dropout(dropout)
         self.output_size = self.rnn.output_size
-        self.state_size = 1 + _states(self.rnn)
+        self.state_size = 1 + _count_states(self.rnn)
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
         check_state(state, self.state_size, x)
-        past, before = _apart(state, 1)
-        c, past = _conv(self.conv, x, past, lengths, self.causal)
+        past, before = _split_state(state, 1)
+        c, past = _convolve(self.conv, x, past, lengths, self.causal)
         y, now = self.rnn(self.dropout(torch.relu(c)), before, lengths)
         return y, (*past, *_rows_first(now)) if self.causal else None
 
 
 class RNNAttend(Layer):
-    """A recurrence, then attention of its outputs to each other.
+    """A recurrence, followed by self-attention over its outputs.
 
         h = rnn(x)
         y = norm(h + dropout(attention(h)))
 
-    `causal=False` runs the recurrence in both directions and lets attention look everywhere.
+    Args:
+        input_size: Features of the input, D.
+        hidden_size: Width of the output, H.
+        layers: Stacked recurrent layers.
+        cell: The recurrent cell.
+        heads: Attention heads; hidden_size must be a multiple.
+        dropout: Dropout on the attention and between recurrent layers, in training.
+        causal: Whether outputs depend on past steps only; if False, the recurrence runs in both directions with
+            H / 2 units each.
+
+    Example:
+        >>> y, state = seqloom.RNNAttend(8, 16)(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
+        >>> y.shape
+        torch.Size([3, 5, 16])
     """
 
     def __init__(
@@ -149,48 +188,49 @@ class RNNAttend(Layer):
         super().__init__()
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.causal = causal
-        self.rnn = _recurrent(cell, input_size, _each_way(hidden_size, causal), layers, dropout, not causal)
+        self.rnn = _make_recurrent(cell, input_size, _direction_size(hidden_size, causal), layers, dropout, not causal)
         self.attention = Attention(hidden_size, heads, causal=causal)
         self.norm, self.dropout = nn.LayerNorm(hidden_size), nn.Dropout(dropout)
-        self.state_size = ATTENTION + _states(self.rnn)
+        self.state_size = ATTENTION_STATES + _count_states(self.rnn)
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
         check_state(state, self.state_size, x)
-        seen, before = _apart(state, ATTENTION)
+        seen, before = _split_state(state, ATTENTION_STATES)
         h, now = self.rnn(x, before, lengths)
         attention, seen = self.attention(h, seen, lengths)
         y = self.norm(h + self.dropout(attention))
         return y, (*seen, *_rows_first(now)) if self.causal else None
 
 
-def _recurrent(cell: str, width: int, hidden: int, layers: int, dropout: float, bidirectional: bool) -> Recurrent:
+def _make_recurrent(cell: str, width: int, hidden: int, layers: int, dropout: float, bidirectional: bool) -> Recurrent:
     between = dropout if layers > 1 else 0.0
     return Recurrent(cell, width, hidden, layers, True, True, between, bidirectional)
 
 
-def _states(rnn: Any) -> int:
-    """The tensors of its state."""
+def _count_states(rnn: Any) -> int:
     return len(rnn.cell_at(0).initial_state(torch.zeros(1, rnn.input_size)))
 
 
-def _each_way(hidden: int, causal: bool) -> int:
-    """Units of each direction for `hidden` outputs in all."""
+def _direction_size(hidden: int, causal: bool) -> int:
+    """Return the units of each direction for `hidden` outputs in all."""
     if not causal and hidden % 2:
         raise UserError(f"causal=False needs an even hidden_size, half for each direction; got {hidden}")
     return hidden if causal else hidden // 2
 
 
-def _conv(conv: CausalConv, x: Tensor, past: State | None, lengths: Tensor | None, causal: bool) -> tuple[Tensor, Any]:
-    """(B, T, C) -> (B, T, H), of the past alone or of both sides; x is 0 past a row's length."""
+def _convolve(
+    conv: CausalConv, x: Tensor, past: State | None, lengths: Tensor | None, causal: bool
+) -> tuple[Tensor, Any]:
+    """Convolve x (B, T, C), which is 0 past a row's length, over the past or over both sides: (B, T, H)."""
     if causal:
-        y, kept = conv(x.transpose(1, 2), past and past[0], lengths)
-        return y.transpose(1, 2), (kept,)
+        y, end = conv(x.transpose(1, 2), past and past[0], lengths)
+        return y.transpose(1, 2), (end,)
     both = F.pad(x.transpose(1, 2), (conv.past - conv.past // 2, conv.past // 2))
     return conv.conv(both).transpose(1, 2), None
 
 
-def _apart(state: State | None, *sizes: int) -> list[State | None]:
-    """Parts of so many tensors each, then the recurrence's, layers first."""
+def _split_state(state: State | None, *sizes: int) -> list[State | None]:
+    """Split into parts of these sizes, then the state of the recurrence, layers first."""
     if state is None:
         return [None] * (len(sizes) + 1)
     parts: list[State | None] = []
@@ -201,11 +241,5 @@ def _apart(state: State | None, *sizes: int) -> list[State | None]:
 
 
 def _rows_first(state: Tensor | State) -> State:
-    """Recurrent's (layers, B, ...), one or several -> a tuple of (B, layers, ...)."""
+    """Convert a state of Recurrent, (layers, B, ...), to a tuple of (B, layers, ...)."""
     return tuple(s.transpose(0, 1) for s in ((state,) if isinstance(state, Tensor) else state))
-
-
-def _checked(layers: int) -> int:
-    if layers < 1:
-        raise UserError(f"layers must be at least 1, got {layers}")
-    return layers

@@ -1,4 +1,4 @@
-"""The contract of a layer: a sequence in, a sequence out."""
+"""The contract that every layer follows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from seqloom.layers.formats import read_input
 
 
 class Layer(nn.Module, metaclass=Checked):
-    """A subclass sets `input_size` and `output_size` and writes `run`; the rest follows.
+    """Base class of all layers. A subclass sets `input_size` and `output_size` and defines `run`.
 
-    run(x, state, lengths) -> (y, state) takes (B, T, D) with zeros past each row's length. What it
-    returns there does not matter, but its state is that of each row's last real step: a flat tuple
-    of tensors, the batch first. A layer that is not `causal` looks ahead, and has no state.
+    `run(x, state, lengths) -> (y, state)` receives x (B, T, D) with zeros past each row's length. Its outputs there are
+    ignored. Its state is that of each row's last real step: a flat tuple of tensors, batch first. A layer with
+    `causal = False` looks ahead and has no state.
     """
 
     batch_first: bool = True
@@ -35,18 +35,28 @@ class Layer(nn.Module, metaclass=Checked):
     def forward(
         self, x: Tensor, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
     ) -> tuple[Tensor, State | None]:
-        """(B, T, D) -> (B, T, output_size), 0 past a row's length, and the state where the layer is causal.
+        """Run the layer over sequences.
 
-        Also one sequence (T, D), packed and nested ones; y comes in the form of x.
+        Args:
+            x: (B, T, D), or (T, B, D) if `batch_first` is False; one sequence (T, D); packed or nested sequences.
+            state: What an earlier call returned, to continue from there; None at the start.
+            lengths: (B,), the real steps of each row.
+
+        Returns:
+            y: (B, T, output_size) in the format of x, 0 past each row's length.
+            state: The state after each row's last real step; None if the layer is not causal.
+
+        Raises:
+            RuntimeError: If a shape, type or device does not fit.
         """
         if state is not None and not self.causal:
-            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways; it takes none")
+            raise InputError(f"a state was given, but this {type(self).__name__} reads both ways and takes none")
         return self.in_format(self.run, x, state, lengths)
 
     def in_format(
         self, run: Callable[..., tuple[Tensor, Any]], x: Any, state: Any, lengths: Tensor | Sequence[int] | None
     ) -> tuple[Any, Any]:
-        """Convert x to (B, T, D), call `run` on it, and return y in the format of x.
+        """Convert x to (B, T, D), call `run` on it, and convert y to the format of x.
 
         Args:
             run: A function of x (B, T, D), the state and the lengths (B,) that returns y (B, T, H) and a state.
@@ -56,7 +66,7 @@ class Layer(nn.Module, metaclass=Checked):
         """
         batch = read_input(x, lengths, self.batch_first, self.input_size)
         check_placement(batch.x, next(self.parameters()))
-        order = batch.source if batch.is_packed else None  # whose rows stand longest first
+        order = batch.source if batch.is_packed else None  # its rows are sorted, longest first
         if state is not None and order is not None and order.sorted_indices is not None:
             state = self.select(state, order.sorted_indices)
         y, state = run(batch.x, state, batch.lengths)
@@ -65,7 +75,16 @@ class Layer(nn.Module, metaclass=Checked):
         return batch.restore(zero_padding(y, batch.lengths)), state
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step for streaming: (B, D) -> (B, output_size); equals the whole at once."""
+        """Run one time step of a stream; the results match running the whole sequence.
+
+        Args:
+            x: (B, D).
+            state: The state that the last step returned; None at the start.
+
+        Returns:
+            y: (B, output_size).
+            state: The new state.
+        """
         if not self.causal:
             raise UserError(f"step: a {type(self).__name__} that reads both ways needs the whole sequence")
         if x.dim() != 2:  # (B,) would be read as one sequence
@@ -75,26 +94,28 @@ class Layer(nn.Module, metaclass=Checked):
         return y.squeeze(1), state
 
     def select(self, state: Any, rows: Tensor) -> Any:
-        """Return the state of these rows of the batch, in their order; a row may come twice.
+        """Return the state of some rows of the batch.
 
         Args:
             state: What a call returned.
-            rows: (N,), row numbers.
+            rows: (N,), row numbers in any order; a row may occur more than once.
         """
         return tuple(s.index_select(0, rows) for s in state)
 
     def detach(self, state: Any) -> Any:
-        """Return the state without its history, for truncated back-propagation; None stays None."""
+        """Detach the state from its graph, for truncated back-propagation; None stays None."""
         if state is None or isinstance(state, Tensor):
             return state if state is None else state.detach()
         return tuple(s.detach() for s in state)
 
 
 def select_rows(layer: nn.Module, state: Any, rows: Tensor) -> Any:
-    """The state of these rows of the batch; `rows` (N,) are row numbers, which may repeat.
+    """Return the state of some rows of the batch, for any layer.
 
-    A layer with a `select(state, rows)` of its own is asked, as all of seqloom are; states of torch's layers are
-    (layers, B, ...), one tensor or a tuple of them. None, the state before the first step, stays None.
+    Args:
+        layer: A layer with `select(state, rows)`, or a recurrent layer of torch.nn.
+        state: What a call returned; None, the state before the first step, stays None.
+        rows: (N,), row numbers in any order; a row may occur more than once.
     """
     if state is None:
         return None

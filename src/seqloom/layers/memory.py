@@ -1,4 +1,4 @@
-"""Long sequences in segments, with a memory of those before; recurrence inside a Transformer."""
+"""Transformers that read long sequences in segments with a memory, or that contain a recurrence."""
 
 from __future__ import annotations
 
@@ -20,11 +20,22 @@ from seqloom.layers.transformer.layer import Transformer
 
 
 class Recurrence(nn.Module):
-    """A recurrent cell in the place of a self-attention.
+    """A recurrent cell in place of a self-attention, with a state of fixed size.
 
-    `Transformer(..., causal=True, attention=Recurrence)` is a Transformer whose layers remember with
-    AttnRNN, or with another cell: `functools.partial(Recurrence, cell="gru")`. Its state has one
-    size whatever the length.
+    Use it as `Transformer(..., causal=True, attention=Recurrence)`, or with settings as
+    `attention=functools.partial(Recurrence, cell="gru")`.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Attention heads, for cells that have them.
+        cell: The recurrent cell.
+        causal: Must be True.
+        **settings: Further settings of the cell, or of `Recurrent`.
+
+    Example:
+        >>> layer = seqloom.Transformer(8, heads=2, causal=True, attention=seqloom.Recurrence)
+        >>> layer(torch.randn(3, 5, 8))[0].shape  # (B, T, D) -> (B, T, D)
+        torch.Size([3, 5, 8])
     """
 
     def __init__(
@@ -35,18 +46,18 @@ class Recurrence(nn.Module):
             raise UserError("Recurrence reads from left to right; take causal=True")
         self.input_size = self.output_size = dim
         self.causal = True
-        self.layer = _recurrent(cell, dim, {"heads": heads}, settings)
+        self.layer = _make_recurrent(cell, dim, {"heads": heads}, settings)
         self.state_size = len(_start(self.layer, torch.zeros(1, dim)))
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State]:
-        """(B, T, D) -> (B, T, D), state: the cell's, (B, 1, ...) each."""
+        """Run the cell over x (B, T, D): outputs (B, T, D), and the cell's state, (B, 1, ...) each."""
         return _run(self.layer, x, state, lengths)
 
 
 class Segmented(Layer):
-    """A causal Transformer that takes a sequence `segment` steps at a time.
+    """Base class of causal Transformers that process a sequence `segment` steps at a time.
 
-    Where a segment starts depends on the steps so far alone, so streaming equals the whole.
+    Where a segment starts depends only on the number of steps so far, so streaming matches running the whole sequence.
     """
 
     def __init__(self, inner: Transformer, segment: int) -> None:
@@ -57,7 +68,7 @@ class Segmented(Layer):
         self.input_size = self.output_size = inner.input_size
 
     def pieces(self, x: Tensor, lengths: Lengths, done: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """x cut where segments end, with the lengths inside each piece; `done` steps of one are behind."""
+        """Yield x cut where segments end, and the lengths inside each piece, after `done` steps of a segment."""
         lengths = None if lengths is None else read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         start = 0
         while start < x.shape[1]:
@@ -66,12 +77,12 @@ class Segmented(Layer):
             start, done = start + size, done + size
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One time step for streaming: (B, D) -> (B, D), state."""
+        """Run one time step of a stream: x (B, D) to y (B, D) and the state."""
         y, state = self(x.unsqueeze(1), state)
         return y.squeeze(1), cast(State, state)
 
     def forward(self, x: Any, state: State | None = None, lengths: Lengths = None) -> tuple[Any, State]:
-        """(B, T, D) -> (B, T, D), state. Also one sequence (T, D), packed and nested ones; y comes in the form of x."""
+        """Run over x, (B, T, D) or another format of `Layer`; return y in the same format, and the state."""
         if isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first:
             return self.run(x, state, lengths)
         return self.in_format(self.run, x, state, lengths)
@@ -82,10 +93,25 @@ class Segmented(Layer):
 
 
 class TransformerXL(Segmented):
-    """Each segment also looks at the last `memory` steps before it, layer by layer.
+    """Transformer-XL: each segment also attends to the last steps before it, in every layer.
 
-    No gradient goes into that memory. `memory` is a multiple of `segment`; what lies farther back
-    comes only through the layers. Dai et al. 2019, arXiv 1901.02860.
+    No gradient flows into these steps. Earlier ones have an influence only through the layers.
+    Dai et al. 2019, arXiv 1901.02860.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Attention heads; dim must be a multiple.
+        layers: Number of Transformer layers.
+        segment: Steps in a segment.
+        memory: Steps before a segment that it attends to; a multiple of `segment`, 0 for none.
+        position: Position encoding inside the attention: "xl", "rotary", "alibi" or "relative".
+        block: Norm, feed-forward network and dropout of the layers.
+
+    Example:
+        >>> layer = seqloom.TransformerXL(8, heads=2, segment=4, memory=4)
+        >>> y, state = layer(torch.randn(3, 10, 8))  # (B, T, D) -> (B, T, D)
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(
@@ -107,33 +133,48 @@ class TransformerXL(Segmented):
         self.memory, self.state_size = memory, self.inner.state_size
 
     def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:
-        """(B, T, D) -> (B, T, D), state: see `Transformer`; at most memory + segment steps of it."""
+        """Run on (B, T, D). The state is that of `Transformer`, with at most memory + segment steps."""
         check_input(x, self.input_size, self)
         check_state(state, self.state_size, x)
         outputs = []
-        for piece, inside in self.pieces(x, lengths, 0 if state is None else _held(state)):
-            if state is not None and _held(state) % self.segment == 0:
-                state = self._cut(state)
+        for piece, inside in self.pieces(x, lengths, 0 if state is None else _count_steps(state)):
+            if state is not None and _count_steps(state) % self.segment == 0:
+                state = self._trim_state(state)
             y, state = self.inner(piece, state, inside)
             outputs.append(y)
         return torch.cat(outputs, 1), cast(State, state)
 
-    def _cut(self, state: State) -> State:
-        """The last `memory` steps, without their history."""
-        first = max(_held(state) - self.memory, 0)
-        kept = [s.detach()[:, first:] if s.dim() == 2 else s.detach()[:, :, first:] for s in state[1:]]
-        return (state[0], *kept)
+    def _trim_state(self, state: State) -> State:
+        """Return the last `memory` steps of the state, detached."""
+        first = max(_count_steps(state) - self.memory, 0)
+        caches = [s.detach()[:, first:] if s.dim() == 2 else s.detach()[:, :, first:] for s in state[1:]]
+        return (state[0], *caches)
 
 
 class MemoryTransformer(Segmented):
-    """A recurrent cell is the memory of a Transformer that sees one segment at a time.
+    """A Transformer that sees one segment at a time and has a recurrent cell as its memory.
 
         M_0     = the cell's first state                 `slots` rows
         Y_s     = Transformer(X_s, memory=M_s)           causal within the segment s
         M_(s+1) = the cell's state after reading Y_s
 
-    Gradients go through M, so that it learns what later segments need. The default cell is AttnRNN,
-    whose state may have several rows; another gives one.
+    Gradients flow through M, so that it learns what later segments need.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Attention heads; dim must be a multiple.
+        layers: Number of Transformer layers.
+        segment: Steps in a segment.
+        slots: Rows of the memory, for the cell "attn_rnn"; other cells have one row.
+        cell: The recurrent cell.
+        position: Position encoding, see `Transformer`.
+        block: Norm, feed-forward network and dropout of the layers.
+
+    Example:
+        >>> layer = seqloom.MemoryTransformer(8, heads=2, segment=4, slots=2)
+        >>> y, state = layer(torch.randn(3, 10, 8))  # (B, T, D) -> (B, T, D)
+        >>> y.shape
+        torch.Size([3, 10, 8])
     """
 
     def __init__(
@@ -150,21 +191,21 @@ class MemoryTransformer(Segmented):
     ) -> None:
         inner = Transformer(dim, heads, layers, causal=True, memory_size=dim, position=position, block=block)
         super().__init__(inner, segment)
-        self.memory = _recurrent(cell, dim, {"heads": heads, "slots": slots}, {})
+        self.memory = _make_recurrent(cell, dim, {"heads": heads, "slots": slots}, {})
         self.cell_state = len(_start(self.memory, torch.zeros(1, dim)))
         self.state_size = self.cell_state + inner.state_size
 
     def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:
-        """(B, T, D) -> (B, T, D), state: the cell's, (B, 1, ...) each, then the Transformer's."""
+        """Run on (B, T, D). The state has the tensors of the cell, (B, 1, ...) each, then those of the Transformer."""
         check_input(x, self.input_size, self)
         check_state(state, self.state_size, x)
         r, inner = None, None
         if state is not None:
             r, inner = state[: self.cell_state], state[self.cell_state :]
         outputs = []
-        for piece, inside in self.pieces(x, lengths, 0 if inner is None else _held(inner)):
+        for piece, inside in self.pieces(x, lengths, 0 if inner is None else _count_steps(inner)):
             r = _start(self.memory, piece[:, 0]) if r is None else r
-            if inner is None or _held(inner) == self.segment:
+            if inner is None or _count_steps(inner) == self.segment:
                 M = r[0].flatten(1).unflatten(1, (-1, self.input_size))
                 y, inner = self.inner(piece, None, inside, memory=M)
             else:
@@ -174,25 +215,25 @@ class MemoryTransformer(Segmented):
         return torch.cat(outputs, 1), (*cast(State, r), *cast(State, inner))
 
 
-def _held(state: State) -> int:
-    """Steps in the first layer's cache: state is (count, keys (B, heads, S, d), ...)."""
+def _count_steps(state: State) -> int:
+    """Return the steps S in the first layer's cache; the state is (count, keys (B, heads, S, d), ...)."""
     return state[1].shape[2]
 
 
-def _recurrent(cell: str, dim: int, wished: dict[str, Any], settings: dict[str, Any]) -> Recurrent:
-    """One layer of this cell, with those wishes that it knows."""
+def _make_recurrent(cell: str, dim: int, optional: dict[str, Any], settings: dict[str, Any]) -> Recurrent:
+    """Return a layer of this cell; `optional` settings that the cell does not have are left out."""
     known = inspect.signature(find_cell(cell).__init__).parameters
-    wished = {name: value for name, value in wished.items() if name in known}
-    return Recurrent(cell, dim, dim, batch_first=True, **(wished | settings))
+    optional = {name: value for name, value in optional.items() if name in known}
+    return Recurrent(cell, dim, dim, batch_first=True, **(optional | settings))
 
 
 def _start(layer: Recurrent, x: Tensor) -> State:
-    """The first state of a one-layer Recurrent, batch first: (B, 1, ...)."""
+    """Return the first state of a one-layer Recurrent, batch first: (B, 1, ...)."""
     return tuple(s.unsqueeze(1) for s in layer.cell_at(0).start(x))
 
 
 def _run(layer: Recurrent, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State]:
-    """A one-layer Recurrent, whose states are (1, B, ...), with states (B, 1, ...)."""
+    """Run a one-layer Recurrent, whose states are (1, B, ...), with states (B, 1, ...)."""
     hx = None if state is None else tuple(s.transpose(0, 1) for s in state)
     y, end = layer(x, hx if hx is None or len(hx) > 1 else hx[0], lengths)
     return y, tuple(s.transpose(0, 1) for s in ((end,) if isinstance(end, Tensor) else end))

@@ -1,7 +1,4 @@
-"""Recurrent layers by the names people know. `Recurrent` explains the arguments.
-
-Every signature is written out, so that editors and type checkers see it.
-"""
+"""Recurrent layers by name. Every signature is written out, so that editors and type checkers see it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,15 @@ from seqloom.layers.recurrent.layer import Recurrent
 
 
 class RNN(Recurrent):
-    """torch.nn.RNN's arguments and results; cells/rnn.py has the equations."""
+    """Elman RNN with the arguments, results and parameter names of torch.nn.RNN; see `Recurrent` and `RNNCell`.
+
+    Args:
+        nonlinearity: "tanh" or "relu".
+
+    Example:
+        >>> seqloom.RNN(8, 16, nonlinearity="relu")(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -34,13 +39,22 @@ class RNN(Recurrent):
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("rnn", *given, nonlinearity=nonlinearity, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("rnn", *common, nonlinearity=nonlinearity, **options)
         self.nonlinearity = nonlinearity
 
 
 class LSTM(Recurrent):
-    """torch.nn.LSTM's arguments and results; cells/lstm.py has the equations."""
+    """LSTM with the arguments, results and parameter names of torch.nn.LSTM; see `Recurrent` and `LSTMCell`.
+
+    Args:
+        proj_size: Width of the outputs if they are projected, or 0.
+        forget_bias: Initial bias of the forget gate; None for torch's.
+
+    Example:
+        >>> seqloom.LSTM(8, 16, forget_bias=1.0)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -58,12 +72,21 @@ class LSTM(Recurrent):
         forget_bias: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("lstm", *given, proj_size=proj_size, forget_bias=forget_bias, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("lstm", *common, proj_size=proj_size, forget_bias=forget_bias, **options)
 
 
 class GRU(Recurrent):
-    """torch.nn.GRU's arguments and results; cells/gru.py has the equations."""
+    """GRU with the arguments, results and parameter names of torch.nn.GRU; see `Recurrent` and `GRUCell`.
+
+    Args:
+        reset_after: Whether the reset gate acts after the recurrent product (torch) or before it (the paper).
+        update_bias: Initial bias of the update gate; a high one keeps the state. None for torch's.
+
+    Example:
+        >>> seqloom.GRU(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -81,12 +104,25 @@ class GRU(Recurrent):
         update_bias: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("gru", *given, reset_after=reset_after, update_bias=update_bias, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("gru", *common, reset_after=reset_after, update_bias=update_bias, **options)
 
 
 class AttnRNN(Recurrent):
-    """The state and the input compete for attention; cells/attn_rnn.py has the equations."""
+    """Recurrent layer whose state and input compete for attention; see `Recurrent` and `AttnRNNCell`.
+
+    Args:
+        heads: Attention heads; hidden_size must be a multiple.
+        context: Rows that are attended to, some of "h", "x", "h+x" and "h*x".
+        norm: Whether the candidate is h + o with layer normalisation, or o alone.
+        gate_bias: Initial bias of the gate; a low one keeps the state. None for the default.
+        slots: Rows of the state.
+        initial: Value of the first state.
+
+    Example:
+        >>> seqloom.AttnRNN(8, 16, heads=2)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -108,10 +144,10 @@ class AttnRNN(Recurrent):
         initial: float = 1e-3,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__(
             "attn_rnn",
-            *given,
+            *common,
             heads=heads,
             context=context,
             norm=norm,
@@ -123,7 +159,15 @@ class AttnRNN(Recurrent):
 
 
 class LNGRU(Recurrent):
-    """GRU with layer normalisation; cells/ln_gru.py has the equations."""
+    """GRU with layer normalisation; see `Recurrent` and `LNGRUCell`.
+
+    Args:
+        update_bias: Initial bias of the update gate; a high one keeps the state.
+
+    Example:
+        >>> seqloom.LNGRU(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -140,12 +184,20 @@ class LNGRU(Recurrent):
         update_bias: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("ln_gru", *given, update_bias=update_bias, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("ln_gru", *common, update_bias=update_bias, **options)
 
 
 class LNLSTM(Recurrent):
-    """LSTM with layer normalisation; cells/ln_lstm.py has the equations."""
+    """LSTM with layer normalisation; see `Recurrent` and `LNLSTMCell`.
+
+    Args:
+        forget_bias: Initial bias of the forget gate.
+
+    Example:
+        >>> seqloom.LNLSTM(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -162,12 +214,17 @@ class LNLSTM(Recurrent):
         forget_bias: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("ln_lstm", *given, forget_bias=forget_bias, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("ln_lstm", *common, forget_bias=forget_bias, **options)
 
 
 class IndRNN(Recurrent):
-    """Independent units; cells/indrnn.py has the equations."""
+    """RNN whose units each see only their own past; see `Recurrent` and `IndRNNCell`.
+
+    Example:
+        >>> seqloom.IndRNN(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -182,12 +239,17 @@ class IndRNN(Recurrent):
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("indrnn", *given, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("indrnn", *common, **options)
 
 
 class MinGRU(Recurrent):
-    """Linear in its state, trained by a parallel scan; cells/min_gru.py has the equations."""
+    """Minimal GRU, linear in its state and trained by a parallel scan; see `Recurrent` and `MinGRUCell`.
+
+    Example:
+        >>> seqloom.MinGRU(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -202,12 +264,20 @@ class MinGRU(Recurrent):
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("min_gru", *given, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("min_gru", *common, **options)
 
 
 class MinLSTM(Recurrent):
-    """Linear in its state, trained by a parallel scan; cells/min_lstm.py has the equations."""
+    """Minimal LSTM, linear in its state and trained by a parallel scan; see `Recurrent` and `MinLSTMCell`.
+
+    Args:
+        forget_bias: Initial bias of the forget gate.
+
+    Example:
+        >>> seqloom.MinLSTM(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -224,12 +294,21 @@ class MinLSTM(Recurrent):
         forget_bias: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("min_lstm", *given, forget_bias=forget_bias, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("min_lstm", *common, forget_bias=forget_bias, **options)
 
 
 class NTM(Recurrent):
-    """The Neural Turing Machine; cells/ntm.py has the equations."""
+    """Neural Turing Machine: an LSTM with a memory that it reads and writes; see `Recurrent` and `NTMCell`.
+
+    Args:
+        rows: Rows of the memory.
+        width: Width of a row.
+
+    Example:
+        >>> seqloom.NTM(8, 16, rows=4, width=3)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -247,12 +326,21 @@ class NTM(Recurrent):
         width: int = 16,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("ntm", *given, rows=rows, width=width, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("ntm", *common, rows=rows, width=width, **options)
 
 
 class ODEGRU(Recurrent):
-    """A GRU in continuous time, for `timespans`; cells/ode_gru.py has the equations."""
+    """GRU in continuous time, for `timespans` between steps; see `Recurrent` and `ODEGRUCell`.
+
+    Args:
+        substeps: Steps of the solver between two inputs.
+        update_bias: Initial bias of the update gate; a high one keeps the state.
+
+    Example:
+        >>> seqloom.ODEGRU(8, 16)(torch.randn(5, 3, 8), timespans=torch.rand(5, 3))[0].shape  # (T, B, D), (T, B)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -270,12 +358,20 @@ class ODEGRU(Recurrent):
         update_bias: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("ode_gru", *given, substeps=substeps, update_bias=update_bias, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("ode_gru", *common, substeps=substeps, update_bias=update_bias, **options)
 
 
 class RNNAttention(Recurrent):
-    """An RNN that looks back at its own outputs; cells/rnn_attention.py has the equations."""
+    """RNN that attends to its own last outputs; see `Recurrent` and `RNNAttentionCell`.
+
+    Args:
+        window: How many outputs it looks back at.
+
+    Example:
+        >>> seqloom.RNNAttention(8, 16, window=4)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
+        torch.Size([5, 3, 16])
+    """
 
     def __init__(
         self,
@@ -292,12 +388,12 @@ class RNNAttention(Recurrent):
         window: int = 16,
         **options: Unpack[Options],
     ) -> None:
-        given = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("rnn_attention", *given, window=window, **options)
+        common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__("rnn_attention", *common, window=window, **options)
 
 
-# What a saved layer is made of, so that torch.load(file) takes a whole model without weights_only=False. `Recurrent`
-# itself is not among them: its constructor can load a cell from a file.
+# Classes of a saved layer, so that torch.load(file) reads a whole model with weights_only=True. `Recurrent` itself is
+# not among them: its constructor can load a cell from a file.
 NAMED = (RNN, LSTM, GRU, AttnRNN, LNGRU, LNLSTM, IndRNN, MinGRU, MinLSTM, NTM, ODEGRU, RNNAttention)
 CELLS = [getattr(seqloom.cells, f"{layer.__name__}Cell") for layer in NAMED]
 torch.serialization.add_safe_globals([*NAMED, *CELLS, Dropouts, Init, nn.ModuleList])

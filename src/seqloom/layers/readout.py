@@ -1,4 +1,4 @@
-"""What a whole sequence says: (B, T, H) -> one vector a row."""
+"""Summarise each sequence of a batch as one vector."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ READOUTS = ("last", "mean", "max", "max_mean", "attention")
 
 
 class Readout(nn.Module):
-    """One vector for each row, from its real steps alone. A row of length 0 reads 0.
+    """Summarise the real steps of each row as one vector; 0 for a row of length 0.
 
-    last       y_n, n the row's last real step; of a layer that also reads backwards, where each direction ends
-    mean       1/n sum_t y_t
-    max        max_t y_t, each feature on its own
-    max_mean   both of them side by side, (B, 2 H)                    Howard, Ruder 2018, arXiv 1801.06146
-    attention  sum_t a_t y_t,  a = softmax_t(v . tanh(W y_t + b))     Yang et al. 2016 (NAACL, N16-1174)
+        last       y_n, n the row's last real step; for a bidirectional layer, the last output of each direction
+        mean       1/n sum_t y_t
+        max        max_t y_t, for each feature
+        max_mean   max and mean concatenated, 2 H wide                    Howard & Ruder 2018, arXiv 1801.06146
+        attention  sum_t a_t y_t,  a = softmax_t(v . tanh(W y_t + b))     Yang et al. 2016 (NAACL, N16-1174)
+
+    Args:
+        name: One of the above.
+        width: Features of the layer's output, H.
+        bidirectional: Whether the second half of the features comes from a layer that reads backwards.
+
+    Example:
+        >>> readout = seqloom.Readout("max_mean", 16)
+        >>> readout(torch.randn(3, 5, 16), lengths=[5, 2, 0]).shape  # (B, T, H) -> (B, 2 H)
+        torch.Size([3, 32])
     """
 
     def __init__(self, name: str, width: int, bidirectional: bool = False) -> None:
@@ -36,7 +46,7 @@ class Readout(nn.Module):
             self.query = nn.Linear(width, 1, bias=False)  # v
 
     def forward(self, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """(B, T, H), lengths (B,) -> (B, output_size)."""
+        """Summarise y (B, T, H), of which each row has lengths (B,) real steps, as (B, output_size)."""
         if lengths is None:
             real = torch.full((y.shape[0],), y.shape[1], device=y.device)
         else:
@@ -55,17 +65,17 @@ class Readout(nn.Module):
         return y.sum(1) / lengths.clamp(min=1).unsqueeze(1)
 
     def _max(self, y: Tensor, lengths: Tensor) -> Tensor:
-        return y.masked_fill(~_real(y, lengths), torch.finfo(y.dtype).min).amax(1)
+        return y.masked_fill(~_real_steps(y, lengths), torch.finfo(y.dtype).min).amax(1)
 
     def _max_mean(self, y: Tensor, lengths: Tensor) -> Tensor:
         return torch.cat([self._max(y, lengths), self._mean(y, lengths)], -1)
 
     def _attention(self, y: Tensor, lengths: Tensor) -> Tensor:
         s = self.query(torch.tanh(self.key(y)))  # (B, T, 1)
-        a = s.masked_fill(~_real(y, lengths), torch.finfo(s.dtype).min).softmax(1)
+        a = s.masked_fill(~_real_steps(y, lengths), torch.finfo(s.dtype).min).softmax(1)
         return (a * y).sum(1)
 
 
-def _real(y: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, 1): True at the real steps."""
+def _real_steps(y: Tensor, lengths: Tensor) -> Tensor:
+    """Return a mask (B, T, 1), True at the real steps."""
     return make_mask(lengths, y.shape[1]).unsqueeze(-1)

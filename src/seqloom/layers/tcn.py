@@ -1,4 +1,4 @@
-"""Convolutions over the past, wider at every block: a temporal convolutional network."""
+"""A temporal convolutional network."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ from seqloom.layers.layer import Layer
 
 
 class TCN(Layer):
-    """Dilated causal convolutions in residual blocks, the dilation doubled from block to block.
+    """Temporal convolutional network: residual blocks of causal convolutions with doubling dilation.
 
         c1 = dropout(relu(W1 * x + b1))
         c2 = dropout(relu(W2 * c1 + b2))
-        y  = relu(c2 + V x)                  V is the identity where the widths agree
+        y  = relu(c2 + V x)                  V is the identity if the widths are equal
 
     `*` is the convolution with steps t, t-d, ..., t-(k-1)d, d = 2^block; W1 and W2 are weight-normalised.
-    The last output sees 1 + 2 (k-1) (2^layers - 1) steps (`reach`). The state holds, for each convolution,
-    the (k-1)d inputs before the next step: (B, C, (k-1)d).
+    An output sees 1 + 2 (k-1) (2^layers - 1) steps, the attribute `reach`. The state holds the last (k-1)d inputs of
+    each convolution: (B, C, (k-1)d). Bai, Kolter & Koltun 2018, arXiv 1803.01271.
 
-    Bai, Kolter & Koltun 2018, arXiv 1803.01271.
+    Args:
+        input_size: Features of the input, D.
+        hidden_size: Width of the convolutions and of the output, H.
+        layers: Number of blocks.
+        kernel: Taps of a convolution, k; at least 2.
+        dropout: Dropout after each convolution, in training.
+
+    Example:
+        >>> layer = seqloom.TCN(8, 16, layers=3)
+        >>> y, state = layer(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
+        >>> y.shape, layer.reach
+        (torch.Size([3, 5, 16]), 29)
     """
 
     def __init__(
@@ -50,7 +61,7 @@ class TCN(Layer):
 
 
 class ConvBlock(nn.Module):
-    """Two causal convolutions and a way around them."""
+    """Two causal convolutions and a residual connection."""
 
     def __init__(self, width: int, hidden: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
@@ -69,7 +80,7 @@ class ConvBlock(nn.Module):
 
 
 class CausalConv(nn.Module):
-    """A convolution that sees the past alone, and hands on what the next call needs of it."""
+    """A convolution over past steps, which returns the inputs that the next call needs."""
 
     def __init__(self, width: int, hidden: int, kernel: int, dilation: int = 1, normalised: bool = False) -> None:
         super().__init__()
@@ -78,7 +89,7 @@ class CausalConv(nn.Module):
         self.width, self.past = width, (kernel - 1) * dilation
 
     def forward(self, x: Tensor, past: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, C, T), the inputs before them (B, C, P) -> (B, H, T), the last P inputs of each row."""
+        """Convolve x (B, C, T) after the past (B, C, P): outputs (B, H, T), and the last P inputs of each row."""
         shape = (x.shape[0], self.width, self.past)
         if past is None:
             past = x.new_zeros(shape)
@@ -95,9 +106,9 @@ class CausalConv(nn.Module):
 
 
 class WeightNormed(nn.Module):
-    """A convolution whose weight is g v / |v|, a length and a direction for each output.
+    """A convolution with the weight g v / |v|, a length and a direction for each output.
 
-    As torch's parametrization has it, which cannot be pickled.
+    Torch's parametrization computes the same, but cannot be pickled.
     """
 
     def __init__(self, conv: nn.Conv1d) -> None:

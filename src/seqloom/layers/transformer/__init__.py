@@ -1,1 +1,1 @@
-"""Transformer layers: the block, the stack, and conversion from torch."""
+"""The Transformer, its layers, and conversion from torch.nn."""

@@ -18,14 +18,26 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 @dataclass(frozen=True)
 class Block:
-    """How the layers of a Transformer are built.
+    """Settings of the layers of a Transformer.
 
-    norm: "pre" (before each part, and once at the end; Xiong et al. 2020, arXiv 2002.04745) or
-    "post" (after each sum, as published). activation: "gelu", "relu" or "swiglu" (Shazeer 2020,
-    arXiv 2002.05202). hidden: the width of the small network, 0 for 4 times that of the layer (for
-    swiglu, which has a third product, 8/3). dropout: on each part, and inside the network.
-    attention_dropout: on the attention's weights where it has any, None for as much as on the rest;
-    above 0, torch has no fused attention on a CPU, and keeps all T x T weights of a head.
+    Args:
+        norm: "pre" for layer normalisation before each part and once at the end (Xiong et al. 2020, arXiv 2002.04745),
+            or "post" for normalisation after each sum, as in the original Transformer.
+        activation: "gelu", "relu" or "swiglu" (Shazeer 2020, arXiv 2002.05202).
+        hidden: Width of the feed-forward network; 0 for 4 D, or 8/3 D with swiglu, which has a third product.
+        dropout: Dropout on the output of each part and inside the feed-forward network.
+        bias: Whether linear maps and norms have biases.
+        eps: Added to the variance in the norms.
+        attention_dropout: Dropout on the attention weights; None for `dropout`. Above 0, torch has no fused attention
+            on a CPU and stores all T x T weights of each head.
+
+    Raises:
+        ValueError: If a value is unknown or out of range.
+
+    Example:
+        >>> layer = seqloom.Transformer(8, heads=2, block=seqloom.Block(activation="swiglu", dropout=0.1))
+        >>> layer(torch.randn(3, 5, 8))[0].shape
+        torch.Size([3, 5, 8])
     """
 
     norm: str = "pre"
@@ -41,13 +53,13 @@ class Block:
             raise UserError(f"Block.norm must be 'pre' or 'post', got {self.norm!r}")
         if self.activation not in ACTIVATIONS:
             raise UserError(f"Block.activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
-        for name, share in (("dropout", self.dropout), ("attention_dropout", self.on_weights)):
+        for name, share in (("dropout", self.dropout), ("attention_dropout", self.weight_dropout)):
             if not 0 <= share <= 1:
                 raise UserError(f"Block.{name} must be between 0 and 1, got {share}")
 
     @property
-    def on_weights(self) -> float:
-        """The dropout of the attention's weights."""
+    def weight_dropout(self) -> float:
+        """The dropout on the attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
 
@@ -70,13 +82,15 @@ class FeedForward(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """A self-attention, an attention to the memory where there is one, and a small network.
+    """Self-attention, optional attention to a memory, and a feed-forward network.
 
         pre    x = x + f(norm(x))      for each of the three f
         post   x = norm(x + f(x))
 
-    `attention` is any causal or other layer `forward(x, state, lengths) -> (y, state)` that says
-    its input_size, causal and state_size.
+    Args:
+        attention: A layer `forward(x, state, lengths) -> (y, state)` with `input_size`, `causal` and `state_size`.
+        block: Norm, feed-forward network and dropout.
+        cross: The attention to a memory, if there is a memory.
     """
 
     def __init__(self, attention: nn.Module, block: Block = Block(), cross: Attention | None = None) -> None:
@@ -101,19 +115,19 @@ class TransformerLayer(nn.Module):
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        """(B, T, D) -> (B, T, D), state: the self-attention's tensors, then those of the memory."""
+        """Run on x (B, T, D); the state has the tensors of the self-attention, then those of the memory."""
         aside: dict[str, Any] = {} if mask is None else {"mask": mask}
         own = None if state is None or not self.causal else state[: self.own_size]
         y, end = self.attention(self._before(self.norm_attention, x), own, lengths, **aside)
         x = self._after(self.norm_attention, x, y)
         if self.cross is not None and self.norm_cross is not None:
-            held = None if state is None or memory is not None else state[self.own_size :]
-            if memory is None and held is None:
-                raise InputError("a memory is needed: this Transformer was made with memory_size=")
+            past = None if state is None or memory is not None else state[self.own_size :]
+            if memory is None and past is None:
+                raise InputError("this Transformer has memory_size= and needs a memory; pass memory=")
             aside = {"memory": memory, "memory_lengths": memory_lengths}
-            y, kept = self.cross(self._before(self.norm_cross, x), held, lengths, **aside)
+            y, read = self.cross(self._before(self.norm_cross, x), past, lengths, **aside)
             x = self._after(self.norm_cross, x, y)
-            end = (*(end or ()), *kept)
+            end = (*(end or ()), *read)
         y = self.feed(self._before(self.norm_feed, x))
         x = self._after(self.norm_feed, x, y)
         return mask_steps(x, real_steps(lengths, x)), end

@@ -1,4 +1,4 @@
-"""Attention and a small network for each step, layer upon layer."""
+"""The Transformer: stacked layers of attention and feed-forward networks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,33 @@ from seqloom.layers.transformer.block import Block, TransformerLayer
 
 
 class Transformer(Layer):
-    """Layers of self-attention, attention to a memory where there is one, and a small network.
+    """Transformer: stacked layers of self-attention, optional attention to a memory, and a feed-forward network.
 
-    causal=False, no memory: an encoder. causal=True: a language model, with `step`.
-    causal=True and `memory_size`, the width of the memory it looks at: a decoder.
-    `attention` is "dense", "local", "linear", "performer", "linformer", or a function that makes
-    one: `functools.partial(LocalAttention, pattern=64)`. It is called with dim, heads and causal,
-    and with what it takes of position, dropout and bias. `position` is "sinusoidal" or "learned"
-    (added to the input), "rotary", "alibi", "relative" or "xl" (told to the attention), or a module.
+    An encoder by default; a language model with `causal=True`; a decoder with `causal=True` and `memory_size`.
     Vaswani et al. 2017, arXiv 1706.03762.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Attention heads; dim must be a multiple.
+        layers: Number of layers.
+        causal: Whether steps attend to earlier steps only; `step` then runs a stream.
+        memory_size: Width of the memory that the layers attend to; None for no memory.
+        attention: "dense", "local", "linear", "performer", "linformer", or a function that builds an attention, such as
+            `functools.partial(LocalAttention, pattern=64)`. It is called with dim, heads and causal, and with those of
+            position, dropout and bias that it takes.
+        position: Position encoding: "sinusoidal" or "learned" (added to the input); "rotary", "alibi", "relative" or
+            "xl" (inside the attention); a module; or None.
+        block: Norm, feed-forward network and dropout of the layers.
+
+    Raises:
+        ValueError: If a name is unknown, or attention and position do not fit together.
+
+    Example:
+        >>> layer = seqloom.Transformer(8, heads=2, causal=True, position="rotary")
+        >>> y, state = layer(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, D)
+        >>> y_next, state = layer.step(torch.randn(3, 8), state)
+        >>> y.shape, y_next.shape
+        (torch.Size([3, 5, 8]), torch.Size([3, 8]))
     """
 
     def __init__(
@@ -48,15 +66,14 @@ class Transformer(Layer):
             raise UserError(f"layers must be at least 1, got {layers}")
         self.input_size = self.output_size = dim
         self.causal, self.memory_size = causal, memory_size
-        self.position, told = _positions(position, dim)
-        made: list[nn.Module] = []
+        self.position, inner = _split_position(position, dim)
+        self.layers = nn.ModuleList()
         for _ in range(layers):
-            own = _make_attention(attention, dim, heads, causal, told, block)
+            own = _make_attention(attention, dim, heads, causal, inner, block)
             cross = None
             if memory_size is not None:
-                cross = Attention(dim, heads, dropout=block.on_weights, bias=block.bias, memory_size=memory_size)
-            made.append(TransformerLayer(own, block, cross))
-        self.layers = nn.ModuleList(made)
+                cross = Attention(dim, heads, dropout=block.weight_dropout, bias=block.bias, memory_size=memory_size)
+            self.layers.append(TransformerLayer(own, block, cross))
         self.norm = nn.LayerNorm(dim, block.eps, bias=block.bias) if block.norm == "pre" else nn.Identity()
         self.state_size = 1 + sum(self.layer_at(i).state_size for i in range(layers))
 
@@ -73,16 +90,24 @@ class Transformer(Layer):
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
-        """(B, T, D) -> (B, T, D), state; steps past a row's length get zeros.
+        """Run the layers over sequences.
 
-        The state of a causal one is the number of steps so far (B,) and each layer's keys and
-        values, those of the memory too: with a state, the memory need not be given again.
-        `mask` is the self-attention's, see `Attention`. Also one sequence (T, D), packed and nested ones, and
-        (T, B, D) if `batch_first` was set to False.
+        Args:
+            x: (B, T, D), or another format that `Layer` takes.
+            state: What an earlier call returned, to continue from there. It includes the keys and values of the memory,
+                which then need not be passed again.
+            lengths: (B,), the real steps of each row.
+            memory: (B, S, memory_size), for a Transformer with `memory_size`.
+            memory_lengths: (B,), the real steps of each row of the memory.
+            mask: Mask of the self-attention, see `Attention`.
+
+        Returns:
+            y: (B, T, D), 0 past each row's length.
+            state: The number of steps so far (B,), then the keys and values of each layer; None if not causal.
         """
         if not (isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first):
-            aside = partial(self._run, memory=memory, memory_lengths=memory_lengths, mask=mask)
-            return self.in_format(aside, x, state, lengths)
+            run = partial(self._run, memory=memory, memory_lengths=memory_lengths, mask=mask)
+            return self.in_format(run, x, state, lengths)
         return self._run(x, state, lengths, memory, memory_lengths, mask)
 
     def _run(
@@ -98,14 +123,16 @@ class Transformer(Layer):
         check_input(x, self.input_size, self)
         check_state(state, self.state_size, x)
         if memory is not None and self.memory_size is None:
-            raise InputError("a memory was given to a Transformer without one; make it with memory_size=")
+            raise InputError("a memory was given to a Transformer without one; build it with memory_size=")
         real = real_steps(lengths, x)
         count = x.new_zeros(x.shape[0], dtype=torch.long) if state is None else state[0]
         x = mask_steps(x, real)  # NaN there would come back through a norm as a gradient
         if self.position is not None:
             at = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
             at = at if state is None else at + count.unsqueeze(1)
-            x = self.position(x, at if real is None else at.masked_fill(~real, 0))  # padding needs no row of a table
+            x = self.position(
+                x, at if real is None else at.masked_fill(~real, 0)
+            )  # position 0 for padding, which may lie past a learned table
         ends: list[Tensor] = [count + (x.shape[1] if real is None else real.sum(1))]
         left = () if state is None else state[1:]
         for i in range(len(self.layers)):
@@ -115,16 +142,16 @@ class Transformer(Layer):
             ends += end or ()
         return mask_steps(self.norm(x), real), tuple(ends) if self.causal else None
 
-    def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State]:
-        """One time step for streaming: (B, D) -> (B, D), state; `aside` is what `forward` takes of a memory."""
+    def step(self, x: Tensor, state: State | None = None, **memory: Any) -> tuple[Tensor, State]:
+        """Run one time step of a stream: x (B, D) to y (B, D) and the state; `memory` as in `forward`."""
         if not self.causal:
             raise InputError("step: a Transformer with causal=False needs the whole sequence")
-        y, state = self(x.unsqueeze(1), state, **aside)
+        y, state = self(x.unsqueeze(1), state, **memory)
         return y.squeeze(1), cast(State, state)
 
 
 class Projected(Layer):
-    """y = layer(W x + b); the layer, a Transformer, takes and gives `hidden_size` features."""
+    """A linear map to the width of a Transformer, and the Transformer: y = layer(W x + b)."""
 
     def __init__(self, layer: nn.Module, input_size: int) -> None:
         super().__init__()
@@ -142,8 +169,8 @@ class Projected(Layer):
         return self.layer.select(state, rows)  # type: ignore[operator]
 
 
-def _positions(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:
-    """What is added to the input, and what is told to the attentions."""
+def _split_position(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:
+    """Return the module that is added to the input and the encoding inside the attentions; one of them is None."""
     if isinstance(position, str) and position not in (*INPUT_POSITIONS, *POSITIONS):
         raise UserError(f"position must be one of {', '.join((*INPUT_POSITIONS, *POSITIONS))}, got {position!r}")
     if isinstance(position, Position) or (isinstance(position, str) and position in POSITIONS):
@@ -167,5 +194,5 @@ def _make_attention(
         raise UserError(
             f"attention {attention!r} takes no position; take one of {', '.join(INPUT_POSITIONS)} for the input"
         )
-    settings = {"position": position, "dropout": block.on_weights, "bias": block.bias}
+    settings = {"position": position, "dropout": block.weight_dropout, "bias": block.bias}
     return make(dim, heads, causal=causal, **{name: value for name, value in settings.items() if name in takes})
