@@ -64,17 +64,17 @@ def by_hand(task, settings):
 def by_lab(task, settings, folder):
     spent = []
 
-    def timed(self, epoch=Training._epoch):
+    def timed(self, epoch=Training._train_epoch):
         began = now()
         epoch(self)
         spent.append(since(began))
 
-    whole, Training._epoch = Training._epoch, timed
+    whole, Training._train_epoch = Training._train_epoch, timed
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             train(task, settings, folder)
     finally:
-        Training._epoch = whole
+        Training._train_epoch = whole
     return [sum(times) for times in zip(*spent, strict=True)]
 
 

@@ -275,7 +275,7 @@ def test_a_language_model_generates_and_a_translator_translates(here, folder, mo
             ["train", "review.csv"],
             "'review.csv' is neither a file, nor a folder, nor a task; did you mean 'reviews.csv'?",
         ),
-        (["train", "adding", "--epochs", "2"], "give steps in place of epochs"),
+        (["train", "adding", "--epochs", "2"], "give steps instead of epochs"),
         (["train", "reviews.csv", "--input", "txet"], "no column 'txet'; did you mean 'text'?"),
         (["train", "empty.csv"], "empty.csv: the file is empty"),
         (["train", "reviews.csv", "--batch", "2", "--tokens", "9"], "give one of batch and tokens, got batch=2"),

@@ -237,7 +237,9 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
 def test_other_threads_on_resume_are_told(tmp_path):
     task = open_task("adding", steps=5, valid=8, test=8)
     train(task, TrainSettings(model="gru", threads=1, **SETTINGS), tmp_path / "run")
-    with pytest.warns(UserWarning, match=r"was trained with threads=1, and goes on with 2: sums are taken in another"):
+    with pytest.warns(
+        UserWarning, match=r"was trained with threads=1, and continues with 2: the order of sums changes"
+    ):
         train(task, TrainSettings(model="gru", threads=2, **SETTINGS), tmp_path / "run", resume=True)
 
 

@@ -11,13 +11,12 @@ from torch import nn
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import END, IGNORE, UNSEEN, Batch
-from seqloom.lab.training import finite, loop, step
+from seqloom.lab.training import loop, step
 from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
-from seqloom.lab.training.optimiser import Average, build_optimiser
+from seqloom.lab.training.optimiser import Average, Schedule, build_optimiser
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.schedule import Schedule
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
@@ -132,7 +131,7 @@ def test_the_options_of_models_reach_them(tmp_path):
     ],
 )
 def test_small_data_is_passed_over_more_often_than_large(kind, steps, pieces, epochs):
-    assert loop._epochs(SimpleNamespace(kind=kind, count=lambda *_, **__: pieces), steps) == epochs
+    assert loop._choose_epochs(SimpleNamespace(kind=kind, count=lambda *_, **__: pieces), steps) == epochs
 
 
 def test_word_vectors_start_small_where_a_text_has_one_answer():
@@ -301,7 +300,7 @@ def test_out_of_memory_halves_the_batch_says_so_and_makes_the_same_step(monkeypa
     whole.step([batch], 0, 0.5)
     small.step([batch], 0, 0.5)
     assert (sizes, small.parts) == ([8, 4, 2, 2, 2, 2], 4)
-    assert "does not fit into memory; it is taken in 4 parts" in capsys.readouterr().err
+    assert "does not fit into memory; from now on it is split into 4 parts" in capsys.readouterr().err
     torch.testing.assert_close(weights(small), weights(whole), rtol=1e-5, atol=1e-7)
     monkeypatch.setattr(small.model, "forward", lambda *_: scarce(ragged(task, 8)))
     with pytest.raises(MemoryError, match="a batch of 1 rows of 3 steps does not fit"):
@@ -349,9 +348,9 @@ class Bad(nn.Module):
 def test_the_first_layer_or_gradient_that_is_not_finite_is_named(when, said):
     model = nn.Sequential(nn.Linear(2, 2), Bad(when), nn.Linear(2, 1))
     x = torch.randn(3, 2)
-    assert re.fullmatch(said, finite.find(model, lambda: model(x).sum(), x))
+    assert re.fullmatch(said, step.find_not_finite(model, lambda: model(x).sum(), x))
     x[1, 0] = torch.nan
-    assert finite.find(model, lambda: model(x).sum(), x) == "the input, in row 1 of the batch"
+    assert step.find_not_finite(model, lambda: model(x).sum(), x) == "the input, in row 1 of the batch"
 
 
 def test_a_step_that_is_not_finite_changes_no_weight():
@@ -479,16 +478,16 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
         TrainSettings(epochs=3, steps=4)
     with pytest.raises(ValueError, match="tied needs embedding and hidden to be equal"):
         TrainSettings(tied=True, hidden=3)
-    with pytest.raises(ValueError, match="has no end; give steps in place of epochs"):
+    with pytest.raises(ValueError, match="has no end; give steps instead of epochs"):
         train(open_task("adding"), TrainSettings(epochs=3, **SMALL), tmp_path / "run")
     with pytest.raises(ValueError, match="device 'gpu' cannot be used"):
         train(open_task("adding"), TrainSettings(device="gpu"), tmp_path / "other")
 
 
 def test_a_line_a_minute_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("seqloom.lab.training.progress.MINUTE", 0.0)
-    monkeypatch.setattr("seqloom.lab.training.progress.BLINK", 0.0)
-    monkeypatch.setattr("seqloom.lab.training.progress.SOON", 0.0)
+    monkeypatch.setattr("seqloom.lab.training.progress.LINE_EVERY", 0.0)
+    monkeypatch.setattr("seqloom.lab.training.progress.REFRESH_EVERY", 0.0)
+    monkeypatch.setattr("seqloom.lab.training.progress.VALIDATION_LINE_EVERY", 0.0)
     train(opened("classify"), TrainSettings(steps=6, validate_every=3, **SMALL), tmp_path / "run")
     said = capsys.readouterr()
     assert "steps/s" in said.err and "left" in said.err and "accuracy" in said.err

@@ -71,7 +71,7 @@ class Rung(Training):
         try:
             with ProgressReport(False, 1) as self.progress:
                 while not self.at.finished and self.at.step < self.until:
-                    self._epoch()
+                    self._train_epoch()
         except _Paused:
             pass  # the run is saved; a later rung resumes it
         finally:

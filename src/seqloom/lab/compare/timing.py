@@ -22,8 +22,7 @@ from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training.step import Stepper
-from seqloom.lab.training.step_state import stepper_tensors
+from seqloom.lab.training.step import Stepper, stepper_tensors
 from seqloom.lab.training.train import choose_device
 
 SAMPLED_BATCHES = 400  # batches whose lengths are read

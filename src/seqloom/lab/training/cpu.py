@@ -1,4 +1,4 @@
-"""How small models are trained and timed on a CPU."""
+"""Torch settings for training and timing small models on a CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """One thread, which small models are fastest with, and no denormals, which slow a CPU down."""
+    """Use one torch thread, the fastest for small models, and flush denormals, which slow a CPU down."""
     threads, flushed = torch.get_num_threads(), are_denormals_flushed()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -22,5 +22,5 @@ def use_one_thread() -> Iterator[None]:
 
 
 def are_denormals_flushed() -> bool:
-    """Whether numbers too small for float32's exponent are zero on this thread: torch sets it, but does not tell."""
+    """Return whether denormal float32 numbers are zero on this thread; torch has no getter for it."""
     return float(torch.tensor(1e-39) * 0.5) == 0

@@ -1,4 +1,4 @@
-"""Several processes that train one model together, under torchrun: gloo on CPUs, NCCL on GPUs."""
+"""Data-parallel training in several processes under torchrun: gloo on CPUs, NCCL on GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import distributed as dist
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Which process this is, of how many; alone, everything here does nothing."""
+    """The rank of this process and the number of processes; with one process every method is trivial."""
 
     rank: int = 0
     count: int = 1
@@ -25,20 +25,20 @@ class ProcessGroup:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes; changes `tensor` in place."""
         if self.count > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process has."""
+        """Return the value of the first process."""
         box = [value]
         if self.count > 1:
             dist.broadcast_object_list(box, 0)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process has, for the first one; the others learn nothing."""
+        """Return the values of all processes in the first process, [] in the others."""
         if self.count == 1:
             return [value]
         box: list[Any] | None = [None] * self.count if self.is_first else None
@@ -46,7 +46,7 @@ class ProcessGroup:
         return box or []
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model, its gradients averaged over the processes after each backward pass."""
+        """Wrap the model so that each backward pass averages gradients over the processes."""
         if self.count == 1:
             return model
         ids = [device.index] if device.type == "cuda" else None
@@ -54,7 +54,7 @@ class ProcessGroup:
 
 
 def local_device(device: torch.device) -> torch.device:
-    """Under torchrun each process takes the GPU of its number."""
+    """Return the GPU of this process under torchrun; other devices unchanged."""
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
@@ -62,20 +62,20 @@ def local_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def join_processes(device: torch.device) -> Iterator[ProcessGroup]:
-    """This process among those that torchrun started, or alone."""
+    """Join the processes that torchrun started, if any."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ProcessGroup()
         return
-    mine = not dist.is_initialized()
-    if mine:
+    started_here = not dist.is_initialized()
+    if started_here:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield ProcessGroup(dist.get_rank(), dist.get_world_size())
-        if mine:
-            dist.barrier(device_ids=None if device.index is None else [device.index])  # nobody leaves before the others
+        if started_here:
+            dist.barrier(device_ids=None if device.index is None else [device.index])  # leave together
     finally:
-        if mine:
+        if started_here:
             dist.destroy_process_group()

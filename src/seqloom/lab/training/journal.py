@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, only ever appended to, and cut back to a checkpoint on resume."""
+"""metrics.jsonl: one JSON object per line; only appended to, and truncated to a checkpoint on resume."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from seqloom.core.errors import require
 
 
 class Journal:
-    """Lines for a person and for programs; with `board`, TensorBoard files beside it."""
+    """The writer of metrics.jsonl; with `board`, also of TensorBoard files."""
 
     def __init__(self, path: Path, keep: int = 0, board: bool = False) -> None:
-        """`keep` bytes stay; what was written after them is done again."""
+        """Open the file and truncate it to `keep` bytes; what came after them will be written again."""
         if path.exists():
             keep = min(keep, path.stat().st_size)
             with path.open("rb+") as file:
-                whole = file.read(keep).rfind(b"\n") + 1
-                file.truncate(whole)
+                file.truncate(file.read(keep).rfind(b"\n") + 1)
         self.file = path.open("ab")
-        self.board = _board(path.parent / "tensorboard") if board else None
+        self.board = _open_board(path.parent / "tensorboard") if board else None
 
     def write(self, **facts: Any) -> None:
+        """Append a line; NaN and infinity become null."""
         plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
         self.file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
         self.file.flush()
@@ -35,7 +35,7 @@ class Journal:
                     self.board.add_scalar(f"{split}/{name}", value, facts.get("step", 0))
 
     def size(self) -> int:
-        """Bytes, all of them on the disk."""
+        """Flush the file to disk and return its size in bytes."""
         os.fsync(self.file.fileno())
         return self.file.tell()
 
@@ -45,7 +45,7 @@ class Journal:
             self.board.close()
 
 
-def _board(folder: Path) -> Any:
+def _open_board(folder: Path) -> Any:
     require("tensorboard", "tensorboard=True")
     from torch.utils.tensorboard import SummaryWriter
 

@@ -1,4 +1,4 @@
-"""The one loop: batches, steps, validations and checkpoints of a run."""
+"""The training loop: batches, steps, validations and checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from seqloom.lab.training.checkpoint import load_weights, weights_of
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.model import build
+from seqloom.lab.training.optimiser import Schedule
 from seqloom.lab.training.progress import ProgressReport
 from seqloom.lab.training.run import METRICS, Run
-from seqloom.lab.training.schedule import Schedule
 from seqloom.lab.training.scoring import score
-from seqloom.lab.training.step import Stepper
-from seqloom.lab.training.step_state import restore_stepper, stepper_facts, stepper_tensors
+from seqloom.lab.training.step import Stepper, restore_stepper, stepper_facts, stepper_tensors
 
-STEPS = 2000  # where the settings say nothing and the data has no end; and where it has one,
-ENOUGH = 2500  # about so many, in
-FEWEST, USUAL, MOST = 3, 10, 200  # epochs: the fewest where much text has one answer a row, and is soon known by heart
-MUCH, PIECE = 250, 8192  # batches in a pass, and time steps in each
-AGREE = 10  # steps after which several processes ask whether a checkpoint is due
+ENDLESS_STEPS = 2000  # default number of steps for endless data
+TARGET_STEPS = 2500  # default number of steps for finite data, within these limits of epochs:
+MIN_EPOCHS, MAX_EPOCHS = 10, 200
+MIN_EPOCHS_LARGE = 3  # for one target per row on much data, which overfits early
+LARGE_BATCHES, LARGE_TOKENS = 250, 8192  # data is large above this many batches of this many time steps
+SYNC_STEPS = 10  # steps between the times at which several processes agree whether a checkpoint is due
 
 
 @dataclass
 class LoopState:
-    """Where a training stands: with the tensors, all that it goes on from."""
+    """The position of a training; with the tensors, everything needed to resume it."""
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0  # of this epoch, behind us
+    batch: int = 0  # batches done in this epoch
     seconds: float = 0.0
     validated: int = 0  # the step of the last validation
     waited: int = 0  # validations without progress
     best: float | None = None
     best_loss: float | None = None
-    loss: float = 0.0  # since the last validation, over so many targets
-    targets: int = 0
+    loss: float = 0.0  # sum since the last validation
+    targets: int = 0  # of that sum
     finished: str | None = None
 
 
 class Training:
-    """Of one task, in one run; `train` ends when the run is finished."""
+    """The training of one task in one run; `train` returns when the run is finished."""
 
     def __init__(self, task: Task, run: Run, device: torch.device, processes: ProcessGroup) -> None:
         self.task, self.run, self.settings, self.processes = task, run, run.settings, processes
@@ -59,39 +59,40 @@ class Training:
         torch.manual_seed(s.seed)
         self.stepper = Stepper(build(task, run.settings_to_build()).to(device), s, processes)
         self.model = self.stepper.model
-        each = task.count("train", **s.sizes, seed=s.seed)
-        if each == 0:
+        batches = task.count("train", **s.sizes, seed=s.seed)
+        if batches == 0:
             raise UserError(f"task {task.name!r} has nothing to train on")
-        if each is None and s.epochs:
-            raise UserError(f"the training data of task {task.name!r} has no end; give steps in place of epochs")
-        a_pass = None if each is None else -(-each // s.accumulate)
-        self.epochs = None if a_pass is None or s.steps else s.epochs or _epochs(task, a_pass)
-        self.steps = s.steps or (STEPS if a_pass is None else a_pass * (self.epochs or 1))
-        self.every = s.validate_every or (max(1, self.steps // 10) if a_pass is None else None)
+        if batches is None and s.epochs:
+            raise UserError(f"the training data of task {task.name!r} has no end; give steps instead of epochs")
+        per_epoch = None if batches is None else -(-batches // s.accumulate)
+        self.epochs = None if per_epoch is None or s.steps else s.epochs or _choose_epochs(task, per_epoch)
+        self.steps = s.steps or (ENDLESS_STEPS if per_epoch is None else per_epoch * (self.epochs or 1))
+        self.every = s.validate_every or (max(1, self.steps // 10) if per_epoch is None else None)
         self.schedule = Schedule(s, self.steps)
         self.at = LoopState()
 
     def train(self) -> None:
-        kept = self._restore()
+        """Train from the last checkpoint to the end, then score the test split."""
+        journal_size = self._restore()
         self.journal = None
         if self.processes.is_first:
-            self.journal = Journal(self.run.folder / METRICS, kept, self.settings.tensorboard)
+            self.journal = Journal(self.run.folder / METRICS, journal_size, self.settings.tensorboard)
         self.saved = time.perf_counter()
         self.began = self.saved - self.at.seconds
         try:
             with ProgressReport(self.processes.is_first, self.steps - self.at.step) as self.progress:
                 while not self.at.finished:
-                    self._epoch()
-            self._test()
+                    self._train_epoch()
+            self._score_test()
         finally:
             if self.journal is not None:
                 self.journal.close()
 
-    def _epoch(self) -> None:
+    def _train_epoch(self) -> None:
         at, s = self.at, self.settings
         self.model.train()
         batches = self.task.batches("train", **s.sizes, seed=s.seed, epoch=at.epoch, skip=at.batch)
-        for group in _groups(batches, s.accumulate):
+        for group in _group(batches, s.accumulate):
             loss, targets = self.stepper.step(group, at.step, s.lr * self.schedule.share(at.step))
             at.step, at.batch = at.step + 1, at.batch + len(group)
             at.loss, at.targets = at.loss + loss, at.targets + targets
@@ -102,7 +103,7 @@ class Training:
                 at.finished = "steps"
             if at.finished or (self.every and at.step % self.every == 0):
                 self._validate()
-            elif self._due():
+            elif self._is_checkpoint_due():
                 self._save("last")
             if at.finished:
                 return
@@ -112,19 +113,19 @@ class Training:
         if at.validated < at.step and (self.every is None or at.finished):
             self._validate()
         elif at.finished:
-            self._save("last")  # it was validated already, but not yet at its end
+            self._save("last")  # the last validation came before the end was known
 
     def _validate(self) -> None:
-        """Metrics of the validation split; was it the best so far? Then a checkpoint."""
+        """Score the validation split, record it, and write checkpoints."""
         at, s = self.at, self.settings
         values: dict[str, float] = {}
         if "valid" in self.task.splits:
-            with self._averaged():
+            with self._use_average():
                 values = score(
                     self.model, self.task, "valid", **s.sizes, full=False, within=self.stepper.autocast()
                 ).values
         values = self.processes.broadcast(values)
-        progress = self._progress(values)
+        progress = self._update_best(values)
         at.waited, at.validated = 0 if progress else at.waited + 1, at.step
         self.schedule.record_validation(progress)
         if s.patience and at.waited >= s.patience:
@@ -139,13 +140,13 @@ class Training:
         self.progress.report_validation(
             f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values)
         )
-        # best before last: killed in between, the last one leads here again
+        # best before last: if killed in between, the run resumes before this validation
         for which in ("best", "last") if progress else ("last",):
             self._save(which)
         self.model.train()
 
-    def _progress(self, values: dict[str, float]) -> bool:
-        """Better than the best so far; of equals, the one with the lower loss."""
+    def _update_best(self, values: dict[str, float]) -> bool:
+        """Return whether these values are the best so far, and store them; the loss decides ties."""
         at, name = self.at, primary_metric(self.task.kind, values)
         value, loss = (values.get(key, math.nan) for key in (name, "loss"))
         best, best_loss = (math.nan if v is None else v for v in (at.best, at.best_loss))
@@ -154,11 +155,11 @@ class Training:
         at.best, at.best_loss = (None if math.isnan(v) else v for v in (value, loss))
         return True
 
-    def _due(self) -> bool:
+    def _is_checkpoint_due(self) -> bool:
         s, at = self.settings, self.at
         if s.checkpoint_steps is not None:
             return at.step % s.checkpoint_steps == 0
-        if self.processes.count > 1 and at.step % AGREE:
+        if self.processes.count > 1 and at.step % SYNC_STEPS:
             return False
         return bool(self.processes.broadcast(time.perf_counter() - self.saved > 60 * s.checkpoint_every))
 
@@ -176,26 +177,26 @@ class Training:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"step {at.step} could not be saved ({error.strerror}); the run is whole up to the checkpoint "
-                "before, so make room and resume it",
+                f"step {at.step} could not be saved ({error.strerror}); the previous checkpoint is intact, "
+                "so free some space and resume the run",
                 str(self.run.folder),
             ) from error
         self.saved = time.perf_counter()
 
     def _restore(self) -> int:
-        """Go on where the last checkpoint was taken; the bytes of the journal that it knows."""
-        found = self.run.checkpoint("last", missing_ok=True)
-        if found is None:
+        """Restore the last checkpoint; return the size of the journal at that time in bytes."""
+        last = self.run.checkpoint("last", missing_ok=True)
+        if last is None:
             return 0
-        facts = found.facts
+        facts = last.facts
         self.at = LoopState(**{f.name: facts[f.name] for f in fields(LoopState)})
         self.schedule.restore(facts["schedule"])
-        restore_stepper(self.stepper, facts, found.tensors("weights"), found.tensors("training"))
+        restore_stepper(self.stepper, facts, last.tensors("weights"), last.tensors("training"))
         return int(facts["metrics"])
 
     @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The model with the average of its weights, where there is one."""
+    def _use_average(self) -> Iterator[None]:
+        """Use the averaged weights inside the block, if weights are averaged."""
         average = self.stepper.average
         if average is None:
             yield
@@ -205,31 +206,33 @@ class Training:
         yield
         load_weights(self.model, own)
 
-    def _test(self) -> None:
-        """The best weights on the test split, once, with intervals."""
-        self.processes.broadcast(None)  # they are on the disk
-        found = self.run.checkpoint("best")
-        assert found is not None
-        load_weights(self.model, found.tensors("weights"))
+    def _score_test(self) -> None:
+        """Score the best weights on the test split, with intervals."""
+        self.processes.broadcast(None)  # wait until they are on disk
+        best = self.run.checkpoint("best")
+        assert best is not None
+        load_weights(self.model, best.tensors("weights"))
         if "test" not in self.task.splits:
             return
-        made = score(
+        scores = score(
             self.model, self.task, "test", **self.settings.sizes, intervals=True, within=self.stepper.autocast()
         )
         if self.journal is not None:
-            intervals = {f"{name}_interval": list(ends) for name, ends in made.intervals.items()}
-            self.journal.write(step=found.facts["step"], split="test", rows=made.rows, **made.values, **intervals)
+            intervals = {f"{name}_interval": list(ends) for name, ends in scores.intervals.items()}
+            self.journal.write(step=best.facts["step"], split="test", rows=scores.rows, **scores.values, **intervals)
 
 
-def _epochs(task: Task, a_pass: int) -> int:
-    """How often the data are passed over, where nobody says."""
-    few = task.kind in ("classify", "regress") and a_pass > MUCH
-    # looked at closely only where it is not plain
-    few = few and (a_pass > 20 * MUCH or (task.count("train", tokens=PIECE) or 0) > MUCH)
-    return max(FEWEST if few else USUAL, min(MOST, ENOUGH // a_pass))
+def _choose_epochs(task: Task, per_epoch: int) -> int:
+    """Return the default number of epochs for data with this many steps per epoch."""
+    large = task.kind in ("classify", "regress") and per_epoch > LARGE_BATCHES
+    # counting tokens is slow, so only if the number of batches does not decide
+    large = large and (
+        per_epoch > 20 * LARGE_BATCHES or (task.count("train", tokens=LARGE_TOKENS) or 0) > LARGE_BATCHES
+    )
+    return max(MIN_EPOCHS_LARGE if large else MIN_EPOCHS, min(MAX_EPOCHS, TARGET_STEPS // per_epoch))
 
 
-def _groups(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    steady = iter(batches)
-    while group := list(itertools.islice(steady, size)):
+def _group(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
+    remaining = iter(batches)
+    while group := list(itertools.islice(remaining, size)):
         yield group

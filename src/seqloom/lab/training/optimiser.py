@@ -1,7 +1,8 @@
-"""What turns gradients into steps: the optimiser, its state by name, and a running average of the weights."""
+"""The optimiser, its state by name, the learning rate schedule, and a running average of the weights."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,47 +16,87 @@ MOMENTUM = 0.9
 
 
 def build_optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Matrices decay; biases, norms and embeddings do not."""
-    kept = {id(p) for m in model.modules() if isinstance(m, nn.Embedding | nn.LayerNorm) for p in m.parameters()}
+    """Build the optimiser; matrices decay, while biases, norms and embeddings do not."""
+    undecayed = {id(p) for m in model.modules() if isinstance(m, nn.Embedding | nn.LayerNorm) for p in m.parameters()}
     every = list(model.parameters())
-    free = [p for p in every if p.dim() < 2 or id(p) in kept]
     groups = [
-        {"params": [p for p in every if p.dim() >= 2 and id(p) not in kept], "weight_decay": settings.weight_decay},
-        {"params": free, "weight_decay": 0.0},
+        {
+            "params": [p for p in every if p.dim() >= 2 and id(p) not in undecayed],
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [p for p in every if p.dim() < 2 or id(p) in undecayed], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if settings.optimiser == "sgd":
         return torch.optim.SGD(groups, settings.lr, momentum=MOMENTUM)
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
-    # fused: one pass over all weights, on GPUs and CPUs alike
+    # fused: one pass over all weights, on GPUs and CPUs
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in every)
     return kind(groups, settings.lr, fused=fused)
 
 
-def optimiser_state(made: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """ "exp_avg:layer.weight" -> tensor."""
+def optimiser_state(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of an optimiser under names such as "exp_avg:layer.weight"."""
     names = {id(p): name for name, p in model.named_parameters()}
     return {
         f"{key}:{names[id(p)]}": value
-        for p, state in made.state.items()
+        for p, state in optimiser.state.items()
         for key, value in state.items()
         if isinstance(value, Tensor)
     }
 
 
-def restore_optimiser(made: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `state_of` took."""
+def restore_optimiser(optimiser: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Restore the tensors that `optimiser_state` returned."""
     names = {id(p): name for name, p in model.named_parameters()}
-    places = {names[id(p)]: i for i, p in enumerate(p for group in made.param_groups for p in group["params"])}
+    places = {names[id(p)]: i for i, p in enumerate(p for group in optimiser.param_groups for p in group["params"])}
     state: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         what, _, name = key.partition(":")
         state.setdefault(places[name], {})[what] = value
-    made.load_state_dict({**made.state_dict(), "state": state})
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+
+
+class Schedule:
+    """The share of the maximum learning rate at each step s of S: a linear rise over w steps, then
+
+    cosine     (1 + cos(pi (s - w) / (S - w))) / 2
+    step       decay ^ floor(validations / decay_after)
+    plateau    decay ^ k, where k counts runs of `decay_after` validations without progress
+    constant   1
+    """
+
+    def __init__(self, settings: TrainSettings, steps: int) -> None:
+        self.kind, self.decay, self.after = settings.schedule, settings.decay, settings.decay_after
+        self.steps, self.warmup = steps, math.ceil(settings.warmup * steps)
+        self.decays, self.waited = 0, 0
+
+    def share(self, step: int) -> float:
+        """Return the share of the maximum learning rate at a step."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.kind == "cosine":
+            done = (step - self.warmup) / max(1, self.steps - self.warmup)
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.decay**self.decays
+
+    def record_validation(self, progress: bool) -> None:
+        """Count a validation; `progress` says whether it was the best so far."""
+        if self.kind in ("cosine", "constant"):
+            return
+        self.waited = 0 if progress and self.kind == "plateau" else self.waited + 1
+        if self.waited >= self.after:
+            self.decays, self.waited = self.decays + 1, 0
+
+    def state(self) -> dict[str, int]:
+        return {"decays": self.decays, "waited": self.waited}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.decays, self.waited = state["decays"], state["waited"]
 
 
 class Average:
-    """a' = d a + (1 - d) w after each step, d = min(decay, (1 + n) / (10 + n)) after n of them."""
+    """An exponential moving average of weights: a' = d a + (1 - d) w, d = min(decay, (1 + n) / (10 + n)) at step n."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay, self.steps = decay, 0

@@ -1,10 +1,13 @@
-"""One step of training: gradients of a batch, in as many parts as memory asks for, and the update."""
+"""One step of training: gradients of a batch, split into parts if memory is short, and the update.
+
+Also: the state of a `Stepper` for checkpoints, and the search for the first number that is not finite.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,29 +17,31 @@ from torch import Tensor, nn
 from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.data.task import Batch
-from seqloom.lab.training import finite
+from seqloom.lab.training.checkpoint import load_weights, weights_of
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.optimiser import Average, build_optimiser
+from seqloom.lab.training.optimiser import Average, build_optimiser, optimiser_state, restore_optimiser
 from seqloom.lab.training.settings import TrainSettings
 
+NAMED_ROWS = 8  # rows of a batch that an error names
+NOT_REPEATED = "nothing that happens again"
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Stepper:
-    """The model, its optimiser and all that changes from step to step."""
+    """The model, its optimiser and everything that changes from step to step."""
 
     def __init__(self, model: ForTask, settings: TrainSettings, processes: ProcessGroup) -> None:
         self.model, self.settings, self.processes = model, settings, processes
         self.weights = list(model.parameters())
         self.device = self.weights[0].device
         if settings.precision == "fp16" and self.device.type != "cuda":
-            raise UserError("precision='fp16' needs a GPU; take bf16 or fp32 on a CPU")
+            raise UserError("precision='fp16' needs a GPU; use bf16 or fp32 on a CPU")
         self.optimiser = build_optimiser(model, settings)
         self.average = Average(model, settings.ema) if settings.ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
-        self.parts = 1  # in which each batch is taken, one after the other
-        self.carried: dict[int, Any] = {}  # part -> the state it ended in
+        self.parts = 1  # into which each batch is split to save memory
+        self.carried: dict[int, Any] = {}  # part -> its last state
         if settings.compile:
             model.compile(dynamic=True)
         self.wrapped = processes.wrap(model, self.device)
@@ -46,25 +51,38 @@ class Stepper:
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
     def step(self, batches: Sequence[Batch], number: int, lr: float) -> tuple[float, int]:
-        """Train on all of these at once; the sum of their losses here and how many targets they all have."""
+        """Take one step on the batches.
+
+        Args:
+            batches: The batches whose gradients are summed.
+            number: The number of the step, which seeds its noise.
+            lr: The learning rate.
+
+        Returns:
+            The sum of the losses in this process, and the number of targets in all processes.
+
+        Raises:
+            FloatingPointError: If the loss or the gradient is not finite.
+            MemoryError: If a single row does not fit into memory.
+        """
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         while True:
             seed_step(self.settings.seed, number, self.processes.rank)
             try:
-                loss, count = self._gradients(batches)
+                loss, count = self._compute_gradients(batches)
                 break
             except RuntimeError as error:
-                if not _memory(error):
+                if not _is_out_of_memory(error):
                     raise
-                self._halve(batches, error)
-            if self.device.type == "cuda":  # now that the error lets go of its tensors
+                self._split_further(batches, error)
+            if self.device.type == "cuda":  # the error no longer holds its tensors
                 torch.cuda.empty_cache()
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimiser)
         norm = nn.utils.clip_grad_norm_(self.weights, self.settings.clip or torch.inf)
         whole = float(loss)
-        self._check(float(norm), whole, batches, number)
+        self._check_finite(float(norm), whole, batches, number)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.optimiser.zero_grad(set_to_none=True)
@@ -72,24 +90,24 @@ class Stepper:
             self.average.update(self.model)
         return whole, count
 
-    def _gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
+    def _compute_gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
         rank, n = self.processes.rank, self.processes.count
         count = sum(int(self.model.count_targets(batch).sum()) for batch in batches)
-        pieces = [(k, _part(_part(batch, rank, n), k, self.parts)) for batch in batches for k in range(self.parts)]
+        pieces = [(k, _shard(_shard(batch, rank, n), k, self.parts)) for batch in batches for k in range(self.parts)]
         pieces = [(k, piece) for k, piece in pieces if len(piece)] if n == 1 else pieces
         losses = []
         for i, (k, piece) in enumerate(pieces):
             last = i == len(pieces) - 1
             with nullcontext() if last or n == 1 else self.wrapped.no_sync():  # type: ignore[operator]
-                loss = self._loss(k, piece, batches[0])
-                # the processes' gradients are averaged, and together must make the mean over all targets
+                loss = self._compute_loss(k, piece, batches[0])
+                # gradients are averaged over processes and must become the mean over all targets
                 self.scaler.scale(loss).backward(torch.full_like(loss, n / max(1, count)))
             losses.append(loss.detach())
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum(), count
 
-    def _loss(self, k: int, piece: Batch, stand_in: Batch) -> Tensor:
+    def _compute_loss(self, k: int, piece: Batch, stand_in: Batch) -> Tensor:
         empty = not len(piece)
-        # every process has to take part, one without rows too
+        # every process must take part, even without rows
         piece = stand_in.shard(0, len(stand_in)) if empty else piece
         if piece.x.device != self.device:
             piece = piece.to(self.device, non_blocking=True)
@@ -98,27 +116,27 @@ class Stepper:
             loss, self.carried[k] = self.wrapped(piece, state)
         return loss * 0.0 if empty else loss
 
-    def _halve(self, batches: Sequence[Batch], error: Exception) -> None:
+    def _split_further(self, batches: Sequence[Batch], error: Exception) -> None:
         self.optimiser.zero_grad(set_to_none=True)
         largest = max(len(batch) for batch in batches)
         if self.processes.count > 1 or self.parts >= largest:
             longest = max(batch.x.shape[1] for batch in batches)
             raise MemoryError(
                 f"a batch of {-(-largest // self.parts)} rows of {longest} steps does not fit into memory; "
-                "take fewer examples in a batch, shorter sequences or a smaller model"
+                "use smaller batches, shorter sequences or a smaller model"
             ) from error
         self.parts *= 2
         self.carried = {}
         console.note(
-            f"a batch of {largest} rows does not fit into memory; it is taken in {self.parts} parts from now on"
+            f"a batch of {largest} rows does not fit into memory; from now on it is split into {self.parts} parts"
         )
 
-    def _check(self, norm: float, loss: float, batches: Sequence[Batch], number: int) -> None:
-        """Stop before a number that is not finite reaches the weights."""
-        # of several processes all must stop, and only the norm is the same everywhere
+    def _check_finite(self, norm: float, loss: float, batches: Sequence[Batch], number: int) -> None:
+        """Raise a FloatingPointError before a number that is not finite reaches the weights."""
+        # all processes must stop together, and only the norm is the same in all of them
         fine = math.isfinite(norm) and (self.processes.count > 1 or math.isfinite(loss))
         if fine or (self.scaler.is_enabled() and math.isfinite(loss) and self.scaler.get_scale() > 1):
-            return  # the scaler leaves out a step that it scaled too far
+            return  # the scaler skips a step that it scaled too far
         for batch in batches:
             place = batch.shard(self.processes.rank, self.processes.count).to(self.device)
 
@@ -127,20 +145,20 @@ class Stepper:
                 with self.autocast():
                     return self.model(place)[0]
 
-            found = finite.find(self.model, again, place.x)
-            if found != finite.NOTHING or batch is batches[-1]:
+            cause = find_not_finite(self.model, again, place.x)
+            if cause != NOT_REPEATED or batch is batches[-1]:
                 break
         what = "gradient" if math.isfinite(loss) else "loss"
         lr = self.optimiser.param_groups[0]["lr"]
         raise FloatingPointError(
-            f"the {what} is not finite in step {number + 1}, in the batch of rows {finite.rows(batch.rows)}; "
-            f"first not finite: {found}. The learning rate was {lr:.2g}, clip {self.settings.clip}: lower them, "
-            "or look at these rows"
+            f"the {what} is not finite in step {number + 1}, in the batch of rows {_format_rows(batch.rows)}; "
+            f"first not finite: {cause}. The learning rate was {lr:.2g}, clip {self.settings.clip}: lower them, "
+            "or check these rows"
         )
 
 
 def seed_step(*key: int) -> None:
-    """All noise of a step follows from its number, so that a resumed training draws the same."""
+    """Seed torch from the number of a step, so that a resumed training draws the same noise."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     number = int.from_bytes(digest[:4], "little")
     torch.default_generator.manual_seed(number)
@@ -148,9 +166,126 @@ def seed_step(*key: int) -> None:
         torch.cuda.manual_seed(number)
 
 
-def _part(batch: Batch, k: int, n: int) -> Batch:
+def _shard(batch: Batch, k: int, n: int) -> Batch:
     return batch if n == 1 else batch.shard(k, n)
 
 
-def _memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def stepper_facts(stepper: Stepper) -> dict[str, Any]:
+    """Return the JSON-serialisable state of a stepper."""
+    averaged = stepper.average.steps if stepper.average else 0
+    return {"parts": stepper.parts, "scaler": stepper.scaler.state_dict(), "averaged": averaged}
+
+
+def stepper_tensors(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights that predictions use, and all other tensors of the training.
+
+    Args:
+        stepper: The stepper of the first process.
+        carried: The carried states of each process.
+    """
+    weights = weights_of(stepper.model)
+    state = optimiser_state(stepper.optimiser, stepper.model)
+    training = {f"optimiser/{key}": tensor for key, tensor in state.items()}
+    if stepper.average:
+        training |= {f"weights/{name}": w for name, w in weights.items()}
+        weights = stepper.average.weights
+    for rank, states in enumerate(carried):
+        training |= {f"carried/{rank}/{key}": tensor for key, tensor in _flatten_states(states).items()}
+    return weights, training
+
+
+def restore_stepper(
+    stepper: Stepper, facts: dict[str, Any], weights: dict[str, Tensor], training: dict[str, Tensor]
+) -> None:
+    """Restore what `stepper_facts` and `stepper_tensors` returned."""
+    stepper.parts = facts["parts"]
+    stepper.scaler.load_state_dict(facts["scaler"])
+    if stepper.average:
+        stepper.average.steps = facts["averaged"]
+        for name, w in weights.items():
+            stepper.average.weights[name].copy_(w)
+        weights = _select_prefix("weights/", training)
+    load_weights(stepper.model, weights)
+    restore_optimiser(stepper.optimiser, stepper.model, _select_prefix("optimiser/", training))
+    stepper.carried = _unflatten_states(_select_prefix(f"carried/{stepper.processes.rank}/", training), stepper.device)
+
+
+def _select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+
+
+def _flatten_states(states: dict[int, Any]) -> dict[str, Tensor]:
+    """Name the tensors of states "part/number"; a state that is one tensor has no number."""
+    named = {}
+    for part, state in states.items():
+        if isinstance(state, Tensor):
+            named[f"{part}/"] = state
+        else:
+            named |= {f"{part}/{i}": tensor for i, tensor in enumerate(state or ())}
+    return named
+
+
+def _unflatten_states(named: dict[str, Tensor], device: torch.device) -> dict[int, Any]:
+    """Invert `_flatten_states`; a file does not keep the order of its tensors."""
+    states: dict[int, Any] = {}
+    for key, tensor in sorted(named.items(), key=lambda item: int(item[0].partition("/")[2] or 0)):
+        part, _, number = key.partition("/")
+        here = tensor.to(device)
+        states[int(part)] = (*states.get(int(part), ()), here) if number else here
+    return states
+
+
+def find_not_finite(model: nn.Module, again: Callable[[], Tensor], batch_x: Tensor) -> str:
+    """Describe what was not finite first: a weight, the input, an output or a gradient; `again` recomputes the loss."""
+    for name, p in model.named_parameters():
+        if not _is_finite(p):
+            return f"weight {name!r}"
+    if batch_x.is_floating_point() and not _is_finite(batch_x):
+        row = int((~batch_x.isfinite()).flatten(1).any(1).nonzero()[0])
+        return f"the input, in row {row} of the batch"
+    outputs: list[str] = []
+
+    def watch(name: str, kind: str) -> Callable[..., None]:
+        def hook(_: Any, __: Any, output: Any) -> None:
+            if not all(_is_finite(t) for t in _list_tensors(output)):
+                outputs.append(f"the output of {name!r} ({kind})")
+
+        return hook
+
+    hooks = [m.register_forward_hook(watch(name, type(m).__name__)) for name, m in model.named_modules() if name]
+    try:
+        model.zero_grad(set_to_none=True)
+        loss = again()
+        if not outputs and bool(loss.isfinite()):
+            loss.backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if outputs:
+        return outputs[0]
+    if not bool(loss.isfinite()):
+        return "the loss itself"
+    # gradients flow backwards: the last parameter of the model is the first to go wrong
+    for name, p in reversed(list(model.named_parameters())):
+        if p.grad is not None and not _is_finite(p.grad):
+            return f"the gradient of {name!r}"
+    return NOT_REPEATED
+
+
+def _format_rows(numbers: Tensor) -> str:
+    first = ", ".join(str(n) for n in numbers[:NAMED_ROWS].tolist())
+    return first if len(numbers) <= NAMED_ROWS else f"{first} and {len(numbers) - NAMED_ROWS} more"
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+
+
+def _list_tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    return [t for part in output for t in _list_tensors(part)] if isinstance(output, tuple | list) else []

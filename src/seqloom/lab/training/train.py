@@ -1,4 +1,4 @@
-"""One training of any model on any task, as a run on disk that can be resumed bit for bit."""
+"""Train any model on any task, as a run on disk that resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from seqloom.lab.training.loop import Training
 from seqloom.lab.training.run import Run, fingerprint
 from seqloom.lab.training.settings import TrainSettings
 
-# May change on resume. More or fewer threads add in another order, so that is said.
-FREE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}  # may change on resume
+# Settings that may change on resume. Another number of threads changes the order of sums, so it gives a warning.
+CHANGEABLE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}
 
 
 def train(
@@ -31,12 +31,25 @@ def train(
     source: Any = None,
     trust: bool = False,
 ) -> Run:
-    """Train, and leave a run in `folder`: its best weights, its last ones, its metrics.
+    """Train a model and store the run in `folder`: best and last weights, and metrics.
 
-    With `resume`, a run that is there goes on where its last checkpoint was taken, under its own
-    settings, and ends with the very weights it would have had. Under torchrun, several processes
-    train on parts of each batch. `source` is kept in run.json, for who opens the data again. With `trust`, a run that
-    came from elsewhere may go on with code of its own.
+    Under torchrun, several processes train on parts of each batch.
+
+    Args:
+        task: The task to train on.
+        settings: The settings. None: the defaults, or those of the run that is resumed.
+        folder: The folder of the run.
+        resume: Whether to continue the run in `folder` from its last checkpoint, if there is one. It ends with exactly
+            the weights of an uninterrupted training.
+        source: Where the data came from, stored in run.json to open the data again.
+        trust: Whether Python code stored in the run may be executed.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: If the settings or the data do not fit the run that is resumed.
+        TakenError: If the folder is taken.
     """
     with ExitStack() as stack:
         device = choose_device(settings or _settings_of(Path(folder)))
@@ -44,11 +57,11 @@ def train(
         run = _open(task, settings, Path(folder), resume, source, processes, trust)
         if processes.is_first:
             stack.enter_context(run.lock())
-        processes.broadcast(None)  # no checkpoint is renamed any more
-        stack.enter_context(_quiet_machine(run.settings, device))
-        if not (run.finished and _tested(run, task)):
+        processes.broadcast(None)  # wait until checkpoints are recovered
+        stack.enter_context(_prepare_torch(run.settings, device))
+        if not (run.finished and _is_tested(run, task)):
             Training(task, run, device, processes).train()
-        processes.broadcast(None)  # the last file is there before anyone reads it
+        processes.broadcast(None)  # wait until the last file is written
         return run
 
 
@@ -61,25 +74,25 @@ def _open(
     processes: ProcessGroup,
     trust: bool,
 ) -> Run:
-    there = processes.broadcast((folder / "run.json").exists())
-    if not (resume and there):
+    exists = processes.broadcast((folder / "run.json").exists())
+    if not (resume and exists):
         if processes.is_first:
             Run.create(folder, settings or TrainSettings(), task, source)
         processes.broadcast(None)
         return Run.load(folder)
     run = Run.load(folder, trust=trust)
     if fingerprint(task) != run.record["data"]:
-        raise UserError(f"{folder} was trained on other data than task {task.name!r} has now; start a new run")
-    changed = {} if settings is None else settings.model_dump(exclude=FREE)
+        raise UserError(f"{folder} was trained on other data than task {task.name!r} provides; start a new run")
+    changed = {} if settings is None else settings.model_dump(exclude=CHANGEABLE)
     for name, value in changed.items():
         was = getattr(run.settings, name)
         if value != was:
-            raise UserError(f"{folder} was trained with {name}={was}, not {value}; resume it as it is")
+            raise UserError(f"{folder} was trained with {name}={was}, not {value}; resume it without this setting")
     if settings is not None:
         if settings.threads != run.settings.threads and processes.is_first:
             warnings.warn(
-                f"{folder} was trained with threads={run.settings.threads}, and goes on with {settings.threads}: "
-                "sums are taken in another order, so that it will not end with the very weights it would have had",
+                f"{folder} was trained with threads={run.settings.threads}, and continues with {settings.threads}: "
+                "the order of sums changes, so it will not end with exactly the same weights",
                 stacklevel=3,
             )
         run.settings = settings
@@ -91,20 +104,20 @@ def _settings_of(folder: Path) -> TrainSettings:
 
 
 def choose_device(settings: TrainSettings) -> torch.device:
-    """The one asked for; a GPU where there is one."""
-    asked = settings.device
-    if asked == "auto":
+    """Return the device of the settings; "auto" is a GPU if one is available."""
+    name = settings.device
+    if name == "auto":
         return local_device(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        torch.zeros((), device=asked)
-        return local_device(torch.device(asked))
+        torch.zeros((), device=name)
+        return local_device(torch.device(name))
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {asked!r} cannot be used: {str(error).splitlines()[0]}") from None
+        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
 
 
 @contextmanager
-def _quiet_machine(settings: TrainSettings, device: torch.device) -> Iterator[None]:
-    """The threads asked for, no denormals, which slow a CPU down, and the caller's random numbers untouched."""
+def _prepare_torch(settings: TrainSettings, device: torch.device) -> Iterator[None]:
+    """Set the threads, flush denormals, which slow a CPU down, and restore the random generators afterwards."""
     threads, flushed = torch.get_num_threads(), are_denormals_flushed()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -117,5 +130,5 @@ def _quiet_machine(settings: TrainSettings, device: torch.device) -> Iterator[No
         torch.set_flush_denormal(flushed)
 
 
-def _tested(run: Run, task: Task) -> bool:
+def _is_tested(run: Run, task: Task) -> bool:
     return "test" not in task.splits or any(line.get("split") == "test" for line in run.metrics())
