@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_said():
         LocalAttention(16)(x, (x, x))
     with pytest.raises(InputError, match="construct one with causal=False"):
         Attention(16, causal=True)(x, memory=x)
-    with pytest.raises(InputError, match="without a memory"):
+    with pytest.raises(InputError, match="need a memory"):
         Attention(16)(x, memory_lengths=[1, 2])
     with pytest.raises(InputError, match="needs the whole sequence"):
         Attention(16).step(x[:, 0])

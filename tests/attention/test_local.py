@@ -125,7 +125,7 @@ def test_what_cannot_be_causal_or_is_no_pattern_is_said():
         Pattern(3, (-1,))
     with pytest.raises(ValueError, match="at least 0"):
         Pattern(-1)
-    with pytest.raises(ValueError, match="window alone"):
+    with pytest.raises(ValueError, match="a window only"):
         LocalAttention(8, pattern=Pattern(3, (0,)), position="xl")
 
 
