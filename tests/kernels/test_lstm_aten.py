@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seqloom.cells import LSTMCell
-from seqloom.kernels.aten import lstm
+from seqloom.kernels.aten import kernels
 from seqloom.kernels.aten.cudnn import parameter_names
 
 
@@ -16,8 +16,8 @@ def test_holding_the_memory_past_a_rows_end_is_the_same_as_cutting_the_row_out(s
     x = torch.randn(6, 9, 4, dtype=torch.float64, requires_grad=True)
     state = tuple(torch.randn_like(s).requires_grad_() for s in cell.initial_state(x))
     lengths = torch.tensor([9, 1, 4, 0, 9, 3])
-    found = []
-    for y, (h, c) in (lstm._held(cell, x, state, own, lengths), lstm._cut(x, state, own, lengths)):
+    results = []
+    for y, (h, c) in (kernels._run_held(cell, x, state, own, lengths), kernels._run_pieces(x, state, own, lengths)):
         loss = (y * torch.linspace(1, 2, 9, dtype=y.dtype)[:, None]).sum() + h.square().sum() + c.pow(3).sum()
-        found.append([y, h, c, *torch.autograd.grad(loss, [x, *state, *own])])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
+        results.append([y, h, c, *torch.autograd.grad(loss, [x, *state, *own])])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-12)

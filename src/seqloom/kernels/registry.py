@@ -16,9 +16,8 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop, scan, tuning
-from seqloom.kernels.aten import gru, lstm, rnn
-from seqloom.kernels.cpu import attn_rnn as attn_rnn_on_cpu
-from seqloom.kernels.cpu.gated import WEIGHTS, GatedOnCpu
+from seqloom.kernels.aten.kernels import AtenKernel
+from seqloom.kernels.cpu.kernels import WEIGHTS, AttnRNNOnCpu, GatedOnCpu
 from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
 from seqloom.kernels.parallel import linear
@@ -111,11 +110,11 @@ KERNELS = (
         )
         for cell, kind in KINDS.items()
     ),
-    Kernel("attn_rnn", "cpu", "C++ engine", attn_rnn_on_cpu),
+    Kernel("attn_rnn", "cpu", "C++ engine", AttnRNNOnCpu()),
     *(Kernel(cell, "cpu", "C++ engine", GatedOnCpu(cell)) for cell in WEIGHTS),
-    Kernel("gru", "aten", "torch's fused GRU (cuDNN on a GPU)", gru, uses_torch=True),
-    Kernel("lstm", "aten", "torch's fused LSTM (oneDNN on a CPU, cuDNN on a GPU)", lstm, uses_torch=True),
-    Kernel("rnn", "aten", "torch's fused RNN (cuDNN on a GPU)", rnn, uses_torch=True),
+    Kernel("gru", "aten", "torch's fused GRU (cuDNN on a GPU)", AtenKernel("gru"), uses_torch=True),
+    Kernel("lstm", "aten", "torch's fused LSTM (oneDNN on a CPU, cuDNN on a GPU)", AtenKernel("lstm"), uses_torch=True),
+    Kernel("rnn", "aten", "torch's fused RNN (cuDNN on a GPU)", AtenKernel("rnn"), uses_torch=True),
     Kernel("attn_rnn", "graph", "NVIDIA GPU, any size and type: products by torch in a CUDA graph", graph),
     Kernel("attn_rnn", "manual", "plain torch, backward written by hand; every device and type", manual),
     Kernel(ANY, "scan", "any cell through torch's scan operator, compiled once", scan),

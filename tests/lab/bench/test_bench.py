@@ -10,7 +10,7 @@ import torch
 from seqloom import testing
 from seqloom.cells.lookup import find_cell
 from seqloom.cli import main
-from seqloom.kernels.cpu.gated import HAS_ONEDNN_LSTM
+from seqloom.kernels.cpu.kernels import HAS_ONEDNN_LSTM
 from seqloom.lab.bench import race
 from seqloom.lab.bench.settings import BenchSettings
 from seqloom.tools import doctor, timing

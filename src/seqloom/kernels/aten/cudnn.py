@@ -1,4 +1,4 @@
-"""The memory that cuDNN wants weights in."""
+"""The memory layout that cuDNN needs for weights."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from seqloom.core.cell import Cell
 
 
 def parameter_names(cell: Cell) -> list[str]:
-    """The cell's parameters in the order that torch's functions take them."""
+    """Return the names of the cell's parameters in the order of torch's functions."""
     order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
     return [n for n in order if getattr(cell, n, None) is not None]
 
 
 def join_memory(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
-    """On a GPU, weights in one piece of memory: as they are if they are, else copies.
+    """Return weights in one piece of memory on a GPU; copies, unless they already are.
 
-    cuDNN would copy them at every call too, and complain.
+    cuDNN would copy them too at every call, with a warning.
     """
     if not (weights[0].is_cuda and torch.backends.cudnn.enabled):
         return weights
@@ -30,27 +30,27 @@ def join_memory(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
 
 
 def flatten_weights(cell: Cell, mode: str, weights: list[Tensor], more: int = 0) -> None:
-    """Move the memory of these tensors into one piece, laid out for cuDNN; `more` features than the cell takes."""
+    """Move tensors into one piece of memory, laid out for cuDNN, for `more` input features than the cell has."""
     proj, code = getattr(cell, "proj_size", 0), rnn.get_cudnn_mode(mode)
     count, width = len(weights), cell.input_size + more
     torch._cudnn_rnn_flatten_weight(weights, count, width, code, cell.hidden_size, proj, 1, True, False)
 
 
-def cudnn_mode(cell: Cell) -> str | None:
-    """cuDNN's name for a cell that it has."""
-    return {"rnn": f"RNN_{getattr(cell, 'nonlinearity', '').upper()}", "lstm": "LSTM", "gru": "GRU"}.get(cell.name)
+def cudnn_mode(cell: Cell) -> str:
+    """Return cuDNN's name for a cell; "" if it has none."""
+    return {"rnn": f"RNN_{getattr(cell, 'nonlinearity', '').upper()}", "lstm": "LSTM", "gru": "GRU"}.get(cell.name, "")
 
 
 @torch.no_grad()
 def flatten_parameters(cell: Cell) -> None:
-    """Lay the parameters of a cell that cuDNN knows out in one piece, for good."""
+    """Move the parameters of a cell that cuDNN supports into one piece of memory, permanently."""
     mode = cudnn_mode(cell)
-    if mode is None or mode not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
+    if mode not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
         return
     own = [getattr(cell, name) for name in parameter_names(cell)]
     if not all(type(p) is torch.nn.Parameter and p.is_cuda for p in own) or not torch.backends.cudnn.enabled:
         return
-    alike = {(p.dtype, p.device) for p in own}
-    if len(alike) == 1 and len({p.data_ptr() for p in own}) == len(own):
+    kinds = {(p.dtype, p.device) for p in own}
+    if len(kinds) == 1 and len({p.data_ptr() for p in own}) == len(own):
         with torch.cuda.device_of(own[0]):
             flatten_weights(cell, mode, own)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from seqloom.core.cell import Cell
 from seqloom.core.checks import has_memory
 from seqloom.kernels import tuning
-from seqloom.kernels.cpu.attn_rnn import ROWS as PARTS
 from seqloom.kernels.cpu.engine import TYPES, load_library
+from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
 
 StepFunction = Callable[[Tensor, Any], Any]
 
@@ -206,7 +206,7 @@ def _record(cell: Cell, own: dict[str, Tensor]) -> Record:
         record.slots, record.heads, record.parts, record.norm = (
             cell.slots,
             cell.heads,
-            sum(PARTS[part] for part in cell.context),
+            sum(CONTEXT_FLAGS[part] for part in cell.context),
             cell.norm,
         )
     else:
