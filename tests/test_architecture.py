@@ -37,7 +37,7 @@ BY_NAME = {
     "kernels/scan.py": "asks whether torch has an operator",
     "lab/bench/race.py": "optional packages",
     "lab/compare/folder.py": "asks whether a package is installed",
-    "lab/jobs/address.py": "asks whether a package is installed",
+    "lab/jobs/cluster.py": "asks whether a package is installed",
     "lab/jobs/call.py": "the function of a job, which has its module's name",
     "lab/studies/study.py": "every file of the folder is a study",
 }

@@ -18,9 +18,9 @@ from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.jobs import memory, processes
-from seqloom.lab.jobs.call import kept
+from seqloom.lab.jobs.call import read_result
 from seqloom.lab.jobs.processes import InProcesses
-from seqloom.lab.jobs.ranks import together
+from seqloom.lab.jobs.ranks import run_ranks
 from seqloom.lab.jobs.runner import Cluster, Here, Job, Processes, run
 from seqloom.lab.jobs.storage import Storage
 from seqloom.lab.training.cpu import are_denormals_flushed
@@ -64,7 +64,7 @@ def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_pa
     assert results["once"].value == {"counted": ["0", "1", "2", "3", "4"]}
     assert (tmp_path / "once" / "lines.txt").read_text().split() == ["0", "1", "2", "dead", "3", "4"]
     assert results["deadly"].value is None
-    assert "killed by SIGKILL, as when memory runs out, 3 times" in results["deadly"].failed
+    assert "killed by SIGKILL, probably because memory ran out, 3 times" in results["deadly"].failed
     assert sum(not result.failed for result in results.values()) == 4
 
 
@@ -152,7 +152,7 @@ def test_workers_end_with_their_parent_and_what_is_finished_is_kept(number, tmp_
     error = parent.communicate(timeout=120)[1]
     assert (b"KeyboardInterrupt" in error) == (number == signal.SIGINT)
     until(lambda: not worker.exists())
-    assert kept(Job("short", "sample_jobs:who"), tmp_path / "out") is not None
+    assert read_result(Job("short", "sample_jobs:who"), tmp_path / "out") is not None
 
 
 def until(holds, seconds=60):
@@ -172,8 +172,8 @@ def test_a_second_job_waits_where_memory_would_not_do_for_both(tmp_path, monkeyp
             pass
 
     monkeypatch.setattr(processes, "Worker", Idle)
-    monkeypatch.setattr(memory, "free", lambda: 10e9)
-    monkeypatch.setattr(memory, "used", lambda _: 1e9)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10e9)
+    monkeypatch.setattr(memory, "used_bytes", lambda _: 1e9)
     place, job = InProcesses(tmp_path, 2), Job("a", "sample_jobs:who")
     assert place.fits(job)  # nothing is known yet
     place.peaks[job.function] = int(6e9)
@@ -184,13 +184,13 @@ def test_a_second_job_waits_where_memory_would_not_do_for_both(tmp_path, monkeyp
 
 
 def test_the_peak_of_memory_is_that_of_the_last_job():
-    memory.forget_peak()
-    before = memory.peak()
+    memory.reset_peak()
+    before = memory.peak_bytes()
     block = bytearray(200_000_000)
-    assert memory.peak() - before > 150e6 and memory.used(os.getpid()) > 150e6 and memory.free() > 0
+    assert memory.peak_bytes() - before > 150e6 and memory.used_bytes(os.getpid()) > 150e6 and memory.free_bytes() > 0
     del block
-    memory.forget_peak()
-    assert memory.peak() - before < 100e6
+    memory.reset_peak()
+    assert memory.peak_bytes() - before < 100e6
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_two_jobs_of_one_key_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_job_for_several_gpus_runs_under_torchrun(tmp_path):
-    assert together(Job("a", "sample_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}
+    assert run_ranks(Job("a", "sample_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}
 
 
 def test_copies_in_a_storage_are_whole_and_the_newest_one_is_fetched(tmp_path):
@@ -238,11 +238,11 @@ def test_copies_in_a_storage_are_whole_and_the_newest_one_is_fetched(tmp_path):
     storage = Storage(place, "a")
     for text in ("one", "two"):
         (own / "last" / "state").write_text(text)
-        storage.keep(own)
-        storage.keep(own)  # nothing has changed
+        storage.store(own)
+        storage.store(own)  # nothing has changed
     (tmp_path / "store/a/half").mkdir()  # a copy that was not finished
     (own / "new").touch()
-    Storage(place, "a").keep(own)
+    Storage(place, "a").store(own)
     Storage(place, "a").fetch(other)
     assert (other / "last" / "state").read_text() == "two" and (other / "new").exists()
     assert len(list((tmp_path / "store/a").iterdir())) == 3  # latest, what it names, and the half one
@@ -282,7 +282,7 @@ def test_a_cluster_that_wants_a_token_is_told_from_none(monkeypatch):
         raise AuthenticationError
 
     monkeypatch.setattr("ray._raylet.GcsClient", refuse)
-    says = pytest.raises(ValueError, match="wants its token: set RAY_AUTH_MODE=token")
+    says = pytest.raises(ValueError, match="needs its token: set RAY_AUTH_MODE=token")
     with socket.create_server(("127.0.0.1", 0)) as server, says:
         Cluster(f"127.0.0.1:{server.getsockname()[1]}").check()
 

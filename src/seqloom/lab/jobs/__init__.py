@@ -1,1 +1,1 @@
-"""Where jobs run: one place a file."""
+"""Where jobs run: this process, local processes or a Ray cluster."""

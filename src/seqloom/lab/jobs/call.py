@@ -1,4 +1,4 @@
-"""How a job is run, wherever that is: one thread, numbers of its own, and its result kept."""
+"""Run a job: one thread, its own random numbers, and a stored result. Also runs jobs one by one in this process."""
 
 from __future__ import annotations
 
@@ -24,64 +24,64 @@ from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training.checkpoint import write_file
 from seqloom.lab.training.cpu import use_one_thread
 
-RESULT, FAILED = "result.json", "failed.txt"
+RESULT, FAILED = "result.json", "failed.txt"  # names of files in a job's folder
 
 
 def call(job: Job, folder: Path) -> Result:
-    """Run a job in its folder and keep what it returned; an error becomes the reason of a failed result.
+    """Run a job in its folder and store what it returned; an error becomes a failed result.
 
-    No two processes are in one folder: one whose machine is given up as dead may live on for a while, and
-    the job may be wanted twice. Who comes second waits, and takes the first one's result.
+    Only one process works in a folder: a machine that was given up as dead may still run the job. A second process
+    waits and returns the result of the first.
     """
     own = folder / job.key
     own.mkdir(parents=True, exist_ok=True)
     with FileLock(own / ".lock"):
-        return kept(job, folder) or _called(job, own, folder)
+        return read_result(job, folder) or _call_locked(job, own, folder)
 
 
-def _called(job: Job, own: Path, folder: Path) -> Result:
+def _call_locked(job: Job, own: Path, folder: Path) -> Result:
     began = time.perf_counter()
     try:
-        value = _several(job, own) if job.gpus > 1 else alone(job, own)
+        value = _call_on_gpus(job, own) if job.gpus > 1 else call_function(job, own)
         if not isinstance(value, dict):
             raise UserTypeError(f"{job.function} returned a {type(value).__name__}; a job returns a dict")
         done = {"value": value, "seconds": round(time.perf_counter() - began, 3)}
         write_file(own / RESULT, json.dumps({**asdict(job), **done}, indent=1).encode())
     except (Exception, SystemExit) as error:
         write_file(own / FAILED, traceback.format_exc().encode())
-        return Result(job.key, None, reason(error), time.perf_counter() - began)
+        return Result(job.key, None, format_error(error), time.perf_counter() - began)
     finally:
         if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # the next job may run in another process
+            torch.cuda.empty_cache()  # free it for other processes
     (own / FAILED).unlink(missing_ok=True)
-    found = kept(job, folder)
-    assert found is not None
-    return found
+    result = read_result(job, folder)
+    assert result is not None
+    return result
 
 
-def _several(job: Job, own: Path) -> Any:
-    from seqloom.lab.jobs.ranks import together
+def _call_on_gpus(job: Job, own: Path) -> Any:
+    from seqloom.lab.jobs.ranks import run_ranks
 
-    there = torch.cuda.device_count()
-    if job.gpus > there:
-        raise UserError(f"it needs {job.gpus:g} GPUs and has {there}; use fewer workers, or a larger machine")
-    return together(job, own, int(job.gpus))
+    count = torch.cuda.device_count()
+    if job.gpus > count:
+        raise UserError(f"the job needs {job.gpus:g} GPUs and has {count}; use fewer workers or a larger machine")
+    return run_ranks(job, own, int(job.gpus))
 
 
-def alone(job: Job, own: Path) -> Any:
-    """The bare call."""
+def call_function(job: Job, own: Path) -> Any:
+    """Call the function of a job and return its value."""
     module, name = job.function.split(":")
     function = getattr(importlib.import_module(module), name)
-    with _own_numbers(job.key):
+    with _isolate(job.key):
         return function(**job.settings, folder=own)
 
 
 @contextmanager
-def _own_numbers(key: str) -> Iterator[None]:
-    """Set all that results depend on beside the job itself, so that it does not matter where the job runs.
+def _isolate(key: str) -> Iterator[None]:
+    """Make the result depend on the job only, not on where it runs.
 
-    One thread for torch and for the BLAS of numpy and scikit-learn (more of them add in another order), denormals
-    flushed, and random numbers that depend on the job's key alone.
+    One thread for torch and for the BLAS of numpy and scikit-learn (more threads change the order of sums), flushed
+    denormals, and random seeds derived from the job's key.
     """
     state, numpy_state = random.getstate(), np.random.get_state()
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
@@ -93,30 +93,59 @@ def _own_numbers(key: str) -> Iterator[None]:
         ):
             torch.manual_seed(seed)
             random.seed(seed)
-            np.random.seed(seed)  # scikit-learn draws from it
+            np.random.seed(seed)  # used by scikit-learn
             yield
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)
 
 
-def reason(error: BaseException) -> str:
-    """An error in a line."""
+def format_error(error: BaseException) -> str:
+    """Return an error as one line."""
     first = str(error).strip().partition("\n")[0][:300]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def kept(job: Job, folder: Path) -> Result | None:
-    """The result that is there; one of other settings under the same key is an error."""
+def read_result(job: Job, folder: Path) -> Result | None:
+    """Return the stored result of a job, or None.
+
+    Raises:
+        UserError: If the result under this key belongs to another function or other settings.
+    """
     file = folder / job.key / RESULT
     try:
-        found = json.loads(file.read_bytes())
-        value, seconds = found["value"], found["seconds"]
+        stored = json.loads(file.read_bytes())
+        value, seconds = stored["value"], stored["seconds"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if (found.get("function"), found.get("settings")) != (job.function, json.loads(json.dumps(job.settings))):
+    if (stored.get("function"), stored.get("settings")) != (job.function, json.loads(json.dumps(job.settings))):
         raise UserError(
-            f"{file} is the result of {found.get('function')} with {found.get('settings')}, "
+            f"{file} is the result of {stored.get('function')} with {stored.get('settings')}, "
             f"not of {job.function} with {job.settings}; use another key or folder"
         )
     return Result(job.key, value, seconds=seconds)
+
+
+class InThisProcess:
+    """Runs jobs in this process, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job: Job | None = None
+
+    def free(self) -> bool:
+        return self.job is None
+
+    def fits(self, job: Job) -> bool:
+        return self.job is None
+
+    def start(self, job: Job) -> None:
+        self.job = job
+
+    def wait(self) -> list[Result]:
+        assert self.job is not None
+        job, self.job = self.job, None
+        return [call(job, self.folder)]
+
+    def close(self) -> None:
+        pass

@@ -1,34 +1,40 @@
-"""Jobs as tasks of a Ray cluster: Ray places them, counts GPUs, and starts them again when a machine dies."""
+"""Jobs as tasks of a Ray cluster: Ray places them, counts GPUs, and restarts them when a machine dies."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import socket
 import sys
 import tempfile
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.jobs.address import check, missing
-from seqloom.lab.jobs.call import call, reason
+from seqloom.lab.jobs.call import call, format_error
 from seqloom.lab.jobs.runner import RESTARTS, Cluster, Job, Result
-from seqloom.lab.jobs.storage import Storage, copied
+from seqloom.lab.jobs.storage import Storage, copy_periodically
+
+ANSWER_SECONDS = 3.0  # time limit of each of two checks
 
 
 class OnRay:
+    """Runs jobs on a Ray cluster."""
+
     def __init__(self, folder: Path, cluster: Cluster) -> None:
-        check(cluster.address)
+        check_cluster(cluster.address)
         import ray
 
         self.ray, self.folder, self.cluster = ray, folder, cluster
-        self.mine = not ray.is_initialized()
-        if self.mine:
+        self.connected_here = not ray.is_initialized()
+        if self.connected_here:
             _connect(ray, cluster.address)
-        self.remote = ray.remote(max_retries=RESTARTS)(there)
-        self.jobs: dict[Any, Job] = {}  # by Ray's reference
-        self.hopeless: list[Result] = []
-        self.sign = folder / f".{uuid.uuid4().hex}"  # a machine that does not see it sees another folder
+        self.remote = ray.remote(max_retries=RESTARTS)(run_task)
+        self.jobs: dict[Any, Job] = {}  # by Ray reference
+        self.impossible: list[Result] = []
+        self.marker = folder / f".{uuid.uuid4().hex}"  # a machine that does not see this file does not share the folder
 
     def free(self) -> bool:
         if self.cluster.at_once is not None:
@@ -42,40 +48,40 @@ class OnRay:
         return self.free() and gpus <= self.ray.cluster_resources().get("GPU", 0)
 
     def start(self, job: Job) -> None:
-        if self.cluster.at_once is None and not any(_holds(node, job) for node in self.ray.nodes()):
+        if self.cluster.at_once is None and not any(_has_room(node, job) for node in self.ray.nodes()):
             need = f"{job.gpus:g} GPUs" if job.gpus else "a CPU"
-            why = f"no machine of the cluster has {need}; where it grows when asked to, say how many jobs at_once"
-            self.hopeless.append(Result(job.key, None, why))
+            why = f"no machine of the cluster has {need}; if the cluster can grow, set at_once to the number of jobs"
+            self.impossible.append(Result(job.key, None, why))
             return
-        self.sign.touch()
+        self.marker.touch()
         task = self.remote.options(name=job.key, num_cpus=1, num_gpus=job.gpus)
-        self.jobs[task.remote(job, self.folder, self.sign, self.cluster, sys.path)] = job
+        self.jobs[task.remote(job, self.folder, self.marker, self.cluster, sys.path)] = job
 
     def wait(self) -> list[Result]:
-        if self.hopeless:
-            return [self.hopeless.pop()]
+        if self.impossible:
+            return [self.impossible.pop()]
         ready, _ = self.ray.wait(list(self.jobs))
-        return [self._ended(self.jobs.pop(one), one) for one in ready]
+        return [self._read_end(self.jobs.pop(one), one) for one in ready]
 
-    def _ended(self, job: Job, one: Any) -> Result:
+    def _read_end(self, job: Job, one: Any) -> Result:
         try:
             result: Result = self.ray.get(one)
             if self.cluster.storage is not None:
                 Storage(self.cluster.storage, job.key).fetch(self.folder / job.key)
         except (self.ray.exceptions.RayError, OSError) as error:
-            return Result(job.key, None, reason(error))
+            return Result(job.key, None, format_error(error))
         return result
 
     def close(self) -> None:
         for one in self.jobs:
             self.ray.cancel(one, force=True)
         self.jobs = {}
-        self.sign.unlink(missing_ok=True)
-        if self.mine:
+        self.marker.unlink(missing_ok=True)
+        if self.connected_here:
             self.ray.shutdown()
 
 
-def _holds(node: dict[str, Any], job: Job) -> bool:
+def _has_room(node: dict[str, Any], job: Job) -> bool:
     has = node["Resources"]
     return node["Alive"] and has.get("CPU", 0) >= 1 and has.get("GPU", 0) >= job.gpus
 
@@ -84,24 +90,91 @@ def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except ConnectionError:
-        raise missing(address) from None
+        raise no_cluster_error(address) from None
     except (RuntimeError, ray.exceptions.RayError) as error:  # another version of Ray or Python
         raise UserError(f"the Ray cluster at {address!r} cannot be used: {error}") from error
 
 
-def there(job: Job, folder: Path, sign: Path, cluster: Cluster, path: list[str]) -> Result:
-    """The task, on the machine that Ray has chosen; `path` is where the modules are on the one that asks."""
+def run_task(job: Job, folder: Path, marker: Path, cluster: Cluster, path: list[str]) -> Result:
+    """Run a job on the machine that Ray chose; `path` is the module path of the machine that started it."""
     sys.path.extend(place for place in path if place not in sys.path)
     if cluster.storage is None:
-        if not sign.exists():
+        if not marker.exists():
             why = f"machine {socket.gethostname()} does not see {folder}; use a folder that all machines share"
-            return Result(job.key, None, f"{why}, or give the cluster a storage")
+            return Result(job.key, None, f"{why}, or set the storage of the cluster")
         return call(job, folder)
     try:
         with tempfile.TemporaryDirectory() as work:
             own, copies = Path(work) / job.key, Storage(cluster.storage, job.key)
             copies.fetch(own)
-            with copied(own, copies, cluster.copy_every):
+            with copy_periodically(own, copies, cluster.copy_every):
                 return call(job, Path(work))
-    except Exception as error:  # of the storage
-        return Result(job.key, None, reason(error))
+    except Exception as error:  # the storage failed
+        return Result(job.key, None, format_error(error))
+
+
+def check_cluster(address: str) -> None:
+    """Raise an error within seconds if Ray is not installed or no cluster answers; ray.init would wait for minutes."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("a cluster needs Ray, which is not installed: pip install seqloom[cluster]")
+    os.environ.setdefault(
+        "RAY_task_oom_retries", str(RESTARTS)
+    )  # Ray's default restarts a job that runs out of memory forever
+    import ray
+
+    if ray.is_initialized():
+        return
+    target = _resolve_address(address)
+    if target == "auto":
+        return  # this version of Ray resolves it elsewhere
+    host, _, port = target.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, ValueError):
+        raise no_cluster_error(address) from None
+    if not target.startswith("ray://"):
+        _check_is_ray(address, target)
+
+
+def no_cluster_error(address: str) -> ValueError:
+    cure = "start one with `ray start --head`, or give the host:port that it printed"
+    return ValueError(f"there is no Ray cluster at {address!r}; {cure}")
+
+
+def _resolve_address(address: str) -> str:
+    """Resolve "auto" with a private function of Ray; a dead cluster leaves its address behind."""
+    from ray._private import services
+
+    if address != "auto" or not hasattr(services, "get_ray_address_from_environment"):
+        return address
+    try:
+        return str(services.get_ray_address_from_environment(address, None))
+    except ConnectionError:
+        return ""
+
+
+def _check_is_ray(address: str, target: str) -> None:
+    """Raise an error if no Ray cluster listens there. Ray's private client has no time limit, so use a thread."""
+    from ray import _raylet
+
+    client = getattr(_raylet, "GcsClient", None)
+    if client is None:
+        return
+    answers: list[Exception | None] = []
+
+    def ask() -> None:
+        try:
+            client(address=target)
+            answers.append(None)
+        except Exception as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    error = answers[0] if answers else TimeoutError()
+    if type(error).__name__ == "AuthenticationError":
+        cure = "set RAY_AUTH_MODE=token, and give this machine the token of the first one (`ray get-auth-token` there)"
+        raise UserError(f"the Ray cluster at {address!r} needs its token: {cure}")
+    if error is not None:
+        raise no_cluster_error(address)

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a process takes, where the system says so (Linux)."""
+"""Free memory and memory use of processes (Linux)."""
 
 from __future__ import annotations
 
@@ -6,52 +6,53 @@ import os
 import re
 from pathlib import Path
 
-GROUP = Path("/sys/fs/cgroup")  # a container's limits
+CGROUP = Path("/sys/fs/cgroup")  # limits of a container
 
 
-def free() -> float:
-    """Bytes that processes can still take; infinite where that is not known."""
-    machine = _field(Path("/proc/meminfo"), "MemAvailable:")
-    return min(float("inf") if machine is None else machine * 1024, _free_in_group())
+def free_bytes() -> float:
+    """Return the bytes that processes can still use; infinity if unknown."""
+    machine = _read_field(Path("/proc/meminfo"), "MemAvailable:")
+    return min(float("inf") if machine is None else machine * 1024, _free_in_cgroup())
 
 
-def _free_in_group() -> float:
+def _free_in_cgroup() -> float:
     try:
-        limit, used = (int((GROUP / file).read_text()) for file in ("memory.max", "memory.current"))
+        limit, used = (int((CGROUP / file).read_text()) for file in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # no such group, or "max"
         return float("inf")
-    return limit - used + (_field(GROUP / "memory.stat", "inactive_file") or 0)  # files' pages are given back
+    cached = _read_field(CGROUP / "memory.stat", "inactive_file") or 0  # pages of files, which can be freed
+    return limit - used + cached
 
 
-def used(pid: int) -> int:
-    """Bytes that a process takes now; 0 where that is not known."""
-    return (_field(Path(f"/proc/{pid}/status"), "VmRSS:") or 0) * 1024
+def used_bytes(pid: int) -> int:
+    """Return the bytes that a process uses now; 0 if unknown."""
+    return (_read_field(Path(f"/proc/{pid}/status"), "VmRSS:") or 0) * 1024
 
 
-def forget_peak() -> None:
-    """From now on, `peak` is that of what comes."""
+def reset_peak() -> None:
+    """Reset `peak_bytes` to the current use."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return
 
 
-def peak() -> int:
-    """The most bytes that this process took; 0 where that is not known."""
-    return (_field(Path("/proc/self/status"), "VmHWM:") or 0) * 1024
+def peak_bytes() -> int:
+    """Return the most bytes that this process used; 0 if unknown."""
+    return (_read_field(Path("/proc/self/status"), "VmHWM:") or 0) * 1024
 
 
-def die_first() -> None:
-    """When memory runs out the system ends this process rather than its parent, which would lose more."""
+def prefer_killing() -> None:
+    """Make the system kill this process rather than its parent when memory runs out."""
     try:
         Path(f"/proc/{os.getpid()}/oom_score_adj").write_text("500")
     except OSError:
         return
 
 
-def _field(file: Path, name: str) -> int | None:
+def _read_field(file: Path, name: str) -> int | None:
     try:
-        found = re.search(rf"^{name}\s+(\d+)", file.read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}\s+(\d+)", file.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None

@@ -1,11 +1,11 @@
-"""Run jobs: the same ones in this process, in processes of this machine, or on a Ray cluster.
+"""Run jobs in this process, in processes of this machine, or on a Ray cluster, with the same results.
 
     for result in run(jobs, Processes(2), "runs/study"):
         print(result.key, result.value or result.failed)
 
-A job is a function by name and its settings. It gets a folder of its own, runs/study/<key>, to keep
-checkpoints in, and may be started again there after its process died. What it returns is kept in
-result.json of that folder, whole or not at all; a job whose result is there is not run again.
+A job is a function by name and its settings. It gets a folder, runs/study/<key>, for its checkpoints, and may be
+restarted there after its process died. Its return value is written atomically to result.json in that folder; a job
+with a stored result is not run again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from typing import Any, Protocol
 
 from seqloom.core.errors import UserError
 
-RESTARTS = 3  # of a job whose process or machine died
+RESTARTS = 3  # maximum restarts of a job whose process or machine died
 
 
 @dataclass(frozen=True)
 class Job:
-    """`function` is "module:name"; it is called with **settings and folder=Path, and returns a JSON-able dict.
+    """A function call that can run anywhere.
 
-    With `gpus` of 2 or more it is called in as many processes, under torchrun; the first one's answer counts.
+    Attributes:
+        key: A unique name, which is also the name of the job's folder.
+        function: "module:name"; called with **settings and folder=Path, it returns a JSON-serialisable dict.
+        settings: JSON-serialisable keyword arguments.
+        gpus: The number of GPUs. With 2 or more the function is called in as many processes under torchrun, and the
+            value of the first one counts.
     """
 
     key: str
@@ -38,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """What a job returned, or why there is nothing; the seconds of its last start."""
+    """The return value of a job, or why it failed; `seconds` is the duration of its last attempt."""
 
     key: str
     value: dict[str, Any] | None
@@ -48,17 +53,17 @@ class Result:
 
 @dataclass(frozen=True)
 class Here:
-    """In this process, one after the other."""
+    """Run jobs in this process, one after the other."""
 
-    def open(self, folder: Path) -> Place:
-        from seqloom.lab.jobs.here import InThisProcess
+    def open(self, folder: Path) -> Backend:
+        from seqloom.lab.jobs.call import InThisProcess
 
         return InThisProcess(folder)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """In so many processes of this machine, each with one thread, on a core and a share of the GPUs of its own."""
+    """Run jobs in processes of this machine, each with one thread, its own core and its share of the GPUs."""
 
     workers: int
 
@@ -66,7 +71,7 @@ class Processes:
         if self.workers < 1:
             raise UserError(f"workers must be 1 or more, got {self.workers}")
 
-    def open(self, folder: Path) -> Place:
+    def open(self, folder: Path) -> Backend:
         from seqloom.lab.jobs.processes import InProcesses
 
         return InProcesses(folder, self.workers)
@@ -74,13 +79,15 @@ class Processes:
 
 @dataclass(frozen=True)
 class Cluster:
-    """On the Ray cluster at "auto", host:port or ray://host:port.
+    """Run jobs on a Ray cluster.
 
-    The folder must be one that all machines see, such as a network drive. Where there is none, `storage`
-    is a place that they all reach, any that fsspec knows (s3://bucket/path): jobs' folders are copied
-    there every `copy_every` seconds, and from there to where a job is started again, and in the end to
-    the folder. `at_once` is how many jobs Ray is given at a time: as many as fit, unless a cluster is to
-    grow for more.
+    Attributes:
+        address: "auto", host:port or ray://host:port.
+        storage: Needed unless all machines share the folder of the jobs: a location that all machines reach and fsspec
+            supports (s3://bucket/path). Jobs' folders are copied there, to the machine that restarts a job, and at the
+            end to the folder.
+        copy_every: Seconds between copies to the storage.
+        at_once: The number of jobs that Ray gets at a time. Default: as many as fit; set it for a cluster that grows.
     """
 
     address: str = "auto"
@@ -89,33 +96,34 @@ class Cluster:
     at_once: int | None = None
 
     def check(self) -> None:
-        """Raise where nobody answers at the address, within seconds."""
-        from seqloom.lab.jobs.address import check
+        """Raise an error within seconds if no cluster answers at the address."""
+        from seqloom.lab.jobs.cluster import check_cluster
 
-        check(self.address)
+        check_cluster(self.address)
 
-    def open(self, folder: Path) -> Place:
+    def open(self, folder: Path) -> Backend:
         from seqloom.lab.jobs.cluster import OnRay
 
         return OnRay(folder, self)
 
 
-class Place(Protocol):
-    """Where jobs run, opened: what each place writes."""
+class Backend(Protocol):
+    """Starts jobs in one place and waits for them."""
 
     def free(self) -> bool:
-        """Whether a job could be started now."""
+        """Return whether any job could be started now."""
 
     def fits(self, job: Job) -> bool:
-        """Whether this one could; always so when nothing runs."""
+        """Return whether this job could be started now."""
 
-    def start(self, job: Job) -> None: ...
+    def start(self, job: Job) -> None:
+        """Start a job without waiting for it."""
 
     def wait(self) -> list[Result]:
-        """Those of jobs that have ended since; blocks until there is one."""
+        """Block until at least one job has ended; return the results."""
 
     def close(self) -> None:
-        """Stop everything that still runs."""
+        """Stop all running jobs."""
 
 
 def run(
@@ -124,50 +132,59 @@ def run(
     folder: Path | str,
     before: Callable[[str], None] | None = None,
 ) -> Iterator[Result]:
-    """Each job's result as soon as it is known; a job that fails is a result with the reason.
+    """Yield each job's result as soon as it is known; close the iterator to stop early.
 
-    `before` is called with a job's key when it starts. The next of `jobs` is asked for when there is room
-    for it and all results so far have been handed over, so an iterator may make it from those results; it
-    gives None where it has nothing to offer before the next result. To stop early, close this iterator.
+    Args:
+        jobs: The jobs. The next one is requested when there is room for it and all results so far have been yielded,
+            so an iterator may depend on those results. None means that no job is available before the next result.
+        where: Where the jobs run.
+        folder: The folder of the jobs' folders.
+        before: Called with a job's key when it starts.
+
+    Returns:
+        An iterator over the results. A job that failed has a result with the reason.
+
+    Raises:
+        UserError: If a job is invalid, or all jobs wait for a result that never comes.
     """
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    return _results(iter(jobs), where.open(folder), folder, before)
+    return _run(iter(jobs), where.open(folder), folder, before)
 
 
-def _results(
-    jobs: Iterator[Job | None], place: Place, folder: Path, before: Callable[[str], None] | None
+def _run(
+    jobs: Iterator[Job | None], backend: Backend, folder: Path, before: Callable[[str], None] | None
 ) -> Iterator[Result]:
-    from seqloom.lab.jobs.call import kept
+    from seqloom.lab.jobs.call import read_result
 
     keys: set[str] = set()
     running, more = 0, True
-    job: Job | None = None  # asked for, and waiting for room
-    with closing(place):
+    job: Job | None = None  # waiting for room
+    with closing(backend):
         while True:
-            if job is None and more and (place.free() or not running):
+            if job is None and more and (backend.free() or not running):
                 try:
                     job = next(jobs)
                 except StopIteration:
                     more = False
                 if job is not None:
                     _check(job, keys)
-                    old = kept(job, folder)
-                    if old is not None:
+                    stored = read_result(job, folder)
+                    if stored is not None:
                         job = None
-                        yield old
+                        yield stored
                         continue
-            if job is not None and (place.fits(job) or not running):
+            if job is not None and (backend.fits(job) or not running):
                 if before is not None:
                     before(job.key)
-                place.start(job)
+                backend.start(job)
                 job, running = None, running + 1
             elif running:
-                for result in place.wait():
+                for result in backend.wait():
                     running -= 1
                     yield result
             elif more:
-                raise UserError("the iterator of jobs gave None to wait for a result, but no job is running")
+                raise UserError("the iterator of jobs returned None to wait for a result, but no job is running")
             else:
                 return
 

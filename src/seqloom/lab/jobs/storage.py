@@ -1,10 +1,10 @@
-"""Jobs' folders in a place that all machines reach, through fsspec.
+"""Copies of jobs' folders in a storage that all machines reach, through fsspec.
 
-    place/<key>/<name>/...     a copy of the whole folder as it was at one moment, under a name of its own
-    place/<key>/latest         the name of the newest copy that is complete
+    place/<key>/<name>/...     a consistent copy of the whole folder, under a unique name
+    place/<key>/latest         the name of the newest complete copy
 
-A machine may die at any moment: `latest` is written when all files of a copy are there, and the copy
-before is removed after that. A copy that was never completed stays, and nobody looks at it.
+A machine may die at any moment: `latest` is written after all files of a copy, and then the previous copy is
+removed. An incomplete copy stays and is never read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LATEST = "latest"
-LOOKS = 20  # at a folder that changes while it is copied
+COPY_ATTEMPTS = 20  # of a folder that changes while it is copied
 
 
 class Storage:
-    """Of one job: `fetch` what is there, `keep` what has changed."""
+    """The stored copies of one job's folder."""
 
     def __init__(self, place: str, key: str) -> None:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
@@ -32,32 +32,32 @@ class Storage:
         self.seen: dict[str, tuple[int, int, int]] | None = None
 
     def fetch(self, own: Path) -> None:
-        """The newest copy, into this folder; nothing where there is none."""
-        name = self._latest()
+        """Copy the newest stored copy, if any, into a folder."""
+        name = self._read_latest()
         if name:
             own.mkdir(parents=True, exist_ok=True)
             self.files.get(f"{self.root}/{name}/", f"{own}/", recursive=True)
 
-    def keep(self, own: Path) -> None:
-        """A copy of this folder, unless nothing has changed since the last one."""
+    def store(self, own: Path) -> None:
+        """Store a copy of a folder, unless nothing has changed since the last one."""
         with tempfile.TemporaryDirectory() as work:
-            still, now = Path(work) / "still", look(own)
-            for _ in range(LOOKS):
+            still, now = Path(work) / "still", take_snapshot(own)
+            for _ in range(COPY_ATTEMPTS):
                 if now == self.seen or not now:
                     return
-                with suppress(OSError, shutil.Error):  # a file was renamed under our hands
+                with suppress(OSError, shutil.Error):  # a file was renamed while it was copied
                     shutil.copytree(own, still)
-                before, now = now, look(own)
+                before, now = now, take_snapshot(own)
                 if before == now:
                     break
                 shutil.rmtree(still, ignore_errors=True)
             else:
-                return  # it never stands still; the next time may be better
-            self._put(still)
+                return  # it kept changing; try again next time
+            self._upload(still)
             self.seen = now
 
-    def _put(self, still: Path) -> None:
-        last, name = self._latest(), uuid.uuid4().hex
+    def _upload(self, still: Path) -> None:
+        last, name = self._read_latest(), uuid.uuid4().hex
         self.files.makedirs(self.root, exist_ok=True)
         self.files.put(f"{still}/", f"{self.root}/{name}/", recursive=True)
         self.files.pipe(f"{self.root}/{LATEST}", name.encode())
@@ -65,7 +65,7 @@ class Storage:
             with suppress(FileNotFoundError):
                 self.files.rm(f"{self.root}/{last}", recursive=True)
 
-    def _latest(self) -> str:
+    def _read_latest(self) -> str:
         self.files.invalidate_cache()
         try:
             return bytes(self.files.cat_file(f"{self.root}/{LATEST}")).decode()
@@ -73,26 +73,26 @@ class Storage:
             return ""
 
 
-def look(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """What tells one state of a folder from another."""
-    found = {}
+def take_snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Return inode, size and modification time of every file in a folder."""
+    files = {}
     with suppress(FileNotFoundError):
         for path in sorted(folder.rglob("*")):
             facts = path.stat()
             if path.is_file():
-                found[str(path)] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
-    return found
+                files[str(path)] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    return files
 
 
 @contextmanager
-def copied(own: Path, storage: Storage, every: float) -> Iterator[None]:
-    """Copies every so many seconds, and one at the end, whatever the end is."""
+def copy_periodically(own: Path, storage: Storage, every: float) -> Iterator[None]:
+    """Store a copy of a folder every so many seconds while the block runs, and one at its end."""
     done = threading.Event()
 
     def copy() -> None:
         while not done.wait(every):
-            with suppress(Exception):  # a network may be down for a while: the next copy has it all
-                storage.keep(own)
+            with suppress(Exception):  # the network may be down; the next copy is complete again
+                storage.store(own)
 
     thread = threading.Thread(target=copy, daemon=True)
     thread.start()
@@ -101,4 +101,4 @@ def copied(own: Path, storage: Storage, every: float) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        storage.keep(own)
+        storage.store(own)

@@ -1,9 +1,9 @@
-"""A process that runs jobs: reads one a line from its parent, and writes a line when it has ended.
+"""A process that runs jobs: it reads one per line from its parent and writes a line when a job has ended.
 
     in     {"key": ..., "function": ..., "settings": ..., "gpus": ...}
     out    {"result": {"key": ..., "value": ..., "failed": ..., "seconds": ...}, "peak": bytes}
 
-What a job prints goes to log.txt in its folder. The process ends with its parent, however that ends.
+The output of a job goes to log.txt in its folder. The process ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from seqloom.lab.jobs.runner import Job
 
 
 def main(folder: Path, core: str) -> None:
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # what a job prints must not come here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    memory.die_first()
+    """Run jobs until the parent ends, pinned to a core unless `core` is empty."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # not stdout, where jobs print
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    memory.prefer_killing()
     if core:
         os.sched_setaffinity(0, {int(core)})
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -34,14 +35,14 @@ def main(folder: Path, core: str) -> None:
 
     from seqloom.lab.jobs.call import call
 
-    gc.freeze()  # what torch made stays, and need not be looked through after every job
+    gc.freeze()  # objects of torch live on; skip them in the collection after every job
     while True:
         job = Job(**json.loads(lines.get()))
-        _print_to(folder / job.key)
-        memory.forget_peak()
+        _redirect_output(folder / job.key)
+        memory.reset_peak()
         result = call(job, folder)
         gc.collect()
-        answers.write(json.dumps({"result": asdict(result), "peak": memory.peak()}) + "\n")
+        answers.write(json.dumps({"result": asdict(result), "peak": memory.peak_bytes()}) + "\n")
         answers.flush()
 
 
@@ -61,7 +62,7 @@ def end_group(pid: int) -> None:
             return
 
 
-def _print_to(own: Path) -> None:
+def _redirect_output(own: Path) -> None:
     own.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
