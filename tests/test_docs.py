@@ -93,6 +93,21 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path:
     assert not problem, problem
 
 
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    build = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert build.returncode == 0, build.stderr
+    assert "lengths" in (tmp_path / "site" / "reference" / "recurrent" / "index.html").read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_every_quoted_line_is_in_the_file_it_names(page: Path) -> None:
     missing = [
