@@ -225,7 +225,7 @@ def test_compile_makes_one_graph_around_it():
 
 def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
     x = torch.randn(3, 9, 256, device="cuda", dtype=BF16)
-    with pytest.raises(ValueError, match=r"16, 32, \.\. 128, not 256; the nearest that can is 'attn_rnn_cluster'"):
+    with pytest.raises(ValueError, match=r"16, 32, \.\. 128, not 256; the fastest that can is 'attn_rnn_cluster'"):
         layer_of(256, kernel="cuda")(x)
 
 

@@ -50,7 +50,7 @@ def test_it_is_taken_unasked_for_few_rows(monkeypatch):
         choice = dispatch.choose(cell, job_of(cell, B, 1, FP32))
         assert choice.name == f"attn_rnn_{taken}"
         if taken == "cluster":
-            assert "kernel='row'" in dict(choice.passed_over)["attn_rnn_row"]
+            assert "kernel='row'" in dict(choice.rejected)["attn_rnn_row"]
             assert dispatch.choose(cell, job_of(cell, B, 1, FP32), "row").name == "attn_rnn_row"
 
 

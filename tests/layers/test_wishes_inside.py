@@ -105,10 +105,10 @@ def test_an_explanation_goes_through_the_kernels_until_one_fits(cell):
     told = seqloom.explain(layer, X)
     assert [where for where, _ in told.choices] == ["l0", "l0_reverse", "l1", "l1_reverse"]
     for where, choice in told.choices:
-        passed = [name for name, _ in choice.passed_over]
+        passed = [name for name, _ in choice.rejected]
         assert [*passed, choice.name] == [k.name for k in list_kernels(layer.cells[0].name)][: len(passed) + 1]
         assert f"{where}: {choice.name}" in str(told)
-        for name, reason in choice.passed_over:
+        for name, reason in choice.rejected:
             assert len(reason) > 10
             assert f"not {name}: {reason}" in str(told)
 

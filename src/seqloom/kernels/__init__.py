@@ -1,1 +1,1 @@
-"""Faster ways to run a cell over time. `loop.py` is the definition, `registry.py` lists all, `dispatch.py` chooses."""
+"""Kernels that run a cell over a sequence: `loop.py` defines it, `registry.py` lists them, `dispatch.py` chooses."""

@@ -1,7 +1,7 @@
-"""AttnRNN's equations in plain torch, forward and back, for any number of slots.
+"""AttnRNN's equations in plain torch, forward and backward, for any number of slots.
 
-Letters are the cell's; d before one is the gradient of the loss by it; s is what enters gelu, v is daC. States and all
-that a slot has are rows, (..., m, H), and m is 1 where there are no slots.
+Letters are those of `AttnRNNCell`; a prefix d means the gradient of the loss. s is the input of gelu, v is daC. Values
+per slot are (..., m, H), with m = 1 for a cell without slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WEIGHT_NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g"
 
 @dataclass(frozen=True)
 class Inside:
-    """What happens inside a step, or inside all of them at once."""
+    """Values inside one step (B, ...) or inside all steps (B, T, ...)."""
 
     h: Tensor
     u: Tensor  # (..., 1, H)
@@ -36,12 +36,20 @@ class Inside:
     g: Tensor
 
     def steps(self) -> list[Inside]:
-        """One for each step, of (B, T, ...)."""
+        """Split values of all steps (B, T, ...) into one entry per step."""
         return [Inside(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
 
 
 def compute_inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
-    """u is (..., H); `seen` is h as the products see it."""
+    """Compute the values inside steps.
+
+    Args:
+        cell: The cell.
+        h: (..., m, H), the state before the steps.
+        seen: h after recurrent dropout.
+        u: (..., H), the projected input.
+        own: The weights, in the order of WEIGHT_NAMES.
+    """
     Wq, bq, Wo, bo, Wg, bg, _, _ = own
     u = u.unsqueeze(-2)
     rows = {"h": lambda: h, "x": lambda: u, "h+x": lambda: h + u, "h*x": lambda: h * u}
@@ -57,7 +65,7 @@ def compute_inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[
 
 
 def step_forward(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
-    """The state after a step."""
+    """Return the state after a step; arguments as in `compute_inside`."""
     at = compute_inside(cell, h, seen, u, own)
     n = F.layer_norm(at.o + h, h.shape[-1:], own[6], own[7]) if cell.norm else at.o
     return at.g * n + (1 - at.g) * h
@@ -65,10 +73,10 @@ def step_forward(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Te
 
 @dataclass(frozen=True)
 class Slopes:
-    """What the backward needs beside what happens inside."""
+    """Derivatives that the backward needs besides the values inside."""
 
     gelu: Tensor
-    turn: Tensor  # (n - h) g (1 - g): what a change of the gate before its sigmoid does to h'
+    gate: Tensor  # (n - h) g (1 - g): derivative of h' by the input of the gate's sigmoid
     xhat: Tensor
     r: Tensor
 
@@ -77,6 +85,7 @@ class Slopes:
 
 
 def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
+    """Compute the derivatives of gelu, gate and norm."""
     scale, bias = own[6:]
     cdf = 0.5 * (1 + torch.erf(at.s * math.sqrt(0.5)))
     gelu = cdf + at.s * torch.exp(-0.5 * at.s * at.s) / math.sqrt(2 * math.pi)
@@ -88,10 +97,10 @@ def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
 
 
 def step_backward(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """One step: the gradient of h' -> those of h, what is seen of h, q, s, the gate before its sigmoid, n, u."""
+    """Run one step backward: from dh' to the gradients of h, seen, q, s, the gate's sigmoid input, n and u."""
     Wq, _, Wo, _, Wg, _, scale, _ = own
     dn = dh * at.g
-    dg = dh * slopes.turn
+    dg = dh * slopes.gate
     do, past = dn, dh - dn
     if scale is not None:
         dx = dn * scale
@@ -104,12 +113,12 @@ def step_backward(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequen
     dscore = at.p * (dp - (at.p * dp).sum(-2, keepdim=True)) / math.sqrt(cell.hidden_size // cell.heads)
     dq = mix(dscore, C).flatten(-2)
     dC = (mix(at.p.transpose(-2, -3), v) + mix(dscore.transpose(-2, -3), q)).flatten(-2)
-    dch, du = _parts(cell, at, dC)
+    dch, du = _split_context(cell, at, dC)
     return past + dch, dgh + dq @ Wq, dq, ds, dg, dn, du
 
 
-def _parts(cell: Any, at: Inside, dC: Tensor) -> tuple[Tensor, Tensor]:
-    """What the context's gradient is to h and to u."""
+def _split_context(cell: Any, at: Inside, dC: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of h and u from that of the context C."""
     m = at.h.shape[-2]
     rows = dict(zip(cell.context, dC.split([1 if part == "x" else m for part in cell.context], -2), strict=True))
     dh = [d for part, d in rows.items() if part in ("h", "h+x")]
@@ -125,10 +134,18 @@ def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
 
 
 def weight_gradients(
-    at: Inside, seen: Tensor, slopes: Slopes, found: Sequence[Tensor], own: Sequence[Tensor]
+    at: Inside, seen: Tensor, slopes: Slopes, grads: Sequence[Tensor], own: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the weights, in their order, from those of q, s, the gate and n in all steps, (B, T, m, H)."""
-    dq, ds, dg, dn = (d.flatten(1, 2) for d in found)
+    """Return the gradients of the weights, in their order.
+
+    Args:
+        at: The values inside all steps.
+        seen: (B, T, m, H), the states after recurrent dropout.
+        slopes: The derivatives of all steps.
+        grads: The gradients of q, s, the gate's sigmoid input and n in all steps, (B, T, m, H) each.
+        own: The weights.
+    """
+    dq, ds, dg, dn = (d.flatten(1, 2) for d in grads)
     seen, aC, o, xhat = (t.flatten(1, 2) for t in (seen, at.aC, at.o, slopes.xhat))
     dWq, dWo = _sum_products(dq.flatten(0, 1), seen.flatten(0, 1)), _sum_products(ds.flatten(0, 1), aC.flatten(0, 1))
     dWg = _sum_products(dg.flatten(0, 1), torch.cat([seen, o], -1).flatten(0, 1))
@@ -156,14 +173,14 @@ def split_heads(cell: Any, t: Tensor) -> Tensor:
 
 
 def dots(v: Tensor, C: Tensor) -> Tensor:
-    """v_i . C_j for each head: (..., i, heads, d), (..., j, heads, d) -> (..., i, j, heads)."""
+    """Return v_i . C_j for each head: (..., i, heads, d), (..., j, heads, d) -> (..., i, j, heads)."""
     if v.numel() * C.shape[-3] > tuning.PAIRWISE_NUMBERS:
         return torch.einsum("...iad,...jad->...ija", v, C)
     return (v.unsqueeze(-3) * C.unsqueeze(-4)).sum(-1)
 
 
 def mix(w: Tensor, C: Tensor) -> Tensor:
-    """The sum of w_ij C_j: (..., i, j, heads), (..., j, heads, d) -> (..., i, heads, d)."""
+    """Return the sum of w_ij C_j: (..., i, j, heads), (..., j, heads, d) -> (..., i, heads, d)."""
     if C.shape[-3] == 1:
         return w.squeeze(-2).unsqueeze(-1) * C
     if C.numel() * w.shape[-3] > tuning.PAIRWISE_NUMBERS:

@@ -1,4 +1,4 @@
-"""Choose the kernel that runs a cell, and say why not a faster one."""
+"""Choice of the kernel that runs a cell, with the reasons against faster ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from seqloom.kernels.registry import Kernel, list_kernels
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen kernel, and why each faster one was not chosen."""
+    """The chosen kernel, and why each faster one was rejected."""
 
     kernel: Kernel
-    passed_over: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class Choice:
         return self.kernel.name
 
     def __str__(self) -> str:
-        return "".join([self.name, *(f"\n  not {name}: {reason}" for name, reason in self.passed_over)])
+        return "".join([self.name, *(f"\n  not {name}: {reason}" for name, reason in self.rejected)])
 
 
 def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
@@ -35,7 +35,7 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
         kernel: "auto", a full name ("gru_cpu") or a backend ("cpu").
 
     Raises:
-        ValueError: If there is no such kernel for this cell, or it cannot run this job; with the reason.
+        UserError: If the cell has no such kernel, or the kernel cannot run this job; with the reason.
     """
     if kernel == "auto":
         return _choose_fastest(cell, job)
@@ -45,17 +45,17 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
         raise UserError(f"no kernel {kernel!r} for cell {cell.name!r}; it has: {names} (or 'auto')")
     reason = matching[0].code.why_not(cell, job)
     if reason is not None:
-        nearest = _choose_fastest(cell, job).name
-        raise UserError(f"kernel {matching[0].name!r} cannot run this: {reason}; the nearest that can is {nearest!r}")
+        fastest = _choose_fastest(cell, job).name
+        raise UserError(f"kernel {matching[0].name!r} cannot run this: {reason}; the fastest that can is {fastest!r}")
     return Choice(matching[0])
 
 
 def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
-    """Return the first kernel without a reason against it; the loop has none."""
-    passed_over: list[tuple[str, str]] = []
+    """Return the first kernel without a reason against it; the loop never has one."""
+    rejected: list[tuple[str, str]] = []
     for kernel in list_kernels(cell.name):
         reason = kernel.why_not_auto(cell, job)
         if reason is None:
-            return Choice(kernel, tuple(passed_over))
-        passed_over.append((kernel.name, reason))
+            return Choice(kernel, tuple(rejected))
+        rejected.append((kernel.name, reason))
     raise AssertionError("the loop runs everything")

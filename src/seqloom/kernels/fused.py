@@ -23,9 +23,9 @@ Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
 def why_not_fused() -> str | None:
     """Return why a kernel that needs addresses or a fixed length cannot run now; None if it can."""
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return "fused kernels know no vmap and no forward-mode derivative"
+        return "fused kernels support neither vmap nor forward-mode derivatives"
     if torch.compiler.is_exporting():
-        return "fused kernels freeze the length when exported"
+        return "an exported fused kernel would accept one length only"
     return None
 
 
@@ -36,9 +36,18 @@ def detach_all(tensors: Sequence[Tensor]) -> list[Tensor]:
 def run_fused(
     cell: Cell, job: ScanJob, own: Mapping[str, Tensor], fused: Fused, leaves: Leaves = detach_all
 ) -> tuple[Tensor, State]:
-    """Run `fused` on the input, the state and the cell's own weights.
+    """Run a fused kernel, with higher derivatives through the reference loop.
 
-    `leaves` gives the same values, cut off from their history, as the kernel wants them.
+    Args:
+        cell: The cell.
+        job: Its input.
+        own: The cell's weights by name.
+        fused: Runs the kernel on input, state and weights, with a first derivative.
+        leaves: Returns detached tensors with the values of input, state and weights, in the memory layout that the
+            kernel needs.
+
+    Returns:
+        The outputs (B, T, H) and the last state.
     """
     names, k = list(own), len(job.state)
 
@@ -49,7 +58,7 @@ def run_fused(
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         view = bind_weights(cell, dict(zip(names, rest[k:], strict=True)))
         y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k])))
-        return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # a kernel may carry more than x has
+        return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # may be more precise than x
 
     inputs = [job.x, *job.state, *own.values()]
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
@@ -60,7 +69,7 @@ def run_fused(
 
 
 class _Twice(torch.autograd.Function):
-    """First derivative by the fused kernel's backward; further ones through the reference."""
+    """First derivative by the fused kernel's backward, higher ones through the reference loop."""
 
     @staticmethod
     def forward(ctx: Any, leaves: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -76,15 +85,15 @@ class _Twice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         again, keep = torch.is_grad_enabled(), torch._C._autograd._get_current_graph_task_keep_graph()
-        if again or ctx.inner is None:  # freed: saved_tensors says so
+        if again or ctx.inner is None:  # if freed, reading saved_tensors raises torch's error
             inputs = read_saved(ctx)
             outputs = ctx.slow(*inputs)
         else:
             inputs, outputs = ctx.inner
         if not keep:
-            ctx.inner = None  # or whoever keeps the loss would keep all that the kernel saved
-        wanted = [t for t in inputs if t.requires_grad]
+            ctx.inner = None  # else a reference to the loss keeps everything that the kernel saved
+        leaves = [t for t in inputs if t.requires_grad]
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
         ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
-        found = iter(torch.autograd.grad(ends, wanted, pulls, keep, again, allow_unused=True))
-        return None, None, None, *(next(found) if t.requires_grad else None for t in inputs)
+        gradients = iter(torch.autograd.grad(ends, leaves, pulls, keep, again, allow_unused=True))
+        return None, None, None, *(next(gradients) if t.requires_grad else None for t in inputs)

@@ -1,4 +1,4 @@
-"""The reference: a cell's step, once for every time step. This is the definition of a scan."""
+"""The reference loop: the cell's step, once for every time step. It defines the result of a scan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from seqloom.core.job import ScanJob, advance
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
+    """Return None: the loop runs every cell and job."""
     return None
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Return the outputs (B, T, H) and the last state."""
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     ys = []

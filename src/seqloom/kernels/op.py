@@ -1,7 +1,7 @@
-"""A scan as one operator, so that torch.compile sees no loop and breaks no graph.
+"""A scan as one torch operator, so that torch.compile neither unrolls the loop nor breaks the graph.
 
-The weights are arguments; the equations are named by the cell's handle. The backward runs the
-scan again with gradients, so a graph keeps nothing but the scan's inputs.
+The weights are arguments; a number, the cell's handle, identifies the equations. The backward repeats the scan with
+gradients, so a graph saves only the scan's inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Maybe = Tensor | None
 
 
 def scan_in_graph(cell: Cell, job: ScanJob, kernel: str, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
-    """Called while torch.compile traces."""
+    """Run a job as an operator, while torch.compile traces."""
     amp = autocast_dtype(job.x.device.type)
     own = list((weights(cell) | dict(values)).values())
     more = [job.lengths, job.reset, job.dt, job.mask]
@@ -48,7 +48,7 @@ def scan_op(
 ) -> list[Tensor]:
     job = ScanJob(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
     with torch.no_grad():
-        return [_fresh(t) for t in _run(cell, kernel, amp, job, own)]
+        return [_copy(t) for t in _run(cell, kernel, amp, job, own)]
 
 
 @torch.library.custom_op("seqloom::scan_backward", mutates_args=())
@@ -66,26 +66,26 @@ def scan_backward(
     mask: Maybe,
     keep: list[Tensor],
 ) -> list[Tensor]:
-    """Gradients of x, the states and the weights, zeros where there are none."""
-    with torch.enable_grad(), _autograd_inside():
+    """Return the gradients of x, the states and the weights; zeros for those that have none."""
+    with torch.enable_grad(), _enable_autograd():
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (x, *state, *own)]
         x, state, own = leaves[0], leaves[1 : 1 + len(state)], leaves[1 + len(state) :]
         job = ScanJob(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
         outputs = _run(cell, kernel, amp, job, own)
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
-        wanted = [t for t in leaves if t.requires_grad]
-        found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
-        got = [next(found) if t.requires_grad else None for t in leaves]
-    return [_fresh(torch.zeros_like(t) if g is None else g) for t, g in zip(leaves, got, strict=True)]
+        inputs = [t for t in leaves if t.requires_grad]
+        found = iter(torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True))
+        gradients = [next(found) if t.requires_grad else None for t in leaves]
+    return [_copy(torch.zeros_like(t) if g is None else g) for t, g in zip(leaves, gradients, strict=True)]
 
 
-def _fresh(t: Tensor) -> Tensor:
-    """An output of an operator: no view of anything, and laid out as the fake ones are."""
+def _copy(t: Tensor) -> Tensor:
+    """Copy an output: an operator may not return views, and its layout must match `register_fake`."""
     return t.detach().clone(memory_format=torch.contiguous_format)
 
 
-def _autograd_inside() -> AbstractContextManager[None]:
-    """torch switches autograd off inside an operator; the backward needs it there."""
+def _enable_autograd() -> AbstractContextManager[None]:
+    """Switch autograd back on, which torch switches off inside an operator."""
     return torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
 
 
@@ -122,7 +122,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     cell, kernel, amp, x, state, own, *more, keep = inputs
     ctx.names = cell, kernel, amp
     ctx.counts = len(state), len(own)
-    ctx.given = [t is not None for t in more]
+    ctx.present = [t is not None for t in more]
     ctx.save_for_backward(x, *state, *own, *(t for t in more if t is not None), *keep)
 
 
@@ -130,11 +130,11 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     x, *rest = read_saved(ctx)
     k, n = ctx.counts
     state, own, others = rest[:k], rest[k : k + n], iter(rest[k + n :])
-    more = [next(others) if given else None for given in ctx.given]
+    more = [next(others) if present else None for present in ctx.present]
     keep = list(others)
-    dx, *found = scan_backward(grads, *ctx.names, x, state, own, *more, keep)
-    down = [g if t.is_floating_point() else None for g, t in zip(found[k:], own, strict=True)]
-    return None, None, None, dx, found[:k], down, None, None, None, None, [None] * len(keep)
+    dx, *gradients = scan_backward(grads, *ctx.names, x, state, own, *more, keep)
+    down = [g if t.is_floating_point() else None for g, t in zip(gradients[k:], own, strict=True)]
+    return None, None, None, dx, gradients[:k], down, None, None, None, None, [None] * len(keep)
 
 
 scan_op.register_autograd(_backward, setup_context=_setup)

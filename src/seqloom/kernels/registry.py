@@ -1,8 +1,7 @@
-"""Every kernel with what the rest of the package must know about it.
+"""The list of kernels, with what the rest of the package must know about each.
 
-A kernel runs a cell over a sequence with the results of the reference loop (`loop.py`). Its entry says which cell it
-runs, on which backend, and the traits that layers and tools ask for. Entries stand in the order in which
-`kernel="auto"` tries them.
+A kernel runs a cell over a sequence with the results of the reference loop (`loop.py`). Its entry states the cell, the
+backend, and the traits that layers and tools use. `kernel="auto"` tries the entries in this order.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ ANY = "any"  # the cell of a kernel that runs every cell
 
 
 class Code(Protocol):
-    """What runs: a module or an object. May define `why_not_auto(cell, job)`, why auto should prefer another kernel."""
+    """A module or object that runs a kernel.
+
+    May define `why_not_auto(cell, job)`: why `kernel="auto"` should prefer another kernel.
+    """
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None: ...
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]: ...
@@ -34,7 +36,7 @@ class Code(Protocol):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel.
+    """An entry of the list of kernels.
 
     Attributes:
         cell: The name of the cell that it runs, or "any".
@@ -42,9 +44,9 @@ class Kernel:
         description: One line for `seqloom list kernels`.
         code: The functions that run it.
         hidden_multiple: The hidden size must be a multiple of this.
-        skips_ended_rows: Whether a row that has ended takes no time.
-        leaves_room: Whether it leaves a part of the GPU free, and takes states of any type.
-        uses_torch: Whether the work is done by torch's own operators.
+        skips_ended_rows: Whether rows that have ended take no time.
+        leaves_room: Whether it leaves a part of the GPU free and takes states of any type.
+        uses_torch: Whether torch's operators do the work.
     """
 
     cell: str

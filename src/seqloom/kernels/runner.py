@@ -1,4 +1,4 @@
-"""A cell over a whole sequence."""
+"""Run a cell over a sequence."""
 
 from __future__ import annotations
 
@@ -24,10 +24,31 @@ def scan(
     lengths: Tensor | Sequence[int] | None = None,
     kernel: str = "auto",
 ) -> tuple[Tensor, State]:
-    """(B, T, D) -> outputs (B, T, H) and the last state; zeros past each row's length."""
+    """Run a cell over a batch of sequences, with the fastest kernel that fits.
+
+    Args:
+        cell: The cell.
+        x: (B, T, D).
+        state: The state before the first step; the cell's initial state if omitted.
+        lengths: (B,), the real steps of each row; T if omitted.
+        kernel: "auto", or the name of a kernel such as "cpu", "loop" or "gru_aten".
+
+    Returns:
+        The outputs (B, T, H), 0 after each row's length, and the state after each row's last real step.
+
+    Raises:
+        InputError: If a shape, dtype or device does not fit.
+        UserError: If the kernel does not exist or cannot run this input; with the reason.
+
+    Example:
+        >>> cell = seqloom.LSTMCell(4, 8)
+        >>> y, (h, c) = seqloom.scan(cell, torch.randn(3, 10, 4), lengths=[10, 7, 2])
+        >>> y.shape, h.shape
+        (torch.Size([3, 10, 8]), torch.Size([3, 8]))
+    """
     if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != cell.input_size:
-        given = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-        raise InputError(f"x must be a Tensor (B, T, {cell.input_size}), got {given}")
+        actual = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise InputError(f"x must be a Tensor (B, T, {cell.input_size}), got {actual}")
     cell.check_type(x)
     if why_not_autocast(x.device.type):
         x = x.to(next(iter(weights(cell).values()), x).dtype)
@@ -42,13 +63,25 @@ def scan(
 def run_job(
     cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensor, State]:
-    """A job by the kernel asked for; `values` stand in for weights of the same name."""
-    if torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag:  # is_exporting() of 2.11 lies
+    """Run a job.
+
+    Args:
+        cell: The cell.
+        job: Its input.
+        kernel: "auto" or the name of a kernel.
+        values: Tensors that replace weights of the same name.
+
+    Returns:
+        The outputs (B, T, H) and the last state.
+    """
+    if (
+        torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag
+    ):  # torch 2.11's is_exporting() is wrong here
         y, state = scan_in_graph(cell, job, kernel, values or {})
     else:
         if values:
             home, cell = cell, bind_weights(cell, values)
-            cell.handle = home.handle  # what was compiled for the cell serves its views
+            cell.handle = home.handle  # a view uses what was compiled for the cell
         cell, job = resolve_weights(cell), job.resolve()
         with useful_autocast(job.x.device.type):
             y, state = choose(cell, job, kernel).kernel.code.run(cell, job)
@@ -56,5 +89,5 @@ def run_job(
 
 
 def output_dtype(x: Tensor) -> torch.dtype:
-    """What a layer returns: the input's type, or autocast's where that is on."""
+    """Return the dtype of a layer's output: autocast's if autocast is on, else the input's."""
     return autocast_dtype(x.device.type) or x.dtype

@@ -1,10 +1,9 @@
-"""Any cell through torch's scan operator: compiled once, for every length.
+"""Any cell through torch's scan operator, compiled once for every length.
 
-torch keeps the operator in a private module, so this is the one file that names it. Its own
-backward is not used: with two scans in one compiled graph it gives wrong weight gradients
-(torch 2.13, inductor), and it adds up a weight gradient at every step. Instead the forward
-keeps the states alone; the backward is one reverse scan for the gradient of the states, then
-one batched step over all B * T rows for those of the input and the weights.
+The operator lives in a private module of torch, which only this file names. Its backward is not used: with two scans in
+one compiled graph it gives wrong weight gradients (torch 2.13, inductor), and it sums a weight gradient at every step.
+Instead the forward saves only the states; the backward is one reverse scan for the gradients of the states, then one
+batched step over all B * T rows for those of the input and the weights.
 """
 
 from __future__ import annotations
@@ -29,48 +28,50 @@ Parts = dict[str, Tensor]
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
+    """Return why this job cannot run here; None if it can."""
     if importlib.util.find_spec("torch._higher_order_ops.scan") is None:
         return "this torch has no scan operator"
     if torch.compiler.is_exporting():
         return None
     if torch._C._are_functorch_transforms_active():
-        return "the compiled scan knows no vmap and no forward-mode derivative"
+        return "the compiled scan supports neither vmap nor forward-mode derivatives"
     if job.x.shape[0] == 0:
         return "the batch is empty"
     return None
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Compiling takes longer than most sequences: auto takes this kernel only where it is paid for."""
+    """Return why auto should not choose this kernel: outside torch.compile and export, compiling costs too much."""
     if torch.compiler.is_exporting() or compiling.active:
         return None
-    return "compiles for tens of seconds at the first call: ask for it with kernel='scan', or use torch.compile"
+    return "the first call compiles for tens of seconds; choose it with kernel='scan', or use torch.compile"
 
 
 class _Flag(threading.local):
     active = False
 
 
-compiling = _Flag()  # set while a graph of torch.compile runs its scan
+compiling = _Flag()  # active while a graph of torch.compile runs its scan
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Return the outputs (B, T, H) and the last state."""
     x = cell.project(job.x).transpose(0, 1)  # (T, B, P)
     start = cell.start(job.x) if job.reset is not None else ()
     if torch.compiler.is_exporting():
-        with torch.no_grad():  # an exported layer is for use; the operator's own backward would fix the batch size
+        with torch.no_grad():  # an export needs no gradients, and the operator's backward would fix the batch size
             state, start = (tuple(t.detach() for t in part) for part in (job.state, start))
             y, states = _forward(cell, x.detach(), job.per_step(), state, start, job.mask)
     else:
         own = weights(cell)
-        y, *states = _Scan.apply(_compiled(cell), job, list(own), x, *job.state, *start, *own.values())
+        y, *states = _Scan.apply(_compile(cell), job, list(own), x, *job.state, *start, *own.values())
     return y.transpose(0, 1), tuple(s[-1] for s in states)
 
 
 def _forward(
     cell: Cell, x: Tensor, now: Parts, state: State, start: State, mask: Tensor | None
 ) -> tuple[Tensor, State]:
-    """Outputs (T, B, H) and the states after every step (T, B, ...)."""
+    """Return the outputs (T, B, H) and the states after every step (T, B, ...)."""
     from torch._higher_order_ops import scan
 
     names = list(now)
@@ -78,7 +79,7 @@ def _forward(
     def step(state: list[Tensor], parts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         x, *rest = parts
         y, after = advance(cell, x, tuple(state), dict(zip(names, rest, strict=True)), start, mask)
-        return [s.clone() for s in after], [y.clone(), *(s.clone() for s in after)]  # no two may be one tensor
+        return [s.clone() for s in after], [y.clone(), *(s.clone() for s in after)]  # outputs must not alias
 
     _, (y, *states) = scan(step, [s.clone() for s in state], [x, *now.values()])
     return y, tuple(states)
@@ -87,7 +88,7 @@ def _forward(
 def _reverse(
     cell: Cell, x: Tensor, now: Parts, before: State, start: State, mask: Tensor | None, dy: Tensor, dstates: State
 ) -> tuple[State, State]:
-    """The gradient of the first state, and of the state after every step, all paths counted."""
+    """Return the gradients of the initial state and of the state after every step, over all paths."""
     from torch._higher_order_ops import scan
 
     names, k = list(now), len(before)
@@ -106,23 +107,24 @@ def _reverse(
 
 
 class _Compiled:
-    """The two compiled scans of one cell, over a view of it whose weights are set at each call."""
+    """The two compiled scans of one cell, on a view of it whose weights are set at each call."""
 
     def __init__(self, cell: Cell) -> None:
         view = self.view = bind_weights(cell, weights(cell))
-        view.__dict__["_home"] = None  # or this would keep the layer alive
+        view.__dict__["_home"] = None  # else the cache would keep the layer alive
         self.lock = threading.RLock()
         self.forward: Callable[..., Any] = torch.compile(lambda *a: _forward(view, *a), fullgraph=True)
         self.reverse: Callable[..., Any] = torch.compile(lambda *a: _reverse(view, *a), fullgraph=True)
 
-    def set(self, own: Parts) -> None:
+    def set_weights(self, own: Parts) -> None:
+        """Replace the view's weights."""
         for name, value in own.items():
             *path, leaf = name.split(".")
             reduce(getattr, path, self.view).__dict__[leaf] = value.detach()
 
 
-def any_size(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
-    """The same arguments, marked: one program for every length and batch, of these features."""
+def mark_dynamic(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
+    """Mark length and batch size of the arguments as dynamic, so that one program serves all, and return them."""
     states, start, mask, *grads = rest
     over_time = [x, *now.values(), *(g for part in grads for g in (part if isinstance(part, tuple) else (part,)))]
     over_time += states if grads else ()
@@ -137,8 +139,9 @@ def any_size(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
 _cache: weakref.WeakKeyDictionary[Cell, _Compiled] = weakref.WeakKeyDictionary()
 
 
-def _compiled(cell: Cell) -> _Compiled:
-    cell = by_handle.get(cell.handle, cell)  # the cell itself, of which this may be a view
+def _compile(cell: Cell) -> _Compiled:
+    """Return the compiled scans of a cell, from the cache if they exist."""
+    cell = by_handle.get(cell.handle, cell)  # the cell itself if this is a view
     if cell not in _cache:
         _cache[cell] = _Compiled(cell)
     return _cache[cell]
@@ -154,8 +157,8 @@ class _Scan(torch.autograd.Function):
         state, start, own = rest[:k], rest[k:j], dict(zip(names, rest[j:], strict=True))
         state, start = (tuple(t.detach() for t in part) for part in (state, start))
         with code.lock, torch.no_grad():
-            code.set(own)
-            y, states = code.forward(*any_size(x.detach(), job.per_step(), state, start, job.mask))
+            code.set_weights(own)
+            y, states = code.forward(*mark_dynamic(x.detach(), job.per_step(), state, start, job.mask))
         ctx.code, ctx.job, ctx.names = code, job, names
         ctx.save_for_backward(x, *rest, *states)
         return y, *states
@@ -172,16 +175,16 @@ class _Scan(torch.autograd.Function):
         before = tuple(torch.cat([s0.unsqueeze(0), s[:-1]]) for s0, s in zip(state, states, strict=True))
         now = job.per_step()
         with code.lock, torch.no_grad():
-            code.set(own)
-            first, totals = code.reverse(*any_size(x, now, before, start, job.mask, dy, dstates))
-        dx, dstart, down = _batched(code.view, x, now, before, start, job.mask, own, (dy, *totals))
+            code.set_weights(own)
+            first, totals = code.reverse(*mark_dynamic(x, now, before, start, job.mask, dy, dstates))
+        dx, dstart, down = _step_all(code.view, x, now, before, start, job.mask, own, (dy, *totals))
         return None, None, None, dx, *first, *dstart, *down
 
 
-def _batched(
+def _step_all(
     cell: Cell, x: Tensor, now: Parts, before: State, start: State, mask: Tensor | None, own: Parts, grads: State
 ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
-    """Gradients of the input, the starts and the weights: one step over all T * B rows."""
+    """Return the gradients of the input, the starts and the weights, by one step over all T * B rows."""
     T = x.shape[0]
     flat = [t.flatten(0, 1) for t in (x, *before, *now.values())]
     with torch.enable_grad():
@@ -193,10 +196,10 @@ def _batched(
         view = bind_weights(cell, dict(zip(own, values, strict=True)))
         y, after = advance(view, x, tuple(flat[1 : 1 + k]), dict(zip(now, flat[1 + k :], strict=True)), many, masks)
         outputs = [(o, g.flatten(0, 1)) for o, g in zip((y, *after), grads, strict=True) if o.requires_grad]
-        wanted = [t for t in leaves if t.requires_grad]
+        inputs = [t for t in leaves if t.requires_grad]
         ends, pulls = [o for o, _ in outputs], [g for _, g in outputs]
-        got = iter(torch.autograd.grad(ends, wanted, pulls, allow_unused=True))
-    found = [next(got) if t.requires_grad else None for t in leaves]
-    dx = found[0]
+        found = iter(torch.autograd.grad(ends, inputs, pulls, allow_unused=True))
+    gradients = [next(found) if t.requires_grad else None for t in leaves]
+    dx = gradients[0]
     assert dx is not None
-    return dx.unflatten(0, (T, -1)), found[1 : 1 + len(start)], found[1 + len(start) :]
+    return dx.unflatten(0, (T, -1)), gradients[1 : 1 + len(start)], gradients[1 + len(start) :]

@@ -1,4 +1,4 @@
-"""The CPU engine: csrc/ compiled with the package, called by address through ctypes."""
+"""The CPU engine: the C++ library of csrc/, called through ctypes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _one, _two, _eight = ctypes.c_void_p, ctypes.c_void_p * 2, ctypes.c_void_p * 8
 
 
 class Args(ctypes.Structure):
-    """csrc/args.h."""
+    """Args of csrc/args.h."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "T", "H", "columns", "heads", "parts", "kind", "slots")),
@@ -74,27 +74,30 @@ def _why_not_built() -> str:
 
 
 def why_not_cpu(cell: Cell, job: ScanJob) -> str | None:
-    """What the engine does not do, for any cell. It reads by address, so every size must be what it expects."""
+    """Return why the engine cannot run a job, for any cell; None if it can.
+
+    The engine reads memory by address, so every size must be checked here.
+    """
     if job.x.device.type != "cpu":
         return f"the CPU engine does not run on {job.x.device.type}"
     if job.x.dtype not in TYPES:
-        return f"the CPU engine knows float32 and float64, not {job.x.dtype}"
+        return f"the CPU engine supports float32 and float64, not {job.x.dtype}"
     if torch.is_autocast_enabled("cpu"):
         return "the CPU engine does not run under autocast"
     if job.dt is not None:
-        return "the CPU engine knows no timespans"
+        return "the CPU engine has no timespans"
     tensors = (*job.state, *cell.own_parameters().values())
     if any(t.dtype != job.x.dtype or t.device != job.x.device for t in tensors):
         return "input, state and weights differ in type or device"
-    if not _fits(cell, job):
-        return "input, state and what goes with them do not fit the cell"
+    if not _has_expected_sizes(cell, job):
+        return "the sizes of input, state, lengths or masks do not fit the cell"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
-        return "the CPU engine gives dropout masks no gradient"
+        return "the CPU engine computes no gradients of dropout masks"
     engine = load_library()
     return engine if isinstance(engine, str) else None
 
 
-def _fits(cell: Cell, job: ScanJob) -> bool:
+def _has_expected_sizes(cell: Cell, job: ScanJob) -> bool:
     B, T, D = job.x.shape
     shapes = [s.shape for s in cell.initial_state(job.x)]
     expected: list[tuple[Tensor | None, Sequence[int]]] = [
@@ -112,16 +115,21 @@ def _fits(cell: Cell, job: ScanJob) -> bool:
 
 
 class ThreadSplit(NamedTuple):
-    """How many threads share a call, and what they divide: the columns of every product, or the rows of the batch."""
+    """How threads share a call: their number, and whether they divide columns of products or rows of the batch."""
 
     threads: int
     columns: bool
 
 
 def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
-    """Columns where rows are too few, or where each thread would read large weights for a few rows.
+    """Decide how threads share a call.
 
-    So many rows of the batch as there are slots stay together.
+    They divide the columns if there are too few rows, or if each would read large weights for a few rows.
+
+    Args:
+        batch: Number of rows, including slots.
+        hidden: Hidden size.
+        slots: Number of consecutive rows that one thread must process.
     """
     most = torch.get_num_threads()
     rows = min(most, batch // max(tuning.ROWS_PER_THREAD, slots))
@@ -133,22 +141,35 @@ def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
 
 
 def run_cell(cell: str, backward: bool, dtype: torch.dtype, threads: int, args: Args) -> None:
-    """One cell of the engine, forwards or backwards; what args point to must stay alive until it returns."""
+    """Run a cell of the engine forward or backward.
+
+    Args:
+        cell: The cell's name.
+        backward: Whether to compute gradients.
+        dtype: float32 or float64.
+        threads: Number of threads.
+        args: Addresses of tensors that must stay alive during the call.
+
+    Raises:
+        MemoryError: If the engine cannot allocate memory.
+    """
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     if engine.seqloom_run(CELLS.index(cell), int(backward), TYPES[dtype], threads, ctypes.byref(args)):
-        raise MemoryError(f"the CPU engine had no memory for {cell} with batch {args.B} and hidden size {args.H}")
+        raise MemoryError(
+            f"the CPU engine could not allocate memory for {cell} with batch {args.B} and hidden size {args.H}"
+        )
 
 
 def record_size(cell: str, dtype: torch.dtype, args: Args) -> int:
-    """How many numbers the engine keeps of one step of one row."""
+    """Return how many numbers the engine saves per step and row for the backward."""
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     return int(engine.seqloom_record(CELLS.index(cell), TYPES[dtype], ctypes.byref(args)))
 
 
 def set_addresses(args: Args, **tensors: Any) -> Args:
-    """Addresses of contiguous tensors, alone or in a sequence; None is no address."""
+    """Set fields of args to the addresses of contiguous tensors or sequences of them; None leaves a field at 0."""
     for name, value in tensors.items():
         if isinstance(value, Tensor):
             setattr(args, name, _address(value))
@@ -162,5 +183,5 @@ def set_addresses(args: Args, **tensors: Any) -> Args:
 
 def _address(t: Tensor) -> int:
     if not t.is_contiguous():
-        raise UserError(f"the CPU engine was given a strided tensor of shape {tuple(t.shape)}")
+        raise UserError(f"the CPU engine needs contiguous tensors, got strides {t.stride()} for shape {tuple(t.shape)}")
     return t.data_ptr()

@@ -1,4 +1,4 @@
-"""A cell of the CPU engine over time, with its gradients: the same few lines for every cell."""
+"""A scan by the CPU engine with its gradients, for every cell."""
 
 from __future__ import annotations
 
@@ -29,9 +29,23 @@ def run_cpu(
     own: Sequence[Maybe],
     **kind: int,
 ) -> tuple[Tensor, State]:
-    """`own` are the weights in the engine's order; x is what the input gives to each gate."""
+    """Run a cell of the engine over a job.
+
+    Args:
+        name: The cell's name.
+        cell: The cell.
+        job: Lengths, resets and masks.
+        w: The cell's weights by name.
+        x: (B, T, gates * H), the projected input.
+        state: The state before the first step.
+        own: The recurrent weights in the engine's order.
+        kind: Settings of the cell: fields of `Args`.
+
+    Returns:
+        The outputs (B, T, H) and the last state.
+    """
     start = bind_weights(cell, w).start(job.x) if job.reset is not None else (None,) * len(state)
-    asked = _Asked(
+    constants = _Constants(
         name,
         {"slots": 1} | kind,
         None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
@@ -40,13 +54,13 @@ def run_cpu(
         tuple(k.to(x.dtype).contiguous() for k in job.keep),
     )
     flat = (None if t is None else t.contiguous() for t in (x, *state, *start, *own))
-    y, *after = _Scan.apply(asked, len(state), *flat)
+    y, *after = _Scan.apply(constants, len(state), *flat)
     return y, tuple(after)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """What has no gradient."""
+class _Constants:
+    """The inputs of a scan that have no gradient."""
 
     cell: str
     kind: dict[str, int]
@@ -55,46 +69,47 @@ class _Asked:
     mask: Maybe
     keep: tuple[Tensor, ...]
 
-    def room(self, like: Tensor, *shape: int) -> Tensor:
-        """For results; what lies past a length is not written, so it starts as 0."""
+    def allocate(self, like: Tensor, *shape: int) -> Tensor:
+        """Allocate a result; with lengths as zeros, since the engine does not write padding."""
         return like.new_empty(shape) if self.lengths is None else like.new_zeros(shape)
 
-    def args(self, k: int, given: Sequence[Maybe], crew: ThreadSplit) -> Args:
-        x, h = given[0], given[1]
+    def args(self, k: int, tensors: Sequence[Maybe], split: ThreadSplit) -> Args:
+        """Return the engine's arguments for k states."""
+        x, h = tensors[0], tensors[1]
         assert x is not None and h is not None
-        args = Args(x.shape[0], x.shape[1], h.shape[-1], crew.columns, **self.kind)
+        args = Args(x.shape[0], x.shape[1], h.shape[-1], split.columns, **self.kind)
         set_addresses(args, lengths=self.lengths, reset=self.reset, mask=self.mask, keep=self.keep)
-        return set_addresses(args, x=x, s0=given[1 : 1 + k], start=given[1 + k : 1 + 2 * k], w=given[1 + 2 * k :])
+        return set_addresses(args, x=x, s0=tensors[1 : 1 + k], start=tensors[1 + k : 1 + 2 * k], w=tensors[1 + 2 * k :])
 
 
 class _Scan(torch.autograd.Function):
     """x, k states, k starts, weights -> outputs, k last states."""
 
     @staticmethod
-    def forward(ctx: Any, asked: _Asked, k: int, *given: Any) -> tuple[Tensor, ...]:
-        x, h = given[0], given[1]
+    def forward(ctx: Any, constants: _Constants, k: int, *tensors: Any) -> tuple[Tensor, ...]:
+        x, h = tensors[0], tensors[1]
         (B, T), H = x.shape[:2], h.shape[-1]
-        crew, train = split_threads(B, H, asked.kind["slots"]), any(ctx.needs_input_grad)
-        args = asked.args(k, given, crew)
-        y, last = asked.room(x, B, T, H), [torch.empty_like(s) for s in given[1 : 1 + k]]
-        c = asked.room(x, B, T, H) if train and k > 1 else None
-        size = record_size(asked.cell, x.dtype, args) * B * T
+        split, train = split_threads(B, H, constants.kind["slots"]), any(ctx.needs_input_grad)
+        args = constants.args(k, tensors, split)
+        y, last = constants.allocate(x, B, T, H), [torch.empty_like(s) for s in tensors[1 : 1 + k]]
+        c = constants.allocate(x, B, T, H) if train and k > 1 else None
+        size = record_size(constants.cell, x.dtype, args) * B * T
         saved = x.new_empty(size) if train and size * x.element_size() <= tuning.SAVED_BYTES else None
-        run_cell(asked.cell, False, x.dtype, crew.threads, set_addresses(args, y=y, c=c, s1=last, saved=saved))
+        run_cell(constants.cell, False, x.dtype, split.threads, set_addresses(args, y=y, c=c, s1=last, saved=saved))
         if train:
-            ctx.asked, ctx.k, ctx.crew = asked, k, crew
-            ctx.save_for_backward(y, c, saved, *given)
+            ctx.constants, ctx.k, ctx.split = constants, k, split
+            ctx.save_for_backward(y, c, saved, *tensors)
         return y, *last
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Maybe, ...]:
-        asked, k = ctx.asked, ctx.k
-        y, c, saved, *given = read_saved(ctx)
-        args, x = asked.args(k, given, ctx.crew), given[0]
+        constants, k = ctx.constants, ctx.k
+        y, c, saved, *tensors = read_saved(ctx)
+        args, x = constants.args(k, tensors, ctx.split), tensors[0]
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
-        dx = asked.room(x, *x.shape)
-        found = [None if t is None else torch.empty_like(t) for t in given[1:]]
+        dx = constants.allocate(x, *x.shape)
+        gradients = [None if t is None else torch.empty_like(t) for t in tensors[1:]]
         set_addresses(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)
-        set_addresses(args, dx=dx, ds0=found[:k], dstart=found[k : 2 * k], dw=found[2 * k :])
-        run_cell(asked.cell, True, x.dtype, ctx.crew.threads, args)
-        return None, None, dx, *found
+        set_addresses(args, dx=dx, ds0=gradients[:k], dstart=gradients[k : 2 * k], dw=gradients[2 * k :])
+        run_cell(constants.cell, True, x.dtype, ctx.split.threads, args)
+        return None, None, dx, *gradients

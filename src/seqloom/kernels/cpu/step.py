@@ -1,4 +1,4 @@
-"""One time step of stacked cells on the CPU engine, in one call and without a copy of the weights."""
+"""One time step of stacked cells on the CPU engine, in one call and without copying weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _attention = (
     ("weight_u", "weight_q", "weight_o", "weight_g", "scale_n"),
     ("bias_u", "bias_q", "bias_o", "bias_g", "bias_n"),
 )
-# Of each cell: its number in csrc/step_cells.hpp, how many gates, and the settings that the engine must know.
+# For each cell: its number in csrc/step_cells.hpp, its number of gates, and the settings that the engine depends on.
 CELLS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "rnn": (0, 1, ("nonlinearity",)),
     "gru": (1, 3, ("reset_after",)),
@@ -33,8 +33,8 @@ CELLS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "ln_lstm": (2, 4, ("proj_size",)),
     "attn_rnn": (3, 1, ("heads", "context", "norm", "slots")),
 }
-NO_MEMORY = "the CPU engine had no memory for a step"
-LIMITS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,)}
+NO_MEMORY = "the CPU engine could not allocate memory for a step"
+SUPPORTED_SETTINGS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,)}
 
 
 class Record(ctypes.Structure):
@@ -48,11 +48,11 @@ class Record(ctypes.Structure):
 
 
 Whole = ctypes.c_int64 * 3  # Stack of csrc/step.hpp
-_call = struct.Struct("7Q")  # and Call: bytes of its own for each call, so that threads cannot meet
+_call = struct.Struct("7Q")  # Call of csrc/step.hpp, separate bytes for each call and thread
 
 
 def load_step() -> Any:
-    """seqloom_step, or why there is none."""
+    """Return the engine's function seqloom_step, or the reason why it cannot be used."""
     engine = load_library()
     if isinstance(engine, str):
         return engine
@@ -65,23 +65,28 @@ def load_step() -> Any:
 
 
 def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
-    """What the engine's step does not do; `home` has the weights under the names that the layer has for them."""
+    """Return why the engine cannot run a step of this cell; None if it can.
+
+    Args:
+        cell: A cell of a layer.
+        home: The layer's weights by the layer's names.
+    """
     if cell.name not in CELLS:
-        return f"the engine's step does not know cell {cell.name or type(cell).__name__!r}"
-    for setting, known in LIMITS.items():
+        return f"the engine's step does not support cell {cell.name or type(cell).__name__!r}"
+    for setting, known in SUPPORTED_SETTINGS.items():
         if setting in CELLS[cell.name][2] and getattr(cell, setting) not in known:
-            return f"the engine's step has no {setting}={getattr(cell, setting)!r}"
+            return f"the engine's step does not support {setting}={getattr(cell, setting)!r}"
     slots = getattr(cell, "slots", 1)
     if cell.hidden_size > (most := int(tuning.STEP_LARGEST_HIDDEN / math.sqrt(slots))):
         return f"the engine's step runs on one core, too slow above {most} units" + (slots > 1) * f" of {slots} slots"
     own = _own(cell, home)
     for name, w in own.items():
         if type(w) not in (Tensor, nn.Parameter):
-            return f"{name} is computed, or is no plain tensor"
+            return f"{name} is computed or is not a plain tensor"
         if w.device.type != "cpu" or w.dtype not in TYPES or w.dtype != next(iter(own.values())).dtype:
             return f"the engine's step reads float32 or float64 on the CPU, {name} is {w.dtype} on {w.device}"
         if not w.is_contiguous() or tuple(w.shape) != _shape(cell, name):
-            return f"{name} is strided, or not of the cell's own shape"
+            return f"{name} is not contiguous or has another shape than the cell expects"
         if w.is_neg() or not has_memory(w):
             return f"{name} cannot be read by address"
     engine = load_step()
@@ -102,13 +107,13 @@ def _shape(cell: Cell, name: str) -> tuple[int, ...]:
 
 
 class Stack:
-    """Cells, one on the other, with the addresses of their weights; or the reason why the engine does not take them.
+    """Stacked cells with the addresses of their weights, or the reason why the engine cannot run them.
 
-    Threads may share it: nothing in it changes, but that functions are added.
+    Threads may share it: after construction only functions for further shapes are added.
     """
 
-    def __init__(self, asked: Any, cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None) -> None:
-        self.asked, self.cells, self.reason = asked, cells, reason
+    def __init__(self, settings: Any, cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None) -> None:
+        self.layer_settings, self.cells, self.reason = settings, cells, reason
         self.addresses = [w.data_ptr() for w in home.values()]
         if reason is not None:
             return
@@ -121,14 +126,14 @@ class Stack:
         self.alive: list[Any] = []
 
     def has_changed(self, home: Mapping[str, Tensor]) -> bool:
-        """Whether a cell is another one than it was, or a weight has been turned around where it lies."""
+        """Return whether a setting of a cell or the strides of a weight have changed."""
         if self.reason is not None:
             return False
-        turned = [w.stride() for w in home.values()] != self.strides
-        return turned or any(getattr(cell, name) != known for cell, name, known in self.settings)
+        transposed = [w.stride() for w in home.values()] != self.strides
+        return transposed or any(getattr(cell, name) != known for cell, name, known in self.settings)
 
     def start(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The state a stream begins with, in torch's form."""
+        """Return the state a stream begins with, in torch's form."""
         row = x if x.dim() == 2 else x.unsqueeze(0)
         starts = [cell.start(row) for cell in self.cells]
         whole = tuple(torch.stack(parts) for parts in zip(*starts, strict=True))
@@ -136,14 +141,18 @@ class Stack:
         return whole[0] if len(whole) == 1 else whole
 
     def add(self, shape: torch.Size) -> StepFunction:
-        """A function of x (B, D) or (D,) and hx in torch's form, for inputs of one shape: y and state.
+        """Return a function of x and hx, in torch's form, that runs a step for inputs of one shape.
 
-        It gives None for what `forward` should look at. What it needs are local variables, the fastest to read.
+        The function returns y and the state, or None for inputs that need the checks of `forward`. It keeps everything
+        in local variables, which Python reads fastest.
+
+        Args:
+            shape: (B, D) or (D,).
         """
         rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, load_step()
         fits = 1 <= rows.numel() <= tuning.STEP_MOST_ROWS
         if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not fits:
-            return _pass
+            return _decline
         m: int = getattr(self.cells[0], "slots", 1)
         slots = () if m == 1 else (m,)
         y_like = torch.empty(*rows, H, dtype=dtype, device="cpu")
@@ -152,12 +161,12 @@ class Stack:
         self.alive.append(whole)
         stack, h_shape = ctypes.addressof(whole), h_like.shape
 
-        def ready(s: Any) -> Tensor | None:
+        def prepare(s: Any) -> Tensor | None:
             if type(s) is not Tensor or s.shape != h_shape or s.dtype is not dtype or not s.is_cpu:
                 return None
             return s if s.is_contiguous() else s.contiguous()
 
-        def one(x: Tensor, h: Any) -> Any:
+        def step_one_state(x: Tensor, h: Any) -> Any:
             if type(h) is not Tensor or h.shape != h_shape or h.dtype is not dtype or x.dtype is not dtype:
                 return None
             if not (x.is_cpu and h.is_cpu):
@@ -165,17 +174,17 @@ class Stack:
             h = h if h.is_contiguous() else h.contiguous()
             x = x if x.is_contiguous() else x.contiguous()
             at_x, at_h = _address(x), _address(h)
-            if not (at_x and at_h) or x.is_neg() or h.is_neg():  # no plain memory
+            if not (at_x and at_h) or x.is_neg() or h.is_neg():  # not plain memory
                 return None
             y, h1 = _empty_like(y_like), _empty_like(h_like)
             if call(_pack(stack, at_x, at_h, 0, _address(y), _address(h1), 0)):
                 raise MemoryError(NO_MEMORY)
             return y, h1
 
-        def two(x: Tensor, hc: Any) -> Any:
+        def step_two_states(x: Tensor, hc: Any) -> Any:
             if type(hc) is not tuple or len(hc) != 2:
                 return None
-            h, c = ready(hc[0]), ready(hc[1])
+            h, c = prepare(hc[0]), prepare(hc[1])
             if h is None or c is None or x.dtype is not dtype or not x.is_cpu:
                 return None
             x = x if x.is_contiguous() else x.contiguous()
@@ -187,15 +196,15 @@ class Stack:
                 raise MemoryError(NO_MEMORY)
             return y, (h1, c1)
 
-        self.by_shape[shape] = run = two if CELLS[self.cells[0].name][0] == 2 else one
+        self.by_shape[shape] = run = step_two_states if CELLS[self.cells[0].name][0] == 2 else step_one_state
         return run
 
 
 _address, _empty_like, _pack = Tensor.data_ptr, torch.empty_like, _call.pack
 
 
-def _pass(x: Tensor, hx: Any) -> None:
-    """For shapes that `forward` should look at."""
+def _decline(x: Tensor, hx: Any) -> None:
+    """Return None, for shapes that need the checks of `forward`."""
 
 
 def _record(cell: Cell, own: dict[str, Tensor]) -> Record:

@@ -1,4 +1,4 @@
-"""h' = a * h + b over all steps at once, for the cells that are linear in h."""
+"""A parallel scan of h' = a * h + b, for cells that are linear in h."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from seqloom.core.masks import make_mask
 
 
 class LinearCell(Protocol):
+    """A cell with h' = a * h + b, where a and b do not depend on h."""
+
     def project(self, x: Tensor) -> Tensor: ...
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
     def start(self, x: Tensor) -> State: ...
@@ -20,11 +22,14 @@ class LinearCell(Protocol):
 
 def why_not(cell: LinearCell, job: ScanJob) -> str | None:
     """Return why this job cannot run here; None if it can."""
-    return "the number of its passes depends on the length" if torch.compiler.is_exporting() else None
+    return "an exported parallel scan would accept one length only" if torch.compiler.is_exporting() else None
 
 
 def run(cell: LinearCell, job: ScanJob) -> tuple[Tensor, State]:
-    """Zoneout, reset and lengths are also linear in h, so they become part of a and b."""
+    """Return the outputs (B, T, H) and the last state.
+
+    Zoneout, reset and lengths are also linear in h, so they become part of a and b.
+    """
     a, b = cell.coefficients(cell.project(job.x))
     (h,) = job.state
     if job.keep:
@@ -46,10 +51,15 @@ def run(cell: LinearCell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 def linear_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """(B, T, H) twice and (B, H) -> every h: by doubling, log2(T) passes (Hillis & Steele 1986).
+    """Return h after every step, (B, T, H), in log2(T) passes (Hillis & Steele 1986).
 
-    Two steps (a1, b1), (a2, b2) are one step (a1 a2, a2 b1 + b2). Only products and sums of
-    what the loop adds up too, so nothing can overflow that does not there.
+    Two steps (a1, b1), (a2, b2) are one step (a1 a2, a2 b1 + b2). These are products and sums of numbers that the loop
+    computes too, so nothing overflows that does not overflow in the loop.
+
+    Args:
+        a: (B, T, H).
+        b: (B, T, H).
+        h: (B, H), the state before the first step.
     """
     b = torch.cat([(a[:, :1] * h.unsqueeze(1) + b[:, :1]), b[:, 1:]], 1)
     T, reach = a.shape[1], 1

@@ -35,7 +35,7 @@ def try_engine_step(layer: Any, own: dict[str, Any], x: Tensor, hx: Any) -> tupl
     stack: Any = own.get("_stack")
     try:
         is_stale = stack is None or stack.addresses != list(map(_address, weights.values()))
-        if is_stale or stack.asked != settings or (hx is None and stack.has_changed(weights)):
+        if is_stale or stack.layer_settings != settings or (hx is None and stack.has_changed(weights)):
             stack = own["_stack"] = _build_stack(layer, settings)
         if stack.reason is not None or (is_grad_enabled() and _has_gradient(x, hx, weights)):
             return None
