@@ -107,6 +107,11 @@ DEV void narrow(u32 (&p)[2], const float (&v)[4]) {
   p[1] = pack<TYPE>(v[2], v[3]);
 }
 
+DEV void turn_both(u32 (&to)[2], const u32 (&p)[2]) {
+  to[0] = turn(p[0]);
+  to[1] = turn(p[1]);
+}
+
 // c = start + W b, in independent sums so that they overlap.
 template <int CHAINS>
 DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4], const u32 (&b)[TILES][2]) {

@@ -13,7 +13,7 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   const int first = 8 * block();
   Step step(l, memory, a.w);
   int column[2], length[2];
-  float h[4], x[4], after[4], mask[4], keep[4];
+  float h[4], mask[4];
   load_rows(column, length, h, mask, a.h0, a, l);
   // Thread k of H brings 16 bytes of row k / (H / 8); the other half of the block brings keep.
   const int lead = l.thread < H ? l.thread : l.thread - H, its = lead / (H / 8), part = lead % (H / 8) * 8;
@@ -42,55 +42,14 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
       put_global(y + (i64)t * a.y_step + 8, w);
     }
   };
-  bool anew[2];
-  auto look = [&](int t) {
-    if constexpr (RESET)
+  auto look = [&](bool (&anew)[2], int t) {
 #pragma unroll
-      for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
+    for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
   };
-  auto begin = [&] {  // what the products of the next step see of the state
-    u32 v[2];
-    float seen[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (RESET)
-        if (anew[i & 1]) h[i] = a.start[(i64)column[i & 1] * H + l.unit[i >> 1]];
-      seen[i] = MASK ? h[i] * mask[i] : h[i];
-    }
-    narrow(v, seen);
-    store_buffer(memory + AT_H, v[0], v[1], l);
-  };
-  narrow(out, h);
-  look(0);
-  begin();
-#pragma unroll
-  for (int t = 0; t < RING - 1; t++) fetch(t);
-  fetch_wait<RING - 2>();
-#pragma unroll 1
-  for (int t = 0; t < end; t++) {
-    auto arrived = [&] {
-      const u32 stage = memory + AT_RING + t % RING * STAGE;
-      u32 v[2];
-      load_sequence(v, stage, l);
-      widen(x, v);
-      if constexpr (KEEP) {
-        load_sequence(v, stage + SEQUENCE, l);
-        widen(keep, v);
-      }
-      look(t + 1);
-      fetch(t + RING - 1);
-    };
-    step.run(after, h, x, arrived, [&] { put(t - 1); });
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (KEEP) after[i] += keep[i] * (h[i] - after[i]);
-      h[i] = t < length[i & 1] ? after[i] : h[i];
-    }
-    narrow(out, h);
-    begin();
-    fetch_wait<RING - 2>();
-  }
-  put(end - 1);
+  auto load_x = [&](u32(&v)[2], u32 stage) { load_sequence(v, stage, l); };
+  auto show = [&] { narrow(out, h); };
+  run_steps<RING, AT_RING, STAGE>(step, h, mask, column, length, end, memory, a, load_x, look, fetch, show,
+                                  put);
 #pragma unroll
   for (int i = 0; i < 4; i++)
     if (column[i & 1] < a.B) a.last[(i64)column[i & 1] * H + l.unit[i >> 1]] = h[i];

@@ -25,56 +25,10 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
     }
     fetch_commit();
   };
-#pragma unroll
-  for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
-  int slot = 0;
-#pragma unroll 1
-  for (i64 tile = block(); tile < tiles; tile += blocks()) {
-    fetch_wait<RING - 2>();
-    wait_block();
-    u32 v[2];
-    float h[4], x[4], seen[4], after[4];
-    const u32 stage = memory + AT_RING + slot * STAGE;
-    load_sequence(v, stage, l);
-    widen(x, v);
-    load_sequence(v, stage + SEQUENCE, l);
-    widen(h, v);
-    fetch(tile + (i64)(RING - 1) * blocks(), (slot + RING - 1) % RING);
-    slot = (slot + 1) % RING;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      seen[i] = h[i];
-      const i64 at = 8 * tile + 2 * l.pair + (i & 1);
-      if constexpr (MASK) {
-        float m = 0.f, none;
-        if (at < N) unpack<TYPE>(m, none, (u32)a.mask[at / a.steps * H + l.unit[i >> 1]]);
-        seen[i] *= m;
-      }
-    }
-    narrow(v, seen);
-    store_buffer(memory + AT_H, v[0], v[1], l);
-    step.run(after, h, x, [] {}, [] {});
-    const i64 row = 8 * tile + l.row, at = row * H + 16 * l.warp + 2 * l.pair;
-    auto put = [&](u16* to, const float (&value)[4]) {
-      u32 p[2];
-      narrow(p, value);
-      p[0] = turn(p[0]);
-      p[1] = turn(p[1]);
-      if (row < N) {
-        put_global(to + at, p[0]);
-        put_global(to + at + 8, p[1]);
-      }
-    };
-    float slope[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) slope[i] = gelu_slope(step.s[i]);
-    put(a.seen, seen);
-    put(a.q, step.q);
-    put(a.aC, step.aC);
-    put(a.slope, slope);
-    put(a.o, step.o);
-    put(a.g, step.g);
-    if constexpr (NORM) put(a.n, step.xhat);
+  auto load_x = [&](u32(&v)[2], u32 stage) { load_sequence(v, stage, l); };
+  auto token = [&](i64 tile, int column) { return 8 * tile + column; };
+  auto there = [&](i64 tile, int column) { return 8 * tile + column < N; };
+  auto finish = [&](i64 tile) {
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
       const bool leads = WHOLE_WARPS ? l.warp % SPAN == 0 && l.row % 4 == 0 : l.unit[i >> 1] % D == 0;
@@ -86,5 +40,6 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
 #pragma unroll
         for (int c = 0; c < 2; c++)
           if (8 * tile + 2 * l.pair + c < N) a.aux[(8 * tile + 2 * l.pair + c) * AUX + 4 * HEADS] = step.r[c];
-  }
+  };
+  run_inside<RING, AT_RING, STAGE, 8>(step, tiles, N, memory, a, load_x, fetch, token, there, finish);
 }

@@ -3,24 +3,9 @@
 //   dn = g dh'   dg = dh' (n - h) g (1 - g)   dz = LayerNorm'(dn)   ds = (dz + W_go^T dg) gelu'(s)
 //   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)   dq, du, dh from both
 //   dh += W_q^T dq + W_gh^T dg
-#include "attn_rnn/block.cuh"
+#include "attn_rnn/reverse.cuh"
 
-constexpr int RING = 4;
-constexpr int STREAMS = 7 + KEEP;
-constexpr int DY = 0;
-constexpr int X = 1;
-constexpr int Q = 2;
-constexpr int G = 3;
-constexpr int N_ = 4;
-constexpr int SLOPE = 5;
-constexpr int PAST = 6;
-constexpr int KEPT = 7;
 constexpr int WEIGHED = WHOLE_WARPS ? 2 : 4;  // places at which a head's sums differ
-constexpr int AT_DG = 0;
-constexpr int AT_DN = BUFFER;
-constexpr int AT_DS = 2 * BUFFER;
-constexpr int AT_DQ = 3 * BUFFER;
-constexpr int AT_SUMS = 4 * BUFFER;
 constexpr int AT_RING = AT_SUMS + SUMS;
 constexpr int AUX_ROW = 4 * AUX;
 constexpr int STAGE = STREAMS * SEQUENCE + 8 * AUX_ROW;
@@ -118,16 +103,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
 #pragma unroll
       for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
     fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const float down = t < length[i & 1] ? dnew[i] + dh[i] : 0.f;
-      dnew[i] = KEEP ? down * (1.f - keep[i]) : down;
-      dn[i] = dnew[i] * g[i];
-      const float rest = dnew[i] - dn[i];
-      acc[i] = KEEP ? rest + down * keep[i] : rest;
-      dgate[i] = ((NORM ? n[i] * scale[i >> 1] + bias[i >> 1] : n[i]) - h[i]) * rest * g[i];
-      dx[i] = NORM ? dn[i] * scale[i >> 1] : 0.f;
-    }
+    back_end(dn, dgate, dx, acc, dnew, dh, keep, g, n, h, scale, bias, length, t);
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
     narrow(dgp, dgate);
     narrow(dnp, dn);
@@ -160,25 +136,11 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
           mma<TYPE>(sums[1], e[2], ONES, e[3], ONES, d[k + 1 < TILES ? k + 1 : k][0],
                     d[k + 1 < TILES ? k + 1 : k][1]);
       }
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const float both = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
-                    mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
-        const float r = get_shared(stage + STREAMS * SEQUENCE + (2 * l.pair + c) * AUX_ROW + 16 * HEADS);
-#pragma unroll
-        for (int i = c; i < 4; i += 2) {
-          dx[i] = r * (dx[i] - mean - n[i] * both);
-          acc[i] += dx[i];
-        }
-      }
+      back_norm(dx, acc, sums, n, stage + STREAMS * SEQUENCE + 2 * l.pair * AUX_ROW + 16 * HEADS, AUX_ROW, l);
     }
     float slope[4];
     widen(slope, slope_p);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      ds[i] = (ds[i] + (NORM ? dx[i] : dn[i])) * slope[i];
-      acc[i] += MASK ? mask[i] * back[i] : back[i];
-    }
+    back_gelu(ds, acc, dx, dn, slope, mask, back);
     narrow(dsp, ds);
     store_buffer(memory + AT_DS, dsp[0], dsp[1], l);
     wait_block();
@@ -235,12 +197,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       put(a.ds + here, dsp);
       put(a.dq + here, dqp);
       put(a.du + mine_whole + (i64)t * H, v);
-      if constexpr (MASK) {
-        product<4>(back, zero, Wq, b);
-#pragma unroll
-        for (int i = 0; i < 4; i++) acc[i] += mask[i] * back[i];
-      } else
-        product<4>(acc, acc, Wq, b);
+      back_query(acc, mask, Wq, b);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {

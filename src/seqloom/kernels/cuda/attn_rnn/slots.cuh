@@ -65,10 +65,6 @@ DEV void narrow_finite(u32 (&p)[2], const float (&v)[4]) {
   for (int i = 0; i < 4; i++) w[i] = SEQS == 1 ? v[i] : smaller(larger(v[i], -MOST), MOST);
   narrow(p, w);
 }
-DEV void turn_both(u32 (&to)[2], const u32 (&p)[2]) {
-  to[0] = turn(p[0]);
-  to[1] = turn(p[1]);
-}
 
 // This warp's part of the scores; h is turned.
 DEV void score(Rows (&s)[NEAR], const float (&q)[4], const float (&x)[4], const u32 (&h)[2], const Lane& l) {

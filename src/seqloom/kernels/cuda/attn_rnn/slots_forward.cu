@@ -14,7 +14,7 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   const int first = LIVE * block(), slots = a.B * SLOTS;
   SlotsStep step(l, memory, a.w);
   int slot[2], length[2];
-  float h[4], x[4], after[4], mask[4], keep[4];
+  float h[4], mask[4];
   load_slots(slot, length, h, mask, a.h0, a, l);
   auto ends = [&](int row) { return a.lengths ? (int)a.lengths[row] : a.T; };
   // Thread k of H brings 16 bytes of sequence k / (H / 8); the other half of the block brings keep, of a
@@ -69,55 +69,13 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
       }
     }
   };
-  bool anew[2];
-  auto look = [&](int t) {
-    if constexpr (RESET)
+  auto look = [&](bool (&anew)[2], int t) {
 #pragma unroll
-      for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)(slot[c] / SLOTS) * a.T + t];
+    for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)(slot[c] / SLOTS) * a.T + t];
   };
-  auto begin = [&] {  // what the products of the next step see of the state
-    u32 v[2];
-    float seen[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (RESET)
-        if (anew[i & 1]) h[i] = a.start[(i64)slot[i & 1] * H + l.unit[i >> 1]];
-      seen[i] = MASK ? h[i] * mask[i] : h[i];
-    }
-    narrow(v, seen);
-    store_buffer(memory + AT_H, v[0], v[1], l);
-  };
-  show();
-  look(0);
-  begin();
-#pragma unroll
-  for (int t = 0; t < RING - 1; t++) fetch(t);
-  fetch_wait<RING - 2>();
-#pragma unroll 1
-  for (int t = 0; t < end; t++) {
-    auto arrived = [&] {
-      const u32 stage = memory + AT_RING + t % RING * STAGE;
-      u32 v[2];
-      load_common(v, stage, l);
-      widen(x, v);
-      if constexpr (KEEP) {
-        load_sequence(v, stage + SEQUENCE, l);
-        widen(keep, v);
-      }
-      look(t + 1);
-      fetch(t + RING - 1);
-    };
-    step.run(after, h, x, arrived, [&] { put(t - 1); });
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (KEEP) after[i] += keep[i] * (h[i] - after[i]);
-      h[i] = t < length[i & 1] ? after[i] : h[i];
-    }
-    show();
-    begin();
-    fetch_wait<RING - 2>();
-  }
-  put(end - 1);
+  auto load_x = [&](u32(&v)[2], u32 stage) { load_common(v, stage, l); };
+  run_steps<RING, AT_RING, STAGE>(step, h, mask, slot, length, end, memory, a, load_x, look, fetch, show,
+                                  put);
 #pragma unroll
   for (int i = 0; i < 4; i++)
     if (slot[i & 1] >= 0) a.last[(i64)slot[i & 1] * H + l.unit[i >> 1]] = h[i];

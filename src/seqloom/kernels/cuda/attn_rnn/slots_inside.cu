@@ -30,61 +30,15 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
     }
     fetch_commit();
   };
-#pragma unroll
-  for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
-  int place = 0;
-#pragma unroll 1
-  for (i64 tile = block(); tile < tiles; tile += blocks()) {
-    fetch_wait<RING - 2>();
-    wait_block();
-    u32 v[2];
-    float h[4], x[4], seen[4], after[4];
-    const u32 stage = memory + AT_RING + place * STAGE;
-    load_common(v, stage, l);
-    widen(x, v);
-    load_sequence(v, stage + SEQUENCE, l);
-    widen(h, v);
-    fetch(tile + (i64)(RING - 1) * blocks(), (place + RING - 1) % RING);
-    place = (place + 1) % RING;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      seen[i] = h[i];
-      const i64 token = SEQS * tile + (2 * l.pair + (i & 1)) / SLOTS;
-      if constexpr (MASK) {
-        float m = 0.f, none;
-        if (token < N) unpack<TYPE>(m, none, (u32)a.mask[token / a.steps * H + l.unit[i >> 1]]);
-        seen[i] *= m;
-      }
-    }
-    narrow(v, seen);
-    store_buffer(memory + AT_H, v[0], v[1], l);
-    step.run(after, h, x, [] {}, [] {});
-    const i64 at = (LIVE * tile + l.row) * H + 16 * l.warp + 2 * l.pair;
-    auto there = [&](int column) { return column < LIVE && LIVE * tile + column < N * SLOTS; };
-    auto put = [&](u16* to, const float (&value)[4]) {
-      u32 p[2];
-      narrow(p, value);
-      turn_both(p, p);
-      if (there(l.row)) {
-        put_global(to + at, p[0]);
-        put_global(to + at + 8, p[1]);
-      }
-    };
-    float slope[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) slope[i] = gelu_slope(step.s[i]);
-    put(a.seen, seen);
-    put(a.q, step.q);
-    put(a.aC, step.aC);
-    put(a.slope, slope);
-    put(a.o, step.o);
-    put(a.g, step.g);
-    if constexpr (NORM) {
-      put(a.n, step.xhat);
+  auto load_x = [&](u32(&v)[2], u32 stage) { load_common(v, stage, l); };
+  auto token = [&](i64 tile, int column) { return SEQS * tile + column / SLOTS; };
+  auto there = [&](i64 tile, int column) { return column < LIVE && LIVE * tile + column < N * SLOTS; };
+  auto finish = [&](i64 tile) {
+    if constexpr (NORM)
       if (l.warp == 0 && l.row == 0)
 #pragma unroll
         for (int c = 0; c < 2; c++)
-          if (there(2 * l.pair + c)) a.aux[(LIVE * tile + 2 * l.pair + c) * 4] = step.r[c];
-    }
-  }
+          if (there(tile, 2 * l.pair + c)) a.aux[(LIVE * tile + 2 * l.pair + c) * 4] = step.r[c];
+  };
+  run_inside<RING, AT_RING, STAGE, LIVE>(step, tiles, N, memory, a, load_x, fetch, token, there, finish);
 }

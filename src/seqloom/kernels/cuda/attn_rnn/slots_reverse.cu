@@ -1,23 +1,9 @@
 // AttnRNN with slots back through a chunk of time, with what attn_rnn_slots_inside found; the letters are
 // those of block_reverse.cu. The attention is computed again from q, h and x: it is less than its own memory
 // would cost.
+#include "attn_rnn/reverse.cuh"
 #include "attn_rnn/slots.cuh"
 
-constexpr int RING = 4;
-constexpr int STREAMS = 7 + KEEP;
-constexpr int DY = 0;
-constexpr int X = 1;
-constexpr int Q = 2;
-constexpr int G = 3;
-constexpr int N_ = 4;
-constexpr int SLOPE = 5;
-constexpr int PAST = 6;
-constexpr int KEPT = 7;
-constexpr int AT_DG = 0;
-constexpr int AT_DN = BUFFER;
-constexpr int AT_DS = 2 * BUFFER;
-constexpr int AT_DQ = 3 * BUFFER;
-constexpr int AT_SUMS = 4 * BUFFER;
 constexpr int AT_RING = AT_SUMS + SCORES;
 constexpr int STAGE = STREAMS * SEQUENCE + 8 * 16, SLOTS_REVERSE_BYTES = AT_RING + RING * STAGE;
 
@@ -112,16 +98,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     if constexpr (RESET)
 #pragma unroll
       for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)(slot[c] / SLOTS) * a.T + t];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const float down = t < length[i & 1] ? dnew[i] + dh[i] : 0.f;
-      dnew[i] = KEEP ? down * (1.f - keep[i]) : down;
-      dn[i] = dnew[i] * g[i];
-      const float rest = dnew[i] - dn[i];
-      acc[i] = KEEP ? rest + down * keep[i] : rest;
-      dgate[i] = ((NORM ? n[i] * scale[i >> 1] + bias[i >> 1] : n[i]) - h[i]) * rest * g[i];
-      dx[i] = NORM ? dn[i] * scale[i >> 1] : 0.f;
-    }
+    back_end(dn, dgate, dx, acc, dnew, dh, keep, g, n, h, scale, bias, length, t);
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
     narrow(dgp, dgate);
     narrow(dnp, dn);
@@ -155,25 +132,11 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
         load2(e[0], e[1], stage + N_ * SEQUENCE + (l.lane & 7) * ROW + (l.lane >> 3 & 1) * 16 + k * 32);
         mma<TYPE>(sums[k & 1], e[0], ONES, e[1], ONES, d[k][0], d[k][1]);
       }
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const float xd = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
-                    mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
-        const float r = get_shared(stage + STREAMS * SEQUENCE + (2 * l.pair + c) * 16);
-#pragma unroll
-        for (int i = c; i < 4; i += 2) {
-          dx[i] = r * (dx[i] - mean - n[i] * xd);
-          acc[i] += dx[i];
-        }
-      }
+      back_norm(dx, acc, sums, n, stage + STREAMS * SEQUENCE + 2 * l.pair * 16, 16, l);
     }
     float slope[4];
     load(slope, SLOPE);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      ds[i] = (ds[i] + (NORM ? dx[i] : dn[i])) * slope[i];
-      acc[i] += MASK ? mask[i] * back[i] : back[i];
-    }
+    back_gelu(ds, acc, dx, dn, slope, mask, back);
     narrow(dsp, ds);
     store_buffer(memory + AT_DS, dsp[0], dsp[1], l);
     if constexpr (CROSSED) get_scores(w, memory + AT_SUMS, l);
@@ -238,12 +201,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_DQ, l);
-      if constexpr (MASK) {
-        product<4>(back, zero, Wq, b);
-#pragma unroll
-        for (int i = 0; i < 4; i++) acc[i] += mask[i] * back[i];
-      } else
-        product<4>(acc, acc, Wq, b);
+      back_query(acc, mask, Wq, b);
       float sum[4];
       total(sum, du, l);
       narrow(v, sum);

@@ -133,3 +133,123 @@ struct Step {
     }
   }
 };
+
+// Takes the state h of 8 rows, or slots, through all steps.
+//   place    which state of the batch each of this lane's two columns is
+//   RING     stages from AT_RING on in shared memory, for the input of as many steps
+//   load_x(v, stage)   the input of a step    look(anew, t)   whether a reset comes before step t
+//   fetch(t)   asks for the input of step t   show()   notes h as the output   put(t)   writes what was noted
+template <int RING, int AT_RING, int STAGE, class AnyStep, class Args, class LoadX, class Look, class Fetch,
+          class Show, class Put>
+DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const int (&place)[2],
+                   const int (&length)[2], int end, u32 memory, const Args& a, const LoadX& load_x,
+                   const Look& look, const Fetch& fetch, const Show& show, const Put& put) {
+  const Lane& l = step.l;
+  float x[4], after[4], keep[4];
+  bool anew[2];
+  auto begin = [&] {  // what the products of the next step see of the state
+    u32 v[2];
+    float seen[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if constexpr (RESET)
+        if (anew[i & 1]) h[i] = a.start[(i64)place[i & 1] * H + l.unit[i >> 1]];
+      seen[i] = MASK ? h[i] * mask[i] : h[i];
+    }
+    narrow(v, seen);
+    store_buffer(memory + AT_H, v[0], v[1], l);
+  };
+  show();
+  if constexpr (RESET) look(anew, 0);
+  begin();
+#pragma unroll
+  for (int t = 0; t < RING - 1; t++) fetch(t);
+  fetch_wait<RING - 2>();
+#pragma unroll 1
+  for (int t = 0; t < end; t++) {
+    auto arrived = [&] {
+      const u32 stage = memory + AT_RING + t % RING * STAGE;
+      u32 v[2];
+      load_x(v, stage);
+      widen(x, v);
+      if constexpr (KEEP) {
+        load_sequence(v, stage + SEQUENCE, l);
+        widen(keep, v);
+      }
+      if constexpr (RESET) look(anew, t + 1);
+      fetch(t + RING - 1);
+    };
+    step.run(after, h, x, arrived, [&] { put(t - 1); });
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if constexpr (KEEP) after[i] += keep[i] * (h[i] - after[i]);
+      h[i] = t < length[i & 1] ? after[i] : h[i];
+    }
+    show();
+    begin();
+    fetch_wait<RING - 2>();
+  }
+  put(end - 1);
+}
+
+// Computes what is inside all tiles of 8 columns that this block has, again, and writes it.
+//   fetch(tile, place)   asks for the input and the states of a tile   load_x(v, stage)   its input
+//   token(tile, column)   the step that a column is, of N              there(tile, column)   whether it is one
+//   COLUMNS   that are written of a tile                               finish(tile)   writes the rest
+template <int RING, int AT_RING, int STAGE, int COLUMNS, class AnyStep, class LoadX, class Fetch, class Token,
+          class There, class Finish>
+DEV void run_inside(AnyStep& step, i64 tiles, i64 N, u32 memory, const Inside& a, const LoadX& load_x,
+                    const Fetch& fetch, const Token& token, const There& there, const Finish& finish) {
+  const Lane& l = step.l;
+#pragma unroll
+  for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
+  int place = 0;
+#pragma unroll 1
+  for (i64 tile = block(); tile < tiles; tile += blocks()) {
+    fetch_wait<RING - 2>();
+    wait_block();
+    u32 v[2];
+    float h[4], x[4], seen[4], after[4];
+    const u32 stage = memory + AT_RING + place * STAGE;
+    load_x(v, stage);
+    widen(x, v);
+    load_sequence(v, stage + SEQUENCE, l);
+    widen(h, v);
+    fetch(tile + (i64)(RING - 1) * blocks(), (place + RING - 1) % RING);
+    place = (place + 1) % RING;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      seen[i] = h[i];
+      const i64 at = token(tile, 2 * l.pair + (i & 1));
+      if constexpr (MASK) {
+        float m = 0.f, none;
+        if (at < N) unpack<TYPE>(m, none, (u32)a.mask[at / a.steps * H + l.unit[i >> 1]]);
+        seen[i] *= m;
+      }
+    }
+    narrow(v, seen);
+    store_buffer(memory + AT_H, v[0], v[1], l);
+    step.run(after, h, x, [] {}, [] {});
+    const i64 at = (COLUMNS * tile + l.row) * H + 16 * l.warp + 2 * l.pair;
+    auto put = [&](u16* to, const float (&value)[4]) {
+      u32 p[2];
+      narrow(p, value);
+      turn_both(p, p);
+      if (there(tile, l.row)) {
+        put_global(to + at, p[0]);
+        put_global(to + at + 8, p[1]);
+      }
+    };
+    float slope[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) slope[i] = gelu_slope(step.s[i]);
+    put(a.seen, seen);
+    put(a.q, step.q);
+    put(a.aC, step.aC);
+    put(a.slope, slope);
+    put(a.o, step.o);
+    put(a.g, step.g);
+    if constexpr (NORM) put(a.n, step.xhat);
+    finish(tile);
+  }
+}
