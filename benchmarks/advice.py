@@ -47,53 +47,53 @@ def main() -> None:
     flags.add_argument("--sets", default=",".join(SETS), help="some of them, separated by commas")
     flags.add_argument("--seconds", type=float, default=22.0)
     flags.add_argument("--out", type=Path, default=RESULTS / "2026-11-15" / "advice.json")
-    asked = flags.parse_args()
-    if asked.what == "store":
+    args = flags.parse_args()
+    if args.what == "store":
         text = json.dumps(measurements.collect(RESULTS), indent=1) + "\n"
         measurements.FILE.write_text(text, encoding="utf-8")
-    elif asked.what == "table":
-        print(table(json.loads(asked.out.read_text(encoding="utf-8")), comparisons(RESULTS / "compare")))
-    elif asked.data is None:
+    elif args.what == "table":
+        print(table(json.loads(args.out.read_text(encoding="utf-8")), comparisons(RESULTS / "compare")))
+    elif args.data is None:
         flags.error("look needs --data, the folder of the data sets")
     else:
-        look(asked.data, asked.sets.split(","), asked.seconds, asked.out)
+        look(args.data, args.sets.split(","), args.seconds, args.out)
 
 
 def look(data: Path, sets: list[str], seconds: float, out: Path) -> None:
-    """Ask for advice on each set, in a process of its own; what the file has of other sets stays."""
+    """Ask for advice on each set in a separate process; keep what the file says of other sets."""
     before = json.loads(out.read_text(encoding="utf-8"))["sets"] if out.exists() else {}
-    found = {}
+    results = {}
     for name in sets:
         path, *options = SETS[name]
         command = [sys.executable, "-m", "seqloom", "advise", str(data / path), *options, "--seconds", str(seconds)]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=os.environ)
-        said = json.loads(done.stdout)
-        said["wall_seconds"] = round(time.perf_counter() - begun, 1)
-        said["commands"] = [line.replace(str(data), "DATA") for line in said["commands"]]
-        found[name] = said
-        print(name, said["wall_seconds"], *first(said), file=sys.stderr, flush=True)
+        entry = json.loads(done.stdout)
+        entry["wall_seconds"] = round(time.perf_counter() - start, 1)
+        entry["commands"] = [line.replace(str(data), "DATA") for line in entry["commands"]]
+        results[name] = entry
+        print(name, entry["wall_seconds"], *first_models(entry), file=sys.stderr, flush=True)
     document = {
         "study": "advice",
         **describe_run(command=f"python benchmarks/advice.py look --data DATA --seconds {seconds:g}"),
-        "sets": {name: found.get(name, before.get(name)) for name in SETS if name in found or name in before},
+        "sets": {name: results.get(name, before.get(name)) for name in SETS if name in results or name in before},
     }
     out.write_text(format_record(document), encoding="utf-8")
 
 
-def first(said: dict[str, Any]) -> list[str]:
-    """The names of the models that are advised first."""
-    return [model["model"] for model in said["models"][:FIRST]]
+def first_models(entry: dict[str, Any]) -> list[str]:
+    """Return the models that are advised first."""
+    return [model["model"] for model in entry["models"][:FIRST]]
 
 
 def comparisons(folder: Path) -> dict[str, dict[str, Any]]:
-    """Finished records of `seqloom compare`, by the name of the data set, which is the file's."""
+    """Load the finished records of `seqloom compare` by the name of the data set, which is that of the file."""
     records = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
     return {name: record for name, record in records.items() if record["study"] == "compare" and record["finished"]}
 
 
 def winner(record: dict[str, Any]) -> tuple[str, list[str]]:
-    """The name with the best test score, and those that chance may have put behind it; a baseline is `linear`."""
+    """Return the name with the best test score, and the names within its interval; a baseline is `linear`."""
     rows = [row for row in record["rows"] if row["test"] is not None]
     sign = -1 if record["metric"] in HIGHER_IS_BETTER else 1
     rows.sort(key=lambda row: sign * row["test"]["mean"])
@@ -107,13 +107,13 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def table(advice: dict[str, Any], compared: dict[str, dict[str, Any]]) -> str:
-    """Markdown; the winner's columns are there once a comparison is."""
+    """Return the Markdown table, with the winner's columns if there are comparisons."""
     heads = ["data", "task", "median length", "information within", "linear", "advised first"]
     heads += ["winner of the comparison", "among the three"] if compared else []
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     hits = near = 0
-    for name, said in advice["sets"].items():
-        facts, chosen = said["facts"], first(said)
+    for name, entry in advice["sets"].items():
+        facts, chosen = entry["facts"], first_models(entry)
         b, reach = facts["baseline"], facts["information"]["reach"]
         linear = f"{b['metric']} {b['linear']:.3f}" if b else "none"
         cells = [name, facts["kind"], f"{facts['median']:.0f}", f"{reach} steps", linear, ", ".join(chosen)]
@@ -121,8 +121,8 @@ def table(advice: dict[str, Any], compared: dict[str, dict[str, Any]]) -> str:
             best, even = winner(compared[name])
             hits += best in chosen
             near += not {best, *even}.isdisjoint(chosen)
-            told = f" (even: {', '.join(even)})" if even else ""
-            cells += [best + told, "yes" if best in chosen else "no"]
+            tied = f" (even: {', '.join(even)})" if even else ""
+            cells += [best + tied, "yes" if best in chosen else "no"]
         elif compared:
             cells += ["not compared yet", ""]
         lines.append(f"| {' | '.join(cells)} |")

@@ -1,4 +1,4 @@
-"""A beam search over a batch beside one sentence at a time: python benchmarks/beam.py [--device cuda] [--json FILE].
+"""Time beam search over a batch and one sentence at a time: python benchmarks/beam.py [--device cuda] [--json FILE].
 
 A GRU with attention, beam 5, 64 sources of 20 tokens, 20 tokens each; vocabularies from small to a real one.
 """

@@ -1,7 +1,6 @@
-"""AttnRNN's and GRU's kernels on a GPU by the profiler's clock: python benchmarks/kernel_times.py [--json FILE].
+"""Time the CUDA kernels of AttnRNN and GRU with the profiler: python benchmarks/kernel_times.py [--json FILE].
 
-Microseconds a step of the forward and of the reverse kernel, one layer: how two texts of a kernel, or
-two kernels, are compared.
+Microseconds per step of the forward and the reverse kernel of one layer, to compare two versions of a kernel.
 """
 
 import torch

@@ -1,9 +1,8 @@
-"""`seqloom train` on real data, one command each, and what its test split then says.
+"""Run `seqloom train` on real data sets, one command each, and report the test results.
 
     python benchmarks/lab.py --data ../shared/data --runs runs [--only imdb-gru,hotel-gru] [--json results.json]
 
-A run that is there and finished is not trained again. Every number was chosen on other rows than those of the
-test, which are read once, by the command itself.
+A finished run is not trained again. Settings were chosen without the test rows, which each command reads once.
 """
 
 import shlex
@@ -17,7 +16,7 @@ from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
 
 # name: (data, flags, metric, what it should reach)
-SHOWS = {
+TRAININGS = {
     "imdb-gru": ("imdb", "--model gru", "accuracy", ">= 0.86"),
     "imdb-lstm": ("imdb", "--model lstm", "accuracy", ">= 0.86"),
     "imdb-attn_rnn": ("imdb", "--model attn_rnn", "accuracy", ">= 0.86"),
@@ -59,23 +58,23 @@ def main() -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--only", default=",".join(SHOWS), help="names, separated by commas")
+    parser.add_argument("--only", default=",".join(TRAININGS), help="names, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     rows = []
     for name in args.only.split(","):
-        data, more, metric, aim = SHOWS[name]
+        data, more, metric, aim = TRAININGS[name]
         folder = args.runs / name
         if not (folder / "run.json").exists() or not Run.load(folder).finished:
             again = ["--resume"] if (folder / "run.json").exists() else [str(args.data / data), *shlex.split(more)]
             where = ["--threads", str(args.threads), "--runs", str(args.runs), "--name", name]
             subprocess.run([sys.executable, "-m", "seqloom", "train", *again, *where], check=True)
-        found = summarise_run(Run.load(folder))
-        low, high = found["test_intervals"].get(metric, (None, None))
-        kept = ("created", "steps", "epochs", "seconds", "best_step", "valid", "test", "test_intervals", "settings")
+        summary = summarise_run(Run.load(folder))
+        low, high = summary["test_intervals"].get(metric, (None, None))
+        fields = ("created", "steps", "epochs", "seconds", "best_step", "valid", "test", "test_intervals", "settings")
         row = {"name": name, "command": f"seqloom train DATA/{data} {more}", "aim": f"{metric} {aim}".strip()}
-        rows.append(row | {metric: found["test"][metric]} | {k: found[k] for k in kept})
-        print(f"{row['command']}: {metric} {found['test'][metric]:.4f} ({low:.4f} to {high:.4f}), aim {aim or '-'}")
+        rows.append(row | {metric: summary["test"][metric]} | {k: summary[k] for k in fields})
+        print(f"{row['command']}: {metric} {summary['test'][metric]:.4f} ({low:.4f} to {high:.4f}), aim {aim or '-'}")
     write_record(args.json, threads=args.threads, runs=rows)
 
 

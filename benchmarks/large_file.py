@@ -1,8 +1,8 @@
-"""A file larger than the memory that is allowed: trained on and predicted whole, with the peak memory of both.
+"""Train on a file that is larger than the allowed memory, predict all of it, and report the peak memory of both.
 
     python benchmarks/large_file.py [--bytes 5e9] [--folder DIR] [--json results.json]
 
-The file is generated: texts of 40 to 259 words out of 30,000, whose label is a word's presence.
+The file is generated: texts of 40 to 259 words out of 30,000; the label says whether one word occurs.
 """
 
 import json
@@ -34,19 +34,19 @@ def main() -> None:
         rows = write(file, int(args.bytes))
         seqloom = [sys.executable, "-m", "seqloom"]
         where = ["--runs", str(folder / "runs"), "--name", "large"]
-        found = {"train": run([*seqloom, "train", str(file), *TRAIN.split(), *where], folder, "train.out")}
+        usage = {"train": run([*seqloom, "train", str(file), *TRAIN.split(), *where], folder, "train.out")}
         predict = [*seqloom, "predict", str(folder / "runs" / "large"), str(file), *PREDICT.split()]
-        found["predict"] = run(predict, folder, "predicted.jsonl")
+        usage["predict"] = run(predict, folder, "predicted.jsonl")
         with (folder / "predicted.jsonl").open("rb") as lines:
-            found["predict"]["rows"] = sum(1 for _ in lines)
+            usage["predict"]["rows"] = sum(1 for _ in lines)
         data = {"bytes": file.stat().st_size, "rows": rows}
-    print(json.dumps(found, indent=1))
+    print(json.dumps(usage, indent=1))
     commands = f"seqloom train large.jsonl {TRAIN}; seqloom predict large large.jsonl {PREDICT}"
-    write_record(args.json, commands=commands, data=data, found=found)
+    write_record(args.json, commands=commands, data=data, found=usage)
 
 
 def write(file: Path, size: int) -> int:
-    """Rows until the file is that long."""
+    """Write rows until the file has this many bytes; return their number."""
     draw = random.Random(0)
     words = [f"w{i:05d}" for i in range(30_000)]
     rows = written = 0
@@ -62,15 +62,15 @@ def write(file: Path, size: int) -> int:
 
 
 def run(command: list[str], folder: Path, name: str) -> dict[str, Any]:
-    """What a command needed; its output goes to a file of that name."""
-    begun = time.perf_counter()
+    """Run a command with its output in the file `name`; return its memory and time."""
+    start = time.perf_counter()
     environment = os.environ | {"SEQLOOM_CACHE": str(folder / "cache")}
     with (folder / name).open("wb") as out:
         process = subprocess.Popen(command, stdout=out, env=environment)
         _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
-    seconds = {"seconds": time.perf_counter() - begun, "user_seconds": used.ru_utime}
+    seconds = {"seconds": time.perf_counter() - start, "user_seconds": used.ru_utime}
     return {"peak_rss_mib": used.ru_maxrss / 1024} | seconds
 
 

@@ -1,11 +1,10 @@
-"""What the lab's loop costs over a loop written by hand: the same model, data, optimiser and clipping.
+"""Measure the overhead of the lab's training loop over one written by hand, with the same model, data and optimiser.
 
     python benchmarks/overhead.py [--steps 400] [--rounds 5] [--cases small] [--json results.json]
 
-Both train in turns and the fastest round of each counts, by the clock and by the processor's time.
-The lab's loop also checks every number, keeps a schedule, shows progress, and writes its run with
-one checkpoint; validations and tests are left out of both. On a busy machine that says little, so
-single steps of both are also timed in turns, on one batch, by the thread's time: medians.
+Both train in turns, and the fastest round of each counts, by the clock and by processor time. The lab's loop also
+checks every number, keeps a schedule, shows progress and writes one checkpoint; neither validates or tests. On a busy
+machine this says little, so single steps on one batch are also time_epoch in turns: medians of the thread's time.
 """
 
 import contextlib
@@ -40,8 +39,8 @@ def now():
     return time.perf_counter(), time.process_time()
 
 
-def since(began):
-    return [b - a for a, b in zip(began, now(), strict=True)]
+def since(start):
+    return [b - a for a, b in zip(start, now(), strict=True)]
 
 
 def by_hand(task, settings):
@@ -49,7 +48,7 @@ def by_hand(task, settings):
     model = build(task, settings).model
     model.train()
     steps = build_optimiser(model, settings)
-    began = now()
+    start = now()
     for number, batch in enumerate(task.batches("train", batch=settings.batch, seed=settings.seed)):
         if number == settings.steps:
             break
@@ -58,18 +57,18 @@ def by_hand(task, settings):
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         steps.step()
         steps.zero_grad(set_to_none=True)
-    return since(began)
+    return since(start)
 
 
 def by_lab(task, settings, folder):
     spent = []
 
-    def timed(self, epoch=Training._train_epoch):
-        began = now()
+    def time_epoch(self, epoch=Training._train_epoch):
+        start = now()
         epoch(self)
-        spent.append(since(began))
+        spent.append(since(start))
 
-    whole, Training._train_epoch = Training._train_epoch, timed
+    whole, Training._train_epoch = Training._train_epoch, time_epoch
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             train(task, settings, folder)
@@ -79,7 +78,7 @@ def by_lab(task, settings, folder):
 
 
 def single(task, settings):
-    """Seconds of each step, by hand and by the lab, one after the other."""
+    """Return the seconds of each step, by hand and by the lab, in turns."""
     model = build(task, settings).model.train()
     steps = build_optimiser(model, settings)
     lab = Stepper(build(task, settings).train(), settings, ProcessGroup())
@@ -93,10 +92,10 @@ def single(task, settings):
 
     times = [], []
     for number in range(settings.steps):
-        for kept, one in zip(times, (hand, lambda n: lab.step([batch], n, settings.lr)), strict=True):
-            began = time.thread_time()
+        for seconds, one in zip(times, (hand, lambda n: lab.step([batch], n, settings.lr)), strict=True):
+            start = time.thread_time()
             one(number)
-            kept.append(time.thread_time() - began)
+            seconds.append(time.thread_time() - start)
     return times
 
 
@@ -107,7 +106,7 @@ def main():
     parser.add_argument("--cases", default=",".join(CASES), help="names, separated by commas")
     args = parser.parse_args()
     torch.set_flush_denormal(True)
-    found = {}
+    results = {}
     for name in args.cases.split(","):
         task_name, options, more = CASES[name]
         task = open_task(task_name, **options)
@@ -118,16 +117,16 @@ def main():
             with tempfile.TemporaryDirectory() as folder:
                 hand.append(by_hand(task, training))
                 lab.append(by_lab(task, training, Path(folder) / "run"))
-        found[name] = {}
+        results[name] = {}
         for i, which in enumerate(("clock", "processor")):
             a, b = (1000 * min(times[i] for times in rounds) / args.steps for rounds in (hand, lab))
-            found[name][which] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
+            results[name][which] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
             print(f"{name}, {which}: {a:.3f} ms a step by hand, {b:.3f} ms here: {100 * (b / a - 1):+.1f}%", flush=True)
         a, b = (1000 * statistics.median(times) for times in single(task, training))
-        found[name]["single steps"] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
+        results[name]["single steps"] = {"by_hand_ms": round(a, 4), "lab_ms": round(b, 4), "over": round(b / a - 1, 4)}
         print(f"{name}, single steps: {a:.3f} ms by hand, {b:.3f} ms here: {100 * (b / a - 1):+.1f}%", flush=True)
     settings = {"steps": args.steps, "rounds": args.rounds, "cases": args.cases, "threads": torch.get_num_threads()}
-    write_record(args.json, settings=settings, found=found)
+    write_record(args.json, settings=settings, found=results)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A ragged batch against the same number of real steps without padding: python benchmarks/ragged_gpu.py [--json FILE].
+"""Time a ragged batch against as many real steps without padding: python benchmarks/ragged_gpu.py [--json FILE].
 
 AttnRNN in bfloat16 on a GPU. Lengths are uniform between a quarter of the longest and all of it; the other batch has as
-many steps in fewer rows, all of full length. `ratio` is time by real step, ragged to unpadded: at most 1.1 is wanted.
-Ragged rows come in their own order, and longest first (row_order.py in layers/recurrent/gpu); `auto` says which
-of them the layer takes.
+many steps in fewer rows, all of full length. `ratio` is the time per real step, ragged over unpadded; target 1.1.
+Ragged rows run in the given order and longest first (row_order.py in layers/recurrent/gpu); `auto` says which
+of the two the layer uses.
 """
 
 import statistics
@@ -40,19 +40,19 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
     lengths[int(torch.randint(batch, (), generator=noise))] = LENGTH
     whole = round(int(lengths.sum()) / LENGTH)
     steps = {"unpadded": whole * LENGTH} | dict.fromkeys(ORDERS, int(lengths.sum()))
-    full, ragged = (partial(call, layer, *drawn(rows, hidden, back)) for rows in (whole, batch))
+    full, ragged = (partial(call, layer, *draw_input(rows, hidden, back)) for rows in (whole, batch))
     lengths = lengths.cuda()
     runs = {"unpadded": full} | dict.fromkeys(ORDERS, partial(ragged, lengths=lengths))
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    times_by_name: dict[str, list[float]] = {name: [] for name in runs}
     for _, name in product(range(rounds), runs):
         with (
             mock.patch.object(recurrent, "should_sort", lambda *_, sort=ORDERS[name]: sort)
             if name in ORDERS
             else nullcontext()
         ):
-            found[name].append(timing.time_call(runs[name], "cuda"))
-    ns = {name: 1e9 * statistics.median(times) / steps[name] for name, times in found.items()}
-    x = drawn(batch, hidden, back)[0]
+            times_by_name[name].append(timing.time_call(runs[name], "cuda"))
+    ns = {name: 1e9 * statistics.median(times) / steps[name] for name, times in times_by_name.items()}
+    x = draw_input(batch, hidden, back)[0]
     row: dict[str, object] = {
         "hidden": hidden,
         "batch": batch,
@@ -69,14 +69,14 @@ def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, objec
     return row
 
 
-def drawn(rows: int, hidden: int, back: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def draw_input(rows: int, hidden: int, back: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     x = torch.randn(rows, LENGTH, hidden, device="cuda", dtype=torch.bfloat16, requires_grad=back)
     return x, torch.randn_like(x) if back else None
 
 
 def kernel(layer: seqloom.Recurrent, rows: int, hidden: int, back: bool) -> str:
     with torch.set_grad_enabled(back):
-        return seqloom.explain(layer, drawn(rows, hidden, back)[0]).kernels[0]
+        return seqloom.explain(layer, draw_input(rows, hidden, back)[0]).kernels[0]
 
 
 def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None, lengths: torch.Tensor | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Every GPU kernel of ours, forward and back on small sequences, for NVIDIA's compute-sanitizer to watch.
+"""Run every CUDA kernel, forward and backward, on small sequences under NVIDIA's compute-sanitizer.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python benchmarks/sanitize.py [--only cluster]
     compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize.py
@@ -37,16 +37,16 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--only", default="", help="a part of a kernel's name")
     flags.add_argument("--steps", type=int, default=3)
-    given = flags.parse_args()
+    args = flags.parse_args()
     for cell, kernel, dtype, H, B, *slots in CASES:
-        if given.only not in kernel:
+        if args.only not in kernel:
             continue
         torch.manual_seed(0)
         noise = seqloom.Dropouts(recurrent=0.2, zoneout=0.2)
         settings = {"batch_first": True, "kernel": kernel, "dropouts": noise, "device": "cuda", "dtype": dtype}
         layer = seqloom.Recurrent(cell, H, H, **settings, **dict(zip(("slots",), slots, strict=False)))
-        x = torch.randn(B, given.steps, H, device="cuda", dtype=dtype, requires_grad=True)
-        y, _ = layer(x, lengths=torch.randint(0, given.steps + 1, (B,), device="cuda"))
+        x = torch.randn(B, args.steps, H, device="cuda", dtype=dtype, requires_grad=True)
+        y, _ = layer(x, lengths=torch.randint(0, args.steps + 1, (B,), device="cuda"))
         y.square().sum().backward()
         torch.cuda.synchronize()
         print(f"{kernel} {dtype} H={H} B={B}: done", flush=True)

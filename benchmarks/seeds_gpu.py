@@ -1,7 +1,7 @@
-"""Sixteen seeds of one training on one GPU beside a single one: python benchmarks/seeds_gpu.py [--json FILE].
+"""Time sixteen seeds of one training on one GPU against a single one: python benchmarks/seeds_gpu.py [--json FILE].
 
-The adding problem at H=128, B=64, T=512 in bfloat16, every training a CUDA graph on a stream of its own
-(`seqloom.lab.training.many`). Milliseconds are for a step of all the trainings together.
+The adding problem at H=128, B=64, T=512 in bfloat16, each training a CUDA graph on its own stream
+(`seqloom.lab.training.many`). Milliseconds are for one step of all trainings together.
 """
 
 from itertools import product
@@ -31,8 +31,8 @@ def batch(noise: torch.Generator, device: torch.device) -> tuple[torch.Tensor, .
     return x.bfloat16(), x[..., 0].mean(1)
 
 
-def loss(model: nn.Module, drawn: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    x, y = drawn
+def loss(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    x, y = batch
     return nn.functional.mse_loss(model(x).float(), y)
 
 

@@ -1,5 +1,7 @@
-"""AttnRNN with slots: the CPU engine and the hand-written backward beside the loop, by the processor's time; on a GPU
-the CUDA graph and the fused kernels beside them, by the clock.
+"""Time AttnRNN with slots against the loop.
+
+On a CPU: the engine and the hand-written backward, by processor time. On a GPU also: the CUDA graph and the fused
+kernels, by the clock.
 
     OMP_NUM_THREADS=1 python benchmarks/slots.py [--device cuda] [--dtype bfloat16] [--steps 64] [--json results.json]
 
@@ -43,13 +45,13 @@ def measure(slots: int, hidden: int, batch: int, args: argparse.Namespace) -> di
     ]
     best: dict[str, float] = {}
     for _, name, back in itertools.product(range(args.rounds), kernels, (False, True)):
-        began = now(device)
+        start = now(device)
         with torch.set_grad_enabled(back):
             y, _last = find_kernel(name).code.run(cell, ScanJob(x, cell.start(x)))
         if back:
             y.sum().backward()
         key = f"{name}{' both passes' if back else ' forward'}"
-        best[key] = min(best.get(key, float("inf")), 1e6 * (now(device) - began) / args.steps)
+        best[key] = min(best.get(key, float("inf")), 1e6 * (now(device) - start) / args.steps)
     ratios = {key: round(best[f"any_loop {key.split(' ', 1)[1]}"] / us, 2) for key, us in best.items()}
     print(f"{slots} slots, H={hidden}, B={batch}, times as fast as the loop:", ratios, flush=True)
     return {"slots": slots, "hidden": hidden, "batch": batch} | best

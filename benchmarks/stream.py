@@ -1,4 +1,4 @@
-"""Microseconds for one token of a stream, on one thread: python benchmarks/stream.py [--hidden 128] [--json FILE].
+"""Time one token of a stream on one thread: python benchmarks/stream.py [--hidden 128] [--json FILE].
 
 One row, float32, inference mode, denormals flushed; the fastest of many short rounds counts.
 """

@@ -1,8 +1,8 @@
-"""Directions and layers at once against one after the other on a GPU: python benchmarks/streams_gpu.py [--json FILE].
+"""Time directions and layers at once against in turn on a GPU: python benchmarks/streams_gpu.py [--json FILE].
 
 Bidirectional layers, and stacked ones over a long sequence (`streams.py` and `wavefront.py` of layers/recurrent/gpu),
-in bfloat16. Each call as it is, and recorded as a CUDA graph: without the host's time. All take turns; the median
-of the rounds counts.
+in bfloat16. Each call runs eagerly and as a CUDA graph, without host time. All take turns; the median of the
+rounds counts.
 """
 
 import statistics
@@ -47,11 +47,11 @@ def measure(
         with order(at_once):
             run()  # kernels are compiled
             runs[at_once, "call"], runs[at_once, "graph"] = run, timing.capture_graph(run)
-    found: dict[tuple[bool, str], list[float]] = {key: [] for key, each in runs.items() if each}
-    for _, key in product(range(rounds), found):
+    times_by_run: dict[tuple[bool, str], list[float]] = {key: [] for key, each in runs.items() if each}
+    for _, key in product(range(rounds), times_by_run):
         with order(key[0]):
-            found[key].append(timing.time_call(runs[key], "cuda"))
-    ms = {key: 1e3 * statistics.median(times) for key, times in found.items()}
+            times_by_run[key].append(timing.time_call(runs[key], "cuda"))
+    ms = {key: 1e3 * statistics.median(times) for key, times in times_by_run.items()}
     row: dict[str, object] = {"cell": cell, "ways": ways, "layers": layers, "hidden": hidden, "batch": batch}
     row |= {"length": length, "pass": "both" if back else "forward"}
     row |= {f"{kind}_{'at_once' if at_once else 'in_turn'}_ms": round(t, 4) for (at_once, kind), t in ms.items()}
@@ -71,7 +71,7 @@ def call(layer: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor | None) -> No
 
 @contextmanager
 def order(at_once: bool) -> Iterator[None]:
-    """Everything at once, gated cells too, which a layer keeps on one stream at these lengths; or on one stream."""
+    """Run everything at once, also gated cells, which otherwise stay on one stream at these lengths; or in turn."""
     before = streams.can_use_streams, recurrent.should_use_wavefront, streams.MIN_STEPS
     streams.MIN_STEPS = {"attn_rnn": 1, "gru": 1}
     if not at_once:

@@ -1,4 +1,4 @@
-"""A whole training on a GPU, AttnRNN beside torch.nn.GRU: python benchmarks/train_gpu.py [--json FILE].
+"""Time a whole training on a GPU, AttnRNN and torch.nn.GRU: python benchmarks/train_gpu.py [--json FILE].
 
 The adding problem (two marked numbers of T, one in each half), Adam with clipping: the same data, steps and
 sizes for both; times include everything from the data to the optimiser. Twice: with the layer in bfloat16, and
@@ -27,7 +27,7 @@ def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, layer: nn.Module, precision: str) -> dict[str, float | str]:
-    """Milliseconds a step after warming up, and the mean squared error over the last fifty."""
+    """Train and return the milliseconds per step after warming up, and the mean loss of the last fifty steps."""
     first, head = nn.Linear(2, H).cuda(), nn.Linear(H, 1).cuda()
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     model = nn.ModuleList([first, layer.to("cuda", kind), head])
@@ -36,18 +36,18 @@ def train(name: str, layer: nn.Module, precision: str) -> dict[str, float | str]
     for step in range(STEPS):
         if step == WARM:
             torch.cuda.synchronize()
-            begun = time.perf_counter()
+            start = time.perf_counter()
         x, y = batch(noise)
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "autocast"):
-            found = head(layer(first(x).to(kind))[0][:, -1].to(x.dtype))
-        loss = nn.functional.mse_loss(found.float().squeeze(1), y)
+            prediction = head(layer(first(x).to(kind))[0][:, -1].to(x.dtype))
+        loss = nn.functional.mse_loss(prediction.float().squeeze(1), y)
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         losses.append(loss.detach())
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - begun) / (STEPS - WARM)
+    seconds = (time.perf_counter() - start) / (STEPS - WARM)
     return {
         "layer": name,
         "precision": precision,

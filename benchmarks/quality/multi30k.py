@@ -36,7 +36,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sentence pairs on the device; lengths stay here, so that making a batch makes no one wait."""
+    """Sentence pairs on the device; lengths stay on the host, so that a batch needs no synchronisation."""
 
     source: Tensor  # (N, S)
     target: Tensor  # (N, T), framed
@@ -50,16 +50,16 @@ class Pairs:
         return self.source[at, : max(s)], self.target[at, : max(t)], n, m
 
     def buckets(self, size: int, order: torch.Generator | None = None) -> list[list[int]]:
-        """Batches of rows of like lengths, in random order; without `order` by length."""
+        """Return batches of rows of similar length, in random order; without `order` by length."""
         if order is None:
             rows = sorted(range(len(self.lengths)), key=lambda r: self.lengths[r])
             return [rows[i : i + size] for i in range(0, len(rows), size)]
         shuffled = torch.randperm(len(self.lengths), generator=order).tolist()
-        found = []
+        batches = []
         for i in range(0, len(shuffled), 50 * size):
             pool = sorted(shuffled[i : i + 50 * size], key=lambda r: self.lengths[r])
-            found += [pool[j : j + size] for j in range(0, len(pool), size)]
-        return [found[i] for i in torch.randperm(len(found), generator=order).tolist()]
+            batches += [pool[j : j + size] for j in range(0, len(pool), size)]
+        return [batches[i] for i in torch.randperm(len(batches), generator=order).tolist()]
 
 
 def sentences(data: Path, split: str, language: str, limit: int | None = None) -> list[list[str]]:
@@ -74,28 +74,28 @@ def pairs(german: list[list[str]], english: list[list[str]], de: Vocabulary, en:
     source = [de.read(s) for s in german]
     target = [[1, *en.read(s), 2] for s in english]
     lengths = [(len(s), len(t)) for s, t in zip(source, target, strict=True)]
-    return Pairs(padded(source).to(device), padded(target).to(device), lengths)
+    return Pairs(pad(source).to(device), pad(target).to(device), lengths)
 
 
-def padded(rows: list[list[int]]) -> Tensor:
+def pad(rows: list[list[int]]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def text(words: list[str]) -> str:
-    """Tokens put together again, as far as BLEU's own tokens (13a) see a difference."""
+    """Join tokens to text, as far as BLEU's tokenizer (13a) sees a difference."""
     joined = re.sub(r" ([.,!?;:])", r"\1", html.unescape(" ".join(words)))
     return re.sub(r" '(s|t|re|ll|ve|d|m)\b", r"'\1", joined)
 
 
-def score(found: list[list[str]], wanted: list[list[str]], raw: list[str]) -> dict[str, Any]:
+def score(translations: list[list[str]], wanted: list[list[str]], raw: list[str]) -> dict[str, Any]:
     from sacrebleu.metrics import BLEU
 
     bleu, tokens = BLEU(lowercase=True), BLEU(tokenize="none", force=True)
     return {
-        "bleu": round(bleu.corpus_score([text(w) for w in found], [raw]).score, 2),
+        "bleu": round(bleu.corpus_score([text(w) for w in translations], [raw]).score, 2),
         "signature": str(bleu.get_signature()),
         "bleu_of_tokens": round(
-            tokens.corpus_score([" ".join(w) for w in found], [[" ".join(w) for w in wanted]]).score, 2
+            tokens.corpus_score([" ".join(w) for w in translations], [[" ".join(w) for w in wanted]]).score, 2
         ),
         "signature_of_tokens": str(tokens.get_signature()),
     }

@@ -19,14 +19,14 @@ from record import RESULTS, write_record
 
 
 def flags(about: str | None, layers: list[str]) -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description=about)
-    found.add_argument("--data", type=Path, required=True, help="the folder that holds the data set's folder")
-    found.add_argument("--layers", nargs="+", default=layers, help="names of layers/registry.py")
-    found.add_argument("--seeds", type=int, default=3)
-    found.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    found.add_argument("--quick", action="store_true", help="a glance: little data, little training")
-    found.add_argument("--out", type=Path, help="the JSON to write; by default one in benchmarks/results/<date>")
-    return found
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds the data set's folder")
+    parser.add_argument("--layers", nargs="+", default=layers, help="names of layers/registry.py")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="a short check with little data and training")
+    parser.add_argument("--out", type=Path, help="the JSON to write; by default one in benchmarks/results/<date>")
+    return parser
 
 
 def fit(
@@ -37,9 +37,9 @@ def fit(
     score: Callable[[], float],
     title: str,
 ) -> list[float]:
-    """AdamW, warm-up, cosine decay, clipping; the model is left at its best epoch by `score` (higher is better).
+    """Train with AdamW, warm-up, cosine decay and clipping; leave the model at its best epoch by `score`.
 
-    An epoch is a series of functions that return the loss of one batch.
+    An epoch is a series of functions that return the loss of one batch. A higher score is better.
     """
     optimiser = torch.optim.AdamW(model.parameters(), lr, weight_decay=1e-4)
     warm = max(1, steps // 20)
@@ -51,7 +51,7 @@ def fit(
     best: dict[str, Tensor] = {}
     for number, epoch in enumerate(epochs, 1):
         model.train()
-        began, losses = time.perf_counter(), []
+        start, losses = time.perf_counter(), []
         for batch in epoch:
             loss = batch()
             optimiser.zero_grad(set_to_none=True)
@@ -60,7 +60,7 @@ def fit(
             optimiser.step()
             schedule.step()
             losses.append(loss.detach())
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         model.eval()
         scores.append(score())
         if scores[-1] >= max(scores):
@@ -73,13 +73,13 @@ def fit(
 
 
 def summary(values: list[float]) -> dict[str, Any]:
-    """Of one number for each seed."""
+    """Summarise one number per seed."""
     spread = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "standard_deviation": spread, "n": len(values), "values": values}
 
 
-def write(name: str, given: argparse.Namespace, settings: dict[str, Any], trainings: list[dict[str, Any]]) -> None:
-    """Everything that a reader needs to believe the numbers, and to make them again."""
+def write(name: str, args: argparse.Namespace, settings: dict[str, Any], trainings: list[dict[str, Any]]) -> None:
+    """Write the record of a study and print its table."""
     keys = sorted({(t["task"], t["layer"]) for t in trainings})
     table = [
         {"task": task, "layer": layer, "gate": rows[0]["gate"]}
@@ -87,11 +87,11 @@ def write(name: str, given: argparse.Namespace, settings: dict[str, Any], traini
         for task, layer in keys
         if (rows := [t for t in trainings if (t["task"], t["layer"]) == (task, layer)])
     ]
-    kind = torch.cuda.get_device_name().split()[-1].lower() if given.device == "cuda" else "cpu"
-    file = given.out or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}" / f"{kind}-{name}{'-quick' * given.quick}.json"
-    results = {"study": name, "device": given.device, "settings": settings, "table": table, "trainings": trainings}
+    kind = torch.cuda.get_device_name().split()[-1].lower() if args.device == "cuda" else "cpu"
+    file = args.out or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}" / f"{kind}-{name}{'-quick' * args.quick}.json"
+    results = {"study": name, "device": args.device, "settings": settings, "table": table, "trainings": trainings}
     write_record(file, **results)
     for row in table:
-        shown = ", ".join(f"{metric} {row[metric]['mean']:.2f}" for metric in row if isinstance(row[metric], dict))
-        print(f"{row['task']} {row['layer']}: {shown} (gate: {row['gate']})")
+        scores = ", ".join(f"{metric} {row[metric]['mean']:.2f}" for metric in row if isinstance(row[metric], dict))
+        print(f"{row['task']} {row['layer']}: {scores} (gate: {row['gate']})")
     print(file)

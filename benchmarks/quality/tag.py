@@ -1,4 +1,4 @@
-"""Tags on real text: UD English-EWT parts of speech and CoNLL-2000 chunks. tag.py --data FOLDER [--quick]."""
+"""Tag real text: UD English-EWT parts of speech and CoNLL-2000 chunks. tag.py --data FOLDER [--quick]."""
 
 import gzip
 import random
@@ -26,7 +26,7 @@ Sentence = list[tuple[str, str, str]]  # words, what else is known of each ("" w
 
 @dataclass(frozen=True)
 class Settings:
-    """Of every training here."""
+    """Settings of every training here."""
 
     dim: int = 128
     given_dim: int = 32
@@ -46,7 +46,7 @@ QUICK = Settings(dim=32, letters_size=16, hidden=32, epochs=2, dropout=0.2)
 
 
 def ewt(folder: Path) -> dict[str, list[Sentence]]:
-    """Words and UPOS; joined words (1-2) and words that were left out (1.1) have none."""
+    """Read words and UPOS; contractions (1-2) and elided words (1.1) have none and are left out."""
     parts = {}
     for part in ("train", "dev", "test"):
         with gzip.open(folder / "ud_english_ewt" / f"en_ewt-ud-{part}.conllu.gz", "rt", encoding="utf-8") as file:
@@ -59,7 +59,7 @@ def ewt(folder: Path) -> dict[str, list[Sentence]]:
 
 
 def conll2000(folder: Path) -> dict[str, list[Sentence]]:
-    """Words, their parts of speech (a machine's, as the shared task gave them) and chunks.
+    """Read words, their parts of speech (automatic, from the shared task) and chunks.
 
     Every tenth sentence of the training data is for validation.
     """
@@ -109,7 +109,7 @@ class Reader:
         return words.to(device), tags.to(device), lengths.to(device), letters.to(device)
 
     def _cut(self, word: str) -> str:
-        """The beginning and the end of a very long word."""
+        """Return the beginning and the end of a very long word."""
         half = self.longest // 2
         return word if len(word) <= self.longest else word[:half] + word[-half:]
 
@@ -127,15 +127,15 @@ class Words(nn.Module):
         return torch.cat([self.word(x[..., 0]), self.given(x[..., 1])], -1)
 
 
-def accuracy(right: list[list[str]], said: list[list[str]]) -> float:
-    """Per cent of words."""
-    pairs = [a == b for r, s in zip(right, said, strict=True) for a, b in zip(r, s, strict=True)]
+def accuracy(right: list[list[str]], predicted: list[list[str]]) -> float:
+    """Return the percentage of right words."""
+    pairs = [a == b for r, s in zip(right, predicted, strict=True) for a, b in zip(r, s, strict=True)]
     return 100 * sum(pairs) / len(pairs)
 
 
-def span_f1(right: list[list[str]], said: list[list[str]]) -> float:
-    """Per cent of chunks."""
-    return 100 * metrics.span_f1(right, said)
+def span_f1(right: list[list[str]], predicted: list[list[str]]) -> float:
+    """Return the span F1 in percent."""
+    return 100 * metrics.span_f1(right, predicted)
 
 
 TASKS = {
@@ -145,7 +145,7 @@ TASKS = {
 
 
 def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], settings: Settings, device: str) -> dict:
-    """One model, trained and tested."""
+    """Train and test one model."""
     _, measure, metric, crf, gate = TASKS[task]
     torch.manual_seed(seed)
     reader = Reader(parts["train"], settings)
@@ -162,7 +162,7 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
     # read once: in the order of length, so that a batch holds little padding
     ordered = sorted(parts["train"], key=len)
     batches = [reader(ordered[i : i + settings.batch], device) for i in range(0, len(ordered), settings.batch)]
-    asked = {
+    evaluation = {
         part: [reader(parts[part][i : i + 128], device) for i in range(0, len(parts[part]), 128)]
         for part in ("dev", "test")
     }
@@ -180,12 +180,14 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
             yield (partial(loss, batch) for batch in batches)
 
     def score(part: str) -> float:
-        said = []
-        for words, _, lengths, letters in asked[part]:
-            said += [[reader.tags[k] for k in row if k >= 0] for row in model.decode(words, lengths, letters).tolist()]
-        return measure([[tag for _, _, tag in sentence] for sentence in parts[part]], said)
+        predicted = []
+        for words, _, lengths, letters in evaluation[part]:
+            predicted += [
+                [reader.tags[k] for k in row if k >= 0] for row in model.decode(words, lengths, letters).tolist()
+            ]
+        return measure([[tag for _, _, tag in sentence] for sentence in parts[part]], predicted)
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     validation = runs.fit(
         model,
         epochs(),
@@ -200,7 +202,7 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
         "gate": f"{metric} {gate}",
         "seed": seed,
         "parameters": parameters(model),
-        "seconds": time.perf_counter() - began,
+        "seconds": time.perf_counter() - start,
         "validation": validation,
         "test": {metric: score("test")},
     }

@@ -1,4 +1,4 @@
-"""Strings of 3 to 5 spoken digits, read by CTC. transcribe.py --data FOLDER [--quick]."""
+"""Transcribe strings of 3 to 5 spoken digits by CTC. transcribe.py --data FOLDER [--quick]."""
 
 import io
 import random
@@ -27,7 +27,7 @@ BEAM = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """Of every training here. Digits of a string come from one speaker, a pause of faint noise between them."""
+    """Settings of every training. The digits of a string come from one speaker, with pauses of faint noise between."""
 
     hidden: int = 192
     depth: int = 2
@@ -38,7 +38,7 @@ class Settings:
     pause: float = 0.2  # seconds, at most
     batch: int = 64
     epochs: int = 8
-    steps: int = 150  # of an epoch; every batch is drawn anew
+    steps: int = 150  # of an epoch; every batch is new
     lr: float = 2e-3
     validation: int = 1000  # strings
     test: int = 2000
@@ -68,23 +68,25 @@ def read(folder: Path) -> dict[str, Recordings]:
 
 
 def without_speaker(parts: dict[str, Recordings], speaker: str) -> dict[str, Recordings]:
-    """All of one speaker's recordings for the test, and none of them before."""
+    """Move all recordings of one speaker to the test."""
     test = {speaker: [r for part in parts.values() for r in part[speaker]]}
     others = {part: {s: r for s, r in parts[part].items() if s != speaker} for part in ("train", "dev")}
     return others | {"test": test}
 
 
 def strings(recordings: Recordings, count: int, draw: random.Random, settings: Settings) -> tuple[Tensor, ...]:
-    """Drawn anew: waves (B, N), their lengths, digits + 1 (B, S), how many."""
+    """Draw a batch: waves (B, N), their lengths, digits + 1 (B, S), how many."""
     waves, digits = [], []
     for _ in range(count):
-        said = draw.choices(recordings[draw.choice(sorted(recordings))], k=draw.randint(settings.fewest, settings.most))
+        spoken = draw.choices(
+            recordings[draw.choice(sorted(recordings))], k=draw.randint(settings.fewest, settings.most)
+        )
         pieces = []
-        for _, samples in said:
+        for _, samples in spoken:
             pause = torch.zeros(int(draw.uniform(0, settings.pause) * MEL.rate))
             pieces += [pause, samples * draw.uniform(0.7, 1.4)]
         waves.append(torch.cat(pieces))
-        digits.append(torch.tensor([digit + 1 for digit, _ in said]))
+        digits.append(torch.tensor([digit + 1 for digit, _ in spoken]))
     lengths, counts = torch.tensor([len(w) for w in waves]), torch.tensor([len(d) for d in digits])
     noise = 3e-4 * torch.randn(count, int(lengths.max()), generator=torch.Generator().manual_seed(draw.getrandbits(31)))
     batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True) + noise
@@ -92,7 +94,7 @@ def strings(recordings: Recordings, count: int, draw: random.Random, settings: S
 
 
 def frames(waves: Tensor, lengths: Tensor, device: str) -> tuple[Tensor, Tensor]:
-    """Log-mel frames of mean 0 and deviation 1 a row, and how many of them are real."""
+    """Return log-mel frames with mean 0 and deviation 1 per row, and how many are real."""
     x, steps = log_mel(waves.to(device), MEL), (1 + lengths // MEL.samples[1]).to(device)
     real = (torch.arange(x.shape[1], device=device) < steps.unsqueeze(1)).unsqueeze(-1)
     n = steps.view(-1, 1, 1)
@@ -113,7 +115,7 @@ def mask(x: Tensor) -> Tensor:
 
 
 def edits(a: list[int], b: list[int]) -> int:
-    """The fewest insertions, deletions and changes from a to b (Levenshtein)."""
+    """Return the edit distance from a to b (Levenshtein)."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         before, row[0] = row[0], i
@@ -123,7 +125,7 @@ def edits(a: list[int], b: list[int]) -> int:
 
 
 def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Settings, device: str, task: str) -> dict:
-    """One model, trained and tested."""
+    """Train and test one model."""
     torch.manual_seed(seed)
     made = make(layer, MEL.bands * settings.stack, settings.hidden, layers=settings.depth)
     model = Transcribe(made, 10, stack=settings.stack, dropout=settings.dropout).to(device)
@@ -143,15 +145,15 @@ def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Setting
             yield (partial(loss) for _ in range(settings.steps))
 
     def error(part: str, beam: int | None = None) -> float:
-        """Per cent of digits."""
+        """Return the digit error in percent."""
         wrong = there = 0
         for waves, lengths, y, counts in zip(*(t.split(250) for t in fixed[part]), strict=True):
             x, steps = frames(waves, lengths, device)
-            for said, digits, n in zip(model.decode(x, steps, beam), y.tolist(), counts.tolist(), strict=True):
-                wrong, there = wrong + edits(said, digits[:n]), there + n
+            for decoded, digits, n in zip(model.decode(x, steps, beam), y.tolist(), counts.tolist(), strict=True):
+                wrong, there = wrong + edits(decoded, digits[:n]), there + n
         return 100 * wrong / there
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     title = f"{task} {layer} seed {seed}"
     steps = settings.epochs * settings.steps
     validation = runs.fit(model, epochs(), steps, settings.lr, lambda: -error("dev"), title)
@@ -161,7 +163,7 @@ def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Setting
         "gate": "digit_error < 5",
         "seed": seed,
         "parameters": parameters(model),
-        "seconds": time.perf_counter() - began,
+        "seconds": time.perf_counter() - start,
         "validation": [-value for value in validation],
         "test": {"digit_error": error("test"), f"digit_error_beam_{BEAM}": error("test", BEAM)},
     }

@@ -1,12 +1,12 @@
-"""German into English on Multi30k, with and without attention: BLEU of four models, and what they looked at.
+"""Translate German to English on Multi30k, with and without attention: BLEU and alignments of four models.
 
     python benchmarks/quality/translate.py --data shared/data/multi30k --out benchmarks/results
 
 Words of the authors' lower-cased, tokenised files that occur twice or more; 29,000 sentence pairs; a beam
-of 5. Needs sacrebleu (on PYTHONPATH, or installed). BLEU is of the text put together again against the raw
-references, lower-cased; the JSON also has that of the tokens as they are.
+of 5. Needs sacrebleu (on PYTHONPATH, or installed). BLEU compares the joined text with the raw references,
+lower-cased; the JSON also has BLEU of the tokens.
 
-Models may be trained at the same time, by one process each (--models additive), and joined afterwards:
+Models may be trained in parallel, one process each (--models additive), and joined afterwards:
 
     python benchmarks/quality/translate.py --merge none.json additive.json dot.json transformer.json
 """
@@ -47,52 +47,54 @@ def main() -> None:
     flags.add_argument("--seed", type=int)
     flags.add_argument("--precision", choices=("fp32", "bf16"))
     flags.add_argument("--quick", action="store_true", help="tiny models, few sentences: does everything run?")
-    given = flags.parse_args()
-    if given.merge:
-        return translate_results.merge(given.merge, given.out)
-    return run(given)
+    args = flags.parse_args()
+    if args.merge:
+        return translate_results.merge(args.merge, args.out)
+    return run(args)
 
 
-def run(given: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     import sacrebleu  # now, rather than after the training
 
-    asked = {k: v for k in ("epochs", "seed", "precision") if (v := getattr(given, k)) is not None}
-    s = Settings(**((QUICK if given.quick else {}) | asked))
+    changes = {k: v for k in ("epochs", "seed", "precision") if (v := getattr(args, k)) is not None}
+    s = Settings(**((QUICK if args.quick else {}) | changes))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
-    german, english = (multi30k.sentences(given.data, "train", language, s.pairs) for language in ("de", "en"))
+    german, english = (multi30k.sentences(args.data, "train", language, s.pairs) for language in ("de", "en"))
     de, en = Vocabulary(german, s.min_frequency), Vocabulary(english, s.min_frequency)
     data = multi30k.pairs(german, english, de, en, device)
     validation = multi30k.pairs(
-        *(multi30k.sentences(given.data, "val", x, s.tests) for x in ("de", "en")), de, en, device
+        *(multi30k.sentences(args.data, "val", x, s.tests) for x in ("de", "en")), de, en, device
     )
-    wanted = multi30k.sentences(given.data, "test_2016_flickr", "en", s.tests)
-    test = multi30k.pairs(multi30k.sentences(given.data, "test_2016_flickr", "de", s.tests), wanted, de, en, device)
-    raw = multi30k.lines(given.data / "raw" / "test_2016_flickr.en.gz")[: s.tests]
+    wanted = multi30k.sentences(args.data, "test_2016_flickr", "en", s.tests)
+    test = multi30k.pairs(multi30k.sentences(args.data, "test_2016_flickr", "de", s.tests), wanted, de, en, device)
+    raw = multi30k.lines(args.data / "raw" / "test_2016_flickr.en.gz")[: s.tests]
 
-    left = TimeLeft(s.epochs * len(given.models))
+    left = TimeLeft(s.epochs * len(args.models))
     results: dict[str, dict[str, Any]] = {}
-    shown: dict[str, list[dict[str, Any]]] = {}
-    for name in given.models:
+    alignments: dict[str, list[dict[str, Any]]] = {}
+    for name in args.models:
         left.name = name
         torch.manual_seed(s.seed)
         model = build(name, len(de), len(en), s).to(device)
         lr = s.transformer_lr if name == "transformer" else s.lr
         results[name] = {"parameters": sum(p.numel() for p in model.parameters())}
         results[name] |= {"training": train(model, data, validation, s, lr, left)}
-        began = time.perf_counter()
-        found = translate(model.eval(), test, en, s)
-        results[name] |= {"decoding_seconds": round(time.perf_counter() - began, 2)} | multi30k.score(
-            found, wanted, raw
+        start = time.perf_counter()
+        translations = translate(model.eval(), test, en, s)
+        results[name] |= {"decoding_seconds": round(time.perf_counter() - start, 2)} | multi30k.score(
+            translations, wanted, raw
         )
-        results[name] |= {"examples": [" ".join(words) for words in found[:5]]}
-        shown |= {name: grids} if (grids := looks(model, test, de, en, s)) else {}
-        left.say(f"BLEU {results[name]['bleu']} ({results[name]['decoding_seconds']} s for {len(found)} sentences)")
+        results[name] |= {"examples": [" ".join(words) for words in translations[:5]]}
+        alignments |= {name: grids} if (grids := collect_alignments(model, test, de, en, s)) else {}
+        left.say(
+            f"BLEU {results[name]['bleu']} ({results[name]['decoding_seconds']} s for {len(translations)} sentences)"
+        )
 
     kind = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
     document = {
         "what": "Multi30k de-en, test_2016_flickr",
-        "quick": given.quick,
+        "quick": args.quick,
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": doctor.hardware() | {"device": kind},
@@ -101,41 +103,43 @@ def run(given: argparse.Namespace) -> None:
         "settings": asdict(s) | {"vocabulary": {"de": len(de), "en": len(en)}},
         "models": results,
     }
-    translate_results.write(given.out, document, shown)
+    translate_results.write(args.out, document, alignments)
 
 
 def translate(model: Translate, data: Pairs, en: Vocabulary, s: Settings) -> list[list[str]]:
-    found: list[list[str]] = [[] for _ in data.lengths]
+    translations: list[list[str]] = [[] for _ in data.lengths]
     beam = Beam(s.beam, s.length_penalty, s.max_length)
     for rows in data.buckets(128):
         source, _, n, _ = data.batch(rows)
         for row, (best,) in zip(rows, model.translate(source, n, beam).lists(), strict=True):
-            found[row] = [en.words[i] for i in best]
-    return found
+            translations[row] = [en.words[i] for i in best]
+    return translations
 
 
 @torch.no_grad()
-def looks(model: Translate, data: Pairs, de: Vocabulary, en: Vocabulary, s: Settings) -> list[dict[str, Any]]:
-    """Where the model looked for each word it wrote, in a few sentences of ten words or so."""
+def collect_alignments(
+    model: Translate, data: Pairs, de: Vocabulary, en: Vocabulary, s: Settings
+) -> list[dict[str, Any]]:
+    """Return the attention weights for each written word in a few sentences of about ten words."""
     rows = sorted(range(len(data.lengths)), key=lambda r: (abs(data.lengths[r][0] - 10), r))[:SHOWN]
     source, _, n, _ = data.batch(rows)
-    found = model.translate(source, n, Beam(s.beam, s.length_penalty, s.max_length))
-    weights = model.align(source, found.tokens[:, 0], n)
+    translations = model.translate(source, n, Beam(s.beam, s.length_penalty, s.max_length))
+    weights = model.align(source, translations.tokens[:, 0], n)
     if weights is None:
         return []
-    shown = []
+    alignments = []
     for i, r in enumerate(rows):
-        S, T = data.lengths[r][0], int(found.lengths[i, 0])
-        words = [en.words[t] for t in found.lists()[i][0]]
+        S, T = data.lengths[r][0], int(translations.lengths[i, 0])
+        words = [en.words[t] for t in translations.lists()[i][0]]
         grid = [[round(w, 4) for w in line] for line in weights[i, : T + 1, :S].tolist()]
-        shown.append(
+        alignments.append(
             {
                 "source": [de.words[t] for t in source[i, :S].tolist()],
                 "target": [*words, multi30k.SPECIAL[2]],
                 "weights": grid,
             }
         )
-    return shown
+    return alignments
 
 
 if __name__ == "__main__":

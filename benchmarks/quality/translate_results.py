@@ -27,7 +27,7 @@ AIMS = {"additive": 27.0, "transformer": 35.0, "attention over none": 7.0}
 OWN = ("command", "date", "seconds", "hardware")  # of each run; the rest must be the same in all that are joined
 
 
-def write(folder: Path, document: dict[str, Any], shown: dict[str, list[dict[str, Any]]]) -> None:
+def write(folder: Path, document: dict[str, Any], alignments: dict[str, list[dict[str, Any]]]) -> None:
     """Write the record with its aims judged, and the alignments as numbers and as a picture."""
     models = {name: document["models"][name] for name in MODELS if name in document["models"]}
     document = document | {"aims": judge_aims(models), "models": models}
@@ -37,8 +37,8 @@ def write(folder: Path, document: dict[str, Any], shown: dict[str, list[dict[str
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (
         (f"{stem}.json", format_record(document)),
-        (f"{stem}-alignments.json", format_record(shown)),
-        (f"{stem}-alignments.svg", draw_alignments(shown)),
+        (f"{stem}-alignments.json", format_record(alignments)),
+        (f"{stem}-alignments.svg", draw_alignments(alignments)),
     ):
         (folder / name).write_text(content, encoding="utf-8")
         print(folder / name)
@@ -59,7 +59,7 @@ def merge(files: list[Path], folder: Path) -> None:
     first, *_ = documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     shared = [key for key in first if key not in (*OWN, "aims", "models")]
     models: dict[str, Any] = {}
-    shown: dict[str, Any] = {}
+    alignments: dict[str, Any] = {}
     for file, document in zip(files, documents, strict=True):
         if differ := [key for key in shared if document.get(key) != first[key]]:
             raise SystemExit(
@@ -68,17 +68,17 @@ def merge(files: list[Path], folder: Path) -> None:
         if twice := models.keys() & document["models"].keys():
             raise SystemExit(f"{file} has {', '.join(twice)} again; name each model's run once")
         models |= document["models"]
-        shown |= json.loads(file.with_name(f"{file.stem}-alignments.json").read_text(encoding="utf-8"))
+        alignments |= json.loads(file.with_name(f"{file.stem}-alignments.json").read_text(encoding="utf-8"))
     runs = [{key: document[key] for key in OWN} | {"models": list(document["models"])} for document in documents]
-    shown = {name: shown[name] for name in MODELS if name in shown}
+    alignments = {name: alignments[name] for name in MODELS if name in alignments}
     all_of = {"command": "; ".join(run["command"] for run in runs), "seconds": sum(run["seconds"] for run in runs)}
-    write(folder, first | all_of | {"runs": runs, "models": models}, shown)
+    write(folder, first | all_of | {"runs": runs, "models": models}, alignments)
 
 
-def draw_alignments(shown: dict[str, list[dict[str, Any]]]) -> str:
+def draw_alignments(alignments: dict[str, list[dict[str, Any]]]) -> str:
     """Return an SVG picture with a row of grids for each model."""
     parts, y, wide = [f'<text x="{GAP}" y="24">{CAPTION}</text>'], 60, LETTER * len(CAPTION)
-    for name, grids in shown.items():
+    for name, grids in alignments.items():
         parts.append(f'<text class="name" x="{GAP}" y="{y}">{html.escape(name)}</text>')
         longest = max((len(word) for grid in grids for word in grid["source"]), default=0)
         top = y + LETTER * longest + 12  # below words that lean by 60 degrees

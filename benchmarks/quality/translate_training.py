@@ -1,4 +1,4 @@
-"""One training of benchmarks/quality/translate.py: its settings, its model, and what it takes."""
+"""One training of benchmarks/quality/translate.py: settings, model and loop."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def train(model: Translate, data: Pairs, validation: Pairs, s: Settings, lr: flo
     )
     losses, seconds, perplexities = [], [], []
     for epoch in range(s.epochs):
-        began, total = time.perf_counter(), torch.zeros((), device=device)
+        start, total = time.perf_counter(), torch.zeros((), device=device)
         model.train()
         batches = data.buckets(s.batch, order)
         for rows in batches:
@@ -98,7 +98,7 @@ def train(model: Translate, data: Pairs, validation: Pairs, s: Settings, lr: flo
             schedule.step()
             total += loss.detach()
         losses.append(float(total) / len(batches))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
         perplexities.append(measure(model, validation))
         left.epoch(f"epoch {epoch + 1}: loss {losses[-1]:.3f}, validation perplexity {perplexities[-1]:.2f}")
     return {"loss": losses, "validation_perplexity": perplexities, "seconds": seconds}
