@@ -4,7 +4,7 @@
 
 Both train in turns, and the fastest round of each counts, by the clock and by processor time. The lab's loop also
 checks every number, keeps a schedule, shows progress and writes one checkpoint; neither validates or tests. On a busy
-machine this says little, so single steps on one batch are also time_epoch in turns: medians of the thread's time.
+machine this says little, so single steps on one batch are also timed in turns: medians of the thread's time.
 """
 
 import contextlib

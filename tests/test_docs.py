@@ -116,7 +116,7 @@ def test_every_quoted_line_is_in_the_file_it_names(page: Path) -> None:
     assert not missing, "\n" + "\n".join(missing)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids)
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("examples/*.md"), *ROOT.glob("benchmarks/*.md")], ids=ids)
 def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     broken = [f"{ids(page)}:{line}: {target}" for line, target in links(page) if not (page.parent / target).exists()]
     assert not broken, "\n" + "\n".join(broken)
