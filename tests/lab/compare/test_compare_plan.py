@@ -10,7 +10,7 @@ MODELS = {f"m{i}": Speed(0.01 * (1 + i % 3), 0.1, 0.2) for i in range(14)}
 def cost(plan: TrainingPlan, workers: int) -> float:
     """Return the seconds of a plan if the slowest models are the best ones."""
     slow = sorted((MODELS[m].step + 0.1 / plan.every for m in plan.models), reverse=True)
-    total = plan.rates * plan.first * sum(slow) + (plan.second - plan.first) * sum(slow[: plan.halved])
+    total = plan.rates * plan.first * sum(slow) + (plan.second - plan.first) * sum(slow[: plan.survivors])
     total += (plan.steps - plan.second + (plan.seeds - 1) * plan.steps) * sum(slow[: plan.finalists])
     return total / workers
 

@@ -83,7 +83,7 @@ def _describe_method(comparison: Comparison) -> list[str]:
     if plan.is_screened:
         paragraphs.append(
             f"{len(plan.models)} models with {plan.rates} settings each were trained for {plan.first:,} steps, the "
-            f"best {plan.halved} of them for {plan.second:,}, and the best {plan.finalists} for {plan.steps:,} with "
+            f"best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} for {plan.steps:,} with "
             f"{plan.seeds} seeds. Training stops early after {plan.patience} validations without progress; there is "
             f"one every {plan.every:,} steps."
         )

@@ -67,7 +67,7 @@ class TrainingPlan:
         return self.steps // SECOND_RUNG
 
     @property
-    def halved(self) -> int:
+    def survivors(self) -> int:
         """Number of models on the second rung."""
         return min(len(self.models), max(self.finalists + 1, math.ceil(len(self.models) / 3)))
 
@@ -163,10 +163,10 @@ def _costs(shape: TrainingPlan, speeds: dict[str, Speed], validations: int, work
     idle = -(-runs // workers) * workers / runs  # the last runs leave some workers idle
     if not shape.is_screened:
         return idle * runs * (JOB_OVERHEAD + validations * valid + test), idle * runs * step
-    first, second = shape.rates / FIRST_RUNG, shape.halved * (1 / SECOND_RUNG - 1 / FIRST_RUNG)
+    first, second = shape.rates / FIRST_RUNG, shape.survivors * (1 / SECOND_RUNG - 1 / FIRST_RUNG)
     last = idle * shape.finalists * (shape.seeds - 1 / SECOND_RUNG)
     whole_runs = first * len(chosen) + second + last  # the length of all trainings together
-    jobs = shape.rates * len(chosen) + shape.halved + runs
+    jobs = shape.rates * len(chosen) + shape.survivors + runs
     fixed = jobs * JOB_OVERHEAD + idle * runs * test + validations * valid * whole_runs
     return fixed, first * sum(s.step for s in chosen) + (second + last) * step
 

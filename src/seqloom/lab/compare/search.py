@@ -84,7 +84,7 @@ class Comparison:
         plan = self.plan
         if plan is None:
             return before
-        screening = plan.rates * len(plan.models) + plan.halved if plan.is_screened else 0
+        screening = plan.rates * len(plan.models) + plan.survivors if plan.is_screened else 0
         return before + screening + plan.finalists * plan.seeds + len(plan.models)
 
     @property
@@ -199,7 +199,7 @@ class Comparison:
             best = [trials[0] for trials in self.trials.values()]
         else:
             yield from self._run_first_rung()
-            best = self._rank_models(plan.first)[: plan.halved]
+            best = self._rank_models(plan.first)[: plan.survivors]
             yield from self._train(best, plan.second)
             best = sorted((t for t in best if self._value(rung_key(t, plan.second))), key=self.rank_of)
         self.finalists = [
