@@ -71,7 +71,7 @@ def test_every_study_is_listed_with_what_it_shows(here):
     assert (code, err) == (0, "")
     assert any(line.startswith("complexity ") and "longest path" in line for line in out.splitlines())
     rows = json.loads(here("study", "--list", "--json")[1])
-    assert [row["study"] for row in rows] == study.known()
+    assert [row["study"] for row in rows] == study.list_studies()
     assert all(row["shows"].endswith(".") for row in rows)
     assert here("study")[1] == out
 
@@ -104,7 +104,7 @@ def test_out_gets_a_page_a_sheet_and_the_document(here, tiny, tmp_path):
 def test_flags_choose_and_the_command_says_so(here, tiny, monkeypatch):
     document = json.loads(here("study", "parameters", "--protocol", "paper", "--json")[1])
     assert document["command"] == "seqloom study parameters --protocol paper" and document["protocol"] == "paper"
-    gradients = study.find("gradients")
+    gradients = study.find_study("gradients")
     monkeypatch.setattr(gradients, "run", lambda *_: iter(()))
     words = ["study", "gradients", "--quick", "--models", "gru, rnn", "--seeds", "2", "--json"]
     document = json.loads(here(*words)[1])
@@ -118,7 +118,7 @@ def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path,
     document = json.loads(out)
     assert code == 130 and "interrupted" in err
     assert document["rows"] == [{"n": 0}] and not document["finished"]
-    assert document["verdict"].startswith("Not finished; so far: ")
+    assert document["verdict"].startswith("Interrupted; preliminary results: ")
     assert json.loads((tmp_path / "tiny-fair" / "study.json").read_text()).items() >= document.items()
 
 
@@ -134,11 +134,11 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
     (tmp_path / "file").write_text("")
     for words, said in (
         (["complexiti"], "there is no study 'complexiti'; did you mean 'complexity'?"),
-        (["xyz"], "there is no study 'xyz'; known are ablation, adding, applications, co"),
+        (["xyz"], "there is no study 'xyz'; choose one of ablation, adding, applications, co"),
         (["complexity", "--out", str(tmp_path / "file")], "is a file; choose a folder"),
         (["complexity", "--quik"], "--quick"),
         (["complexity", "--protocol", "paper"], "'complexity' has no protocol 'paper'"),
-        (["complexity", "--models", "gru"], "'complexity' has no models to choose"),
+        (["complexity", "--models", "gru"], "'complexity' has no setting models"),
         (["adding", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["adding", "--models", "gruu"], "did you mean 'gru'"),
         (["adding", "--effort", "nan"], "effort must be above 0 and finite, got nan"),
@@ -158,9 +158,9 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(here, tiny, 
 
 
 def test_a_model_that_is_named_twice_is_trained_once():
-    assert study.find("adding").chosen(models=["gru", "rnn", "gru"]).models == ("gru", "rnn")
+    assert study.find_study("adding").choose_settings(models=["gru", "rnn", "gru"]).models == ("gru", "rnn")
 
 
 def test_what_studies_share_is_not_a_study(here):
-    assert "ledger" not in study.known()
+    assert "ledger" not in study.list_studies()
     assert here("study", "ledger")[0] == 2 and "seqloom.lab.studies.support.ledger" in sys.modules

@@ -140,7 +140,7 @@ def test_the_button_changes_the_scheme(opened):
 def test_a_table_of_a_study_is_not_cut_on_paper(browser, tmp_path):
     row = {"condition": "T = 10,000, marks anywhere", "model": "attn_rnn", "MAE": 0.0695, "low": -0.1112, "high": 0.25}
     row |= {"seeds": 5, "failed": 0, "document": 0.3411, "trivial": 0.3333, "MSE": 1.275e-2, "parameters": 51_185}
-    row |= {"hidden": 112, "lr": 0.01, "start": "orthogonal", "ms a step": 73.56}
+    row |= {"hidden": 112, "lr": 0.01, "start": "orthogonal", "ms/step": 73.56}
     report.write_report(Page("T", "V.", [Table("T", [row])], {}), tmp_path, {"study": "wide"})
     page = browser.new_page(viewport={"width": 688, "height": 1000})  # A4 between its margins
     page.emulate_media(media="print")

@@ -6,11 +6,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from seqloom.lab.studies.complexity import Complexity, Exponent, Growth, Settings
+from seqloom.lab.studies.complexity import Complexity, ComplexitySettings, Exponent, Growth
 from seqloom.lab.studies.support.forms import FORMS, blocks
 from seqloom.layers.recurrent.layer import Recurrent
 
-TINY = Settings(width=16, lengths=3, fitted=3, ratio=2, shorten=8, rounds=1, reach=129)
+TINY = ComplexitySettings(width=16, lengths=3, fitted=3, ratio=2, shorten=8, rounds=1, reach=129)
 FORM = {form.name: form for form in FORMS}
 
 
@@ -43,7 +43,7 @@ def test_gradients_confirm_the_counted_layers(rows):
 
 @pytest.mark.parametrize("form", FORMS, ids=FORM)
 def test_with_a_layer_fewer_the_first_step_is_out_of_reach(form):
-    study = Complexity(Settings(width=16))
+    study = Complexity(ComplexitySettings(width=16))
     assert study._connects(form, form.layers(257))
     assert not study._connects(form, form.layers(257) - 1)
 
@@ -72,7 +72,7 @@ def test_the_counted_work_is_what_torch_counts(name):
 
 
 def test_a_power_law_gives_its_exponent_and_noise_an_interval_around_it():
-    study, lengths = Complexity(Settings(fitted=7)), [2**n for n in range(6, 13)]
+    study, lengths = Complexity(ComplexitySettings(fitted=7)), [2**n for n in range(6, 13)]
     exact = study._exponent(lengths, [3e-6 * T**1.5 for T in lengths], lambda T, d: 7 * T * T * d)
     assert (exact.value, exact.counted) == (pytest.approx(1.5), pytest.approx(2))
     assert exact.half < 1e-6
@@ -86,7 +86,7 @@ def test_a_power_law_gives_its_exponent_and_noise_an_interval_around_it():
 
 
 def test_only_the_longest_lengths_are_fitted():
-    study = Complexity(Settings(fitted=3))
+    study = Complexity(ComplexitySettings(fitted=3))
     assert study._exponent([1, 2, 4, 8], [100, 2, 4, 8], lambda T, _: T).value == pytest.approx(1)
 
 
@@ -105,11 +105,11 @@ def test_the_verdict_keeps_open_what_the_interval_leaves_open():
     study = Complexity(TINY)
     rows = [growth("a", Exponent(1, 1.1, 0.2)), growth("b", Exponent(2, 1.9, 0.2)), growth("c", Exponent(2, 1.7, 0.4))]
     said = study.verdict(rows)
-    assert "nearer to T than to T^2: a; nearer to T^2: b; not told apart here: c." in said
+    assert "closer to T than to T^2: a; closer to T^2: b; undecided: c." in said
     assert "Away" not in said and "contradict" not in said
     said = study.verdict([growth("d", Exponent(2, 1.2, 0.1), layers=None)])
-    assert "Away from the count by more than 0.25 and the interval: d." in said
-    assert said.endswith("Gradients contradict the counted layers: d.")
+    assert "differs from the counted one by more than 0.25 and the interval: d." in said
+    assert said.endswith("The measured number of layers differs from the counted one: d.")
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_the_verdict_counts_a_condition_only_where_every_seed_solves_it():
     ]
     study = Copy(Copy.quick)
     said = study.verdict(rows)
-    assert f"gru: nothing; attn_rnn: {one}." in said
-    assert "attn_rnn is better than gru in 1; not told apart from gru in 1." in said
+    assert f"gru: none; attn_rnn: {one}." in said
+    assert "attn_rnn is better than gru in 1; not significantly different from gru in 1." in said
     assert len(study.blocks(rows)) == 2 + 2 * 2
     assert isinstance(Copy.quick.conditions[0], Condition)

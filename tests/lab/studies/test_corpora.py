@@ -8,11 +8,10 @@ import torch
 from seqloom.lab.report.page import Words
 from seqloom.lab.studies.applications import HOURS, MOTIONS, SENTENCES, Applications
 from seqloom.lab.studies.data import series
-from seqloom.lab.studies.data.framed import framed
-from seqloom.lab.studies.data.multi30k import joined
-from seqloom.lab.studies.speed import Settings as Shapes
-from seqloom.lab.studies.speed import Speed
-from seqloom.lab.studies.support.conditions import Settings
+from seqloom.lab.studies.data.framed import frame_texts
+from seqloom.lab.studies.data.multi30k import join_tokens
+from seqloom.lab.studies.speed import Speed, SpeedSettings
+from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.corpora import Corpus
 from seqloom.lab.studies.topologies import FORMS, INTENT, Topologies
 from seqloom.lab.studies.translation import Translation
@@ -37,7 +36,7 @@ def tiny(study, models, names=None, **task):
         for c in study.full.conditions
         if names is None or c.name in names
     ]
-    return study(Settings(tuple(conditions), models, **TINY))
+    return study(TrialSettings(tuple(conditions), models, **TINY))
 
 
 def run(study):
@@ -46,16 +45,16 @@ def run(study):
 
 def test_a_corpus_is_cut_into_parts_that_share_no_row():
     rows = torch.arange(20), torch.arange(20) * 2
-    parts = Corpus.cut(rows, 3, 4).parts
+    parts = Corpus.split(rows, 3, 4).parts
     assert {name: len(part[0]) for name, part in parts.items()} == {"test": 4, "valid": 3, "train": 13}
     assert sorted(torch.cat([part[0] for part in parts.values()]).tolist()) == list(range(20))
     assert all(torch.equal(2 * a, b) for a, b in parts.values())
     with pytest.raises(ValueError, match="20 rows are too few"):
-        Corpus.cut(rows, 10, 10)
+        Corpus.split(rows, 10, 10)
 
 
 def test_texts_are_framed_with_the_words_of_those_that_are_counted():
-    x, lengths, words = framed([["a", "b", "a"], ["c"]], 5, 4, counted=1)
+    x, lengths, words = frame_texts([["a", "b", "a"], ["c"]], 5, 4, counted=1)
     assert words == ["<padding>", "<start>", "<stop>", "<unknown>", "a"]
     assert x.tolist() == [[1, 4, 3, 4], [1, 3, 2, 0]] and lengths.tolist() == [4, 3]  # the first is cut
 
@@ -100,12 +99,12 @@ def test_every_application_is_trained_and_measured_over_what_needs_no_model(data
     rows = run(study)
     assert [t.failed for t in rows] == [""] * 3
     for trial, c in zip(rows, study.settings.conditions, strict=True):
-        assert trial.scores["error"] == pytest.approx(trial.scores["as it is"] / study.without(c, "test"))
+        assert trial.scores["error"] == pytest.approx(trial.scores["absolute error"] / study.without(c, "test"))
 
 
 @pytest.mark.slow
 def test_spoken_digits_are_split_by_recording(data):
-    parts = series.spoken(48, every=45)
+    parts = series.spoken_digits(48, every=45)
     assert [tuple(parts[name][0].shape) for name in ("valid", "test")] == [(300, 48, 24)] * 2
     assert all(part[1].bincount().tolist() == [len(part[1]) // 10] * 10 for part in parts.values())
 
@@ -113,19 +112,19 @@ def test_spoken_digits_are_split_by_recording(data):
 def test_translations_are_scored_and_timed_beside_the_document(data):
     study = tiny(Translation, ("none", "dot", "transformer"), pairs=50, T=8, layers=1, beam=1)
     rows = run(study)
-    assert [t.failed for t in rows] == [""] * 3 and all(t.scores["ms alone"] > 0 for t in rows)
+    assert [t.failed for t in rows] == [""] * 3 and all(t.scores["ms per batch"] > 0 for t in rows)
     assert study._relative(rows)[0] == {"model": "none", "time": 1.0, "document": 1.0}
     with pytest.raises(ValueError, match="no model 'gru'; known are none, additive"):
         study.grid("gru")
 
 
 def test_tokens_are_put_together_again():
-    assert joined(["it", "'s", "a", "dog", ",", "isn", "'t", "it", "?", "&amp;"]) == "it's a dog, isn't it? &"
+    assert join_tokens(["it", "'s", "a", "dog", ",", "isn", "'t", "it", "?", "&amp;"]) == "it's a dog, isn't it? &"
 
 
 @pytest.mark.slow
 def test_every_kernel_that_runs_is_timed_once(tmp_path):
-    told = Shapes(("rnn",), (4,), (2,), (3,), 1)
+    told = SpeedSettings(("rnn",), (4,), (2,), (3,), 1)
     said = []
     study = Speed(told, folder=tmp_path)
     rows = list(study.run(said.append))

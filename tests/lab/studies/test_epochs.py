@@ -12,21 +12,21 @@ from torch import nn
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.mnist import idx
 from seqloom.lab.studies.data.place import find
-from seqloom.lab.studies.data.text import encoded, imdb, split_words, vocabulary
+from seqloom.lab.studies.data.text import encode, imdb, split_words, vocabulary
 from seqloom.lab.studies.family import Family
 from seqloom.lab.studies.family import at as of_layers
-from seqloom.lab.studies.imdb import MEAN, PADDED, READING, Imdb, Unaware
+from seqloom.lab.studies.imdb import MEAN, PADDED, READING, Imdb, WithoutLengths
 from seqloom.lab.studies.imdb import at as reading
 from seqloom.lab.studies.long import Long, recall
-from seqloom.lab.studies.support.conditions import Settings
-from seqloom.lab.studies.support.contenders import trained
-from seqloom.lab.studies.support.epochs import Kept
+from seqloom.lab.studies.support.conditions import TrialSettings
+from seqloom.lab.studies.support.contenders import count_trained
+from seqloom.lab.studies.support.epochs import SnapshotModel
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 from seqloom.tools.measure import parameters
 
 TASK = {"vocabulary": 30, "width": 4, "rounds": 2, "train": 24, "words": 8}
 CONDITIONS = tuple(replace(reading(read, 2, 8, task=TASK, models=()), steps=3) for read in (MEAN, PADDED))
-TINY = Settings(CONDITIONS, ("gru", "transformer", "mean"), 2, 300, 0, (1e-2,), ("default",), 4, valid=6, test=10)
+TINY = TrialSettings(CONDITIONS, ("gru", "transformer", "mean"), 2, 300, 0, (1e-2,), ("default",), 4, valid=6, test=10)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_training_keeps_its_weights_at_the_end_of_every_round_and_goes_on_as_w
     def draw(random, device):
         return (torch.randn(4, 3, generator=random, device=device),)
 
-    def trained(kept):
+    def count_trained(kept):
         def loss(model, batch):
             if kept:
                 model.keep()
@@ -57,15 +57,15 @@ def test_a_training_keeps_its_weights_at_the_end_of_every_round_and_goes_on_as_w
 
         def build():
             model = nn.Linear(3, 2)
-            return Kept(model, 3, 6) if kept else model
+            return SnapshotModel(model, 3, 6) if kept else model
 
         return train_many([SmallTraining("", build, draw, loss, Recipe(6, 0.1), 0)], "cpu")[0].model
 
-    plain, kept = trained(False), trained(True)
+    plain, kept = count_trained(False), count_trained(True)
     torch.testing.assert_close(list(kept.model.parameters()), list(plain.parameters()), rtol=0, atol=0)
     kept.finish()
     assert torch.equal(kept.kept[0][2], plain.weight)
-    again = Kept(nn.Linear(3, 2), 3, 6)
+    again = SnapshotModel(nn.Linear(3, 2), 3, 6)
     weights = []
     for _ in range(6):
         with torch.no_grad():
@@ -101,7 +101,7 @@ def test_the_round_is_chosen_on_validation_rows_and_the_test_set_read_for_it(rev
     assert "lost by reading the padding: gru" in study.verdict(rows)
 
 
-def test_the_seed_protocol_reads_the_whole_training_set_and_chooses_on_the_test_set(reviews):
+def test_the_paper_protocol_reads_the_whole_training_set_and_chooses_on_the_test_set(reviews):
     study = Imdb(TINY, protocol="paper")
     c = CONDITIONS[1]
     assert len(study.examples(c, "train")) == 24 and len(Imdb(TINY).examples(c, "train")) == 24
@@ -109,7 +109,7 @@ def test_the_seed_protocol_reads_the_whole_training_set_and_chooses_on_the_test_
     trial = run(Imdb(replace(TINY, models=("gru",), seeds=1), protocol="paper"))[0]
     assert trial.scores["accuracy"] == max(trial.scores["round 1"], trial.scores["round 2"])
     (row,) = study.blocks([trial])[-1].rows
-    assert (row["highest"], row["highest, document"], row["last, document"]) == (
+    assert (row["highest"], row["highest, article"], row["last, article"]) == (
         trial.scores["accuracy"],
         0.784,
         0.7703,
@@ -121,7 +121,7 @@ def test_padding_changes_what_is_read_only_where_it_is_read(reviews):
     for model in TINY.models[:2]:
         short = study.examples(CONDITIONS[0], "test")
         aware, unaware = (study.network(model, 8, "default", c).eval() for c in CONDITIONS)
-        assert isinstance(unaware, Unaware)
+        assert isinstance(unaware, WithoutLengths)
         x, lengths = short.x, short.lengths
         other = torch.where(torch.arange(8) < lengths.unsqueeze(1), x, torch.full_like(x, 5))
         assert not torch.equal(x, other)
@@ -140,7 +140,7 @@ def test_the_layers_of_the_document_have_the_printed_numbers_of_weights():
 
 def test_long_sequences_ask_for_the_first_symbol_of_fresh_ones():
     c = recall(5, 3, 2, 20)
-    study = Long(Settings((c,), ("gru", "local"), 2, 400, 0, (1e-2,), ("default",), 2, valid=10, test=20))
+    study = Long(TrialSettings((c,), ("gru", "local"), 2, 400, 0, (1e-2,), ("default",), 2, valid=10, test=20))
     x, _, y = study.draw(c)(torch.Generator().manual_seed(0), torch.device("cpu"))
     assert x.shape == (2, 5) and torch.equal(x[:, 0], y)
     assert not torch.equal(study.examples(c, "test").x[:10], study.examples(c, "valid").x)
@@ -156,8 +156,8 @@ def test_every_model_is_tuned_over_as_many_settings(kind):
 def layers(study, condition, models):
     """The trained parameters of each model's layer, at the sizes of a GPU."""
     study._sizes = {}
-    made = {m: study.network(m, study.hidden(m, condition), "default", condition) for m in models}
-    return {m: trained(model.layer) for m, model in made.items()}
+    made = {m: study.network(m, study.find_hidden(m, condition), "default", condition) for m in models}
+    return {m: count_trained(model.layer) for m, model in made.items()}
 
 
 @pytest.mark.parametrize("condition", Family.full.conditions, ids=lambda c: c.name)
@@ -169,22 +169,22 @@ def test_the_family_has_one_size_at_every_depth(condition):
 
 def test_layers_that_read_reviews_are_of_one_size():
     found = layers(Imdb(device="cuda"), Imdb.full.conditions[0], ("lstm", "gru", "attn_rnn", "rnn"))
-    assert found["attn_rnn"] == 66_176  # as the document has it
+    assert found["attn_rnn"] == 66_176  # as in the AttnRNN article
     assert all(count == pytest.approx(66_176, rel=0.07) for count in found.values()), found
 
 
 def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_beside_ours():
     c = of_layers(2, 3, both=True, data="digits")
     cells = ("rnn", "lstm", "gru", "attn_rnn")
-    study = Family(Settings((c,), cells, 1, 900, 0, (1e-2,), ("default",), 4, valid=50, test=50))
+    study = Family(TrialSettings((c,), cells, 1, 900, 0, (1e-2,), ("default",), 4, valid=50, test=50))
     rows = run(study)
-    kept = {t.model: t.scores["MB kept"] for t in rows}
-    assert kept["rnn"] < kept["gru"] < kept["lstm"] and all(t.scores["ms alone"] > 0 for t in rows)
+    kept = {t.model: t.scores["MB saved"] for t in rows}
+    assert kept["rnn"] < kept["gru"] < kept["lstm"] and all(t.scores["ms per batch"] > 0 for t in rows)
     shown = study.blocks(rows)[-1].rows
-    assert [row["MB kept, here"] for row in shown] == ["least memory", "most memory", "between", None]
-    assert [row["MB kept, here"] for row in shown] == [row["MB kept, document"] for row in shown]
+    assert [row["MB saved, here"] for row in shown] == ["least memory", "most memory", "between", None]
+    assert [row["MB saved, here"] for row in shown] == [row["MB saved, article"] for row in shown]
     assert re.match(
-        r"Of 3 places .* agree for ms alone in \d, MB kept in 3\. ", study.verdict(rows)
+        r"Agreement with the 3 ranks in the RNN family article: ms per batch in \d, MB saved in 3\. ", study.verdict(rows)
     )  # one seed: no spread
     assert "places" not in study.verdict([t for t in rows if t.model != "lstm"])
 
@@ -206,13 +206,13 @@ def test_words_are_counted_cut_and_padded():
     assert split_words("It's GREAT!<br />10/10", 9) == ["it's", "great", "!", "10", "10"]
     ids = vocabulary([["b", "a", "b"], ["c", "a"]], 4)
     assert ids == {"a": 2, "b": 3}
-    made = encoded(([["a", "c", "b", "b"], []], [1, 0]), ids, 3)
+    made = encode(([["a", "c", "b", "b"], []], [1, 0]), ids, 3)
     assert made.x.tolist() == [[2, 1, 3], [1, 0, 0]] and made.lengths.tolist() == [3, 1]
 
 
 def test_rows_are_shuffled_the_same_way_every_time():
     data = Examples(torch.arange(20).view(20, 1), torch.ones(20, dtype=torch.long), torch.arange(20))
-    one, two = data.shuffled(), data.shuffled()
+    one, two = data.shuffle(), data.shuffle()
     assert torch.equal(one.x, two.x) and torch.equal(one.x[:, 0], one.y) and not torch.equal(one.y, data.y)
 
 

@@ -6,13 +6,15 @@ import torch
 
 from seqloom import measure
 from seqloom.lab.studies import gradients
-from seqloom.lab.studies.gradients import PRINTED, Gradients, Settings
+from seqloom.lab.studies.gradients import PRINTED, Gradients, GradientSettings
 from seqloom.lab.studies.support.contenders import layer
-from seqloom.lab.studies.support.falling import agrees, centre
+from seqloom.lab.studies.support.gradient_report import agrees, centre
 from seqloom.lab.studies.support.ledger import FILE
-from seqloom.lab.studies.support.reach import gradient, line, product
+from seqloom.lab.studies.support.reach import fit_line, gradient, product
 
-TINY = Settings(("gru", "lstm", "rnn"), 2, ("default", "keep 3"), lengths=(4, 8, 16), size=8, products=1, steps=0)
+TINY = GradientSettings(
+    ("gru", "lstm", "rnn"), 2, ("default", "keep 3"), lengths=(4, 8, 16), size=8, products=1, steps=0
+)
 
 
 def run(settings, **more):
@@ -27,7 +29,7 @@ def test_the_documents_columns_come_out_to_three_digits():
         for T, printed in column.items():
             norm = found[model, T]["norm"]
             assert norm < 1e-22 if printed == 0 else float(f"{norm:.2e}") == float(f"{printed:.2e}"), (model, T)
-    assert study.verdict(rows).startswith("20 of the document's 20 norms come out")
+    assert study.verdict(rows).startswith("20 of the 20 norms in the AttnRNN article are reproduced")
 
 
 def test_the_documents_columns_do_not_depend_on_which_models_are_asked_for():
@@ -56,9 +58,9 @@ def test_the_product_of_jacobians_is_that_of_the_steps(cell):
 
 def test_an_exponential_fall_gives_its_rate_and_zeros_are_left_out():
     lengths = [10, 20, 40, 80]
-    fit = line(lengths, [3 * math.exp(-0.25 * T) for T in lengths[:3]] + [0.0])
+    fit = fit_line(lengths, [3 * math.exp(-0.25 * T) for T in lengths[:3]] + [0.0])
     assert (fit.k, fit.share) == (pytest.approx(0.25), pytest.approx(1))
-    assert line(lengths, [1.0, 0.0, 0.0, 0.5]) is None
+    assert fit_line(lengths, [1.0, 0.0, 0.0, 0.5]) is None
 
 
 def test_the_mean_of_zeros_is_zero():

@@ -24,7 +24,7 @@ def test_a_torn_last_line_is_dropped_and_the_next_goes_in_its_place(tmp_path):
 
 def test_a_broken_line_in_between_is_named(tmp_path):
     (tmp_path / FILE).write_text('{"key": {"n": 1}, "value": {}}\nnonsense\n')
-    with pytest.raises(ValueError, match=r"trials\.jsonl, line 2, is no trial: .*delete the line"):
+    with pytest.raises(ValueError, match=r"trials\.jsonl, line 2, is not a trial: .*delete the line"):
         Ledger(tmp_path)
 
 

@@ -14,7 +14,7 @@ def test_each_printed_mistake_is_named_and_nothing_else_is(rows):
         ("AttnRNN", "LSTM", "formula"),
         ("AttnRNN", "GRU", "formula"),
         ("AttnRNN", "AttnRNN", "example"),
-        ("AttnRNN", "AttnRNN", "products a step"),
+        ("AttnRNN", "AttnRNN", "products per step"),
         ("RNN", "RNN", "formula"),
         ("RNN", "LSTM", "formula"),
         ("RNN", "GRU", "formula"),

@@ -7,23 +7,23 @@ import torch
 
 from seqloom.lab.studies.adding import Adding, at
 from seqloom.lab.studies.support import trials
-from seqloom.lab.studies.support.conditions import Settings
+from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.contenders import (
     OF_CUDNN,
     Reader,
-    hidden_size,
+    count_trained,
+    find_hidden_size,
     layer,
     multiple,
     natural,
     rates,
     starts,
-    trained,
 )
 from seqloom.lab.studies.support.ledger import FILE
-from seqloom.lab.studies.support.outcome import Metric, Trial, contests, said
+from seqloom.lab.studies.support.outcome import Metric, Trial, contests, format_contests
 
 ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
-TINY = Settings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)
+TINY = TrialSettings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)
 
 
 def run(settings=TINY, folder=None, **more):
@@ -77,7 +77,7 @@ def test_tuning_may_take_a_share_of_the_steps_and_results_take_all(tmp_path):
 
 
 def scored_by(monkeypatch, score):
-    """Studies whose score is a function of model, learning rate, start and seed; nothing is trained."""
+    """Studies whose score is a function of model, learning rate, start and seed; nothing is count_trained."""
 
     def train(self, group):
         for spec in group:
@@ -139,22 +139,22 @@ def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, cou
 def test_what_was_not_trained_yet_has_no_place_in_the_verdict():
     study, rows = Adding(TINY), run()
     tuning = [t for t in rows if t.split == "valid"]
-    assert study.document(tuning, finished=False)["verdict"] == "Interrupted: no verdict."
+    assert study.document(tuning, finished=False)["verdict"] == "Interrupted before the first result."
     first = study.document([*tuning, next(t for t in rows if t.split == "test")], finished=False)["verdict"]
-    assert first.endswith("below a mean absolute error of 0.05: rnn nowhere.")
+    assert first.endswith("(mean absolute error below 0.05): rnn: none.")
 
 
 def test_a_trial_with_other_fields_names_its_file(tmp_path):
     run(replace(TINY, models=("rnn",)), tmp_path)
     file = tmp_path / FILE
     file.write_text(file.read_text().replace('"lr": 0.001, "start"', '"rate": 0.001, "start"'))
-    with pytest.raises(ValueError, match=r"trials.jsonl is of another version: .*'rate'.*; move it away"):
+    with pytest.raises(ValueError, match=r"trials.jsonl was written by another version: .*'rate'.*; move it away"):
         run(replace(TINY, models=("rnn",)), tmp_path)
 
 
 def test_the_same_study_gives_the_same_table_and_another_setting_is_another_trial(tmp_path):
     one, two = run(), run(folder=tmp_path)
-    timeless = [[row | {"ms a step": 0} for row in Adding(TINY).table(rows)] for rows in (one, two)]
+    timeless = [[row | {"ms/step": 0} for row in Adding(TINY).table(rows)] for rows in (one, two)]
     assert timeless[0] == timeless[1]
     keys = [json.loads(line)["key"] for line in (tmp_path / FILE).read_text().splitlines()]
     run(replace(TINY, batch=5), tmp_path)
@@ -163,7 +163,9 @@ def test_the_same_study_gives_the_same_table_and_another_setting_is_another_tria
 
 
 def test_a_model_goes_on_through_conditions_and_its_chain_is_trained_again_whole(tmp_path, counted):
-    chain = Settings((ONE, at(6, 3, after=ONE.name)), ("gru",), 1, hidden=8, lrs=(1e-3,), starts=("default",), test=20)
+    chain = TrialSettings(
+        (ONE, at(6, 3, after=ONE.name)), ("gru",), 1, hidden=8, lrs=(1e-3,), starts=("default",), test=20
+    )
     whole = run(chain, tmp_path)
     fresh = run(replace(chain, conditions=(at(6, 3),)))
     assert whole[1].scores != fresh[0].scores
@@ -210,7 +212,7 @@ def test_a_difference_is_called_where_the_corrected_p_says_so():
     found = contests(rows, low, "a")
     assert [(c.other, c.better) for c in found] == [("b", True), ("c", None)]
     assert [c.better for c in contests(rows, high, "a")] == [False, None]
-    assert said(found, "a").endswith("a is better than b in 1; not told apart from c in 1.")
+    assert format_contests(found, "a").endswith("a is better than b in 1; not significantly different from c in 1.")
     pairs = contests([*rows[:4], trial("b", 3, 0.5), trial("b", 0, 0, "lost")], low, "a")
     assert pairs[0].difference.n == 1 and pairs[0].better is None
 
@@ -221,11 +223,11 @@ def test_the_hidden_size_spends_the_budget(model, device):
     def build(hidden):
         return Reader(layer(model, 2, hidden, "default", 50), 1)
 
-    hidden = hidden_size(build, 50_000, multiple(model, device))
+    hidden = find_hidden_size(build, 50_000, multiple(model, device))
     if device == "cuda" and model in OF_CUDNN:  # in steps of 64, and no rival with gates is smaller than AttnRNN
         assert hidden == (192 if model == "rnn" else 128)
     else:
-        assert trained(build(hidden)) == pytest.approx(50_000, rel=0.05)  # half a step of 4 units in 112 is 3.6 %
+        assert count_trained(build(hidden)) == pytest.approx(50_000, rel=0.05)  # half a step of 4 units in 112 is 3.6 %
     assert hidden % (16 if (model, device) == ("attn_rnn", "cuda") else 4) == 0
 
 

@@ -53,10 +53,10 @@ def study(
         from seqloom.lab.studies.data import place
 
         if list or name is None:
-            names = [{"study": n, "shows": studies.shows(studies.find(n))} for n in studies.known()]
+            names = [{"study": n, "shows": studies.describe(studies.find_study(n))} for n in studies.list_studies()]
             console.show_json(names) if json else console.show_table(names)
             return 0
-        kind = studies.find(name)
+        kind = studies.find_study(name)
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"--out: {out} is a file; choose a folder")
     if out is not None and not os.access(_existing_parent(out), os.W_OK | os.X_OK):  # checked before hours of work
@@ -67,7 +67,7 @@ def study(
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device; use --device cpu")
-    settings = kind.chosen(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
+    settings = kind.choose_settings(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
     folder = None if out is None else out / f"{name}-{protocol}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one = kind(settings, protocol=protocol, folder=folder, device=where)

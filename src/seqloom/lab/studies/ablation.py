@@ -1,4 +1,4 @@
-"""AttnRNN taken apart: each piece left out or changed, at equal size, on adding and on copying."""
+"""Ablations of AttnRNN: each part removed or changed, at equal size, on adding and copying."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.studies.adding import TRIVIAL
 from seqloom.lab.studies.copy import KINDS, SYMBOLS
-from seqloom.lab.studies.support.conditions import Condition, Settings
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, starts
-from seqloom.lab.studies.support.drawn import Drawn, Shape
 from seqloom.lab.studies.support.outcome import Metric, Trial, contests
-from seqloom.lab.studies.support.trials import Batch
+from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
+from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -36,11 +36,11 @@ class Sum(AttnRNNCell):
 
 @dataclass(frozen=True)
 class Variant:
-    """The cell with other settings, another start, or weights that stay at a constant."""
+    """The cell with other settings, another initialisation, or weights fixed at a constant."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     start: str = "default"
-    fixed: dict[str, float] = field(default_factory=dict)  # by the beginning of a weight's name
+    fixed: dict[str, float] = field(default_factory=dict)  # by prefix of the weight's name
     cell: Any = "attn_rnn"
 
 
@@ -64,7 +64,12 @@ VARIANTS = {
     "chrono": Variant(start="chrono"),
 }
 BESIDE = ("gru", "lstm", "ln_gru", "ln_lstm")
-STEP_BY_STEP = ("residual, no LayerNorm", "2 slots", "ln_gru", "ln_lstm")  # slow on a GPU: short sequences alone
+STEP_BY_STEP = (
+    "residual, no LayerNorm",
+    "2 slots",
+    "ln_gru",
+    "ln_lstm",
+)  # slow on a GPU, so trained on short sequences only
 FAST = tuple(name for name in (*VARIANTS, *BESIDE) if name not in STEP_BY_STEP)
 
 
@@ -76,18 +81,18 @@ def copies(T: int, steps: int, count: int = SYMBOLS, **more: Any) -> Condition:
     return Condition(f"copy, delay {T}", steps, {"problem": "copy", "steps": T, "count": count}, **more)
 
 
-class Ablation(Drawn[Settings], name="ablation"):
+class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
     """What attention, LayerNorm, the gate, each context row, heads and slots contribute to AttnRNN."""
 
     metrics = (Metric("error", lower=True, log=True),)
-    full = Settings(
+    full = TrialSettings(
         (adds(20, 600), copies(10, 600), adds(200, 1_200, models=FAST), copies(100, 1_500, models=FAST)),
         (*VARIANTS, *BESIDE),
         budget=50_000,
         lrs=(3e-3, 1e-2),
         starts=("default",),
     )
-    quick = Settings(
+    quick = TrialSettings(
         (adds(10, 150), copies(5, 150, count=2)),
         ("attn_rnn", "uniform weights", "no gate", "no residual, no LayerNorm", "gru"),
         seeds=3,
@@ -132,7 +137,7 @@ class Ablation(Drawn[Settings], name="ablation"):
             weight.requires_grad_(False)
         return made
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         x, y = batch
         if y.is_floating_point():
             return F.mse_loss(model(x), y)
@@ -151,9 +156,11 @@ class Ablation(Drawn[Settings], name="ablation"):
 
     def caption(self) -> str:
         return (
-            f"{super().caption()}\nerror: the mean absolute error of adding, the share of wrong symbols of copying, "
-            "each over what it is without a model; 1: nothing learned.\nuniform weights: W_q = 0; no gate: g = 1; "
-            "no residual, no LayerNorm: n = o; residual, no LayerNorm: n = o + h; what is fixed counts as no parameter."
+            f"{super().caption()}\nerror: mean absolute error of adding or share of wrong symbols of copying, "
+            "relative to "
+            "a trivial baseline; 1: nothing learned.\nuniform weights: W_q = 0; no gate: g = 1; no residual, no "
+            "LayerNorm: "
+            "n = o; residual, no LayerNorm: n = o + h; fixed weights do not count as parameters."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
@@ -167,5 +174,8 @@ class Ablation(Drawn[Settings], name="ablation"):
                 others = [c.other for c in apart if c.condition == name and c.better is better]
                 listed = ", ".join(f"'{other}'" if "," in other else other for other in others)
                 words += [f"{name}: {word} {listed}"] if others else []
-        told = "; ".join(words) or "told apart from nothing"
-        return f"AttnRNN as it is, seed by seed and Holm-corrected, {told}. The rest is not told apart."
+        differences = "; ".join(words) or "none"
+        return (
+            f"Significant differences between the full AttnRNN and its variants (paired t-tests, Holm-corrected): "
+            f"{differences}. All others are not significant."
+        )

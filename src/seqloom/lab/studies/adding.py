@@ -1,4 +1,4 @@
-"""The adding problem at growing lengths."""
+"""The adding problem at increasing lengths."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.task import Problem
-from seqloom.lab.studies.support.conditions import Condition, Settings
-from seqloom.lab.studies.support.drawn import Drawn, Shape
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.outcome import Metric, Trial, groups
-from seqloom.lab.studies.support.trials import Batch
+from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
+from seqloom.lab.studies.support.trials import Tensors
 
-TRIVIAL = 1 / 3  # the mean absolute error of always saying 1
+TRIVIAL = 1 / 3  # mean absolute error of always answering 1
 SOLVED = 0.05
-# Seed 000, experiment 1: mean absolute error.
+# AttnRNN article, experiment 1: mean absolute error.
 PRINTED = {
     50: {"rnn": 0.3411, "gru": 0.0111, "lstm": 0.0666, "attn_rnn": 0.0069},
     100: {"rnn": 0.3392, "gru": 0.0108, "lstm": 0.0083, "attn_rnn": 0.0110},
@@ -34,11 +34,11 @@ ALL, LONG, LONGEST = ("rnn", "lstm", "gru", "attn_rnn"), ("lstm", "gru", "attn_r
 EARLIER = ("", *(f"T = {T}, marks anywhere" for T in (50, 100, 200)))
 
 
-class Adding(Drawn[Settings], name="adding"):
-    """Where each cell stops to add two numbers that stand up to 10,000 steps apart."""
+class Adding(SyntheticTrials[TrialSettings], name="adding"):
+    """Longest gap at which each cell still solves the adding problem, up to 10,000 steps."""
 
     metrics = (Metric("MAE", lower=True, log=True), Metric("MSE", lower=True, log=True))
-    full = Settings(
+    full = TrialSettings(
         conditions=(
             at(20, 1_500),
             at(50, 1_500),
@@ -50,7 +50,7 @@ class Adding(Drawn[Settings], name="adding"):
         models=ALL,
         lrs=(1e-3, 3e-3, 1e-2),
     )
-    quick = Settings(
+    quick = TrialSettings(
         (at(10, 150), at(30, 150, tuned_at="T = 10, marks anywhere")),
         ALL,
         seeds=3,
@@ -59,7 +59,7 @@ class Adding(Drawn[Settings], name="adding"):
         batch=32,
         test=1_000,
     )
-    paper = Settings(
+    paper = TrialSettings(
         tuple(at(T, 1_000, after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
         ("rnn", "gru", "lstm", "attn_rnn"),
         seeds=1,
@@ -68,7 +68,7 @@ class Adding(Drawn[Settings], name="adding"):
         starts=("default",),
         test=100,
     )
-    paper_quick = Settings((at(50, 200),), paper.models, 1, 0, 32, (1e-2,), ("default",), 32, test=100)
+    paper_quick = TrialSettings((at(50, 200),), paper.models, 1, 0, 32, (1e-2,), ("default",), 32, test=100)
 
     def problem(self, condition: Condition) -> Problem:
         return adding(**condition.task).problem
@@ -76,7 +76,7 @@ class Adding(Drawn[Settings], name="adding"):
     def shape(self, condition: Condition) -> Shape:
         return Shape(inputs=2, outputs=1, span=condition.task["steps"])
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         x, y = batch
         return F.mse_loss(model(x), y)
 
@@ -99,22 +99,22 @@ class Adding(Drawn[Settings], name="adding"):
     def verdict(self, rows: Sequence[Trial]) -> str:
         reach: dict[str, str] = {}
         for g in groups(rows):
-            reach.setdefault(g.model, "nowhere")
+            reach.setdefault(g.model, "none")
             if all(v is not None and v < SOLVED for v in g.values("MAE")):
                 reach[g.model] = g.condition
-        told = ", ".join(f"{m} {reach[m]}" for m in self.settings.models if m in reach)
-        first = f"The longest at which every seed stays below a mean absolute error of {SOLVED}: {told}."
+        lengths = "; ".join(f"{m}: {reach[m]}" for m in self.settings.models if m in reach)
+        first = f"Longest length that every seed solves (mean absolute error below {SOLVED}): {lengths}."
         return f"{first} {super().verdict(rows)}"
 
     def caption(self) -> str:
         if self.protocol == "paper":
             return (
-                "as the document: one model trained on from length to length, 100 test sequences (the error of such a "
-                "mean is about 0.02 where nothing is learned); the document has one seed, here are "
-                f"{self.settings.seeds}; what it does not say is chosen: h = {self.settings.hidden}, "
-                f"{self.steps(self.settings.conditions[0]):,} steps of {self.settings.batch} a length, "
+                "setup of the AttnRNN article: one model trained on each length in turn, 100 test sequences (standard "
+                f"error about 0.02 if nothing is learned). The article has one seed, this table {self.settings.seeds}. "
+                f"Not given in the article, so chosen here: h = {self.settings.hidden}, "
+                f"{self.steps(self.settings.conditions[0]):,} steps of batch size {self.settings.batch} per length, "
                 f"lr {self.settings.lrs[0]:g}"
             )
-        left = "a model that is missing at a length was not trained there, for the time that it takes"
-        said = "the document on the RNN family: RNN falls off beyond T = 20, LSTM and GRU hold beyond 1,000"
-        return f"{super().caption()}\ntrivial: always saying 1; {left}.\n{said}."
+        missing = "models are missing at lengths where training takes too long"
+        claim = "claim of the RNN family article: RNN fails beyond T = 20, LSTM and GRU work beyond 1,000"
+        return f"{super().caption()}\ntrivial: always answering 1; {missing}.\n{claim}."

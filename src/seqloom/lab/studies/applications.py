@@ -1,4 +1,4 @@
-"""What recurrent networks are used for: speech, translation, forecasts, gestures."""
+"""Applications of recurrent networks: speech, translation, forecasts, gestures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from seqloom.core.masks import make_mask
 from seqloom.lab.studies.data import framed, series
-from seqloom.lab.studies.support.conditions import Condition, Settings
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
 from seqloom.lab.studies.support.outcome import Metric, Trial, groups
-from seqloom.lab.studies.support.trials import Batch
+from seqloom.lab.studies.support.trials import Tensors
 from seqloom.lab.studies.topologies import answers, translate
 from seqloom.layers.registry import make
 from seqloom.models.classify import Classify
@@ -39,11 +39,11 @@ def at(name: str, steps: int, T: int, budget: int = 66_700, every: int = 1) -> C
     )
 
 
-class Applications(Corpora[Settings], name="applications"):
-    """Spoken digits, translation, forecasting and gestures, each over what needs no model."""
+class Applications(Corpora[TrialSettings], name="applications"):
+    """Spoken digits, translation, forecasting and gestures: error relative to a trivial baseline."""
 
-    metrics = (Metric("error", lower=True), Metric("as it is", lower=True))
-    full = Settings(
+    metrics = (Metric("error", lower=True), Metric("absolute error", lower=True))
+    full = TrialSettings(
         (
             at(DIGITS, 1_000, 48),
             at(SENTENCES, 2_000, 24, 1_000_000),
@@ -56,7 +56,7 @@ class Applications(Corpora[Settings], name="applications"):
         valid=700,
         test=700,
     )
-    quick = Settings(
+    quick = TrialSettings(
         (at(MOTIONS, 30, 50, 3_000), at(HOURS, 30, 24, 8_000, every=8)),
         ("gru", "attn_rnn", "transformer"),
         seeds=2,
@@ -71,11 +71,11 @@ class Applications(Corpora[Settings], name="applications"):
         task, s = condition.task, self.settings
         if task["of"] == SENTENCES:
             rows, english, chinese = framed.sentences(task["vocabulary"], task["T"], task["every"])
-            return Corpus.cut(rows, s.valid, s.test, (english, chinese))
+            return Corpus.split(rows, s.valid, s.test, (english, chinese))
         if task["of"] == HOURS:
             parts = series.temperature(task["T"], 4 * DAY, task["every"])
         elif task["of"] == DIGITS:
-            parts = series.spoken(task["T"], task["every"])
+            parts = series.spoken_digits(task["T"], task["every"])
         else:
             parts, _ = series.motions(ARCHIVE[task["of"]][0], task["T"])
         return Corpus(parts)
@@ -100,28 +100,28 @@ class Applications(Corpora[Settings], name="applications"):
         first = "default" if model == "transformer" else starts(model, self.settings.starts)[0]
         return [(lr, first) for lr in self.settings.lrs]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         if isinstance(model, Forecast):
             with fast(model, batch[0].device):
                 return F.mse_loss(model(batch[0]).float(), batch[1])
         scores, target = answers(model, batch)
         return F.cross_entropy(scores.flatten(0, -2), target.flatten())
 
-    def tally(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def tally(self, model: nn.Module, batch: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
         if isinstance(model, Forecast):
             with fast(model, batch[0].device):
                 off = model(batch[0]).float() - batch[1]
-            return {"as it is": (off.square().sum(), torch.tensor(off.numel()))}
+            return {"absolute error": (off.square().sum(), torch.tensor(off.numel()))}
         scores, target = answers(model, batch)
         asked = target != IGNORED
-        return {"as it is": (((scores.argmax(-1) != target) & asked).sum(), asked.sum())}
+        return {"absolute error": (((scores.argmax(-1) != target) & asked).sum(), asked.sum())}
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
-        found = super().score(model, condition, split, device)
-        return {"error": found["as it is"] / self.without(condition, split)} | found
+        scores = super().score(model, condition, split, device)
+        return {"error": scores["absolute error"] / self.trivial_error(condition, split)} | scores
 
-    def without(self, condition: Condition, split: str) -> float:
-        """The error of the most frequent answer, or of the last day again and again."""
+    def trivial_error(self, condition: Condition, split: str) -> float:
+        """Return the error of the most frequent answer, or of repeating the last day."""
         part = self.read(condition).parts[split]
         if condition.task["of"] == HOURS:
             past, ahead = part
@@ -129,8 +129,8 @@ class Applications(Corpora[Settings], name="applications"):
             return float(F.mse_loss(again, ahead))
         if condition.task["of"] == SENTENCES:
             m = make_mask(part[3] - 1, part[1].shape[1] - 1)
-            return 1 - _most(part[1][:, 1:][m])
-        return 1 - _most(part[1])
+            return 1 - _majority_share(part[1][:, 1:][m])
+        return 1 - _majority_share(part[1])
 
     def trivial(self, condition: Condition) -> float:
         return 1.0
@@ -138,10 +138,11 @@ class Applications(Corpora[Settings], name="applications"):
     def caption(self) -> str:
         return (
             f"{super().caption()}\n"
-            "error: over what needs no model: the most frequent answer, the last day again and again; as it is: the "
-            "share of wrong classes or of wrong next signs, the mean squared error of the 7 series of ETTh1.\n"
+            "error: relative to a trivial baseline (the most frequent answer, or repeating the last day); absolute "
+            "error: "
+            "share of wrong classes or characters, or the mean squared error of the 7 series of ETTh1.\n"
             "validation: recordings 5-9 of each speaker and digit; months 13 to 16; every fourth of the 40 motions and "
-            "50 gestures to train on."
+            "50 gestures for training."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
@@ -153,9 +154,9 @@ class Applications(Corpora[Settings], name="applications"):
                 if g.condition == c.name and (v := g.summary("error").mean) is not None
             ]
             best += [f"{c.name}: {min(mine)[1]} {min(mine)[0]:.2f}"] if mine else []
-        return f"Lowest error, 1 without a model: {'; '.join(best)}. {super().verdict(rows)}"
+        return f"Lowest error (1: trivial baseline): {'; '.join(best)}. {super().verdict(rows)}"
 
 
-def _most(y: Tensor) -> float:
-    """The share of the most frequent."""
+def _majority_share(y: Tensor) -> float:
+    """Return the share of the most frequent value."""
     return float(y.bincount().max()) / len(y)

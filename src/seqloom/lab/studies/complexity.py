@@ -1,4 +1,4 @@
-"""What length costs: time, memory and the longest path of every form between recurrence and attention."""
+"""Time, memory and longest path against the length, for every form from recurrence to attention."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from seqloom.tools.measure import saved_bytes
 from seqloom.tools.timing import ROUND
 
 MIDDLE = 1.5  # between T and T^2
-NEAR = 0.25  # an exponent this far from the counted one still agrees with it
+NEAR = 0.25  # exponents that differ by less agree
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Width d, one sequence; lengths from the longest of each form down, each the next over `ratio`."""
+class ComplexitySettings:
+    """Width d, one sequence; lengths start at the longest of each form and shrink by `ratio`."""
 
     width: int = 64
     lengths: int = 7
-    fitted: int = 5  # the longest ones, where what does not grow has become small
+    fitted: int = 5  # the longest lengths, where constant costs are small
     ratio: float = math.sqrt(2)
     shorten: int = 1  # the longest length of each form is divided by it
     rounds: int = 8
-    reach: int = 257  # T at which gradients say how many layers connect the first step with the last
+    reach: int = 257  # T at which gradients show how many layers connect the first and the last step
 
 
 @dataclass(frozen=True)
 class Exponent:
-    """The p of T^p: counted over these lengths, and fitted with its 95% t-interval, value +- half."""
+    """The p of T^p: counted, and fitted with its 95 % t-interval, value +- half."""
 
     counted: float
     value: float
@@ -50,27 +50,27 @@ class Exponent:
 
 @dataclass(frozen=True)
 class Growth:
-    """One form at all its lengths; the paths are counted, the layers measured and counted."""
+    """Measurements of one form at all its lengths."""
 
     form: str
     lengths: tuple[int, ...]
-    seconds: tuple[float, ...]  # forward and backward, of a processor
+    seconds: tuple[float, ...]  # processor time of forward and backward
     saved_bytes: tuple[int, ...]  # between forward and backward
     path: tuple[int, ...]
     time_exponent: Exponent
     memory_exponent: Exponent
-    layers: int | None  # with which the gradient arrives at settings.reach, one fewer does not; None: it differs
+    layers: int | None  # fewest that connect both ends at settings.reach; None: not as counted
     layers_counted: int
 
     def __str__(self) -> str:
         return f"{self.form}: time as T^{self.time_exponent}, memory as T^{self.memory_exponent}"
 
 
-class Complexity(Study[Settings, Growth], name="complexity"):
-    """How time, memory and the longest path grow with the length, from the RNN to attention and beyond."""
+class Complexity(Study[ComplexitySettings, Growth], name="complexity"):
+    """How time, memory and the longest path grow with the sequence length, from RNN to attention."""
 
-    full = Settings()
-    quick = Settings(lengths=5, shorten=2, rounds=2)
+    full = ComplexitySettings()
+    quick = ComplexitySettings(lengths=5, shorten=2, rounds=2)
 
     @property
     def parts(self) -> int:
@@ -80,18 +80,18 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         for form in FORMS:
             with use_one_thread(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                row = self._measured(form, before)
+                row = self._measure(form, before)
             yield row
 
-    def _measured(self, form: Form, before: Callable[[str], None]) -> Growth:
+    def _measure(self, form: Form, before: Callable[[str], None]) -> Growth:
         d, lengths = self.settings.width, self._lengths(form)
-        calls, kept = [], []
+        calls, saved = [], []
         for T in lengths:
             layer, x = form.make(d, T), torch.randn(1, T, d, requires_grad=True)
-            kept.append(saved_bytes(layer, x))
+            saved.append(saved_bytes(layer, x))
             calls.append(partial(_call, layer, x))
         best = [math.inf] * len(lengths)
-        for n in range(self.settings.rounds):  # each length in its turn: what slows the machine slows all
+        for n in range(self.settings.rounds):  # alternate between lengths: disturbances affect all alike
             before(f"{form.name}, round {n + 1}")
             best = [min(b, _seconds(call)) for b, call in zip(best, calls, strict=True)]
         counted = form.layers(self.settings.reach)
@@ -99,10 +99,10 @@ class Complexity(Study[Settings, Growth], name="complexity"):
             form=form.name,
             lengths=lengths,
             seconds=tuple(best),
-            saved_bytes=tuple(kept),
+            saved_bytes=tuple(saved),
             path=tuple(form.path[1](T) for T in lengths),
             time_exponent=self._exponent(lengths, best, form.work),
-            memory_exponent=self._exponent(lengths, kept, form.keeps),
+            memory_exponent=self._exponent(lengths, saved, form.keeps),
             layers=counted if self._connects(form, counted) and not self._connects(form, counted - 1) else None,
             layers_counted=counted,
         )
@@ -130,7 +130,7 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         d, T = self.settings.width, self.settings.reach
         x = torch.randn(1, T, d, dtype=torch.float64, requires_grad=True)
         y, _ = form.stack(d, T, layers).double()(x)
-        w = torch.randn_like(y[0, -1])  # a plain sum is constant after a LayerNorm
+        w = torch.randn_like(y[0, -1])  # random, because a plain sum is constant after a LayerNorm
         (gradient,) = torch.autograd.grad(y[0, -1] @ w, x)
         return bool(gradient[0, 0].any())
 
@@ -143,11 +143,11 @@ class Complexity(Study[Settings, Growth], name="complexity"):
                 "counted": f"T^{row.time_exponent.counted:.2f}",
                 "measured": f"T^{row.time_exponent}",
                 "memory": forms[row.form].memory,
-                "kept": f"T^{row.memory_exponent}",
-                "in order": forms[row.form].steps[0],
+                "saved": f"T^{row.memory_exponent}",
+                "sequential": forms[row.form].steps[0],
                 "path": forms[row.form].path[0],
                 f"layers, T = {self.settings.reach}": row.layers,
-                "longest T": row.lengths[-1],
+                "max T": row.lengths[-1],
                 "ms": 1e3 * row.seconds[-1],
                 "MB": row.saved_bytes[-1] / 1e6,
             }
@@ -159,13 +159,14 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         return (
             f"one sequence, d = {s.width}, {HEADS} heads, w = {WINDOW}, chunks of {CHUNK}, convolutions of {KERNEL}; "
             "causal, float32, one thread.\n"
-            "one layer; but a TCN as deep as T needs, and RNN + attention with a window of T.\n"
+            "one layer each; the TCN is as deep as T requires, and RNN + attention has a window of T.\n"
             f"exponents: slopes of log against log over the upper {s.fitted} of {s.lengths} lengths, "
             f"each {s.ratio:.2f} times the one before; +- is their 95% t-interval;\n"
             "counted: multiply-adds of the forward; measured: processor time of forward and backward, "
-            f"fastest of {s.rounds} rounds; kept: bytes saved for the backward.\n"
-            "in order, path: counted; layers: with so many the gradient goes from the last step to the first, "
-            "with one fewer it does not; ms, MB: at the longest T"
+            f"fastest of {s.rounds} rounds; saved: bytes saved for the backward.\n"
+            "sequential: steps that must run one after another; path: longest path, both counted; layers: the "
+            "fewest with "
+            "which the gradient reaches the first step from the last, measured; ms, MB: at max T"
         )
 
     def verdict(self, rows: Sequence[Growth]) -> str:
@@ -176,16 +177,22 @@ class Complexity(Study[Settings, Growth], name="complexity"):
         square = [row.form for row in rows if row.memory_exponent.value > MIDDLE]
         off = [form for form, p in time_.items() if abs(p.value - p.counted) > max(p.half, NEAR)]
         wrong = [row.form for row in rows if row.layers is None]
-        parts = [f"Time grows nearer to T than to T^2: {_and(slow)}; nearer to T^2: {_and(fast)}"]
-        parts += [f"not told apart here: {_and(unclear)}"] if unclear else []
-        text = "; ".join(parts) + f". Memory nearer to T^2: {_and(square)}."
-        text += f" Away from the count by more than {NEAR} and the interval: {_and(off)}." if off else ""
-        return text + (f" Gradients contradict the counted layers: {_and(wrong)}." if wrong else "")
+        parts = [f"Time grows closer to T than to T^2: {_list_names(slow)}; closer to T^2: {_list_names(fast)}"]
+        parts += [f"undecided: {_list_names(unclear)}"] if unclear else []
+        text = "; ".join(parts) + f". Memory grows closer to T^2: {_list_names(square)}."
+        text += (
+            f" Measured exponent differs from the counted one by more than {NEAR} and the interval: {_list_names(off)}."
+            if off
+            else ""
+        )
+        return text + (
+            f" The measured number of layers differs from the counted one: {_list_names(wrong)}." if wrong else ""
+        )
 
     def blocks(self, rows: Sequence[Growth]) -> list[PageBlock]:
         panels: tuple[tuple[str, str, Callable[[Growth], Sequence[float]]], ...] = (
             ("Time of forward and backward", "ms", lambda row: [1e3 * s for s in row.seconds]),
-            ("Kept for the backward", "MB", lambda row: [b / 1e6 for b in row.saved_bytes]),
+            ("Saved for the backward", "MB", lambda row: [b / 1e6 for b in row.saved_bytes]),
             ("Longest path, counted", "steps", lambda row: row.path),
         )
         charts = [
@@ -205,7 +212,7 @@ def _call(layer: nn.Module, x: Tensor) -> None:
 
 
 def _seconds(call: Callable[[], None]) -> float:
-    """Of this process on its processor, so that other programs do not count; the fastest call of a round."""
+    """Return the processor time of the fastest call of a round, independent of other programs."""
     best, begun = math.inf, time.perf_counter()
     while best == math.inf or time.perf_counter() < begun + ROUND:
         start = time.process_time()
@@ -214,5 +221,5 @@ def _seconds(call: Callable[[], None]) -> float:
     return best
 
 
-def _and(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"

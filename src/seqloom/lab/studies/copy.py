@@ -1,4 +1,4 @@
-"""Copy memory: symbols that have to be said again after a while."""
+"""Copy memory: repeat symbols after a delay."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.data.task import IGNORE
-from seqloom.lab.studies.support.conditions import Condition, Settings
-from seqloom.lab.studies.support.drawn import Drawn, Shape
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.outcome import Metric, Trial, groups
-from seqloom.lab.studies.support.trials import Batch
+from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
+from seqloom.lab.studies.support.trials import Tensors
 
 SOLVED = 0.99
 SYMBOLS, KINDS = 10, 8
-# Seed 000, experiment 2: accuracy.
+# AttnRNN article, experiment 2: accuracy.
 PRINTED = {
     30: {"rnn": 0.1380, "gru": 0.6620, "lstm": 0.5480, "attn_rnn": 0.8140},
     60: {"rnn": 0.2065, "gru": 0.4550, "lstm": 0.3955, "attn_rnn": 0.5780},
@@ -40,11 +40,11 @@ def span(task: dict[str, Any]) -> int:
     return int(task["steps"]) + {"delay": 2 * n, "selective": n + 1, "third": 0}[task["form"]]
 
 
-class Copy(Drawn[Settings], name="copy"):
-    """How long each cell keeps ten symbols: delays of up to 2,000 steps, and symbols among blanks."""
+class Copy(SyntheticTrials[TrialSettings], name="copy"):
+    """How long each cell remembers ten symbols: delays of up to 2,000 steps, and symbols among blanks."""
 
     metrics = (Metric("accuracy"), Metric("loss", lower=True, log=True))
-    full = Settings(
+    full = TrialSettings(
         conditions=(
             at(100, 3_000),
             at(200, 3_000, "selective", models=LONG),
@@ -55,7 +55,7 @@ class Copy(Drawn[Settings], name="copy"):
         models=("rnn", "lstm", "gru", "attn_rnn"),
         lrs=(3e-3, 1e-2),
     )
-    quick = Settings(
+    quick = TrialSettings(
         (at(5, 250, count=2), at(8, 200, "selective", count=2, tuned_at="delay, T = 5")),
         ("rnn", "lstm", "gru", "attn_rnn"),
         seeds=3,
@@ -64,7 +64,7 @@ class Copy(Drawn[Settings], name="copy"):
         batch=32,
         test=500,
     )
-    paper = Settings(
+    paper = TrialSettings(
         tuple(at(T, 1_000, "third", after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
         ("rnn", "gru", "lstm", "attn_rnn"),
         seeds=1,
@@ -73,7 +73,7 @@ class Copy(Drawn[Settings], name="copy"):
         starts=("default",),
         test=100,
     )
-    paper_quick = Settings(
+    paper_quick = TrialSettings(
         (at(30, 150, "third"),), ("rnn", "gru", "lstm", "attn_rnn"), 1, 0, 32, (1e-2,), ("default",), 32, test=100
     )
 
@@ -85,12 +85,12 @@ class Copy(Drawn[Settings], name="copy"):
         inputs, outputs = (KINDS, KINDS) if third else (KINDS + 2, KINDS + 1)
         return Shape(inputs, outputs, span(condition.task), every=True, symbols=(FIRST_SYMBOL, inputs))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         x, y = batch
         return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORE)
 
     def measure(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        scores, asked = model(x), y > 0  # 0 is the blank, and what is ignored is below
+        scores, asked = model(x), y > 0  # 0 is the blank; ignored positions are negative
         right = (scores.argmax(-1) == y) & asked
         loss = F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=IGNORE)
         return {"accuracy": right.sum() / asked.sum(), "loss": loss}
@@ -113,21 +113,22 @@ class Copy(Drawn[Settings], name="copy"):
         for g in groups(rows):
             if all(v is not None and v >= SOLVED for v in g.values("accuracy")):
                 solved[g.model].append(g.condition)
-        told = "; ".join(f"{model}: {', '.join(where) or 'nothing'}" for model, where in solved.items())
-        return f"Solved by every seed (accuracy {SOLVED} or more): {told}. {super().verdict(rows)}"
+        listed = "; ".join(f"{model}: {', '.join(where) or 'none'}" for model, where in solved.items())
+        return f"Solved by every seed (accuracy at least {SOLVED}): {listed}. {super().verdict(rows)}"
 
     def caption(self) -> str:
         s = self.settings
         if self.protocol == "paper":
             return (
-                "as the document: T/3 symbols to be said again in the last third, the filler is a symbol too; one "
-                "model trained on from length to length, 100 test sequences; the document has one seed, here are "
-                f"{s.seeds}; what it does not say is chosen: h = {s.hidden}, {self.steps(s.conditions[0]):,} steps of "
-                f"{s.batch} a length, lr {s.lrs[0]:g}"
+                "setup of the AttnRNN article: T/3 symbols to repeat in the last third, the filler is a symbol "
+                "too; one "
+                "model trained on each length in turn, 100 test sequences. The article has one seed, this table "
+                f"{s.seeds}. Not given in the article, so chosen here: h = {s.hidden}, "
+                f"{self.steps(s.conditions[0]):,} steps of batch size {s.batch} per length, lr {s.lrs[0]:g}"
             )
         losses = ", ".join(f"{c.task['count'] * math.log(KINDS) / span(c.task):.4f}" for c in s.conditions)
         return (
             f"{super().caption()}\n{s.conditions[0].task['count']} symbols of {KINDS}; accuracy: of the symbols; "
-            f"trivial: chance. loss: over all steps, blanks too; blanks and chance have {losses}; a "
-            "model that is missing at a length was not trained there, for the time that it takes."
+            f"trivial: chance. loss: over all steps including blanks; answering blanks and chance gives {losses}. "
+            "Models are missing at lengths where training takes too long."
         )

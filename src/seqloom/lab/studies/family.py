@@ -1,4 +1,4 @@
-"""The family of recurrent networks: plain and gated, both ways, and deep."""
+"""The RNN family: plain and gated, bidirectional and deep."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import nn
 from seqloom.lab.data import digits
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import Examples
-from seqloom.lab.studies.data.text import encoded, names, vocabulary
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
-from seqloom.lab.studies.support.contenders import hidden_size, layer, trained
-from seqloom.lab.studies.support.epochs import TRAIN, Epochs, Kept, fast
+from seqloom.lab.studies.data.text import encode, names, vocabulary
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, layer
+from seqloom.lab.studies.support.epochs import TRAIN, Epochs, SnapshotModel, fast
 from seqloom.lab.studies.support.outcome import Metric, Trial, groups
 from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
@@ -23,9 +23,9 @@ from seqloom.tools.measure import saved_bytes
 from seqloom.tools.timing import time_call
 
 LETTERS, KNOWN, WIDTH, LANGUAGES = 20, 96, 32, 18
-FINE = 2  # steps of the hidden sizes of RNN, LSTM and GRU
-MOST = {"names": 0.5185, "digits": 0.1}  # the share of the most frequent class
-PRINTED = {  # seed 001, table 5.2: training speed, stability, memory
+FINE = 2  # hidden sizes of RNN, LSTM and GRU are multiples of this
+MOST = {"names": 0.5185, "digits": 0.1}  # share of the most frequent class
+PRINTED = {  # RNN family article, table 5.2: training speed, stability, memory
     "rnn": ("fastest", "least stable", "least memory"),
     "lstm": ("slowest", "most stable", "most memory"),
     "gru": ("between", "between", "between"),
@@ -40,21 +40,21 @@ def at(layers: int, steps: int, both: bool = False, data: str = "names", **more:
     return Condition(name, steps, task | {"train": 13_012 if data == "names" else 1_078}, **more)
 
 
-class Family(Epochs[Settings], name="family"):
-    """RNN, LSTM, GRU and AttnRNN, one to eight layers, one way and both: accuracy, stability, time, memory."""
+class Family(Epochs[TrialSettings], name="family"):
+    """Accuracy, stability, time and memory of RNN, LSTM, GRU and AttnRNN with one to eight layers."""
 
-    metrics = (*Epochs.metrics, Metric("ms alone", lower=True), Metric("MB kept", lower=True))
-    full = Settings(
+    metrics = (*Epochs.metrics, Metric("ms per batch", lower=True), Metric("MB saved", lower=True))
+    full = TrialSettings(
         (at(1, 1_000), at(2, 1_000), at(4, 1_000), at(8, 1_000), at(1, 1_000, both=True), at(2, 1_000, both=True)),
         CELLS,
-        budget=78_000,  # AttnRNN in steps of 16 is near to it with 1, 2, 4 and 8 layers
+        budget=78_000,  # AttnRNN, in steps of 16, is close to it with 1, 2, 4 and 8 layers
         lrs=(1e-3, 3e-3, 1e-2),
         starts=("default",),
         valid=2_000,
         test=3_000,
         tuning=0.5,
     )
-    quick = Settings(
+    quick = TrialSettings(
         (at(1, 100, data="digits"), at(2, 100, data="digits"), at(1, 100, both=True, data="digits")),
         CELLS,
         seeds=2,
@@ -65,10 +65,10 @@ class Family(Epochs[Settings], name="family"):
         valid=359,
         test=360,
     )
-    paper = Settings(
+    paper = TrialSettings(
         (at(1, 1_500),), ("rnn", "lstm", "gru"), hidden=128, lrs=(1e-3,), starts=("default",), valid=1, test=3_000
     )
-    paper_quick = Settings(
+    paper_quick = TrialSettings(
         (at(1, 100, data="digits"),), ("rnn", "lstm", "gru"), 3, 0, 24, (1e-2,), ("default",), 32, valid=1, test=360
     )
 
@@ -79,7 +79,7 @@ class Family(Epochs[Settings], name="family"):
             x, y = {TRAIN: parts.train, VALID: parts.validation, TEST: parts.test}[split]
             return Examples(x, torch.full((len(x),), x.shape[1]), y)
         found, _ = names(LETTERS)
-        data = encoded(found, vocabulary(found[0], KNOWN), LETTERS).shuffled()
+        data = encode(found, vocabulary(found[0], KNOWN), LETTERS).shuffle()
         begin = {TEST: 0, VALID: s.test, TRAIN: s.test + s.valid}[split]
         return data.part(begin, begin + {TEST: s.test, VALID: s.valid, TRAIN: train}[split])
 
@@ -92,13 +92,13 @@ class Family(Epochs[Settings], name="family"):
         return Classify(made, LANGUAGES if of_names else 10, embed=embed)
 
     def multiple(self, model: str) -> int:
-        """Fine steps, so that one budget is spent at every depth: short rows are fast at any size."""
+        """Return fine steps, so that every depth meets the budget; short rows are fast at any size."""
         return super().multiple(model) if model == "attn_rnn" else FINE
 
     def budget(self, condition: Condition) -> int:
-        """What AttnRNN has where it is nearest to the budget: its sizes are the coarsest, so the others follow."""
-        build = self.sized("attn_rnn", condition)
-        return trained(build(hidden_size(build, self.settings.budget, self.multiple("attn_rnn"))))
+        """Return the parameters of AttnRNN closest to the budget; its sizes are the coarsest, so the others follow."""
+        build = self.builder("attn_rnn", condition)
+        return count_trained(build(find_hidden_size(build, self.settings.budget, self.multiple("attn_rnn"))))
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         found = super().score(model, condition, split, device)
@@ -108,8 +108,8 @@ class Family(Epochs[Settings], name="family"):
             return found | self._costs(model, condition)
 
     def _costs(self, model: nn.Module, condition: Condition) -> dict[str, float]:
-        """Of one training step, with no other beside it: forward and backward."""
-        assert isinstance(model, Kept) and isinstance(model.model, Classify)
+        """Measure one training step, forward and backward, with nothing else running."""
+        assert isinstance(model, SnapshotModel) and isinstance(model.model, Classify)
         batch = self.draw(condition)(torch.Generator(self.device).manual_seed(0), torch.device(self.device))
         x, lengths, _ = batch
         inner, embed = model.model.layer, model.model.embed
@@ -119,10 +119,10 @@ class Family(Epochs[Settings], name="family"):
             model.zero_grad()
             nn.functional.cross_entropy(model(x, lengths), batch[-1]).backward()
 
-        run()  # a first call loads kernels
+        run()  # the first call loads kernels
         with fast(inner, given.device):
             kept = saved_bytes(inner, given)
-        return {"ms alone": 1e3 * time_call(run, self.device), "MB kept": kept / 1e6}
+        return {"ms per batch": 1e3 * time_call(run, self.device), "MB saved": kept / 1e6}
 
     def trivial(self, condition: Condition) -> float:
         return MOST[condition.task["data"]]
@@ -133,13 +133,11 @@ class Family(Epochs[Settings], name="family"):
     axis = "layers"
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
-        note = (
-            "stability: the standard deviation of the accuracy over seeds, in points; the document's words beside ours"
-        )
-        return [*super().blocks(rows), Table("Speed, stability and memory", self._compared(rows), note)]
+        note = "deviation: of the accuracy over seeds, in points; article: ranks in the RNN family article"
+        return [*super().blocks(rows), Table("Speed, stability and memory", self._rank_models(rows), note)]
 
-    def _compared(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
-        """The document's table 5.2, measured: for each condition; places are among its three cells."""
+    def _rank_models(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
+        """Return table 5.2 of the RNN family article, measured for each condition; ranks are among its three cells."""
         made = []
         for c in self.settings.conditions:
             mine = {g.model: g for g in groups(rows) if g.condition == c.name}
@@ -147,38 +145,36 @@ class Family(Epochs[Settings], name="family"):
             for name, g in mine.items():
                 accuracies = [100 * v for v in g.values("accuracy") if v is not None]
                 spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-                values[name] = (g.summary("ms alone").mean, spread, g.summary("MB kept").mean)
+                values[name] = (g.summary("ms per batch").mean, spread, g.summary("MB saved").mean)
             for name, measured in values.items():
                 row: dict[str, Any] = {"condition": c.name, "model": name}
-                for i, what in enumerate(("ms alone", "deviation", "MB kept")):
+                for i, what in enumerate(("ms per batch", "deviation", "MB saved")):
                     others = [v[i] for m, v in values.items() if m in PRINTED]
-                    place = _place(measured[i], others, WORDS[i]) if name in PRINTED else None
+                    place = _rank(measured[i], others, WORDS[i]) if name in PRINTED else None
                     row |= {what: measured[i], f"{what}, here": place}
-                    row |= {f"{what}, document": PRINTED[name][i] if name in PRINTED else None}
+                    row |= {f"{what}, article": PRINTED[name][i] if name in PRINTED else None}
                 made.append(row)
         return made
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        compared = [row for row in self._compared(rows) if row["ms alone, here"] is not None]
+        compared = [row for row in self._rank_models(rows) if row["ms per batch, here"] is not None]
         kept = [k.removesuffix(", here") for k in (compared[0] if compared else {}) if k.endswith(", here")]
         told = []
         for what in kept:
-            agree = sum(row[f"{what}, here"] == row[f"{what}, document"] for row in compared)
+            agree = sum(row[f"{what}, here"] == row[f"{what}, article"] for row in compared)
             told += [f"{what} in {agree}"] if any(row[f"{what}, here"] for row in compared) else []
-        first = (
-            f"Of {len(compared)} places that the document gives RNN, LSTM and GRU, ours agree for {', '.join(told)}. "
-        )
+        first = f"Agreement with the {len(compared)} ranks in the RNN family article: {', '.join(told)}. "
         return f"{first if compared else ''}{super().verdict(rows)}"
 
     def caption(self) -> str:
-        alone = "ms alone: forward and backward of a batch, nothing beside it; MB kept: by the layer for the backward."
+        costs = "ms per batch: forward and backward, nothing else running; MB saved: by the layer for the backward."
         if self.protocol == "paper":
             return (
-                f"the same {self.settings.hidden} units for every cell, as the document compares them, one layer, "
-                f"lr {self.settings.lrs[0]:g}; it names no data: {self._data()}.\n{alone}"
+                f"setup of the RNN family article: {self.settings.hidden} units for every cell, one layer. Not given "
+                f"in the article, so chosen here: lr {self.settings.lrs[0]:g}; {self._data()}.\n{costs}"
             )
-        sizes = "the others have as many parameters as AttnRNN, whose sizes are the coarsest"
-        return f"{super().caption()}\n{sizes}; {self._data()}; trivial: the most frequent class.\n{alone}"
+        sizes = "the other models match the parameters of AttnRNN, which has the coarsest sizes"
+        return f"{super().caption()}\n{sizes}; {self._data()}; trivial: the most frequent class.\n{costs}"
 
     def _data(self) -> str:
         kinds = {c.task["data"] for c in self.settings.conditions}
@@ -187,11 +183,11 @@ class Family(Epochs[Settings], name="family"):
         )
 
 
-def _place(value: float | None, others: Sequence[float | None], words: tuple[str, str]) -> str | None:
-    """None where one of the document's cells has no number: then nobody has a place among them."""
+def _rank(value: float | None, others: Sequence[float | None], words: tuple[str, str]) -> str | None:
+    """Return the rank of a value; None if a cell of the article has no value."""
     known = [v for v in others if v is not None]
     if value is None or len(known) < len(PRINTED):
         return None
     if len(set(known)) < 2:
-        return "not told apart"
+        return "equal"
     return words[0] if value == min(known) else words[1] if value == max(known) else "between"

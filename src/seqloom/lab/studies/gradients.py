@@ -1,4 +1,4 @@
-"""How much of a gradient is left after many steps: at the start, mid-way and after training."""
+"""How much of a gradient is left after many steps: before, during and after training."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.study import Study
-from seqloom.lab.studies.support import falling, reach
+from seqloom.lab.studies.support import gradient_report, reach
 from seqloom.lab.studies.support.contenders import Reader, layer, starts
 from seqloom.lab.studies.support.ledger import Ledger
 from seqloom.lab.studies.support.reach import LEAST
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 
-DOCUMENT = 54  # torch's seed under which the document's column comes out
-PRINTED = {
+ARTICLE_SEED = 54  # torch seed that reproduces the column of the AttnRNN article
+PRINTED = {  # AttnRNN article: |dL/dh_0| by length
     "attn_rnn": {64: 1.6461e-02, 128: 1.5219e-03, 256: 2.8308e-04, 512: 2.2813e-06, 1024: 5.1038e-10},
     "rnn": dict.fromkeys((64, 128, 256, 512, 1024), 0.0),
     "lstm": {64: 8.3372e-07, 128: 1.7509e-10, 256: 7.7239e-18, 512: 0.0, 1024: 0.0},
     "gru": {64: 4.4385e-09, 128: 4.8556e-16, 256: 0.0, 512: 0.0, 1024: 0.0},
 }
-APART = 10_000  # the input's seed, or it would be drawn from the numbers that made the weights
+INPUT_SEED = 10_000  # offset, so that the input differs from the numbers that initialise the weights
 STAGES = {"start": 0.0, "half-way": 0.5, "trained": 1.0}
 
 
 @dataclass(frozen=True)
-class Settings:
+class GradientSettings:
     models: tuple[str, ...] = ("attn_rnn", "rnn", "lstm", "gru")
     seeds: int = 20
     starts: tuple[str, ...] = ("default", "keep 1", "keep 3", "keep 5", "chrono")
     inputs: tuple[str, ...] = ("ones", "normal")
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
     size: int = 64  # d = h
-    products: int = 5  # seeds with which Jacobians are multiplied, too
-    steps: int = 1_000  # of training on adding; 0 trains nothing
+    products: int = 5  # seeds for which products of Jacobians are also computed
+    steps: int = 1_000  # training steps on adding; 0: no training
     span: int = 200  # length of the adding problem
 
 
 @dataclass(frozen=True)
 class Reach:
-    """One layer of one seed along one input, at every length."""
+    """Gradient norms of one layer and seed along one input, at every length."""
 
     model: str
     start: str
@@ -57,7 +57,7 @@ class Reach:
     stage: str
     seed: int
     gradient: list[float]  # |dL/dh_0|
-    product: list[float]  # the spectral norm of dh_T/dh_0; empty where it was not asked for
+    product: list[float]  # spectral norm of dh_T/dh_0; empty if not computed
 
     def __str__(self) -> str:
         what = f"{self.model}, {self.start}, {self.input}, {self.stage}, seed {self.seed}"
@@ -66,7 +66,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Case:
-    """What `Reach` is measured for; stages after the start are on the adding problem."""
+    """One measurement to make; stages after the start are on the adding problem."""
 
     model: str
     start: str
@@ -75,12 +75,14 @@ class Case:
     seed: int
 
 
-class Gradients(Study[Settings, Reach], name="gradients"):
-    """How gradients fall with distance: 20 seeds, biases varied, before, during and after training."""
+class Gradients(Study[GradientSettings, Reach], name="gradients"):
+    """How gradients decay with distance: 20 seeds, varied biases, before, during and after training."""
 
-    full = Settings()
-    quick = Settings(seeds=3, starts=("default", "keep 3"), lengths=(16, 64, 256), products=1, steps=60, span=30)
-    paper = Settings(seeds=1, starts=("default",), inputs=("ones",), products=0, steps=0)
+    full = GradientSettings()
+    quick = GradientSettings(
+        seeds=3, starts=("default", "keep 3"), lengths=(16, 64, 256), products=1, steps=60, span=30
+    )
+    paper = GradientSettings(seeds=1, starts=("default",), inputs=("ones",), products=0, steps=0)
 
     def cases(self) -> list[Case]:
         s = self.settings
@@ -102,14 +104,14 @@ class Gradients(Study[Settings, Reach], name="gradients"):
     def run(self, before: Callable[[str], None]) -> Iterator[Reach]:
         ledger, cases = Ledger(self.folder), self.cases()
         with use_one_thread():
-            trained = self._trained([c for c in cases if c.input == "adding" and ledger.get(self._key(c)) is None])
-            drawn = self._as_printed() if self.protocol == "paper" else {}
+            trained = self._train_cases([c for c in cases if c.input == "adding" and ledger.get(self._key(c)) is None])
+            drawn = self._build_article_layers() if self.protocol == "paper" else {}
             for case in cases:
                 before(f"{case.model}, {case.start}, {case.input}, {case.stage}, seed {case.seed}")
                 known = ledger.get(self._key(case))
                 if known is None:
                     made = trained.get(case) or drawn.get(case.model) or self._layer(case)
-                    ledger.add(self._key(case), asdict(self._measured(case, made)))
+                    ledger.add(self._key(case), asdict(self._measure(case, made)))
                     known = ledger.get(self._key(case))
                 yield Reach(**(known or {}))
 
@@ -124,14 +126,14 @@ class Gradients(Study[Settings, Reach], name="gradients"):
             torch.manual_seed(case.seed)
             return layer(case.model, self.settings.size, self.settings.size, case.start, max(self.settings.lengths))
 
-    def _as_printed(self) -> dict[str, Any]:
-        """The document's four, made one after the other from one random state, whichever are asked for."""
+    def _build_article_layers(self) -> dict[str, Any]:
+        """Build the four layers of the article from one random state, in its order."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(DOCUMENT)
+            torch.manual_seed(ARTICLE_SEED)
             return {model: layer(model, self.settings.size, self.settings.size, "default", 0) for model in PRINTED}
 
-    def _trained(self, cases: Sequence[Case]) -> dict[Case, Any]:
-        """Layers of two inputs after no, half or all of the training; half has a decay of its own."""
+    def _train_cases(self, cases: Sequence[Case]) -> dict[Case, Any]:
+        """Return layers of two inputs after no, half or all of the training; half has its own schedule."""
         s, problem = self.settings, adding(self.settings.span).problem
 
         def batch(random: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
@@ -160,7 +162,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
             found[case] = one.model.layer
         return found
 
-    def _measured(self, case: Case, made: Any) -> Reach:
+    def _measure(self, case: Case, made: Any) -> Reach:
         printed = self.protocol == "paper"
         made = copy.deepcopy(made).cpu().to(torch.float32 if printed else torch.float64)
         long = self._input(case, max(self.settings.lengths)).to(torch.float32 if printed else torch.float64)
@@ -172,7 +174,7 @@ class Gradients(Study[Settings, Reach], name="gradients"):
         )
 
     def _input(self, case: Case, T: int) -> Tensor:
-        random = torch.Generator().manual_seed(APART + case.seed)
+        random = torch.Generator().manual_seed(INPUT_SEED + case.seed)
         if case.input == "adding":
             return adding(T).problem.make(random, 1).x[0]
         shape = (T, self.settings.size)
@@ -180,37 +182,42 @@ class Gradients(Study[Settings, Reach], name="gradients"):
 
     def table(self, rows: Sequence[Reach]) -> list[dict[str, Any]]:
         if self.protocol == "paper":
-            return falling.printed_table(rows, self.settings.lengths, PRINTED)
-        return falling.table(rows, self.settings.lengths)
+            return gradient_report.compare_with_article(rows, self.settings.lengths, PRINTED)
+        return gradient_report.table(rows, self.settings.lengths)
 
     def blocks(self, rows: Sequence[Reach]) -> list[PageBlock]:
         return [
             Table("Norms of gradients", self.table(rows), self.caption()),
-            *falling.charts(rows, self.settings.lengths),
+            *gradient_report.charts(rows, self.settings.lengths),
         ]
 
     def caption(self) -> str:
         s = self.settings
         if self.protocol == "paper":
             return (
-                f"as the document: torch seed {DOCUMENT}, {', '.join(PRINTED)} made in this order, d = h = {s.size}, "
-                "x = ones, h_0 = 0, L = MSE(h_T, 1), float32; |dL/dh_0|, the norm itself in float64"
+                f"setup of the AttnRNN article: torch seed {ARTICLE_SEED}, {', '.join(PRINTED)} built in this order, "
+                f"d = h = {s.size}, x = ones, h_0 = 0, L = MSE(h_T, 1), float32; the norm of dL/dh_0 in float64"
             )
         return (
-            f"|dL/dh_0| for L = MSE(h_T, 1), h_0 = 0, d = h = {s.size}, float64; geometric means over seeds, in which "
-            f"less than {LEAST:g} beside others counts as {LEAST:g}; lowest, highest at T = {s.lengths[-1]:,}; "
+            f"|dL/dh_0| for L = MSE(h_T, 1), h_0 = 0, d = h = {s.size}, float64; geometric means over seeds, with "
+            f"values below {LEAST:g} counted as {LEAST:g}; lowest, highest: over seeds at T = {s.lengths[-1]:,}; "
             f"product: spectral norm of dh_T/dh_0 there, {s.products} seeds.\n"
-            "k: of log norm = a - k T, 95% t-interval over seeds; keep b: the gate that keeps starts at sigmoid(b).\n"
-            f"adding: d = 2, trained on T = {s.span} with {s.steps:,} steps of 64, lr 3e-3; half-way: a training of "
-            "half as many."
+            "k: slope of log norm = a - k T with its 95% t-interval over seeds, R^2: of this fit; keep b: the keep "
+            "gate "
+            "starts at sigmoid(b).\n"
+            f"adding: d = 2, trained on T = {s.span} with {s.steps:,} steps of batch size 64, lr 3e-3; half-way: "
+            "trained "
+            "with half as many steps."
         )
 
     def verdict(self, rows: Sequence[Reach]) -> str:
         if self.protocol == "paper":
-            told = [row["agrees"] for row in self.table(rows) if row["agrees"]]
+            checks = [row["agrees"] for row in self.table(rows) if row["agrees"]]
             return (
-                f"{told.count('yes')} of the document's {len(told)} norms come out, to three digits or as what float32 "
-                "rounds to 0. They are one seed and default biases: the fair protocol shows how much hangs on both."
+                f"{checks.count('yes')} of the {len(checks)} norms in the AttnRNN article are reproduced, to three "
+                "digits "
+                "or as values that float32 rounds to 0. They come from one seed and default biases; the fair protocol "
+                "shows how much depends on both."
             )
         end, found = f"T = {self.settings.lengths[-1]:,}", self.table(rows)
         return " ".join(filter(None, (_start(found, end), _stages(found, end))))
@@ -221,27 +228,27 @@ def _reader(model: str, size: int) -> Reader:
 
 
 def _start(found: Sequence[dict[str, Any]], end: str) -> str:
-    """Each model as it comes, and with the bias that carries its gradient furthest."""
+    """Describe each model with its default bias and with the bias that preserves its gradient best."""
     mine = [row for row in found if row["stage"] == "start" and row["input"] != "adding"]
     parts = []
     for x in dict.fromkeys(row["input"] for row in mine):
-        said = []
+        texts = []
         for model in dict.fromkeys(row["model"] for row in mine):
             kinds = [row for row in mine if row["model"] == model and row["input"] == x]
             best = max(kinds, key=lambda row: row[end])
             one = kinds[0]
             text = f"{model} {_norm(one[end], 1)} ({_norm(one['lowest'])} .. {_norm(one['highest'])})"
-            said.append(text + (f", {_norm(best[end], 1)} with {best['start']}" if best is not one else ""))
-        parts.append(f"x {x}: {'; '.join(said)}")
-    return f"|dL/dh_0| at {end} as the cells start (lowest .. highest seed), {'. '.join(parts)}."
+            texts.append(text + (f", {_norm(best[end], 1)} with {best['start']}" if best is not one else ""))
+        parts.append(f"x {x}: {'; '.join(texts)}")
+    return f"|dL/dh_0| at {end} before training (lowest .. highest seed), {'. '.join(parts)}."
 
 
 def _stages(found: Sequence[dict[str, Any]], end: str) -> str:
-    said = []
+    texts = []
     for model in dict.fromkeys(row["model"] for row in found if row["input"] == "adding"):
         norms = [row[end] for row in found if row["model"] == model and row["input"] == "adding"]
-        said.append(f"{model} {' -> '.join(map(_norm, norms))}")
-    return f"Trained on adding, start -> half-way -> end: {'; '.join(said)}." if said else ""
+        texts.append(f"{model} {' -> '.join(map(_norm, norms))}")
+    return f"Trained on adding, start -> half-way -> trained: {'; '.join(texts)}." if texts else ""
 
 
 def _norm(norm: float, digits: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Film reviews: for or against."""
+"""Sentiment of film reviews (IMDB)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import Examples
-from seqloom.lab.studies.data.text import encoded, imdb, vocabulary
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
+from seqloom.lab.studies.data.text import encode, imdb, vocabulary
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, RATES, layer, rates
 from seqloom.lab.studies.support.epochs import Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
@@ -22,8 +22,8 @@ from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
 
 CLASSES, HEADS = 2, 4
-GOAL = 0.794  # which AttnRNN has in its third epoch, the document says
-# Seed 000, experiment 3: the highest accuracy, and the last.
+GOAL = 0.794  # accuracy of AttnRNN in its third epoch, according to the AttnRNN article
+# AttnRNN article, experiment 3: the highest accuracy and the last one.
 PRINTED = {
     "rnn": (0.5072, 0.5072),
     "gru": (0.7840, 0.7703),
@@ -32,7 +32,7 @@ PRINTED = {
     "transformer": (0.8144, 0.7984),
 }
 CELLS = ("rnn", "lstm", "gru", "attn_rnn")
-READING = (*CELLS, "transformer")  # "mean" is the average of the words' vectors: nothing is read in order
+READING = (*CELLS, "transformer")  # "mean" averages the word vectors and ignores their order
 MEAN, LAST, PADDED = "mean of the words", "last word", "padding read"
 EPOCH = 350  # steps of 64 reviews
 
@@ -48,10 +48,10 @@ SMALL = {"vocabulary": 1_000, "width": 16, "rounds": 2, "train": 1_800, "every":
 AS_PRINTED = {"dropout": 0.0, "train": 25_000}
 
 
-class Imdb(Epochs[Settings], name="imdb"):
-    """How well each model tells good from bad reviews, and what reading the padding costs it."""
+class Imdb(Epochs[TrialSettings], name="imdb"):
+    """Accuracy of each model on the sentiment of film reviews, and the cost of reading the padding."""
 
-    full = Settings(
+    full = TrialSettings(
         (
             at(MEAN, 4),
             at(LAST, 4, tuned_at="200 words, mean of the words"),
@@ -59,12 +59,12 @@ class Imdb(Epochs[Settings], name="imdb"):
             at(MEAN, 4, 400, tuned_at="200 words, mean of the words"),
         ),
         (*READING, "mean"),
-        budget=2_626_000,  # 66,000 beside the table of the words: sizes at which all come within a few per cent of it
+        budget=2_626_000,  # 66,000 besides the word embeddings, which all models meet within a few per cent
         valid=2_500,
         test=25_000,
         tuning=0.5,
     )
-    quick = Settings(
+    quick = TrialSettings(
         tuple(
             replace(c, steps=60)
             for c in (at(MEAN, 2, 60, task=SMALL), at(PADDED, 2, 60, task=SMALL, models=("rnn", "gru")))
@@ -78,7 +78,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         valid=600,
         test=600,
     )
-    paper = Settings(
+    paper = TrialSettings(
         (replace(at(PADDED, 8, task=AS_PRINTED), steps=8 * 390),),
         READING,
         seeds=1,
@@ -88,7 +88,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         valid=1,
         test=25_000,
     )
-    paper_quick = Settings(
+    paper_quick = TrialSettings(
         (replace(at(PADDED, 2, 60, task=AS_PRINTED | SMALL), steps=40),), ("rnn", "gru", "attn_rnn"), 1, 0, 16, (1e-2,),
         ("default",), 32, valid=1, test=600,
     )  # fmt: skip
@@ -104,7 +104,7 @@ class Imdb(Epochs[Settings], name="imdb"):
         return cut.part(0, s.valid) if split == VALID else cut.part(s.valid, s.valid + task["train"])
 
     def _read(self, every: int, size: int) -> dict[str, Examples]:
-        """Both files, shuffled; under the fair protocol without the training reviews that the test set has too."""
+        """Read both files, shuffled; the fair protocol drops training reviews that are also in the test set."""
         held: dict[tuple[int, int], dict[str, Examples]] = self.__dict__.setdefault("_files", {})
         if (every, size) not in held:
             words = max(c.task["words"] for c in self.settings.conditions)
@@ -114,7 +114,7 @@ class Imdb(Epochs[Settings], name="imdb"):
             train = [texts[i] for i in kept], [y[i] for i in kept]
             ids = vocabulary(train[0], size)
             held[every, size] = {
-                name: encoded(one, ids, words).shuffled() for name, one in (("train", train), (TEST, test))
+                name: encode(one, ids, words).shuffle() for name, one in (("train", train), (TEST, test))
             }
         return held[every, size]
 
@@ -123,8 +123,8 @@ class Imdb(Epochs[Settings], name="imdb"):
         width = hidden if model == "mean" else task["width"]
         embed = Embed(task["vocabulary"], width, task["dropout"], scaled=True)
         if model == "mean":
-            inner: nn.Module = Nothing(width)
-        elif model == "transformer" and self.protocol == "paper":  # 1,186,048 weights with width 128, as printed
+            inner: nn.Module = Identity(width)
+        elif model == "transformer" and self.protocol == "paper":  # 1,186,048 weights with width 128, as in the article
             shape = Shape(norm="post", activation="relu", hidden=2_048, dropout=0.1)
             inner = Transformer(width, HEADS, 2, position="sinusoidal", block=shape)
         elif model == "transformer":
@@ -134,10 +134,10 @@ class Imdb(Epochs[Settings], name="imdb"):
             inner = layer(model, width, hidden, start, task["words"])
         readout = "mean" if task["read"] == MEAN else "last"
         made = Classify(inner, CLASSES, readout, task["dropout"], embed=embed)
-        return Unaware(made) if task["read"] == PADDED else made
+        return WithoutLengths(made) if task["read"] == PADDED else made
 
     def multiple(self, model: str) -> int:
-        """Cells in steps of AttnRNN's, cuDNN's too: reviews are short enough for sizes that are not its fastest."""
+        """Return the step of AttnRNN for all cells; reviews are short enough for sizes that cuDNN runs slowly."""
         cells = FUSED if self.device == "cuda" else MULTIPLE
         return {"transformer": 2 * HEADS, "mean": MULTIPLE}.get(model, cells)
 
@@ -154,23 +154,25 @@ class Imdb(Epochs[Settings], name="imdb"):
         return PRINTED[model][0] if as_printed and model in PRINTED else None
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
-        note = "the mean over seeds of the first whole epoch after which it has that accuracy; never: of how many seeds"
-        made = [*super().blocks(rows), Table(f"Epochs to an accuracy of {GOAL:.1%}", self._reached(rows), note)]
+        note = "first epoch with this accuracy, mean over seeds; never: seeds that do not reach it"
+        made = [*super().blocks(rows), Table(f"Epochs to an accuracy of {GOAL:.1%}", self._epochs_to_goal(rows), note)]
         if self.protocol == "paper":
             made.append(
-                Table("The document's table", self._beside(rows), "means over seeds, the printed numbers beside")
+                Table(
+                    "Table of the AttnRNN article", self._beside(rows), "means over seeds beside the article's numbers"
+                )
             )
         return made
 
     def _beside(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
         return [
-            {"model": g.model, "highest": g.summary("accuracy").mean, "highest, document": PRINTED[g.model][0]}
-            | {"last": g.summary("last round").mean, "last, document": PRINTED[g.model][1]}
+            {"model": g.model, "highest": g.summary("accuracy").mean, "highest, article": PRINTED[g.model][0]}
+            | {"last": g.summary("last round").mean, "last, article": PRINTED[g.model][1]}
             for g in groups(rows)
             if g.model in PRINTED
         ]
 
-    def _reached(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
+    def _epochs_to_goal(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
         by_name, made = {c.name: c for c in self.settings.conditions}, []
         for g in groups(rows):
             c = by_name[g.condition]
@@ -186,10 +188,10 @@ class Imdb(Epochs[Settings], name="imdb"):
             return f"{self._padding(rows)}{super().verdict(rows)}"
         best = {g.model: g.summary("accuracy").mean for g in groups(rows)}
         beside = [f"{m} {v:.1%} ({PRINTED[m][0]:.1%})" for m, v in best.items() if v is not None and m in PRINTED]
-        return f"Highest test accuracy, the document's in brackets: {', '.join(beside)}. {super().verdict(rows)}"
+        return f"Highest test accuracy (AttnRNN article in brackets): {', '.join(beside)}. {super().verdict(rows)}"
 
     def _padding(self, rows: Sequence[Trial]) -> str:
-        """What reading it costs each model, where both conditions are there."""
+        """Describe how much accuracy each model loses by reading the padding."""
         found = {(g.condition, g.model): g.summary("accuracy").mean for g in groups(rows)}
         costs = []
         for c in self.settings.conditions:
@@ -205,22 +207,25 @@ class Imdb(Epochs[Settings], name="imdb"):
     def caption(self) -> str:
         if self.protocol == "paper":
             return (
-                "as the document: the first 200 words, padded at the end, the last position read, the best epoch "
-                "chosen on the test set; layers of 128 units on 128 features, so that the counts of weights are the "
-                f"printed ones; the document has one seed, here are {self.settings.seeds}; what it does not say is "
-                "chosen: the 20,000 most frequent words, Adam with warm-up "
-                f"and cosine decay from lr {self.settings.lrs[0]:g}, batches of {self.settings.batch}."
+                "setup of the AttnRNN article: the first 200 words, padded at the end, output read at the last "
+                "position, "
+                "best epoch chosen on the test set; 128 units on 128 features, which gives the article's numbers of "
+                f"weights. The article has one seed, this table {self.settings.seeds}. Not given in the article, so "
+                "chosen here: the 20,000 most frequent words, Adam with warm-up and cosine decay from "
+                f"lr {self.settings.lrs[0]:g}, batches of {self.settings.batch}."
             )
         return (
-            f"{super().caption()}\ntransformer and mean, which have no starts: learning rates "
-            f"{', '.join(f'{lr:g}' for lr in RATES)}; parameters count the table of the words too; reviews that the "
-            "test set has as well are left out of training.\nlast word: of the review; padding read: the last "
-            "position, whatever stands there; trivial: chance; mean: the average of the words' vectors, with no order."
+            f"{super().caption()}\ntransformer and mean, which have no starts, try the learning rates "
+            f"{', '.join(f'{lr:g}' for lr in RATES)}; parameters include the word embeddings; training reviews "
+            "that are "
+            "also in the test set are dropped.\nlast word: output at the end of the review; padding read: output "
+            "at the "
+            "last position, padding included; trivial: chance; mean: average of the word vectors, without order."
         )
 
 
-class Nothing(nn.Module):
-    """A layer that says what it is told."""
+class Identity(nn.Module):
+    """A layer that returns its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -230,8 +235,8 @@ class Nothing(nn.Module):
         return x, None
 
 
-class Unaware(nn.Module):
-    """A model that is not told where rows end."""
+class WithoutLengths(nn.Module):
+    """A model without the lengths of the rows, which reads the padding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Long sequences: images a pixel at a time, and what the first of up to 16,384 symbols was."""
+"""Long sequences: images pixel by pixel, and recalling the first of up to 16,384 symbols."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from seqloom.attention.local import LocalAttention
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
-from seqloom.lab.studies.support.trials import Batch, Draw
+from seqloom.lab.studies.support.trials import Draw, Tensors
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
 
@@ -26,7 +26,7 @@ KINDS = 8
 SEQUENTIAL, PERMUTED, RECALL = "sequential MNIST", "permuted MNIST", "first symbol"
 SWEEP, ON_IMAGES = ("gru", "attn_rnn", *ATTENTIONS), ("lstm", "gru", "attn_rnn", "dense")
 EPOCH = 430  # steps of 128 images
-# What others have published for h = 128 or more: an LSTM, and the best.
+# Published accuracies for h = 128 or more: an LSTM, and the best.
 PUBLISHED = {SEQUENTIAL: (0.989, 0.995), PERMUTED: (0.95, 0.988)}
 
 
@@ -40,10 +40,10 @@ def recall(T: int, steps: int, batch: int = 16, test: int = 10_000, **more: Any)
     return Condition(f"{RECALL}, T = {T:,}", steps, task, more.pop("models", SWEEP), **more)
 
 
-class Long(Epochs[Settings], name="long"):
-    """Dense, local, linear and recurrent on pixels one by one, and on sequences of up to 16,384 steps."""
+class Long(Epochs[TrialSettings], name="long"):
+    """Dense, local and linear attention and recurrent cells on MNIST pixels and up to 16,384 steps."""
 
-    full = Settings(
+    full = TrialSettings(
         (
             image(SEQUENTIAL, 4),
             image(SEQUENTIAL, 16, f"{SEQUENTIAL}, longer", models=("attn_rnn",), tuned_at=SEQUENTIAL),
@@ -59,7 +59,7 @@ class Long(Epochs[Settings], name="long"):
         test=10_000,
         tuning=0.25,
     )
-    quick = Settings(
+    quick = TrialSettings(
         (recall(8, 120, 32, 500), recall(16, 80, 32, 500, tuned_at=f"{RECALL}, T = 8")),
         SWEEP,
         seeds=2,
@@ -74,8 +74,8 @@ class Long(Epochs[Settings], name="long"):
     def examples(self, condition: Condition, split: str) -> Examples:
         task, s = condition.task, self.settings
         if task["problem"] == RECALL:
-            return _recalled(task, min(s.valid, task["test"]) if split == VALID else task["test"], split)
-        data = mnist(TEST if split == TEST else TRAIN).shuffled()
+            return _make_recall(task, min(s.valid, task["test"]) if split == VALID else task["test"], split)
+        data = mnist(TEST if split == TEST else TRAIN).shuffle()
         if task["problem"] == PERMUTED:
             order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0))
             data = Examples(data.x.index_select(1, order), data.lengths, data.y)
@@ -90,7 +90,7 @@ class Long(Epochs[Settings], name="long"):
         shape = condition.task["batch"], condition.task["T"]
         lengths = torch.full(shape[:1], shape[1], device=self.device)
 
-        def draw(random: torch.Generator, device: torch.device) -> Batch:
+        def draw(random: torch.Generator, device: torch.device) -> Tensors:
             x = torch.randint(KINDS, shape, generator=random, device=device)
             return x, lengths, x[:, 0]
 
@@ -128,12 +128,13 @@ class Long(Epochs[Settings], name="long"):
         published = "; ".join(f"{name} {lstm:.1%}, {best:.1%}" for name, (lstm, best) in PUBLISHED.items())
         return (
             f"{super().caption()}\nattention: two layers, {HEADS} heads, sinusoidal positions; local: {WINDOW} steps "
-            "to each side; of images attention reads the mean of all steps, all else the last step.\n"
-            f"tuned: cells over learning rates x starts, attention over {tried}; permuted images, longer trainings and "
-            "longer sequences take the choice over; the longer trainings are AttnRNN's alone, and no contest.\n"
-            f"first symbol: of {KINDS}, in batches of 16, with few steps where it is long; what a step costs is the "
-            "study complexity's to say.\n"
-            f"published, an LSTM and the best: {published}."
+            "to each side; on images attention reads out the mean of all steps, all other models the last step.\n"
+            f"tuning: cells over learning rates x starts, attention over {tried}; permuted images, longer "
+            "trainings and "
+            "longer sequences reuse these choices; only AttnRNN has longer trainings, which are not compared.\n"
+            f"first symbol: one of {KINDS}, batches of 16, fewer steps for longer sequences; the study complexity "
+            "measures the cost of a step.\n"
+            f"published accuracy of an LSTM, and the best: {published}."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
@@ -143,18 +144,18 @@ class Long(Epochs[Settings], name="long"):
             if mine:
                 value, model = max(mine)
                 learned = value > 1.2 * self.trivial(c)
-                best.append(f"{c.name}: {f'{model} {value:.1%}' if learned else 'none much above chance'}")
+                best.append(f"{c.name}: {f'{model} {value:.1%}' if learned else 'none clearly above chance'}")
         return f"Highest mean accuracy: {'; '.join(best)}. {super().verdict(rows)}"
 
 
-def _recalled(task: dict[str, Any], count: int, split: str) -> Examples:
+def _make_recall(task: dict[str, Any], count: int, split: str) -> Examples:
     random = torch.Generator().manual_seed({TRAIN: 0, VALID: 1, TEST: 2}[split])
     x = torch.randint(KINDS, (count, task["T"]), generator=random, dtype=torch.uint8)
     return Examples(x, torch.full((count,), task["T"]), x[:, 0].long())
 
 
 class Pixels(nn.Module):
-    """A model of one feature a step, given bytes (B, T)."""
+    """Feed bytes (B, T) to a model as one normalised feature per step."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -163,12 +164,12 @@ class Pixels(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         found: Tensor = self.model(
             (x.float().unsqueeze(-1) / 255 - 0.1307) / 0.3081
-        )  # mean and deviation of all pixels
+        )  # mean and standard deviation of all pixels
         return found
 
 
 class OneHot(nn.Module):
-    """A model of `KINDS` features a step, given symbols (B, T)."""
+    """Feed symbols (B, T) to a model as one-hot rows of `KINDS` features."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Images a pixel at a time, in reading order and in a fixed random order, until the slowest model stops improving."""
+"""Images pixel by pixel, in reading order and in a fixed random order, trained until no model improves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from torch import nn
 
 from seqloom.lab.studies.data.examples import Examples
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
-from seqloom.lab.studies.long import EPOCH, PERMUTED, PUBLISHED, SEQUENTIAL
-from seqloom.lab.studies.long import Pixels as OfBytes
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
+from seqloom.lab.studies.long import EPOCH, PERMUTED, PUBLISHED, SEQUENTIAL, Pixels
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
@@ -28,10 +27,10 @@ def image(problem: str, epochs: int, train: int = 55_000, steps: int = EPOCH) ->
     return Condition(problem, epochs * steps, {"problem": problem, "T": PIXELS, "rounds": epochs, "train": train})
 
 
-class Pixels(Epochs[Settings], name="mnist"):
+class Mnist(Epochs[TrialSettings], name="mnist"):
     """Accuracy of each model on sequential and permuted MNIST, against epochs and against seconds."""
 
-    full = Settings(
+    full = TrialSettings(
         (image(SEQUENTIAL, 30), image(PERMUTED, 30)),
         MODELS,
         seeds=10,
@@ -45,7 +44,7 @@ class Pixels(Epochs[Settings], name="mnist"):
         widen=True,
         precision="bfloat16",
     )
-    quick = Settings(
+    quick = TrialSettings(
         (image(SEQUENTIAL, 1, 1_000, 8),),
         ("attn_rnn", "gru"),
         seeds=2,
@@ -58,7 +57,7 @@ class Pixels(Epochs[Settings], name="mnist"):
     )
 
     def examples(self, condition: Condition, split: str) -> Examples:
-        data = mnist(TEST if split == TEST else TRAIN).shuffled()
+        data = mnist(TEST if split == TEST else TRAIN).shuffle()
         if condition.task["problem"] == PERMUTED:
             order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0))
             data = Examples(data.x.index_select(1, order), data.lengths, data.y)
@@ -69,9 +68,9 @@ class Pixels(Epochs[Settings], name="mnist"):
 
     def network(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         if model != ATTENTION:
-            return OfBytes(Classify(layer(model, 1, hidden, start, PIXELS), 10))
+            return Pixels(Classify(layer(model, 1, hidden, start, PIXELS), 10))
         inner = Transformer(hidden, HEADS, attention="dense", position="sinusoidal")
-        return OfBytes(Classify(Projected(inner, 1), 10, "mean"))
+        return Pixels(Classify(Projected(inner, 1), 10, "mean"))
 
     def multiple(self, model: str) -> int:
         if self.device == "cuda":
@@ -90,9 +89,9 @@ class Pixels(Epochs[Settings], name="mnist"):
         published = "; ".join(f"{name} {lstm:.1%}, {best:.1%}" for name, (lstm, best) in PUBLISHED.items())
         return (
             f"{super().caption()}\nattention: two layers, {HEADS} heads, sinusoidal positions, the mean of all steps; "
-            "cells are read at the last step.\n"
-            "where a best learning rate was the lowest or highest of its grid, the next one was tried for all.\n"
-            f"published, an LSTM and the best: {published}."
+            "cells read out the last step.\n"
+            "if a best learning rate was the lowest or highest of its grid, the next one was tried for all models.\n"
+            f"published accuracy of an LSTM, and the best: {published}."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
@@ -102,5 +101,5 @@ class Pixels(Epochs[Settings], name="mnist"):
             ordered = sorted(mine.items(), key=lambda pair: -pair[1])
             means.append(f"{c.name}: {', '.join(f'{model} {value:.2%}' for model, value in ordered)}")
         skipped = sum(t.skipped for t in rows)
-        note = f" {skipped:,} training steps had a gradient that was not finite and were skipped." if skipped else ""
+        note = f" {skipped:,} training steps with a gradient that was not finite were skipped." if skipped else ""
         return f"{'; '.join(means)}. {super().verdict(rows)}{note}"

@@ -1,4 +1,4 @@
-"""How long a step takes, and what memory: every cell by every kernel, beside torch's own layers."""
+"""Time and memory of a step: every cell with every kernel, compared with torch's layers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support.ledger import Ledger
 
-# All but `scan`, which compiles for a minute at every shape.
+# All except `scan`, which compiles for a minute per shape.
 KERNELS = {
     "cpu": ("cpu", "aten", "parallel", "loop"),
     "cuda": ("cuda", "cluster", "graph", "aten", "parallel", "loop"),
 }
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 FAMILY = {"RNN": "torch.nn.RNN", "GRU": "torch.nn.GRU", "LSTM": "torch.nn.LSTM"}
-CLAIM = "2.5 to 3 times"  # seed 000: AttnRNN's time over a GRU's
+CLAIM = "2.5 to 3 times"  # AttnRNN article: time of AttnRNN relative to a GRU
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of every size every combination; the input is as wide as the layer."""
+class SpeedSettings:
+    """Every combination of sizes is timed; the input is as wide as the layer."""
 
     models: tuple[str, ...] = ("attn_rnn", "rnn", "gru", "lstm", "ln_gru", "ln_lstm", "indrnn", "min_gru", "min_lstm")
     hidden: tuple[int, ...] = (64, 128, 256)
@@ -36,11 +36,11 @@ class Settings:
     rounds: int = 3
 
 
-class Speed(Study[Settings, race.Timing], name="speed"):
-    """Step time, training speed and memory of every cell and kernel, beside torch's own layers."""
+class Speed(Study[SpeedSettings, race.Timing], name="speed"):
+    """Step time, training speed and memory of every cell and kernel, compared with torch's layers."""
 
-    full = Settings()
-    quick = Settings(("attn_rnn", "rnn", "gru", "lstm"), (32,), (8,), (32,), 1)
+    full = SpeedSettings()
+    quick = SpeedSettings(("attn_rnn", "rnn", "gru", "lstm"), (32,), (8,), (32,), 1)
 
     @property
     def parts(self) -> int:
@@ -54,7 +54,7 @@ class Speed(Study[Settings, race.Timing], name="speed"):
         kinds = {name: find_cell(name) for name in self.settings.models}
         ledger = Ledger(self.folder)
         for hidden, batch, length, dtype in self._grid():
-            told = BenchSettings(
+            settings = BenchSettings(
                 cells=tuple(kinds),
                 kernels=KERNELS[self.device],
                 hidden=(hidden,),
@@ -64,9 +64,9 @@ class Speed(Study[Settings, race.Timing], name="speed"):
                 device=self.device,  # type: ignore[arg-type]
                 rounds=self.settings.rounds,
             )
-            key = {"study": self.name, "told": told.model_dump(mode="json")}
+            key = {"study": self.name, "told": settings.model_dump(mode="json")}
             if ledger.get(key) is None:
-                rows = [asdict(row) for row in race.time_layers(told, kinds, before) if _ran(row)]
+                rows = [asdict(row) for row in race.time_layers(settings, kinds, before) if _ran(row)]
                 ledger.add(key, {"rows": rows})
             else:
                 for name in PASSES:
@@ -74,9 +74,9 @@ class Speed(Study[Settings, race.Timing], name="speed"):
             yield from (race.Timing(**row) for row in (ledger.get(key) or {})["rows"])
 
     def table(self, rows: Sequence[race.Timing]) -> list[dict[str, Any]]:
-        return race.tabulate(self._told(), rows)
+        return race.tabulate(self._bench_settings(), rows)
 
-    def _told(self) -> BenchSettings:
+    def _bench_settings(self) -> BenchSettings:
         s = self.settings
         return BenchSettings(
             cells=s.models,
@@ -90,13 +90,13 @@ class Speed(Study[Settings, race.Timing], name="speed"):
         )
 
     def caption(self) -> str:
-        return race.describe_setup(self._told())
+        return race.describe_setup(self._bench_settings())
 
     def blocks(self, rows: Sequence[race.Timing]) -> list[PageBlock]:
         return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
 
     def _charts(self, rows: Sequence[race.Timing]) -> list[Chart]:
-        """Training, against the hidden size: the fastest kernel of each cell."""
+        """Draw training time against the hidden size, with the fastest kernel of each cell."""
         charts = []
         for batch, length, dtype in product(self.settings.batch, self.settings.length, DTYPES[self.device]):
             mine = [r for r in rows if (r.batch, r.length, r.dtype, r.pass_) == (batch, length, dtype, PASSES[1])]
@@ -108,7 +108,7 @@ class Speed(Study[Settings, race.Timing], name="speed"):
                 points = sorted(best.items())
                 curves += [Curve(cell, [float(h) for h, _ in points], [t for _, t in points])] if points else []
             title = f"Training, B = {batch}, T = {length}, {dtype}"
-            charts += [Chart(title, "hidden size", "us a step", curves, log_x=True, log_y=True)] if curves else []
+            charts += [Chart(title, "hidden size", "us per step", curves, log_x=True, log_y=True)] if curves else []
         return charts
 
     def verdict(self, rows: Sequence[race.Timing]) -> str:
@@ -121,26 +121,32 @@ class Speed(Study[Settings, race.Timing], name="speed"):
                 shape["loop"] = _time(r)
         ratios = sorted(s["attn_rnn"] / s[race.GRU] for s in best.values() if {"attn_rnn", race.GRU} <= set(s))
         loops = sorted(s["loop"] / s[race.GRU] for s in best.values() if {"loop", race.GRU} <= set(s))
-        told = []
+        parts = []
         if ratios:
-            told.append(f"A training step of AttnRNN takes {_span(ratios)} times torch.nn.GRU's by its fastest kernel")
+            parts.append(
+                f"A training step of AttnRNN takes {_span(ratios)} times as long as torch.nn.GRU with its fastest "
+                "kernel"
+            )
         if loops:
-            told.append(f"{_span(loops)} times step by step; the document has {CLAIM}")
+            parts.append(f"{_span(loops)} times with the reference loop; the AttnRNN article says {CLAIM}")
         order = [s for s in best.values() if set(FAMILY.values()) <= set(s)]
         fits = sum(s[FAMILY["RNN"]] < s[FAMILY["GRU"]] < s[FAMILY["LSTM"]] for s in order)
         last = (
-            f"RNN before GRU before LSTM, as a document ranks them, in {fits} of {len(order)} shapes." if order else ""
+            f"RNN is faster than GRU and GRU faster than LSTM, as the RNN family article ranks them, in {fits} of "
+            f"{len(order)} shapes."
+            if order
+            else ""
         )
-        return f"{', and '.join(told)}. {last}" if told else last
+        return f"{', and '.join(parts)}. {last}" if parts else last
 
 
 def _ran(row: race.Timing) -> bool:
-    """Not every cell has every kernel; one that is wrong is told all the same."""
+    """Whether the row has a time or a failed check; not every cell has every kernel."""
     return row.us_per_step is not None or row.reason.startswith(race.CHECK_FAILED)
 
 
 def _time(row: race.Timing) -> float:
-    """Microseconds a step: of a recorded step, where there is one."""
+    """Return microseconds per step, as a CUDA graph if available."""
     assert row.us_per_step is not None
     return row.us_per_step if row.graph_us_per_step is None else row.graph_us_per_step
 

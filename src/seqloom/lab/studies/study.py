@@ -1,4 +1,4 @@
-"""The contract of a study: a question, its measurements, and the page that they make."""
+"""The base class of studies: measurements, table, verdict and report."""
 
 from __future__ import annotations
 
@@ -15,57 +15,60 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.report.page import Page, PageBlock, Table
 
-Settings = TypeVar("Settings")  # a frozen dataclass
-Row = TypeVar("Row")  # a frozen dataclass whose str() is one line for the log
+S = TypeVar("S")  # a frozen dataclass
+R = TypeVar("R")  # a frozen dataclass whose str() is a line of the log
 
 PROTOCOLS = ("fair", "paper")
-TOLD = ("models", "seeds", "effort")  # settings that have a flag of their own
+FLAGS = ("models", "seeds", "effort")  # settings with a command-line flag
 
 
-class Study(Generic[Settings, Row]):
-    """A subclass names itself as its file in `studies/`, and writes what raises here.
+class Study(Generic[S, R]):
+    """An experiment with a table and a report; a subclass has the name of its file in `studies/`.
 
-    Its docstring's first line says what it shows. `full` and `quick` are its settings under the fair
-    protocol, `paper` and `paper_quick` those under which the document made its numbers, where it has
-    some. `run` calls `before` once for each of `parts`, with what comes next, and yields a row as soon
-    as it is known; the other functions make do with the rows there are. What is worth keeping between
-    runs goes into `folder`, if there is one.
+    A subclass overrides the methods that raise NotImplementedError. The first line of its docstring is the title.
+    `full` and `quick` are its settings under the fair protocol, `paper` and `paper_quick` those of the source text, if
+    it reports numbers. `run` calls `before` once for each of `parts` with a label, and yields rows as they are
+    measured; all other methods accept incomplete rows. Results to keep between runs go to `folder`, if it is not None.
     """
 
     registry: ClassVar[dict[str, type[Study[Any, Any]]]] = {}
     name: ClassVar[str] = ""
-    full: Settings
-    quick: Settings
-    paper: Settings | None = None
-    paper_quick: Settings | None = None
+    full: S
+    quick: S
+    paper: S | None = None
+    paper_quick: S | None = None
 
     def __init_subclass__(cls, *, name: str = "") -> None:
         super().__init_subclass__()
         cls.name = name
-        if name:  # one without is a base for others
+        if name:  # classes without a name are bases
             Study.registry[name] = cls
 
     def __init__(
         self,
-        settings: Settings | None = None,
+        settings: S | None = None,
         *,
         protocol: str = "fair",
         folder: Path | None = None,
         device: str = "cpu",
     ) -> None:
-        self.settings = self.chosen(protocol) if settings is None else settings
+        self.settings = self.choose_settings(protocol) if settings is None else settings
         self.protocol, self.folder, self.device = protocol, folder, device
 
     @classmethod
-    def chosen(
+    def choose_settings(
         cls,
         protocol: str = "fair",
         quick: bool = False,
         models: Sequence[str] = (),
         seeds: int | None = None,
         effort: float | None = None,
-    ) -> Settings:
-        """The settings that these flags ask for."""
+    ) -> S:
+        """Return the settings for these command-line flags.
+
+        Raises:
+            UserError: If a value is invalid or the study does not have the setting.
+        """
         if protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
         if protocol == "paper" and cls.paper is None:
@@ -76,57 +79,57 @@ class Study(Generic[Settings, Row]):
             raise UserError(f"effort must be above 0 and finite, got {effort}")
         as_printed = cls.paper_quick if quick and cls.paper_quick is not None else cls.paper
         settings: Any = as_printed if protocol == "paper" else cls.quick if quick else cls.full
-        given = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
+        flags = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
         has = {field.name for field in fields(settings)}
-        for name in TOLD:
-            if given[name] is not None and name not in has:
-                raise UserError(f"study {cls.name!r} has no {name} to choose; leave --{name} out")
-        return replace(settings, **{name: value for name, value in given.items() if value is not None})
+        for name in FLAGS:
+            if flags[name] is not None and name not in has:
+                raise UserError(f"study {cls.name!r} has no setting {name}; omit --{name}")
+        return replace(settings, **{name: value for name, value in flags.items() if value is not None})
 
     @property
     def parts(self) -> int:
         raise NotImplementedError
 
-    def run(self, before: Callable[[str], None]) -> Iterator[Row]:
+    def run(self, before: Callable[[str], None]) -> Iterator[R]:
         raise NotImplementedError
 
-    def table(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """As a person reads it: rows with the same headings."""
+    def table(self, rows: Sequence[R]) -> list[dict[str, Any]]:
+        """Return table rows with the same keys."""
         raise NotImplementedError
 
     def caption(self) -> str:
-        """How the numbers were made."""
+        """Return how the numbers were measured."""
         raise NotImplementedError
 
-    def verdict(self, rows: Sequence[Row]) -> str:
-        """What all rows together say, in a sentence or two."""
+    def verdict(self, rows: Sequence[R]) -> str:
+        """Return the conclusion in one or two sentences."""
         raise NotImplementedError
 
-    def blocks(self, rows: Sequence[Row]) -> list[PageBlock]:
-        """What the page shows below the verdict."""
+    def blocks(self, rows: Sequence[R]) -> list[PageBlock]:
+        """Return the blocks of the report below the verdict."""
         return [Table(self.name, self.table(rows), self.caption())]
 
     def command(self) -> str:
-        """The command line that makes the same study; settings given in Python have none."""
+        """Return the command that repeats the study, or "" if the settings cannot be expressed as flags."""
         for quick in (False, True):
-            usual: Any = self.chosen(self.protocol, quick)
-            mine = {name: getattr(self.settings, name) for name in TOLD if hasattr(usual, name)}
-            if replace(usual, **mine) != self.settings:
+            default: Any = self.choose_settings(self.protocol, quick)
+            mine = {name: getattr(self.settings, name) for name in FLAGS if hasattr(default, name)}
+            if replace(default, **mine) != self.settings:
                 continue
             words = ["seqloom study", self.name]
             words += ["--protocol paper"] if self.protocol == "paper" else []
             words += ["--quick"] if quick else []
-            words += [f"--{n} {_flag(v)}" for n, v in mine.items() if v != getattr(usual, n)]
+            words += [f"--{n} {_flag(v)}" for n, v in mine.items() if v != getattr(default, n)]
             return " ".join(words + ([f"--device {self.device}"] if self.device != "cpu" else []))
         return ""
 
-    def document(self, rows: Sequence[Row], finished: bool = True) -> dict[str, Any]:
-        """Everything that a reader needs to believe the table, and to make it again."""
+    def document(self, rows: Sequence[R], finished: bool = True) -> dict[str, Any]:
+        """Return rows, table, verdict, settings, versions and hardware as a JSON document."""
         from seqloom.tools import doctor
 
         return {
             "study": self.name,
-            "shows": shows(type(self)),
+            "shows": describe(type(self)),
             "protocol": self.protocol,
             "command": self.command(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -138,19 +141,23 @@ class Study(Generic[Settings, Row]):
             "rows": [asdict(row) for row in rows],  # type: ignore[call-overload]
             "table": self.table(rows),
             "caption": self.caption(),
-            "verdict": self._said(rows, finished),
+            "verdict": self._format_verdict(rows, finished),
         }
 
-    def _said(self, rows: Sequence[Row], finished: bool) -> str:
+    def _format_verdict(self, rows: Sequence[R], finished: bool) -> str:
         if finished:
             return self.verdict(rows).strip()
-        shown = bool(rows) and bool(self.table(rows))  # what served to tune is no result
-        return f"Not finished; so far: {self.verdict(rows)}".strip() if shown else "Interrupted: no verdict."
+        has_results = bool(rows) and bool(self.table(rows))  # tuning trials are not results
+        return (
+            f"Interrupted; preliminary results: {self.verdict(rows)}".strip()
+            if has_results
+            else "Interrupted before the first result."
+        )
 
-    def page(self, rows: Sequence[Row], document: dict[str, Any]) -> Page:
-        """The rows as something one would send to a colleague; `document` is theirs."""
+    def page(self, rows: Sequence[R], document: dict[str, Any]) -> Page:
+        """Return the report of the rows; `document` is the result of `document(rows)`."""
         facts = ("command", "date", "protocol", "settings", "device", "hardware", "versions", "finished")
-        title = f"{self.name}: {shows(type(self)).rstrip('.')}"
+        title = f"{self.name}: {describe(type(self)).rstrip('.')}"
         blocks = self.blocks(rows) if rows else []
         return Page(title, document["verdict"], blocks, {name: document[name] for name in facts})
 
@@ -159,19 +166,23 @@ def _flag(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def known() -> list[str]:
-    """The names that `find` takes."""
+def list_studies() -> list[str]:
+    """Return the names of all studies."""
     for name in _files():
         import_module(f"{__package__}.{name}")
     return sorted(Study.registry)
 
 
-def find(name: str) -> type[Study[Any, Any]]:
-    """The study of this name; no other file is loaded for it."""
+def find_study(name: str) -> type[Study[Any, Any]]:
+    """Import and return the study with this name.
+
+    Raises:
+        UserError: If there is none.
+    """
     if name in _files():
         import_module(f"{__package__}.{name}")
     if name not in Study.registry:
-        hint = suggest(name, known()) or f"known are {', '.join(known())}"
+        hint = suggest(name, list_studies()) or f"choose one of {', '.join(list_studies())}"
         raise UserError(f"there is no study {name!r}; {hint}")
     return Study.registry[name]
 
@@ -181,6 +192,6 @@ def _files() -> list[str]:
     return [module.name for module in iter_modules([str(Path(__file__).parent)]) if not module.ispkg]
 
 
-def shows(kind: type[Study[Any, Any]]) -> str:
-    """What a study shows, in a line."""
+def describe(kind: type[Study[Any, Any]]) -> str:
+    """Return the title of a study: the first line of its docstring."""
     return (kind.__doc__ or "").strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The four shapes of recurrent networks, each on real data."""
+"""The four topologies of recurrent networks, each on real data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from seqloom.lab.report.page import PageBlock, Words
 from seqloom.lab.studies.data import framed
 from seqloom.lab.studies.data.intents import INTENTS, intents
-from seqloom.lab.studies.support.conditions import TEST, Condition, Settings
+from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
 from seqloom.lab.studies.support.outcome import Metric, Trial, groups
-from seqloom.lab.studies.support.trials import Batch
+from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.registry import make
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.classify import Classify
@@ -47,11 +47,11 @@ def at(name: str, steps: int, budget: int, vocabulary: int, T: int, every: int =
     return Condition(name, steps, {"form": FORMS[name]} | task)
 
 
-class Topologies(Corpora[Settings], name="topologies"):
-    """N to N, N to 1, 1 to N and N to M on poems, requests, names, attributes and translation."""
+class Topologies(Corpora[TrialSettings], name="topologies"):
+    """Accuracy of N-to-N, N-to-1, 1-to-N and N-to-M models on poems, requests, names and translation."""
 
     metrics = (Metric("accuracy"), Metric("bits", lower=True))
-    full = Settings(
+    full = TrialSettings(
         (
             at(POEMS, 2_000, 700_000, 4_000, 64, every=2),
             at(INTENT, 800, 600_000, 8_000, 30),
@@ -64,7 +64,7 @@ class Topologies(Corpora[Settings], name="topologies"):
         valid=700,
         test=700,
     )
-    quick = Settings(
+    quick = TrialSettings(
         (at(INTENT, 40, 30_000, 300, 12, every=10), at(SURNAMES, 60, 12_000, 60, 12)),
         ("attn_rnn", "gru", "transformer"),
         seeds=2,
@@ -86,12 +86,12 @@ class Topologies(Corpora[Settings], name="topologies"):
             return Corpus({k: tuple(t[: most.get(k, len(t))] for t in part) for k, part in parts.items()}, (words,))
         if task["form"] == "sentences":
             rows, english, chinese = framed.sentences(size, T, every)
-            return Corpus.cut(rows, s.valid, s.test, (english, chinese))
+            return Corpus.split(rows, s.valid, s.test, (english, chinese))
         if task["form"] == "surnames":
             rows, words, languages = framed.surnames(size, T)
-            return Corpus.cut(rows, s.valid, s.test, (words, languages))
+            return Corpus.split(rows, s.valid, s.test, (words, languages))
         rows, words = framed.poems(size, T, every)
-        return Corpus.cut(rows, s.valid, s.test, (words,))
+        return Corpus.split(rows, s.valid, s.test, (words,))
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         task = condition.task
@@ -108,16 +108,16 @@ class Topologies(Corpora[Settings], name="topologies"):
     def multiple(self, model: str) -> int:
         return (
             2 * HEADS if model == "transformer" else 2 * super().multiple(model)
-        )  # an encoder has half of it each way
+        )  # a bidirectional encoder uses half in each direction
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         first = "default" if model == "transformer" else starts(model, self.settings.starts)[0]
         return [(lr, first) for lr in self.settings.lrs]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         return likelihood.loss(*answers(model, batch))
 
-    def tally(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def tally(self, model: nn.Module, batch: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
         logits, target = answers(model, batch)
         asked = (target != likelihood.IGNORED).sum()
         nats = F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
@@ -125,20 +125,20 @@ class Topologies(Corpora[Settings], name="topologies"):
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         found = super().score(model, condition, split, device)
-        key = self._writing(condition)  # the first model is scored first
+        key = self._texts_key(condition)  # the first model is scored first
         if split == TEST and condition.task["form"] != "intents" and self.ledger.get(key) is None:
             with fast(model, device):
-                self.ledger.add(key, {"texts": _written(model, self.read(condition))})
+                self.ledger.add(key, {"texts": _generate_texts(model, self.read(condition))})
         return found
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         made = list(super().blocks(rows))
         for c in self.settings.conditions:
-            kept = self.ledger.get(self._writing(c))
-            made += [Words(f"{c.name}: what {self.models(c)[0]} writes", kept["texts"])] if kept else []
+            kept = self.ledger.get(self._texts_key(c))
+            made += [Words(f"{c.name}: texts by {self.models(c)[0]}", kept["texts"])] if kept else []
         return made
 
-    def _writing(self, condition: Condition) -> dict[str, Any]:
+    def _texts_key(self, condition: Condition) -> dict[str, Any]:
         return {
             "study": self.name,
             "written": condition.name,
@@ -148,9 +148,9 @@ class Topologies(Corpora[Settings], name="topologies"):
 
     def caption(self) -> str:
         return (
-            f"{super().caption()}\naccuracy: of the class, or of every next token where the true ones before it are "
-            "read; bits: for each of them.\n"
-            "N to M: an encoder that reads both ways and a decoder with dot attention, or a Transformer."
+            f"{super().caption()}\naccuracy: of the class, or of the next token given the true tokens before it; bits: "
+            "cross-entropy per class or token.\n"
+            "N to M: a bidirectional encoder and a decoder with dot attention, or a Transformer."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
@@ -158,11 +158,11 @@ class Topologies(Corpora[Settings], name="topologies"):
         for c in self.settings.conditions:
             mine = [(g.summary("accuracy").mean or 0.0, g.model) for g in groups(rows) if g.condition == c.name]
             best += [f"{c.name}: {max(mine)[1]} {max(mine)[0]:.1%}"] if mine else []
-        return f"Most accurate: {'; '.join(best)}. {super().verdict(rows)}"
+        return f"Highest accuracy: {'; '.join(best)}. {super().verdict(rows)}"
 
 
-def answers(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Scores (.., V) of what is to be said, and what is right, in float32."""
+def answers(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
+    """Return scores (.., V) in float32 and the targets."""
     with fast(model, batch[0].device):
         if isinstance(model, Classify):
             x, target, lengths = batch
@@ -183,7 +183,7 @@ def _layer(model: str, inputs: int, hidden: int, start: str, T: int) -> nn.Modul
 
 
 def translate(model: str, width: int, size: int, hidden: int, start: str, T: int) -> Translate:
-    """Of a Transformer `hidden` is the width of everything, its tables too."""
+    """Build a translation model; for a Transformer `hidden` is the width of all parts, embeddings included."""
     if model == "transformer":
         encoder = Encoder(Embed(size, hidden, scaled=True), Transformer(hidden, HEADS, position="sinusoidal"))
         inner = Transformer(hidden, HEADS, causal=True, memory_size=hidden, position="sinusoidal")
@@ -194,15 +194,15 @@ def translate(model: str, width: int, size: int, hidden: int, start: str, T: int
     return Translate(Encoder(Embed(size, width, scaled=True), both), decoder)
 
 
-def _written(model: nn.Module, corpus: Corpus, count: int = 3) -> list[str]:
-    """A few texts, each after what it was written from."""
+def _generate_texts(model: nn.Module, corpus: Corpus, count: int = 3) -> list[str]:
+    """Generate a few texts, each preceded by its input."""
     given = tuple(t[:count] for t in corpus.parts[TEST])
     if isinstance(model, Translate):
         found = model.greedy(given[0], given[2], max_length=given[1].shape[1])
         read = [_text(row, corpus.words[0], " ") for row in given[0].tolist()]
         return [f"{a} -> {''.join(corpus.words[1][i] for i in b)}" for a, b in zip(read, found.lists(), strict=True)]
     assert isinstance(model, Generate)
-    begin = given[0][:, :1] if len(given) > 2 else given[0][:, :6]  # a poem goes on from its first signs
+    begin = given[0][:, :1] if len(given) > 2 else given[0][:, :6]  # a poem continues from its first characters
     condition = given[2] if len(given) > 2 else None
     sampling = Sampling(temperature=0.7, seed=0)
     found = model.sample(begin, sampling, condition=condition, stop=framed.MARKS.stop, max_length=given[0].shape[1])

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from seqloom.attention.score import AdditiveScore, DotScore
 from seqloom.core.errors import UserError, require
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.studies.data.multi30k import joined, multi30k
+from seqloom.lab.studies.data.multi30k import join_tokens, multi30k
 from seqloom.lab.studies.data.place import CHECKOUT
-from seqloom.lab.studies.support.conditions import TEST, Condition, Settings
+from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.corpora import ROWS, Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
 from seqloom.lab.studies.support.outcome import Metric, Trial, groups
-from seqloom.lab.studies.support.trials import Batch
+from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block as Shape
 from seqloom.layers.transformer.layer import Transformer
@@ -30,7 +30,7 @@ from seqloom.models.encode import Encoder
 from seqloom.models.translate import Translate
 from seqloom.tools.timing import time_call
 
-# Seed 002: BLEU, and training time relative to the first.
+# Self-attention article: BLEU, and training time relative to the first.
 PRINTED = {"none": (28.4, 1.0), "additive": (31.2, 1.2), "dot": (31.2, 1.2), "transformer": (35.7, 0.6)}
 HEADS = 8
 SMOOTHING = 0.1
@@ -49,12 +49,12 @@ def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **
     return Condition("Multi30k, German into English", steps, task | more)
 
 
-class Translation(Corpora[Settings], name="translation"):
-    """Encoder and decoder without attention, with it, and attention alone: BLEU and training time."""
+class Translation(Corpora[TrialSettings], name="translation"):
+    """BLEU and training time of encoder-decoders without attention, with attention, and Transformers."""
 
-    metrics = (Metric("BLEU"), Metric("ms alone", lower=True))
+    metrics = (Metric("BLEU"), Metric("ms per batch", lower=True))
     against = "transformer"
-    full = Settings(
+    full = TrialSettings(
         (at(2_300, 8_000, 40, 9_000_000),),
         tuple(PRINTED),
         lrs=(5e-4, 1e-3),
@@ -64,7 +64,7 @@ class Translation(Corpora[Settings], name="translation"):
         test=1_000,
         together=8,
     )
-    quick = Settings(
+    quick = TrialSettings(
         (at(40, 300, 14, 60_000, 2_000, width=16, layers=1, beam=1),),
         tuple(PRINTED),
         seeds=1,
@@ -109,7 +109,7 @@ class Translation(Corpora[Settings], name="translation"):
             raise UserError(f"there is no model {model!r}; known are {', '.join(PRINTED)}")
         return [(lr, "default") for lr in self.settings.lrs]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         assert isinstance(model, Translate)
         source, target, n, m = batch
         with fast(model, source.device):
@@ -123,13 +123,13 @@ class Translation(Corpora[Settings], name="translation"):
         for begin in range(0, len(source), ROWS):
             with fast(model, device):
                 found = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
-            said += [joined([corpus.words[0][i] for i in best]) for (best,) in found.lists()]
+            said += [join_tokens([corpus.words[0][i] for i in best]) for (best,) in found.lists()]
         bleu = float(_bleu().corpus_score(said, [self._told[split][: len(said)]]).score)
         with torch.inference_mode(False), torch.enable_grad():
-            return {"BLEU": bleu, "ms alone": self._alone(model, condition)}
+            return {"BLEU": bleu, "ms per batch": self._time_step(model, condition)}
 
-    def _alone(self, model: nn.Module, condition: Condition) -> float:
-        """Of a training step, forward and backward, with no other beside it."""
+    def _time_step(self, model: nn.Module, condition: Condition) -> float:
+        """Time a training step, forward and backward, with nothing else running."""
         batch = self.draw(condition)(torch.Generator(self.device).manual_seed(0), torch.device(self.device))
 
         def run() -> None:
@@ -146,45 +146,45 @@ class Translation(Corpora[Settings], name="translation"):
         return PRINTED[model][0] if model in PRINTED else None
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
-        note = "of a step alone, over that of the model without attention; the document does not say its data"
-        return [*super().blocks(rows), Table("Training time, relative", self._relative(rows), note), *_stored()]
+        note = "time of a training step relative to the model without attention; the article does not name its data"
+        return [*super().blocks(rows), Table("Relative training time", self._relative(rows), note), *_read_benchmark()]
 
     def _relative(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
-        times = {g.model: g.summary("ms alone").mean for g in groups(rows)}
+        times = {g.model: g.summary("ms per batch").mean for g in groups(rows)}
         base = times.get("none")
         return [
-            {"model": m, "time": t / base if base and t else None, "document": PRINTED[m][1]} for m, t in times.items()
+            {"model": m, "time": t / base if base and t else None, "article": PRINTED[m][1]} for m, t in times.items()
         ]
 
     def caption(self) -> str:
         return (
             f"{super().caption()}\n"
-            "BLEU: sacreBLEU, 13a, lower-cased, against the raw test_2016_flickr, a beam of 5; the document does not "
-            "say on which data.\nnone, additive, dot: GRUs, the encoder both ways, with that attention; transformer: "
+            "BLEU: sacreBLEU, 13a, lower-cased, against the raw test_2016_flickr, beam width 5; the article does not "
+            "name its data.\nnone, additive, dot: GRUs with a bidirectional encoder and this attention; transformer: "
             "3 layers on each side."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         found = [_beside(g.model, g.summary("BLEU").mean) for g in groups(rows)]
-        times = [f"{r['model']} {r['time']:.2f} ({r['document']})" for r in self._relative(rows) if r["time"]]
-        told = f"BLEU, the document's in brackets: {', '.join(found)}. Relative time of a step: {', '.join(times)}."
-        return f"{told} {super().verdict(rows)}"
+        times = [f"{r['model']} {r['time']:.2f} ({r['article']})" for r in self._relative(rows) if r["time"]]
+        summary = f"BLEU (self-attention article in brackets): {', '.join(found)}."
+        return f"{summary} Relative time per step: {', '.join(times)}. {super().verdict(rows)}"
 
 
 def _beside(model: str, bleu: float | None) -> str:
     return f"{model} {'failed' if bleu is None else f'{bleu:.1f}'} ({PRINTED[model][0]})"
 
 
-def _stored() -> list[PageBlock]:
-    """What benchmarks/quality/translate.py found, where this is a checkout that holds its results."""
+def _read_benchmark() -> list[PageBlock]:
+    """Return the results of benchmarks/quality/translate.py, if this is a checkout that contains them."""
     files = sorted((CHECKOUT / "benchmarks" / "results").glob("*/*-translate.json"))
     if not files:
         return []
     found = json.loads(files[-1].read_text(encoding="utf-8"))
     times = {name: sum(one["training"]["seconds"]) for name, one in found["models"].items()}
     rows = [
-        {"model": name, "BLEU": one["bleu"], "document": PRINTED[name][0], "parameters": one["parameters"]}
-        | {"time": times[name] / times["none"] if "none" in times else None, "document, time": PRINTED[name][1]}
+        {"model": name, "BLEU": one["bleu"], "article": PRINTED[name][0], "parameters": one["parameters"]}
+        | {"time": times[name] / times["none"] if "none" in times else None, "article, time": PRINTED[name][1]}
         for name, one in found["models"].items()
         if name in PRINTED
     ]

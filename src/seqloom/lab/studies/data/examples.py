@@ -29,6 +29,6 @@ class Examples:
     def to(self, device: torch.device) -> Examples:
         return Examples(self.x.to(device), self.lengths.to(device), self.y.to(device))
 
-    def shuffled(self, seed: int = 0) -> Examples:
+    def shuffle(self, seed: int = 0) -> Examples:
         """In an order that is the same every time: files are often sorted by class."""
         return self.rows(torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)))

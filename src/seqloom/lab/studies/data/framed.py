@@ -23,7 +23,7 @@ SIGN = re.compile(r"[\u4e00-\u9fff]|[a-z0-9]+|[,.?!\u3002\uff01\uff0c\uff1f]")
 Rows = tuple[Tensor, ...]
 
 
-def framed(
+def frame_texts(
     texts: Sequence[Sequence[str]], size: int, steps: int, counted: int | None = None
 ) -> tuple[Tensor, Tensor, list[str]]:
     """ids (N, steps), lengths and the words by id; longer texts are cut, and have no stop.
@@ -44,14 +44,14 @@ def poems(size: int, steps: int, every: int) -> tuple[Rows, list[str]]:
     """Tang poems that fit, sign by sign."""
     (file,) = find("chinese_poems", "tang_shi.jsonl.gz")
     texts = ["".join(record["lines"]) for record in lines(file, every)]
-    x, lengths, words = framed([text for text in texts if 20 <= len(text) <= steps - 2], size, steps)
+    x, lengths, words = frame_texts([text for text in texts if 20 <= len(text) <= steps - 2], size, steps)
     return (x, lengths), words
 
 
 def surnames(size: int, steps: int) -> tuple[Rows, list[str], list[str]]:
     """Names letter by letter, each with its language as a one-hot row; and the languages."""
     (texts, y), languages = names(steps - 2)
-    x, lengths, words = framed(texts, size, steps)
+    x, lengths, words = frame_texts(texts, size, steps)
     return (x, lengths, torch.nn.functional.one_hot(torch.tensor(y), len(languages)).float()), words, languages
 
 
@@ -65,7 +65,7 @@ def restaurants(size: int, steps: int, every: int) -> tuple[dict[str, Rows], lis
     kinds = sorted({kind for mr, _ in read["train"] for kind in mr})
     place = {kind: i for i, kind in enumerate(kinds)}
     texts = [text for records in read.values() for _, text in records]
-    x, lengths, words = framed(texts, size, steps, len(read["train"]))
+    x, lengths, words = frame_texts(texts, size, steps, len(read["train"]))
     condition = torch.zeros(len(texts), ATTRIBUTES)
     for row, mr in enumerate(mr for records in read.values() for mr, _ in records):
         condition[row, [place[kind] for kind in mr if kind in place]] = 1
@@ -88,6 +88,6 @@ def sentences(size: int, steps: int, every: int) -> tuple[Rows, list[str], list[
     with gzip.open(file, "rt", encoding="utf-8") as text:
         cells = [line.split("\t") for line in text]
     pairs = list({a: b for a, b, *_ in reversed(cells)}.items())[::every]  # of several translations the first
-    source, n, english = framed([WORD.findall(a.lower()) for a, _ in pairs], size, steps)
-    target, m, chinese = framed([SIGN.findall(b.lower()) for _, b in pairs], size, steps)
+    source, n, english = frame_texts([WORD.findall(a.lower()) for a, _ in pairs], size, steps)
+    target, m, chinese = frame_texts([SIGN.findall(b.lower()) for _, b in pairs], size, steps)
     return (source, target, n, m), english, chinese

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from seqloom.lab.studies.data.place import find
-from seqloom.lab.studies.data.text import encoded, lines, vocabulary
+from seqloom.lab.studies.data.text import encode, lines, vocabulary
 
 INTENTS = (
     "AddToPlaylist",
@@ -27,7 +27,7 @@ def intents(size: int, steps: int, every: int, valid: int, test: int) -> dict[st
     parts: dict[str, tuple[Tensor, ...]] = {}
     for split, records in read.items():
         labelled = [r["tokens"] for r in records], [INTENTS.index(r["intent"]) for r in records]
-        made = encoded(labelled, ids, steps).shuffled().part(0, most.get(split, len(records)))
+        made = encode(labelled, ids, steps).shuffle().part(0, most.get(split, len(records)))
         parts[split] = (made.x, made.y, made.lengths)
     return parts
 

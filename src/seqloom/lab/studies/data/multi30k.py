@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from seqloom.lab.studies.data.framed import framed
+from seqloom.lab.studies.data.framed import frame_texts
 from seqloom.lab.studies.data.place import find
 
 SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
@@ -28,7 +28,7 @@ def multi30k(size: int, steps: int, pairs: int) -> tuple[dict[str, Rows], list[s
         files = find("multi30k", *(f"tok/{name}.lc.norm.tok.{language}.gz" for name in SPLITS.values()))
         texts = [[line.split() for line in _lines(file)][:n] for file, n in zip(files, cut.values(), strict=True)]
         counts = [len(part) for part in texts]
-        x, lengths, known = framed([text for part in texts for text in part], size, steps, counts[0])
+        x, lengths, known = frame_texts([text for part in texts for text in part], size, steps, counts[0])
         made.append((x, lengths))
         words.append(known)
     (source, n), (target, m) = made
@@ -42,7 +42,7 @@ def _lines(file: Path) -> list[str]:
     return gzip.decompress(file.read_bytes()).decode().splitlines()
 
 
-def joined(words: list[str]) -> str:
+def join_tokens(words: list[str]) -> str:
     """Tokens put together again, as far as BLEU's own tokens (13a) see a difference."""
     text = re.sub(r" ([.,!?;:])", r"\1", html.unescape(" ".join(words)))
     return re.sub(r" '(s|t|re|ll|ve|d|m)\b", r"'\1", text)

@@ -21,7 +21,7 @@ MONTH = 30 * 24  # hours
 Parts = dict[str, tuple[Tensor, ...]]
 
 
-def spoken(steps: int, every: int = 1) -> Parts:
+def spoken_digits(steps: int, every: int = 1) -> Parts:
     """Digits as frames (N, steps, bands), class and length: recordings 0-4 of each speaker and digit to test,
     5-9 to validate; of the others every so many."""
     (file,) = find("spoken_digits", "recordings.tar.xz")
@@ -37,7 +37,7 @@ def spoken(steps: int, every: int = 1) -> Parts:
             rows[split].append((_frames(sound.read())[:steps], int(digit)))
     sounds = torch.cat([x for x, _ in rows["train"]])
     mean, deviation = sounds.mean(0), sounds.std(0)
-    return {split: _padded([((x - mean) / deviation, y) for x, y in some], steps) for split, some in rows.items()}
+    return {split: _pad_rows([((x - mean) / deviation, y) for x, y in some], steps) for split, some in rows.items()}
 
 
 def _frames(content: bytes) -> Tensor:
@@ -55,7 +55,7 @@ def motions(name: str, steps: int) -> tuple[Parts, int]:
     rows = [((x - mean) / deviation, classes.index(label)) for x, label in (*train, *test)]
     rows, tested = rows[: len(train)], rows[len(train) :]
     parts = {"train": [r for i, r in enumerate(rows) if i % 4], "valid": rows[::4], "test": tested}
-    return {split: _padded(some, steps) for split, some in parts.items()}, len(classes)
+    return {split: _pad_rows(some, steps) for split, some in parts.items()}, len(classes)
 
 
 def _cases(file: Path) -> list[tuple[Tensor, str]]:
@@ -69,7 +69,7 @@ def _cases(file: Path) -> list[tuple[Tensor, str]]:
     return cases
 
 
-def _padded(rows: list[tuple[Tensor, int]], steps: int) -> tuple[Tensor, Tensor, Tensor]:
+def _pad_rows(rows: list[tuple[Tensor, int]], steps: int) -> tuple[Tensor, Tensor, Tensor]:
     x = torch.zeros(len(rows), steps, rows[0][0].shape[1])
     for i, (row, _) in enumerate(rows):
         x[i, : len(row)] = row[:steps]

@@ -28,7 +28,7 @@ Labelled = tuple[list[list[str]], list[int]]  # the words of each text, and its 
 def imdb(split: str, words: int, every: int = 1) -> Labelled:
     """Every so many of the reviews of "train" or "test", their first words. Maas et al. 2011 (ACL, P11-1015)."""
     (file,) = find("imdb", f"{split}.jsonl.gz")
-    return _labelled(file, words, every)
+    return _read_labelled(file, words, every)
 
 
 def names(letters: int) -> tuple[Labelled, list[str]]:
@@ -40,7 +40,7 @@ def names(letters: int) -> tuple[Labelled, list[str]]:
     return ([list(name[:letters]) for name, _ in pairs], [languages.index(of) for _, of in pairs]), languages
 
 
-def _labelled(file: Path, words: int, every: int = 1) -> Labelled:
+def _read_labelled(file: Path, words: int, every: int = 1) -> Labelled:
     records = lines(file, every)
     return [split_words(r["text"], words) for r in records], [int(r["label"]) for r in records]
 
@@ -63,7 +63,7 @@ def vocabulary(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
     return {word: OTHER + 1 + i for i, (word, _) in enumerate(kept)}
 
 
-def encoded(labelled: Labelled, ids: dict[str, int], steps: int) -> Examples:
+def encode(labelled: Labelled, ids: dict[str, int], steps: int) -> Examples:
     """Padded at the end to `steps`; a text without words is one unknown word."""
     texts, classes = labelled
     rows = [[ids.get(word, OTHER) for word in text[:steps]] or [OTHER] for text in texts]

@@ -1,54 +1,52 @@
-"""What a study of trainings is told: its conditions, its models, and the grid that each is tuned over."""
+"""Settings of studies that train models: conditions, models and the tuning grid."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-VALID, TEST = "valid", "test"  # what a trial is scored on: to tune, or for the result
-TUNING = 1000  # the first seed of tuning; results have 0, 1, 2 ..
+VALID, TEST = "valid", "test"  # the split that a trial is scored on: for tuning, or for the result
+TUNING = 1000  # first seed of tuning; results use 0, 1, 2, ...
 LADDER = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates that a grid may be widened to
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One column of the experiment: a task, and how long it is trained for."""
+    """One condition of the experiment: a task and its training steps."""
 
     name: str
-    steps: int  # of training
-    task: dict[str, Any] = field(default_factory=dict)  # what the study makes of it
-    models: tuple[str, ...] = ()  # these alone; () all of the settings'
-    tuned_at: str = ""  # an earlier condition, whose choice is taken over; "" tunes here
-    after: str = ""  # an earlier condition, whose trained model goes on here
+    steps: int  # training steps
+    task: dict[str, Any] = field(default_factory=dict)  # interpreted by the study
+    models: tuple[str, ...] = ()  # only these; (): all models of the settings
+    tuned_at: str = ""  # an earlier condition whose tuning is reused; "": tune here
+    after: str = ""  # an earlier condition whose trained model is trained further
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What every such study can be told. `lrs` x `starts` is the grid that each model is tuned over."""
+class TrialSettings:
+    """Settings of a study of trials. Each model is tuned over the grid `lrs` x `starts`."""
 
     conditions: tuple[Condition, ...]
     models: tuple[str, ...]
     seeds: int = 5
-    budget: int = 50_000  # trained parameters, for which the hidden size is solved: a GRU's with h = 128
-    hidden: int = 0  # or this size for every model
+    budget: int = 50_000  # trained parameters that hidden sizes are chosen for: a GRU with h = 128
+    hidden: int = 0  # if not 0, the hidden size of every model
     lrs: tuple[float, ...] = (1e-3, 3e-3)
     starts: tuple[str, ...] = ("default", "chrono")
     batch: int = 64
     valid: int = 1_000
     test: int = 10_000
     together: int = 24  # trainings that share a GPU
-    effort: float = 1.0  # of the training steps
-    tuning: float = 1.0  # of a condition's steps, while its models are tuned
-    tuning_seeds: int = 1  # trainings of every setting while tuning, whose mean decides
-    widen: bool = (
-        False  # where the best learning rate of a model is the lowest or highest: try the next, for all models
-    )
+    effort: float = 1.0  # fraction of the training steps
+    tuning: float = 1.0  # fraction of a condition's steps used for tuning
+    tuning_seeds: int = 1  # trainings per setting while tuning; their mean decides
+    widen: bool = False  # if the best learning rate of a model is at the edge of the grid, try the next for all models
     precision: str = "natural"  # on a GPU: "natural" (AttnRNN and Transformers in bfloat16), "bfloat16", "float32"
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One training, and the split on which it is scored: "valid" where it serves to tune."""
+    """One training and the split that it is scored on: "valid" for tuning."""
 
     condition: Condition
     model: str

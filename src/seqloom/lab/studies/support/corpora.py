@@ -1,4 +1,4 @@
-"""Trials whose conditions are corpora of their own, each with its model and its parameter budget."""
+"""Trials in which every condition has its own corpus, model and parameter budget."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
-from seqloom.lab.studies.support.trials import Batch, Draw, Trials
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 
-ROWS = 200  # scored at once
+ROWS = 200  # rows scored at once
 TRAIN = "train"
 
-Told = TypeVar("Told", bound=Settings)
+S = TypeVar("S", bound=TrialSettings)
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """By split, tensors of N rows each, in the order in which the model's loss takes them; and what ids mean."""
+    """Tensors of N rows per split, in the order that the loss takes them, and the words by id."""
 
-    parts: dict[str, Batch]
+    parts: dict[str, Tensors]
     words: tuple[list[str], ...] = ()
 
     @classmethod
-    def cut(cls, rows: Batch, valid: int, test: int, words: tuple[list[str], ...] = ()) -> Corpus:
-        """Shuffled, the same way every time; the test rows first."""
+    def split(cls, rows: Tensors, valid: int, test: int, words: tuple[list[str], ...] = ()) -> Corpus:
+        """Shuffle with a fixed seed and split the rows: test, validation, training."""
         order = torch.randperm(len(rows[0]), generator=torch.Generator().manual_seed(0))
         edges = {TEST: (0, test), VALID: (test, test + valid), TRAIN: (test + valid, len(order))}
         parts = {name: tuple(t[order[a:b]] for t in rows) for name, (a, b) in edges.items()}
@@ -36,29 +36,29 @@ class Corpus:
         return cls(parts, words)
 
 
-class Corpora(Trials[Told]):
-    """A subclass writes `corpus`, `build`, and `tally`; conditions' tasks say "budget", of all weights."""
+class Corpora(Trials[S]):
+    """A subclass defines `corpus`, `build` and `tally`; the task of a condition has "budget", for all weights."""
 
     def corpus(self, condition: Condition) -> Corpus:
         raise NotImplementedError
 
-    def tally(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """For each metric a sum and what it is of; called without gradients."""
+    def tally(self, model: nn.Module, batch: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return (sum, count) for each metric; called without gradients."""
         raise NotImplementedError
 
     def read(self, condition: Condition) -> Corpus:
-        """The corpus, on the device, read once."""
+        """Return the corpus on the device; it is read once."""
         held: dict[str, Corpus] = self.__dict__.setdefault("_held", {})
         if condition.name not in held:
-            found = self.corpus(condition)
-            parts = {name: tuple(t.to(self.device) for t in part) for name, part in found.parts.items()}
-            held[condition.name] = Corpus(parts, found.words)
+            corpus = self.corpus(condition)
+            parts = {name: tuple(t.to(self.device) for t in part) for name, part in corpus.parts.items()}
+            held[condition.name] = Corpus(parts, corpus.words)
         return held[condition.name]
 
     def draw(self, condition: Condition) -> Draw:
         data, batch = self.read(condition).parts[TRAIN], self.settings.batch
 
-        def draw(random: torch.Generator, device: torch.device) -> Batch:
+        def draw(random: torch.Generator, device: torch.device) -> Tensors:
             rows = torch.randint(len(data[0]), (batch,), generator=random, device=device)
             return tuple(t.index_select(0, rows) for t in data)
 
@@ -74,9 +74,9 @@ class Corpora(Trials[Told]):
         return {name: value / of for name, (value, of) in sums.items()}
 
     def budget(self, condition: Condition) -> int:
-        """Each corpus has its own: tables of words differ."""
+        """Return the budget of the corpus; word embeddings differ between corpora."""
         return int(condition.task["budget"])
 
     def caption(self) -> str:
-        each = "as many trained parameters on each corpus, tables of words counted"
+        each = "the same number of trained parameters per corpus, word embeddings included"
         return super().caption().replace(f"{self.settings.budget:,} trained parameters", each)

@@ -1,4 +1,4 @@
-"""Trials on examples from files: all of them on the device, the weights kept after every round of training."""
+"""Trials on examples from files, kept on the device; weights are saved after every round of training."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from torch import Tensor, nn
 
 from seqloom.lab.report.page import Chart, Curve, PageBlock
 from seqloom.lab.studies.data.examples import Examples
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Settings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import natural
 from seqloom.lab.studies.support.outcome import Group, Metric, Trial, groups
-from seqloom.lab.studies.support.trials import Batch, Draw, Trials
+from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 from seqloom.layers.transformer.layer import Transformer
 
-STEPS = {"cpu": 1 << 15, "cuda": 1 << 19}  # of all rows that are scored at once: cuDNN holds four gates of each
+STEPS = {"cpu": 1 << 15, "cuda": 1 << 19}  # time steps scored at once: cuDNN stores four gates for each
 TRAIN = "train"
 
-Told = TypeVar("Told", bound=Settings)
+S = TypeVar("S", bound=TrialSettings)
 
 
-class Kept(nn.Module):
-    """A model that keeps its weights as they were at the end of each of `rounds` equal parts of `steps` steps.
+class SnapshotModel(nn.Module):
+    """A model that saves its weights at the end of each of `rounds` equal parts of `steps` steps.
 
-    They are copied on the device in every step, over and over into the place of the round: nothing waits
-    for the host, and the step can be a CUDA graph.
+    Every step copies the weights on the device to the slot of its round, without host synchronisation, so that a step
+    can be a CUDA graph.
     """
 
     def __init__(self, model: nn.Module, rounds: int, steps: int, precision: str = "natural") -> None:
         super().__init__()
         self.model, self.rounds, self.steps, self.precision = model, rounds, steps, precision
-        self.kept: list[Tensor] = []  # (rounds, ...) for every weight, made when training begins
+        self.kept: list[Tensor] = []  # (rounds, ...) per weight, allocated when training starts
 
     def keep(self) -> None:
-        """To be called once a step, before its loss."""
+        """Save the weights; call once per step, before its loss."""
         weights = [p.detach() for p in self.model.parameters()]
         if not self.kept:
             self.kept = [p.new_zeros(self.rounds, *p.shape) for p in weights]
@@ -48,22 +48,22 @@ class Kept(nn.Module):
         self.done += 1
 
     def finish(self) -> None:
-        """The weights that the last step left are those of the last round."""
+        """Save the final weights as those of the last round."""
         for kept, p in zip(self.kept, self.model.parameters(), strict=True):
             kept[-1].copy_(p.detach())
 
     def go_to(self, place: int) -> None:
-        """Take the weights of that round."""
+        """Load the weights of a round."""
         for kept, p in zip(self.kept, self.model.parameters(), strict=True):
             p.data.copy_(kept[place])
 
     def forward(self, *given: Any) -> Tensor:
-        with computed_in(self.precision, self.model, given[0].device):
+        with use_precision(self.precision, self.model, given[0].device):
             return self.model(*given).float()
 
 
-def computed_in(precision: str, model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
-    """Enter the precision of a study's settings; on a CPU everything is float32."""
+def use_precision(precision: str, model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context with the precision of the settings; on a CPU everything is float32."""
     if precision == "natural":
         return fast(model, device)
     low = precision == "bfloat16" and device.type == "cuda"
@@ -71,49 +71,49 @@ def computed_in(precision: str, model: nn.Module, device: torch.device) -> Abstr
 
 
 def fast(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
-    """As `natural`; a Transformer computes in bfloat16 on a GPU too."""
+    """Return a context like `natural`, in which Transformers also compute in bfloat16 on a GPU."""
     if device.type == "cuda" and any(isinstance(part, Transformer) for part in model.modules()):
         return torch.autocast("cuda", torch.bfloat16)
     return natural(model, device)
 
 
-class Epochs(Trials[Told]):
-    """A subclass writes `examples` and `network`; its conditions' tasks say "rounds" and "train", the rows.
+class Epochs(Trials[S]):
+    """A subclass defines `examples` and `network`; the task of a condition has "rounds" and "train" (rows).
 
-    The round with the best score on "valid" is the result, and the test set is read for it alone; under the
-    protocol "paper" the test set itself chooses, as documents do.
+    The round with the best score on "valid" is the result, and only this round is tested. Under the protocol "paper"
+    the test set chooses the round, as in the articles.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy"), Metric("last round"))
 
     def examples(self, condition: Condition, split: str) -> Examples:
-        """Of "train", "valid" or "test"; called once for each."""
+        """Return the examples of "train", "valid" or "test"; called once for each."""
         raise NotImplementedError
 
     def network(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
-        """(x, lengths) -> scores (B, classes)."""
+        """Build a model from (x, lengths) to scores (B, classes)."""
         raise NotImplementedError
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         made = self.network(model, hidden, start, condition)
-        return Kept(made, condition.task["rounds"], self.steps(condition), self.settings.precision)
+        return SnapshotModel(made, condition.task["rounds"], self.steps(condition), self.settings.precision)
 
     def draw(self, condition: Condition) -> Draw:
         data, batch = self._on(condition, TRAIN, torch.device(self.device)), self.settings.batch
 
-        def draw(random: torch.Generator, device: torch.device) -> Batch:
+        def draw(random: torch.Generator, device: torch.device) -> Tensors:
             rows = data.rows(torch.randint(len(data), (batch,), generator=random, device=device))
             return rows.x, rows.lengths, rows.y
 
         return draw
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        assert isinstance(model, Kept)
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        assert isinstance(model, SnapshotModel)
         model.keep()
         return F.cross_entropy(model(*batch[:-1]), batch[-1])
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
-        assert isinstance(model, Kept)
+        assert isinstance(model, SnapshotModel)
         model.finish()
         chosen_on = TEST if self.protocol == "paper" else VALID
         curve = [self._accuracy(model, k, condition, chosen_on, device) for k in range(model.rounds)]
@@ -126,7 +126,9 @@ class Epochs(Trials[Told]):
         found = {name: there[k] for name, k in places.items()}
         return found | {f"round {k + 1}": value for k, value in enumerate(curve)}
 
-    def _accuracy(self, model: Kept, place: int, condition: Condition, split: str, device: torch.device) -> float:
+    def _accuracy(
+        self, model: SnapshotModel, place: int, condition: Condition, split: str, device: torch.device
+    ) -> float:
         model.go_to(place)
         data, right = self._on(condition, split, device), torch.zeros((), device=device)
         count = max(1, STEPS[device.type] // data.x.shape[1])
@@ -136,14 +138,14 @@ class Epochs(Trials[Told]):
         return float(right) / len(data)
 
     def _on(self, condition: Condition, split: str, device: torch.device) -> Examples:
-        """Read once, and kept on the device."""
+        """Return the examples on the device; they are read once."""
         held: dict[tuple[str, str], Examples] = self.__dict__.setdefault("_held", {})
         if (condition.name, split) not in held:
             held[condition.name, split] = self.examples(condition, split).to(device)
         return held[condition.name, split]
 
     def epochs(self, condition: Condition, place: int) -> float:
-        """Of training until the end of that round."""
+        """Return the number of epochs until the end of a round."""
         batch = condition.task.get("batch", self.settings.batch)
         seen = self.steps(condition) * batch * (place + 1) / condition.task["rounds"]
         return float(seen / condition.task["train"])
@@ -153,7 +155,7 @@ class Epochs(Trials[Told]):
         for c in self.settings.conditions:
             curves = [self._curve(c, g) for g in groups(rows) if g.condition == c.name]
             if any(curve.x for curve in curves):
-                title = f"{c.name}: {read} accuracy while it trains"
+                title = f"{c.name}: {read} accuracy during training"
                 made.append(Chart(title, "epochs", "accuracy", curves, note="mean, lowest and highest seed"))
         return made
 
@@ -166,5 +168,5 @@ class Epochs(Trials[Told]):
 
     def caption(self) -> str:
         text = super().caption().replace("AttnRNN under bfloat16", "AttnRNN and Transformers under bfloat16")
-        rounds = "the weights of the round that is best on validation rows are the result; last round: those of the end"
-        return f"{text}\n{rounds}; batches are drawn with replacement."
+        rounds = "result: the weights of the round that is best on validation rows; last round: the final weights"
+        return f"{text}\n{rounds}; batches are sampled with replacement."

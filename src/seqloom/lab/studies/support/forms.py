@@ -1,4 +1,4 @@
-"""The ways from recurrence to attention, each with what theory counts of it."""
+"""Layers from recurrence to attention, each with its theoretical costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqloom.layers.hybrid import Hybrid
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import TCN
 
-WINDOW = CHUNK = 64  # of local attention to the past, of linear attention's running sums
+WINDOW = CHUNK = 64  # steps: window of local attention, chunk of linear attention
 HEADS, KERNEL = 4, 3
 
 Count = Callable[[int, int], float]  # for T steps and d features
@@ -23,16 +23,16 @@ Steps = tuple[str, Callable[[int], int]]  # for T steps
 
 @dataclass(frozen=True)
 class Form:
-    """One layer of width d that sees the past alone, and its counts for T steps.
+    """A causal layer of width d and its counts for T steps.
 
-    work: multiply-adds of the products, forward. keeps: numbers kept for the backward, up to a factor.
-    steps: what has to happen one after another. path: from the input at 0 to the output at T - 1.
-    layers: how many it takes for the one to reach the other; one has to stack as many.
+    work: multiply-adds of the products, forward. keeps: numbers saved for the backward, up to a factor.
+    steps: sequential steps. path: longest path from input 0 to output T - 1.
+    layers: number of stacked layers needed to connect both.
     """
 
     name: str
     make: Callable[[int, int], nn.Module]  # d, T
-    longest: int  # T up to which it is measured
+    longest: int  # largest T to measure
     time: str
     work: Count
     memory: str
@@ -40,7 +40,7 @@ class Form:
     steps: Steps
     path: Steps
     layers: Callable[[int], int] = lambda _: 1
-    deep: Callable[[int, int, int], nn.Module] | None = None  # d, T, layers; None: one upon the other
+    deep: Callable[[int, int, int], nn.Module] | None = None  # (d, T, layers); None: stack `make`
 
     def stack(self, d: int, T: int, layers: int) -> nn.Module:
         return self.deep(d, T, layers) if self.deep else _Stack(*(self.make(d, T) for _ in range(layers)))
@@ -53,8 +53,8 @@ class _Stack(nn.Sequential):
         return x, None
 
 
-class Written(Attention):
-    """Self-attention as it is written: the matrix of weights is made, and kept for the backward."""
+class ExplicitAttention(Attention):
+    """Self-attention as in the equations: the weight matrix is computed and saved for the backward."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return self.join(self.weights(x) @ self.split(self.v(x))), None
@@ -69,12 +69,12 @@ def _tcn(d: int, T: int, blocks: int) -> nn.Module:
 
 
 def windows(T: int) -> int:
-    """From the first step to the last."""
+    """Return the number of windows from the first step to the last."""
     return -(-(T - 1) // WINDOW)
 
 
 def blocks(T: int) -> int:
-    """Blocks of a TCN whose last output sees T steps."""
+    """Return the number of TCN blocks with which the last output sees T steps."""
     return max(1, math.ceil(math.log2((T - 1) / (2 * (KERNEL - 1)) + 1)))
 
 
@@ -95,25 +95,25 @@ FORMS = (
         *("T d", lambda T, d: T * d),
         *(ALL, ALL),
     ),
-    Form(  # the loop keeps the window of every step
+    Form(  # the loop saves the window of every step
         *("RNN + attention", lambda d, T: Recurrent("rnn_attention", d, d, batch_first=True, window=T), 2048),
         *("T d^2 + T^2 d", lambda T, d: 4 * T * d * d + 2 * T * T * d),
         *("T^2 d", lambda T, d: T * T * d),
         *(ALL, ("2", lambda _: 2)),
     ),
     Form(
-        *("self-attention as written", lambda d, _: Written(d, HEADS, causal=True), 2048),
+        *("self-attention as written", lambda d, _: ExplicitAttention(d, HEADS, causal=True), 2048),
         *("T^2 d + T d^2", lambda T, d: 4 * T * d * d + 2 * T * T * d),
         *("T^2 heads + T d", lambda T, d: HEADS * T * T + 4 * T * d),
         *(ONE, ONE),
     ),
-    Form(  # above the diagonal nothing is computed
+    Form(  # nothing is computed above the diagonal
         *("self-attention fused", lambda d, _: Attention(d, HEADS, causal=True), 8192),
         *("T^2 d + T d^2", lambda T, d: 4 * T * d * d + T * T * d),
         *("T d", lambda T, d: T * d),
         *(ONE, ONE),
     ),
-    Form(  # a block of queries looks at two of keys
+    Form(  # a block of queries attends to two blocks of keys
         *("local attention", lambda d, _: LocalAttention(d, HEADS, causal=True, pattern=WINDOW), 16384),
         *("T w d + T d^2", lambda T, d: 4 * T * d * d + 4 * T * WINDOW * d),
         *("T (d + w)", lambda T, d: T * (d + WINDOW)),

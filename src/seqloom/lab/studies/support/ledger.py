@@ -1,4 +1,4 @@
-"""Finished trials in a file, so that a study that was stopped goes on where it was."""
+"""Finished trials in a file, so that an interrupted study can continue."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FILE = "trials.jsonl"
 
 
 class Ledger:
-    """One line a trial: a key that holds everything that determines it, and what came out.
+    """One line per trial: a key with everything that determines it, and its result.
 
-    A line is written and synced as soon as its trial is finished. A last line that was torn by a kill
-    is dropped, and its trial runs again. Without a folder nothing is kept beyond this process.
+    A line is written and synced as soon as its trial is finished. An incomplete last line is dropped, and its trial
+    runs again. Without a folder, results are kept in memory only.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.file = None if folder is None else folder / FILE
-        self.found: dict[str, dict[str, Any]] = {}
+        self.trials: dict[str, dict[str, Any]] = {}
         if self.file is not None and self.file.exists():
             self._read(self.file)
 
@@ -35,16 +35,18 @@ class Ledger:
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 record = json.loads(line)
-                self.found[_text(record["key"])] = record["value"]
+                self.trials[_text(record["key"])] = record["value"]
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{file}, line {number}, is no trial: {error}; delete the line to go on") from error
+                raise UserError(
+                    f"{file}, line {number}, is not a trial: {error}; delete the line to continue"
+                ) from error
 
     def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        return self.found.get(_text(key))
+        return self.trials.get(_text(key))
 
     def add(self, key: Mapping[str, Any], value: Mapping[str, Any]) -> None:
-        """Keep a trial; one that is there stays as it is."""
-        if _text(key) in self.found:
+        """Store a trial unless it is stored already."""
+        if _text(key) in self.trials:
             return
         line = json.dumps({"key": key, "value": value}, allow_nan=False)
         if self.file is not None:
@@ -53,7 +55,7 @@ class Ledger:
                 out.write(line + "\n")
                 out.flush()
                 os.fsync(out.fileno())
-        self.found[_text(key)] = json.loads(line)["value"]
+        self.trials[_text(key)] = json.loads(line)["value"]
 
 
 def _text(key: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What many trials say together: a mean for every condition and model, and differences seed by seed."""
+"""Statistics over trials: means per condition and model, and paired differences between models."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from seqloom.lab.stats.intervals import Difference, Summary, compare_pairs, holm, summarise
 
-LEVEL = 0.05  # a corrected p below it is called a difference
+LEVEL = 0.05  # significance level for corrected p values
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a model is judged by, and whether low is good."""
+    """A score of a model; `lower` means that lower is better."""
 
     name: str
     lower: bool = False
-    log: bool = False  # shown in logarithms
+    log: bool = False  # drawn on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training and what came of it; `split` is "valid" where it served to tune."""
+    """One training and its result; `split` is "valid" for tuning trials."""
 
     condition: str
     model: str
@@ -32,16 +32,16 @@ class Trial:
     split: str
     hidden: int
     parameters: int
-    scores: dict[str, float]  # empty where it failed
-    losses: list[float]  # of training, means over equal spans
+    scores: dict[str, float]  # empty if it failed
+    losses: list[float]  # training losses, means over equal spans
     ms_per_step: float | None
     failed: str = ""
     skipped: int = 0  # steps whose gradient was not finite
 
     def __str__(self) -> str:
-        said = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
+        result = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
         tuning = f", lr {self.lr:g}, {self.start}" if self.split == "valid" else ""
-        return f"{self.condition}, {self.model}, {'tuning' if tuning else f'seed {self.seed}'}{tuning}: {said}"
+        return f"{self.condition}, {self.model}, {'tuning' if tuning else f'seed {self.seed}'}{tuning}: {result}"
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,36 @@ class Group:
 
 @dataclass(frozen=True)
 class Contest:
-    """The named model minus another, seed by seed; `p` is corrected for all contests of the study."""
+    """The reference model minus another model, paired by seed; `p` is corrected for all contests of the study."""
 
     condition: str
     model: str
     other: str
     difference: Difference
     p: float | None
-    better: bool | None  # None: not told apart
+    better: bool | None  # None: no significant difference
 
 
 def groups(trials: Sequence[Trial]) -> list[Group]:
-    """Results without those of tuning, in the order in which they came."""
+    """Group the result trials by condition and model, without tuning trials."""
     results = [t for t in trials if t.split == "test"]
     names = dict.fromkeys((t.condition, t.model) for t in results)
     return [Group(c, m, tuple(t for t in results if (t.condition, t.model) == (c, m))) for c, m in names]
 
 
-def contests(trials: Sequence[Trial], metric: Metric, named: str) -> list[Contest]:
-    """The named model beside every other under every condition."""
-    found = {(g.condition, g.model): g for g in groups(trials)}
-    pairs = [(c, m) for c, m in found if m != named and (c, named) in found]
-    apart = [_paired(found[c, named], found[c, m], metric.name) for c, m in pairs]
-    raised = holm([d.p for d in apart])
+def contests(trials: Sequence[Trial], metric: Metric, reference: str) -> list[Contest]:
+    """Compare the reference model with every other model under every condition."""
+    by_name = {(g.condition, g.model): g for g in groups(trials)}
+    pairs = [(c, m) for c, m in by_name if m != reference and (c, reference) in by_name]
+    apart = [_compare_groups(by_name[c, reference], by_name[c, m], metric.name) for c, m in pairs]
+    corrected = holm([d.p for d in apart])
     return [
-        Contest(c, named, m, d, p, _better(d, p, metric)) for (c, m), d, p in zip(pairs, apart, raised, strict=True)
+        Contest(c, reference, m, d, p, _better(d, p, metric))
+        for (c, m), d, p in zip(pairs, apart, corrected, strict=True)
     ]
 
 
-def _paired(one: Group, other: Group, metric: str) -> Difference:
+def _compare_groups(one: Group, other: Group, metric: str) -> Difference:
     theirs = {t.seed: v for t, v in zip(other.trials, other.values(metric), strict=True)}
     mine = [(v, theirs[t.seed]) for t, v in zip(one.trials, one.values(metric), strict=True) if t.seed in theirs]
     return compare_pairs([a for a, _ in mine], [b for _, b in mine])
@@ -101,34 +102,36 @@ def _better(difference: Difference, p: float | None, metric: Metric) -> bool | N
     return (difference.mean < 0) == metric.lower
 
 
-def contest_rows(found: Sequence[Contest]) -> list[dict[str, Any]]:
-    called = {None: "not told apart", True: "better", False: "worse"}
+def tabulate_contests(comparisons: Sequence[Contest]) -> list[dict[str, Any]]:
+    """Return one table row per contest."""
+    results = {None: "no significant difference", True: "better", False: "worse"}
     return [
         {
             "condition": c.condition,
-            "contest": f"{c.model} - {c.other}",
+            "comparison": f"{c.model} - {c.other}",
             "difference": c.difference.mean,
             "low": c.difference.low,
             "high": c.difference.high,
             "p": c.difference.p,
             "p, Holm": c.p,
             "seeds": c.difference.n,
-            "called": f"{c.model} {called[c.better]}" if c.better is not None else called[None],
+            "result": f"{c.model} {results[c.better]}" if c.better is not None else results[None],
         }
-        for c in found
+        for c in comparisons
     ]
 
 
-def said(found: Sequence[Contest], named: str) -> str:
-    """How many contests the named model wins and loses, and against whom."""
-    if not found:
+def format_contests(comparisons: Sequence[Contest], reference: str) -> str:
+    """Describe how many contests the reference model wins and loses, and against which models."""
+    if not comparisons:
         return ""
-    if all(c.p is None for c in found):
-        return "One seed shows no difference between models: train with more."
+    if all(c.p is None for c in comparisons):
+        return "One seed is not enough to compare models; use more seeds."
     parts = []
-    for word, better in (("better than", True), ("worse than", False), ("not told apart from", None)):
-        mine = [c for c in found if c.better is better]
+    for word, better in (("better than", True), ("worse than", False), ("not significantly different from", None)):
+        mine = [c for c in comparisons if c.better is better]
         if mine:
             others = {m: sum(c.other == m for c in mine) for m in dict.fromkeys(c.other for c in mine)}
             parts.append(f"{word} {', '.join(f'{m} in {n}' for m, n in others.items())}")
-    return f"Of {len(found)} contests, seed by seed and Holm-corrected, {named} is {'; '.join(parts)}."
+    tests = "paired t-tests over seeds, Holm-corrected"
+    return f"In {len(comparisons)} comparisons ({tests}), {reference} is {'; '.join(parts)}."

@@ -1,4 +1,4 @@
-"""How far a layer's gradient reaches along one sequence, and the line that it falls along."""
+"""How far the gradient of a layer reaches along a sequence, and its exponential decay."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch import Tensor
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.measure import initial_gradient_norm
 
-LEAST = 1e-300  # a norm below it is as good as 0, and has no place in a logarithm
+LEAST = 1e-300  # smaller norms count as 0, to keep logarithms finite
 
 
 def zeros(layer: Recurrent, x: Tensor, rows: int | None = None) -> tuple[Tensor, ...]:
-    """The state 0, for one sequence or for a batch of its copies."""
+    """Return a zero state for one sequence or for a batch of copies."""
     state = layer.cell_at(0).initial_state(x[:1])
     shape = (1,) if rows is None else (1, rows)
     return tuple(torch.zeros(*shape, *s.shape[1:], dtype=x.dtype) for s in state)
 
 
 def gradient(layer: Recurrent, x: Tensor) -> float:
-    """|dL/dh_0| along x (T, D), with h_0 = 0 and L the mean squared error of h_T to 1."""
+    """Return |dL/dh_0| along x (T, D), with h_0 = 0 and L = MSE(h_T, 1)."""
     state = zeros(layer, x)
     return initial_gradient_norm(layer, x, state if len(state) > 1 else state[0])
 
 
 def product(layer: Recurrent, x: Tensor) -> float:
-    """The spectral norm of the product of all steps' Jacobians along x (T, D), over the whole state.
+    """Return the spectral norm of the product of all Jacobians along x (T, D), over the whole state.
 
-    As many copies of the sequence as the state has numbers: copy i gives the gradient of number i.
+    The batch has one copy of the sequence per number of the state; copy i gives the gradient of number i.
     """
     size = sum(s[0].numel() for s in zeros(layer, x))
     start = tuple(s.requires_grad_() for s in zeros(layer, x, size))
@@ -43,14 +43,14 @@ def product(layer: Recurrent, x: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Line:
-    """log norm = a - k T: k, and the share of the variance that the line explains."""
+    """The fit log norm = a - k T: k and R^2."""
 
     k: float
     share: float
 
 
-def line(lengths: Sequence[int], norms: Sequence[float]) -> Line | None:
-    """Fitted where there are three norms or more above nothing."""
+def fit_line(lengths: Sequence[int], norms: Sequence[float]) -> Line | None:
+    """Fit a line if at least three norms are above LEAST, else return None."""
     points = [(T, math.log(norm)) for T, norm in zip(lengths, norms, strict=True) if norm > LEAST]
     if len(points) < 3:
         return None

@@ -1,4 +1,4 @@
-"""What measured gradients say: geometric means over seeds, the fitted line, and the document's column beside ours."""
+"""Tables and charts of measured gradients: geometric means over seeds, fitted lines, the article's numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock
 from seqloom.lab.stats.intervals import summarise
-from seqloom.lab.studies.support.reach import LEAST, line
+from seqloom.lab.studies.support.reach import LEAST, fit_line
 
-ZERO = 1e-22  # in float32 the squares of such a gradient are 0, so the document printed 0.0
+ZERO = 1e-22  # float32 squares of smaller gradients are 0, so the article prints 0.0
 
 
 class Reached(Protocol):
-    """As `Reach` of the study."""
+    """The fields of `gradients.Reach` that are used here."""
 
     @property
     def model(self) -> str: ...
@@ -41,18 +41,18 @@ def groups(rows: Sequence[Reached]) -> Groups:
 
 
 def centre(values: Sequence[float]) -> float:
-    """The geometric mean: 0 where all are, and what is below the least number beside others counts as that."""
+    """Return the geometric mean; values below LEAST count as LEAST, and 0 is returned if all are."""
     if max(values) < LEAST:
         return 0.0
     return math.exp(sum(math.log(max(v, LEAST)) for v in values) / len(values))
 
 
 def table(rows: Sequence[Reached], lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """One row for every stage, input, model and start."""
+    """Return one row per stage, input, model and start."""
     shown, made = lengths[-5::2], []
     for (stage, x, model, start), mine in groups(rows).items():
         ends = [row.gradient[-1] for row in mine]
-        lines = [fit for row in mine if (fit := line(lengths, row.gradient)) is not None]
+        lines = [fit for row in mine if (fit := fit_line(lengths, row.gradient)) is not None]
         k = summarise([fit.k for fit in lines])
         products = [row.product[-1] for row in mine if row.product]
         made.append(
@@ -61,33 +61,41 @@ def table(rows: Sequence[Reached], lengths: Sequence[int]) -> list[dict[str, Any
             | {"lowest": min(ends), "highest": max(ends), "seeds": len(mine)}
             | {"product": centre(products) if products else None}
             | {"k": k.mean, "k low": k.low, "k high": k.high}
-            | {"line explains": summarise([fit.share for fit in lines]).mean}
+            | {"R^2": summarise([fit.share for fit in lines]).mean}
         )
     return made
 
 
-def printed_table(
+def compare_with_article(
     rows: Sequence[Reached], lengths: Sequence[int], printed: Mapping[str, Mapping[int, float]]
 ) -> list[dict[str, Any]]:
-    """One row for every model and length, the document's norm beside ours."""
+    """Return one row per model and length, with the norm in the article beside the measured one."""
     made = []
     for row in rows:
         for T, norm in zip(lengths, row.gradient, strict=True):
-            said = printed[row.model].get(T)
-            made.append({"model": row.model, "T": T, "norm": norm, "document": said, "agrees": agrees(norm, said)})
+            printed_norm = printed[row.model].get(T)
+            made.append(
+                {
+                    "model": row.model,
+                    "T": T,
+                    "norm": norm,
+                    "article": printed_norm,
+                    "agrees": agrees(norm, printed_norm),
+                }
+            )
     return made
 
 
-def agrees(norm: float, said: float | None) -> str | None:
-    """To three digits; a printed 0.0 is what float32 makes of a norm below 1e-22."""
-    if said is None:
+def agrees(norm: float, printed: float | None) -> str | None:
+    """Return "yes" if both agree to three digits; a printed 0.0 stands for norms below 1e-22 (float32)."""
+    if printed is None:
         return None
-    same = norm < ZERO if said == 0 else f"{norm:.2e}" == f"{said:.2e}"
+    same = norm < ZERO if printed == 0 else f"{norm:.2e}" == f"{printed:.2e}"
     return "yes" if same else "no"
 
 
 def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[PageBlock]:
-    """Norms against distance, one chart for every stage and input; and a dot for every seed at the end."""
+    """Draw norms against distance per stage and input, and one dot per seed at the longest distance."""
     found = groups(rows)
     made: list[PageBlock] = []
     x = [float(T) for T in lengths]
@@ -104,12 +112,12 @@ def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[PageBlock]:
                 products.append(Curve(name, x, centres))
             dots[name] = [max(row.gradient[-1], LEAST) for row in some]
         at = f"{place[0]}, x {place[1]}"
-        zero = f"0 is drawn as {LEAST:g}"
-        bar = f"The mean is the arithmetic one, which the highest seeds alone decide; {zero}."
-        note = f"geometric mean over seeds, from the lowest seed to the highest; {zero}"
+        zero = f"0 is drawn at {LEAST:g}"
+        bar = f"The bar is the arithmetic mean, which the highest seeds dominate; {zero}."
+        note = f"geometric mean over seeds, band from lowest to highest seed; {zero}"
         made.append(Chart(f"|dL/dh_0|: {at}", "steps T", "norm", curves, True, True, note))
         if products:
-            title = f"Product of the steps' Jacobians: {at}"
+            title = f"Product of the Jacobians of all steps: {at}"
             made.append(
                 Chart(title, "steps", "spectral norm", products, True, True, f"geometric mean over seeds; {zero}")
             )

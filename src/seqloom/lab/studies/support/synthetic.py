@@ -1,4 +1,4 @@
-"""Trials on problems that are made on the fly, on the device, from a generator."""
+"""Trials on synthetic problems that are generated on the device during training."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.lab.data.synthetic.task import Problem
-from seqloom.lab.studies.support.conditions import VALID, Condition, Settings
+from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import Reader, layer
-from seqloom.lab.studies.support.trials import Batch, Draw, Trials
+from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 from seqloom.layers.recurrent.layer import Recurrent
 
-ROWS = {"cpu": 250, "cuda": 1_000}  # at most so many are scored at once,
-STEPS = 5_000_000  # and so many steps of them
+ROWS = {"cpu": 250, "cuda": 1_000}  # rows scored at once, at most
+STEPS = 5_000_000  # time steps of all rows scored at once, at most
 
-Told = TypeVar("Told", bound=Settings)
+S = TypeVar("S", bound=TrialSettings)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model for a problem looks like: see `Reader`."""
+    """Inputs and outputs of a model for a problem; see `Reader`."""
 
     inputs: int
     outputs: int
-    span: int  # steps over which something has to be kept
+    span: int  # steps that the model has to remember
     every: bool = False
     symbols: tuple[int, int] | None = None
 
 
-class Drawn(Trials[Told]):
-    """A subclass writes `problem`, `shape`, `loss` and `measure`."""
+class SyntheticTrials(Trials[S]):
+    """A subclass defines `problem`, `shape`, `loss` and `measure`."""
 
     def problem(self, condition: Condition) -> Problem:
         raise NotImplementedError
@@ -43,7 +43,7 @@ class Drawn(Trials[Told]):
         raise NotImplementedError
 
     def measure(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Every metric by name: its mean over these rows."""
+        """Return the mean of every metric over these rows, by name."""
         raise NotImplementedError
 
     def layer(self, model: str, inputs: int, hidden: int, start: str, span: int) -> Recurrent:
@@ -56,10 +56,10 @@ class Drawn(Trials[Told]):
 
     def draw(self, condition: Condition) -> Draw:
         problem, rows = self.problem(condition), self.settings.batch
-        return lambda random, device: _made(problem, random, rows, device)
+        return lambda random, device: _make_batch(problem, random, rows, device)
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
-        """Over fresh examples, the same for every model."""
+        """Score new examples, the same for every model."""
         problem = self.problem(condition)
         total = self.settings.valid if split == VALID else self.settings.test
         name = json.dumps([split, condition.task], sort_keys=True).encode()
@@ -69,12 +69,12 @@ class Drawn(Trials[Told]):
         most = max(1, min(ROWS[device.type], STEPS // problem.steps))
         for begin in range(0, total, most):
             rows = min(most, total - begin)
-            for key, mean in self.measure(model, *_made(problem, random, rows, device)).items():
+            for key, mean in self.measure(model, *_make_batch(problem, random, rows, device)).items():
                 sums[key] = sums.get(key, torch.zeros((), device=device)) + rows * mean.double()
         return {key: float(value) / total for key, value in sums.items()}
 
 
-def _made(problem: Problem, random: torch.Generator, rows: int, device: torch.device) -> Batch:
-    with torch.device(device):  # where the problem's tensors are made
+def _make_batch(problem: Problem, random: torch.Generator, rows: int, device: torch.device) -> Tensors:
+    with torch.device(device):  # so that the problem creates its tensors there
         made = problem.make(random, rows)
     return made.x, made.y

@@ -1,4 +1,4 @@
-"""The page of a study of trainings: its table, its contests, a dot for every seed, and curves."""
+"""The report of a study of trainings: table, comparisons, one dot per seed, and curves."""
 
 from __future__ import annotations
 
@@ -9,57 +9,62 @@ from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.conditions import Condition
 from seqloom.lab.studies.support.contenders import CUDNN
-from seqloom.lab.studies.support.outcome import Group, Trial, contest_rows, contests, groups
+from seqloom.lab.studies.support.outcome import Group, Trial, contests, groups, tabulate_contests
 
 if TYPE_CHECKING:
     from seqloom.lab.studies.support.trials import Trials
 
 
 def table(study: Trials[Any], rows: Sequence[Trial]) -> list[dict[str, Any]]:
-    """One row for every condition and model: the mean, its interval, and what stands beside it."""
+    """Return one row per condition and model: mean, interval, published number, trivial baseline and settings."""
     first, *others = study.metrics
     by_name = {c.name: c for c in study.settings.conditions}
     found = groups(rows)
-    document = any(study.printed(by_name[g.condition], g.model) is not None for g in found)
-    made = []
+    has_article = any(study.printed(by_name[g.condition], g.model) is not None for g in found)
+    table_rows = []
     for g in found:
         c, mean, t = by_name[g.condition], g.summary(first.name), g.trials[0]
         row: dict[str, Any] = {"condition": g.condition, "model": g.model, first.name: mean.mean}
         row |= {"low": mean.low, "high": mean.high, "seeds": mean.n, "failed": mean.failed}
-        row |= {"document": study.printed(c, g.model)} if document else {}
+        row |= {"article": study.printed(c, g.model)} if has_article else {}
         row |= {"trivial": study.trivial(c)}
         row |= {m.name: g.summary(m.name).mean for m in others}
         row |= {"parameters": max(t.parameters for t in g.trials), "hidden": t.hidden, "lr": t.lr, "start": t.start}
-        made.append(row | {"ms a step": summarise([t.ms_per_step for t in g.trials]).mean})
-    return made
+        table_rows.append(row | {"ms/step": summarise([t.ms_per_step for t in g.trials]).mean})
+    return table_rows
 
 
 def caption(study: Trials[Any]) -> str:
-    """The fair protocol in words."""
+    """Describe the fair protocol."""
     s, tried = study.settings, len(study.settings.lrs) * len(study.settings.starts)
-    size = f"h = {s.hidden}" if s.hidden else f"hidden sizes solved for {s.budget:,} trained parameters{_coarse(study)}"
+    size = (
+        f"h = {s.hidden}"
+        if s.hidden
+        else f"hidden sizes chosen for {s.budget:,} trained parameters{_describe_steps(study)}"
+    )
     share = "" if s.tuning == 1 else f" with {s.tuning:g} of the steps"
     tuned = (
-        f"learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {len(s.starts)} starts tried for every model{share} "
-        f"on {s.valid:,} validation sequences with a seed of its own; then "
+        f"tuning: learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {len(s.starts)} starts for every "
+        f"model{share} "
+        f"on {s.valid:,} validation sequences, with a separate seed; then "
     )
     return (
-        f"a fresh model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
-        f"{tuned if tried > 1 else ''}{s.seeds} fresh seeds, "
+        f"a new model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
+        f"{tuned if tried > 1 else ''}{s.seeds} new seeds, "
         f"{s.test:,} test sequences; low, high: 95% t-interval over seeds.\n"
         f"on {study.device} in float32{', AttnRNN under bfloat16 autocast' if study.device == 'cuda' else ''}; "
-        "ms a step: while the others of its group train too."
+        "ms/step: while other trainings run on the same device."
     )
 
 
-def _coarse(study: Trials[Any]) -> str:
-    """The steps of sizes on a GPU, where they are large, and what they bring about."""
+def _describe_steps(study: Trials[Any]) -> str:
+    """Describe the steps of the hidden sizes on a GPU if they are large."""
     steps = {model: study.multiple(model) for model in study.settings.models} if study.device == "cuda" else {}
     largest = max(steps.values(), default=0)
     if largest < CUDNN:
         return ""
     named = ", ".join(model for model, step in steps.items() if step == largest)
-    return f" (in steps of {largest} for {named}: between them cuDNN is several times slower)"
+    return f" (multiples of {largest} for {named}, because cuDNN is several times slower at other sizes)"
 
 
 def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
@@ -67,8 +72,8 @@ def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
     made: list[PageBlock] = [Table(f"{first.name} by condition and model", table(study, rows), study.caption())]
     apart = contests(rows, first, study.against)
     if any(c.p is not None for c in apart):
-        note = "paired by seed; low and high: 95% t-interval; p of the paired t-test, then corrected for all rows"
-        made.append(Table(f"Differences in {first.name}", contest_rows(apart), note))
+        note = "paired by seed; low and high: 95% t-interval; p: paired t-test; p, Holm: corrected for all rows"
+        made.append(Table(f"Differences in {first.name}", tabulate_contests(apart), note))
     made += _across(study, groups(rows))
     for c in study.settings.conditions:
         mine = [g for g in groups(rows) if g.condition == c.name]
@@ -78,7 +83,7 @@ def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
 
 
 def _across(study: Trials[Any], found: Sequence[Group]) -> list[Chart]:
-    """The first metric against where the conditions stand; one chart for each kind of them."""
+    """Draw the first metric against the conditions, one chart per kind of condition."""
     first, charts = study.metrics[0], []
     placed = [(c, x) for c in study.settings.conditions if (x := study.at(c)) is not None]
     for kind in dict.fromkeys(study.kind(c) for c, _ in placed):
@@ -96,18 +101,18 @@ def _across(study: Trials[Any], found: Sequence[Group]) -> list[Chart]:
         lines = [(x_of[c.name], study.trivial(c)) for c, _ in placed if c.name in x_of]
         known_lines = [(x, y) for x, y in lines if y is not None]
         if known_lines:
-            curves.append(Curve("without a model", [x for x, _ in known_lines], [y for _, y in known_lines]))
+            curves.append(Curve("trivial baseline", [x for x, _ in known_lines], [y for _, y in known_lines]))
         title = f"{first.name} against {study.axis}{f', {kind}' if kind else ''}"
-        note = "the band goes from the lowest seed to the highest"
+        note = "band: lowest to highest seed"
         charts.append(Chart(title, study.axis, first.name, curves, log_x=True, log_y=first.log, note=note))
     return charts
 
 
 def _dots(study: Trials[Any], c: Condition, mine: Sequence[Group]) -> Dots:
     first = study.metrics[0]
-    lines = {f"document, {g.model}": study.printed(c, g.model) for g in mine} | {"without a model": study.trivial(c)}
+    lines = {f"article, {g.model}": study.printed(c, g.model) for g in mine} | {"trivial baseline": study.trivial(c)}
     return Dots(
-        f"{c.name}: every seed",
+        f"{c.name}: all seeds",
         first.name,
         {g.model: [v for v in g.values(first.name) if v is not None] for g in mine},
         {name: value for name, value in lines.items() if value is not None},
@@ -123,4 +128,4 @@ def _losses(name: str, steps: int, mine: Sequence[Group]) -> Chart:
             points = min(map(len, runs))
             y = [sum(run[i] for run in runs) / len(runs) for i in range(points)]
             curves.append(Curve(g.model, [steps * (i + 0.5) / points for i in range(points)], y))
-    return Chart(f"{name}: training", "step", "loss, mean over seeds", curves, log_y=True)
+    return Chart(f"{name}: training loss", "step", "loss, mean over seeds", curves, log_y=True)
