@@ -184,7 +184,8 @@ def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_besid
     assert [row["MB saved, here"] for row in shown] == ["least memory", "most memory", "between", None]
     assert [row["MB saved, here"] for row in shown] == [row["MB saved, article"] for row in shown]
     assert re.match(
-        r"Agreement with the 3 ranks in the RNN family article: ms per batch in \d, MB saved in 3\. ", study.verdict(rows)
+        r"Agreement with the 3 ranks in the RNN family article: ms per batch in \d, MB saved in 3\. ",
+        study.verdict(rows),
     )  # one seed: no spread
     assert "places" not in study.verdict([t for t in rows if t.model != "lstm"])
 
