@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from seqloom.models.audio import FLOOR, Mel, log_mel, triangles
+from seqloom.models.audio import ENERGY_FLOOR, Mel, log_mel, triangles
 
 
 def test_frames_are_the_energies_of_windows_under_triangles():
@@ -15,7 +15,7 @@ def test_frames_are_the_energies_of_windows_under_triangles():
     window = torch.zeros(32, dtype=torch.float64)
     window[6:26] = 0.5 - 0.5 * torch.cos(2 * math.pi * torch.arange(20, dtype=torch.float64) / 20)
     energy = torch.fft.rfft(padded[40:72] * window).abs().square()
-    torch.testing.assert_close(frames[4], torch.log(triangles(mel, 32) @ energy + FLOOR))
+    torch.testing.assert_close(frames[4], torch.log(triangles(mel, 32) @ energy + ENERGY_FLOOR))
 
 
 @pytest.mark.parametrize("pitch", [300.0, 1000.0, 3000.0])

@@ -6,7 +6,7 @@ from seqloom.lab.data.task import Batch
 from seqloom.lab.training.for_task import ForForecast
 from seqloom.layers.registry import make
 from seqloom.models.forecast import Forecast
-from seqloom.models.scale import SCALES, Scale, error
+from seqloom.models.scale import SCALES, Scale, forecast_loss
 from seqloom.models.segments import SegmentForecast
 
 DOUBLE = torch.float64
@@ -20,8 +20,8 @@ def series(rows=3, steps=12, features=2):
 def test_a_scale_is_undone_exactly_and_leaves_padding_out(kind):
     x, lengths = series(), torch.tensor([12, 5, 0])
     scaled, terms = Scale(kind)(x, lengths)
-    torch.testing.assert_close(terms.undo(scaled)[0], x[0])
-    torch.testing.assert_close(terms.do(terms.undo(scaled))[0], scaled[0])
+    torch.testing.assert_close(terms.invert(scaled)[0], x[0])
+    torch.testing.assert_close(terms.apply(terms.invert(scaled))[0], scaled[0])
     alone, _ = Scale(kind)(x[1:2, :5])
     torch.testing.assert_close(scaled[1:2, :5], alone)
     assert not scaled[1, 5:].any() and torch.isfinite(scaled).all()
@@ -99,13 +99,13 @@ def test_an_autoregressive_forecast_takes_its_own_words_for_true():
 def test_quantiles_are_trained_by_the_pinball_loss():
     y, says = torch.tensor([[[1.0]]]), torch.tensor([[[[0.0, 3.0]]]])
     expected = (0.1 * 1.0 + (0.9 - 1) * -2.0) / 2
-    assert float(error(says, y, (0.1, 0.9))) == pytest.approx(expected)
+    assert float(forecast_loss(says, y, (0.1, 0.9))) == pytest.approx(expected)
     many = torch.rand(1, 4000, 1)
     guess = torch.full((1, 1, 1, 2), 0.5, requires_grad=True)
     optimiser = torch.optim.Adam([guess], 0.02)
     for _ in range(200):
         optimiser.zero_grad()
-        error(guess.expand(1, 4000, 1, 2), many, (0.1, 0.8)).backward()
+        forecast_loss(guess.expand(1, 4000, 1, 2), many, (0.1, 0.8)).backward()
         optimiser.step()
     torch.testing.assert_close(guess.detach().flatten(), torch.tensor([0.1, 0.8]), atol=0.03, rtol=0)
 
@@ -173,7 +173,7 @@ def test_bad_input_is_refused_with_what_is_wrong():
         Forecast(make("bi_gru", 2, 8), 6, mode="autoregressive")
     with pytest.raises(ValueError, match="needs all 3 features as targets, got 1"):
         Forecast(make("gru", 3, 8), 6, mode="autoregressive", targets=1)
-    with pytest.raises(ValueError, match=r"rise between 0 and 1, .*got \(0.9, 0.1\)"):
+    with pytest.raises(ValueError, match=r"increase between 0 and 1, .*got \(0.9, 0.1\)"):
         Forecast(make("gru", 2, 8), 6, quantiles=(0.9, 0.1))
     with pytest.raises(ValueError, match="none, last, mean, got 'first'"):
         Forecast(make("gru", 2, 8), 6, scale="first")

@@ -252,7 +252,7 @@ def test_what_cannot_be_generated_is_refused():
         Generate(Embed(V, E), seqloom.GRU(E, H, batch_first=True, bidirectional=True))
     with pytest.raises(ValueError, match="batch_first=True"):
         Generate(Embed(V, E), seqloom.GRU(E, H))
-    with pytest.raises(ValueError, match=r"takes inputs of 6, but will be given 8 \(embedding 6 \+ condition 2\)"):
+    with pytest.raises(ValueError, match=r"takes inputs of 6, but will receive 8 \(embedding 6 \+ condition 2\)"):
         Generate(Embed(V, E), LAYERS["gru"](E), condition=2)
     generate, one = model(condition=2), torch.ones(3, 1, dtype=torch.long)
     with pytest.raises(ValueError, match=r"condition must be \(3, 2\), got None"):

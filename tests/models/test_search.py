@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
+from seqloom.models.decoding.beam import Beam, Hypotheses, beam_search, follow
 
 STOP = 0
 
@@ -209,4 +209,4 @@ def test_what_cannot_be_searched_is_refused():
 def test_found_tokens_come_as_lists_of_their_lengths():
     tokens = torch.tensor([[[4, 5, 0], [6, 0, 0]]])
     n, x = torch.tensor([[2, 1]]), torch.zeros(1, 2)
-    assert Found(tokens, n, x, n > 0).lists() == [[[4, 5], [6]]]
+    assert Hypotheses(tokens, n, x, n > 0).lists() == [[[4, 5], [6]]]

@@ -110,7 +110,7 @@ def test_bad_input_is_refused_with_what_is_wrong():
         model.loss(x, y.index_fill(1, torch.tensor([2]), 9), LENGTHS, letters)
     with pytest.raises(ValueError, match="at least one real step"):
         model.loss(x, y, torch.zeros(3, dtype=torch.long), letters)
-    with pytest.raises(ValueError, match="letters go with characters"):
+    with pytest.raises(ValueError, match="letters= needs a Tag with characters="):
         model.loss(x, y)
     with pytest.raises(ValueError, match=r"8 \+ 6 features, the layer has input_size=8"):
         Tag(make("gru", 8, 8), TAGS, embed=Embed(WORDS, 8), characters=Characters(LETTERS, 5, 6))

@@ -159,8 +159,8 @@ def test_a_teacher_that_is_always_there_is_teacher_forcing_and_one_that_is_not_i
     translate, (source, target, n, m) = model(kind), batch()
     read = target[:, :-1]
     logits, _ = translate(source, read, n)
-    torch.testing.assert_close(translate._scheduled(source, read, n, 1.0), logits)
-    alone = translate._scheduled(source, read, n, 0.0)
+    torch.testing.assert_close(translate._run_scheduled(source, read, n, 1.0), logits)
+    alone = translate._run_scheduled(source, read, n, 0.0)
     own = torch.cat([read[:, :1], alone.argmax(-1)[:, :-1]], 1)  # what it said is what it read
     torch.testing.assert_close(alone, translate(source, own, n)[0])
     loss = translate.loss(source, target, n, m, teacher=0.5)
@@ -174,7 +174,7 @@ def test_every_cell_decodes(cell):
     translate = Translate(encoder, decoder("general", H, cell)).double().eval()
     source, target, n, m = batch()
     logits, _ = translate(source, target, n)
-    torch.testing.assert_close(translate._scheduled(source, target, n, 1.0), logits)
+    torch.testing.assert_close(translate._run_scheduled(source, target, n, 1.0), logits)
     assert translate.translate(source, n, Beam(2, max_length=4)).tokens.shape[:2] == (4, 1)
     translate.loss(source, target, n, m).backward()
     assert translate.decoder.bridge.linear.weight.grad.abs().sum() > 0
@@ -185,7 +185,7 @@ def test_any_layer_encodes_and_any_causal_one_decodes():
     step = RecurrentDecoder(Embed(W, E), TCN(E, H, layers=2), H, attention=AdditiveScore(H, H, weighted=True))
     translate = Translate(encoder, step).double().eval()
     source, target, n, _ = batch()
-    torch.testing.assert_close(translate._scheduled(source, target, n, 1.0), translate(source, target, n)[0])
+    torch.testing.assert_close(translate._run_scheduled(source, target, n, 1.0), translate(source, target, n)[0])
     found = translate.translate(source, n, Beam(3, max_length=6))
     assert found.lists()[1] == translate.translate(source[1:2, : n[1]], beam=Beam(3, max_length=6)).lists()[0]
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_translated_is_refused():
         translate.translate(source, torch.tensor([1, 2, 0, 3]))
     with pytest.raises(ValueError, match="at least one token for each row"):
         translate.translate(source[:, :0])
-    with pytest.raises(ValueError, match="source has 4 rows, target 2"):
+    with pytest.raises(ValueError, match="source has 4 rows and target 2"):
         translate(source, target[:2], n)
     with pytest.raises(ValueError, match="at least 1 hypothesis, got 0"):
         translate.translate(source, n, Beam(0))
@@ -272,7 +272,7 @@ def test_what_cannot_be_translated_is_refused():
         RecurrentDecoder(Embed(W, E), seqloom.GRU(E, H, batch_first=True), H, attention="cosine")
     with pytest.raises(ValueError, match=r"feed must be one of .*; got 'output' with None"):
         RecurrentDecoder(Embed(W, E), seqloom.GRU(E, H, batch_first=True), H, attention=None, feed="output")
-    with pytest.raises(ValueError, match="takes inputs of 6, but will be given 14"):
+    with pytest.raises(ValueError, match="takes inputs of 6, but will receive 14"):
         RecurrentDecoder(Embed(W, E), seqloom.GRU(E, H, batch_first=True), H, attention=None)
     with pytest.raises(ValueError, match="causal=True and memory_size="):
         TransformerDecoder(Embed(W, E), Transformer(E, 2))

@@ -1,1 +1,1 @@
-"""One topology per file: embedding, layer and head."""
+"""Models: an embedding, a layer and a head, one topology per file."""

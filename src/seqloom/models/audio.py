@@ -1,4 +1,4 @@
-"""Sound as frames: the log-mel spectrum, with torch alone."""
+"""Log-mel spectra of sound."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from seqloom.core.errors import InputError, UserError
 
-FLOOR = 1e-6  # of the energy: silence has no logarithm
+ENERGY_FLOOR = 1e-6  # added to the energy, since silence has no logarithm
 
 
 @dataclass(frozen=True)
 class Mel:
-    """How sound is cut into frames; times in seconds."""
+    """Settings of a log-mel spectrum: sampling rate in Hz, mel bands, length and distance of windows in seconds."""
 
-    rate: int = 16000  # samples a second
+    rate: int = 16000
     bands: int = 40
     window: float = 0.025
     hop: float = 0.010
@@ -28,16 +28,26 @@ class Mel:
 
     @property
     def samples(self) -> tuple[int, int]:
-        """Of a window and of a hop."""
+        """Samples of a window and of a hop."""
         return round(self.window * self.rate), max(1, round(self.hop * self.rate))
 
 
 def log_mel(wave: Tensor, mel: Mel = Mel()) -> Tensor:
-    """Samples (N,) or (B, N) -> frames (T, bands) or (B, T, bands), T = 1 + N // hop.
+    """Compute the log-mel spectrum of a wave.
 
         E_b = sum_f M_{b,f} |STFT(wave)_f|^2,    y_b = log(E_b + floor)
 
     M are triangles, evenly spaced on the mel scale m = 2595 log10(1 + f / 700).
+
+    Args:
+        wave: Samples, (N,) or (B, N), floating point.
+        mel: Sampling rate, bands, window and hop.
+
+    Returns:
+        Frames (T, bands) or (B, T, bands), T = 1 + N // hop.
+
+    Raises:
+        InputError: If the wave is empty or has another shape or type.
     """
     if wave.dim() not in (1, 2) or not wave.is_floating_point() or not wave.shape[-1]:
         raise InputError(f"wave must be real samples (N,) or (B, N), got {wave.dtype} {tuple(wave.shape)}")
@@ -48,11 +58,11 @@ def log_mel(wave: Tensor, mel: Mel = Mel()) -> Tensor:
     spectrum = torch.stft(wave, size, hop, window, shape, center=True, pad_mode="constant", return_complex=True)
     energy = spectrum.abs().square().transpose(-1, -2)  # (..., T, 1 + size / 2)
     M = triangles(mel, size).to(wave)
-    return torch.log(energy @ M.T + FLOOR)
+    return torch.log(energy @ M.T + ENERGY_FLOOR)
 
 
 def triangles(mel: Mel, size: int) -> Tensor:
-    """(bands, 1 + size / 2): each band's weights over the frequencies of a transform of this size."""
+    """Return each band's weights (bands, 1 + size / 2) over the frequencies of a Fourier transform of this size."""
     frequencies = torch.linspace(0, mel.rate / 2, size // 2 + 1, dtype=torch.float64)
     top = 2595 * math.log10(1 + mel.rate / 2 / 700)
     corners = 700 * (10 ** (torch.linspace(0, top, mel.bands + 2, dtype=torch.float64) / 2595) - 1)

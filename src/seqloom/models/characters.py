@@ -1,4 +1,4 @@
-"""What the letters of a word say of it."""
+"""Word vectors computed from letters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ KINDS = ("lstm", "cnn")
 
 
 class Characters(nn.Module):
-    """Letters (B, T, C), 0 where a word has ended -> a vector for each word (B, T, output_size).
+    """Compute a vector for each word from its letters; 0 for a word without letters.
 
-    "lstm" reads a word forwards and backwards and keeps where both end (Lample et al. 2016, arXiv 1603.01360);
-    "cnn" takes the largest answer of each filter over its letters (Ma & Hovy 2016, arXiv 1603.01354).
-    A word without letters is 0.
+    Args:
+        alphabet: Number of letter ids, 0 included.
+        dim: Width of a letter's embedding.
+        output_size: Width of a word's vector.
+        kind: "lstm" for the last outputs of an LSTM in both directions (Lample et al. 2016, arXiv 1603.01360), or "cnn"
+            for the largest output of each convolution filter over the letters (Ma & Hovy 2016, arXiv 1603.01354).
     """
 
     def __init__(self, alphabet: int, dim: int = 25, output_size: int = 50, kind: str = "lstm") -> None:
@@ -38,10 +41,11 @@ class Characters(nn.Module):
             self.readout = Readout("max", output_size)
 
     def forward(self, letters: Tensor) -> Tensor:
+        """Map letters (B, T, C), 0 past the end of a word, to word vectors (B, T, output_size)."""
         if letters.dim() != 3 or not letters.shape[2]:
             raise InputError(f"letters must be (B, T, C), C at least 1 and 0 past a word; got {tuple(letters.shape)}")
         B, T, C = letters.shape
-        words = letters.reshape(B * T, C)  # every word is a sequence of its own
+        words = letters.reshape(B * T, C)  # every word is one sequence
         lengths = (words != 0).sum(1)
         x = self.embed(words)  # (B * T, C, dim)
         if self.kind == "lstm":

@@ -9,7 +9,7 @@ from seqloom.core.errors import InputError, UserError
 
 
 def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
-    """Raise where an id is not one of the `size` from `first` on, and say which and where."""
+    """Raise an error if an id is not among the `size` ids from `first` on."""
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
         raise InputError(f"{what} must be whole numbers, got {ids.dtype}; convert them with .long()")
     if not can_check(ids):
@@ -24,24 +24,24 @@ def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
 
 
 def can_check(x: Tensor) -> bool:
-    """Whether values are checked: not on a GPU, where the look makes the host wait, nor in a graph, which has none."""
+    """Whether values can be checked: not on a GPU, where it would synchronise, nor while a graph is traced."""
     plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
     return x.device.type == "cpu" and plain
 
 
 def check_fits(layer: nn.Module, model: str, *before: nn.Module | None) -> None:
-    """The layer takes (B, T, D), with the D that the parts before it give."""
+    """Raise an error unless the layer takes (B, T, D) with D features from the parts before it."""
     if not getattr(layer, "batch_first", True):
         raise UserError(f"{model} takes a layer with batch_first=True")
     widths: list[int] = [part.output_size for part in before if part is not None]  # type: ignore[misc]
     if widths and sum(widths) != layer.input_size:
         raise UserError(
-            f"the embedding gives {' + '.join(map(str, widths))} features, the layer has input_size={layer.input_size}"
+            f"the embedding has {' + '.join(map(str, widths))} features, the layer has input_size={layer.input_size}"
         )
 
 
 def check_causal(layer: nn.Module, who: str) -> None:
-    """A layer that foresees must not look ahead."""
+    """Raise an error if a layer that predicts the next step looks ahead."""
     if not getattr(layer, "batch_first", True):
         raise UserError(f"{who} takes a layer with batch_first=True")
     if getattr(layer, "bidirectional", False) or not getattr(layer, "causal", True):
@@ -49,7 +49,7 @@ def check_causal(layer: nn.Module, who: str) -> None:
 
 
 def check_width(layer: nn.Module, width: int, why: str) -> None:
-    """The layer takes what it will be given."""
+    """Raise an error unless the layer's input has this width."""
     takes = getattr(layer, "input_size", width)
     if takes != width:
-        raise UserError(f"the layer takes inputs of {takes}, but will be given {width} ({why})")
+        raise UserError(f"the layer takes inputs of {takes}, but will receive {width} ({why})")

@@ -1,4 +1,4 @@
-"""N to 1: one class, or one set of real values, for a whole sequence."""
+"""N to 1: a class, or real values, for a whole sequence."""
 
 from __future__ import annotations
 
@@ -15,10 +15,24 @@ from seqloom.models.checks import check_fits, check_ids
 
 
 class Classify(nn.Module):
-    """A layer, what it says of the whole sequence (`Readout`), dropout and a linear head.
+    """Classify sequences, or predict real values for them: a layer, a `Readout`, dropout and a linear head.
 
-    Give `classes` for a class a row, or `outputs` for that many real values a row. The input is
-    features (B, T, D), or ids (B, T) where there is an `embed`: `Embed`, or a module like it.
+    Args:
+        layer: A layer with batch_first=True.
+        classes: Number of classes. Pass either this or `outputs`.
+        readout: How a sequence is summarised: "last", "mean", "max", "max_mean" or "attention".
+        dropout: Dropout before the head.
+        embed: Maps ids (B, T) to vectors, such as `Embed`; None if the input is features (B, T, D).
+        outputs: Number of real values.
+
+    Raises:
+        ValueError: If both or neither of `classes` and `outputs` are given, or the parts do not fit together.
+
+    Example:
+        >>> model = seqloom.Classify(seqloom.GRU(8, 16, batch_first=True), classes=4)
+        >>> x, y = torch.randn(3, 5, 8), torch.tensor([0, 3, 1])
+        >>> model(x).shape, model.loss(x, y).shape, model.predict(x).shape
+        (torch.Size([3, 4]), torch.Size([]), torch.Size([3]))
     """
 
     def __init__(
@@ -33,7 +47,7 @@ class Classify(nn.Module):
     ) -> None:
         super().__init__()
         if (classes is None) == (outputs is None):
-            raise UserError(f"give classes or outputs, one of them; got classes={classes} and outputs={outputs}")
+            raise UserError(f"give either classes or outputs; got classes={classes} and outputs={outputs}")
         check_fits(layer, "Classify", embed)
         self.embed, self.layer, self.classes = embed, layer, classes
         width: int = layer.output_size  # type: ignore[assignment]
@@ -42,14 +56,14 @@ class Classify(nn.Module):
         self.head = nn.Linear(self.readout.output_size, outputs if classes is None else classes)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """(B, T, D) or ids (B, T) -> logits (B, classes) or values (B, outputs)."""
+        """Map features (B, T, D) or ids (B, T), with lengths (B,), to logits (B, classes) or values (B, outputs)."""
         if lengths is not None:
             lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         y, _ = self.layer(x if self.embed is None else self.embed(x), lengths=lengths)
         return self.head(self.dropout(self.readout(y, lengths)))
 
     def loss(self, x: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """Cross-entropy of the classes y (B,), or the mean squared error of the values y (B, outputs)."""
+        """Return the cross-entropy of classes y (B,), or the mean squared error of values y (B, outputs)."""
         if not y.numel():
             raise InputError(f"a loss needs at least one target, got y of shape {tuple(y.shape)}")
         if self.classes is not None:
@@ -62,6 +76,6 @@ class Classify(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """The best class of each row (B,), or the values (B, outputs)."""
+        """Return the most likely class of each row (B,), or the values (B, outputs)."""
         scores = self(x, lengths)
         return scores if self.classes is None else scores.argmax(-1)

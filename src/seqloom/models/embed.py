@@ -13,7 +13,7 @@ from seqloom.models.checks import check_ids
 
 @dataclass(frozen=True)
 class Marks:
-    """Ids that stand for the frame of a sequence: start, its words, stop, padding up to the batch's length."""
+    """Special token ids; a sequence is: start, words, stop, padding."""
 
     padding: int = 0
     start: int = 1
@@ -25,11 +25,15 @@ class Marks:
 
 
 class Embed(nn.Module):
-    """Ids (B, T) -> vectors (B, T, dim), with dropout on the vectors.
+    """Embedding of token ids, with dropout on the vectors.
 
-    The id `padding` is always the zero vector and learns nothing; None where no id is padding. `scaled`
-    keeps a table of sqrt(dim) smaller numbers and multiplies what it reads by that: the same vectors, which
-    learn sqrt(dim) times faster, as a Transformer needs (Vaswani et al. 2017, arXiv 1706.03762, 3.4).
+    Args:
+        vocabulary: Number of ids.
+        dim: Width of the vectors.
+        dropout: Dropout on the vectors, in training.
+        padding: Id that is always the zero vector and is not trained; None for no such id.
+        scaled: Whether to store vectors divided by sqrt(dim) and to multiply them when read. The vectors are the same,
+            but learn sqrt(dim) times faster, as a Transformer needs (Vaswani et al. 2017, arXiv 1706.03762, 3.4).
     """
 
     def __init__(
@@ -49,16 +53,20 @@ class Embed(nn.Module):
                 self.table.weight /= self.scale
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(...) -> (..., dim)."""
+        """Map ids (...) to vectors (..., dim)."""
         check_ids(ids, self.vocabulary, "ids")
         return self.dropout(self.table(ids) * self.scale)
 
 
 class Head(nn.Module):
-    """Dropout, then logits = W y + b.
+    """Output head over a vocabulary: dropout, then logits = W y + b.
 
-    `tied` takes the embedding as W, one table for reading and writing (Press & Wolf 2017, arXiv
-    1608.05859). Where its vectors are of length sqrt(H), as they are unless scaled, y is divided by that.
+    Args:
+        width: Width of the layer's output, H.
+        embed: The embedding of the same vocabulary.
+        tied: Whether W is the embedding's table (Press & Wolf 2017, arXiv 1608.05859). Its vectors have length sqrt(H)
+            unless it is scaled; y is then divided by sqrt(H).
+        dropout: Dropout on y, in training.
     """
 
     def __init__(self, width: int, embed: Embed, *, tied: bool = False, dropout: float = 0.0) -> None:
@@ -74,5 +82,5 @@ class Head(nn.Module):
             self.linear.weight = embed.table.weight
 
     def forward(self, y: Tensor) -> Tensor:
-        """(..., H) -> (..., V)."""
+        """Map outputs (..., H) to logits (..., V)."""
         return self.linear(self.dropout(y) * self.scale)

@@ -1,4 +1,4 @@
-"""The first half of N to M: a source as what a decoder attends to."""
+"""The encoder of a translation model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from seqloom.models.embed import Embed
 
 @dataclass(frozen=True)
 class Memory:
-    """What an encoder says of a batch of sources."""
+    """The encoded sources that a decoder attends to."""
 
-    values: Tensor  # (B, S, E): of every step
-    lengths: Tensor | None  # (B,): the real ones
-    summary: Tensor  # (B, E): of the whole
+    values: Tensor  # (B, S, E): the output at every step
+    lengths: Tensor | None  # (B,): real steps
+    summary: Tensor  # (B, E): of the whole source
 
 
 class Encoder(nn.Module):
-    """An embedding and any layer, bidirectional too.
+    """An embedding and a layer, which may be bidirectional.
 
-    The summary is where a recurrent layer ends, in each direction; of other layers the mean.
+    The summary of a source is the last output of a recurrent layer in each direction, or the mean of other layers.
+
+    Args:
+        embed: Embedding of the source tokens.
+        layer: A layer with batch_first=True.
     """
 
     def __init__(self, embed: Embed, layer: nn.Module) -> None:
@@ -42,13 +46,13 @@ class Encoder(nn.Module):
         self.readout = Readout(how, self.output_size, bool(getattr(layer, "bidirectional", False)))
 
     def forward(self, source: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Memory:
-        """source (B, S), lengths (B,) -> Memory."""
+        """Encode source ids (B, S) with lengths (B,)."""
         if source.dim() != 2 or source.shape[1] == 0:
             raise InputError(f"source must be (B, S) with at least one token for each row, got {tuple(source.shape)}")
         if lengths is not None:
             lengths = read_lengths(lengths, source.shape[0], source.shape[1], source.device)
             if can_check(lengths) and bool((lengths < 1).any()):
                 row = int(torch.nonzero(lengths < 1)[0])
-                raise InputError(f"source row {row} is empty; leave it out, there is nothing to attend to")
+                raise InputError(f"source row {row} is empty, so there is nothing to attend to; leave it out")
         values, _ = self.layer(self.embed(source), lengths=lengths)
         return Memory(values, lengths, self.readout(values, lengths))

@@ -1,4 +1,4 @@
-"""N to M real values: what a series does next."""
+"""N to M real values: the next steps of a series."""
 
 from __future__ import annotations
 
@@ -11,20 +11,32 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.models.checks import check_causal, check_fits
-from seqloom.models.scale import Scale, error, middle
+from seqloom.models.scale import Scale, find_median, forecast_loss
 
 MODES = ("direct", "autoregressive")
 
 
 class Forecast(nn.Module):
-    """The next `horizon` steps of the first `targets` features of a series.
+    """Forecast the next steps of a series.
 
-    "direct" reads the layer's answer to the whole past (`Readout` last) and says all steps at once.
-    "autoregressive" says one step, takes it for true and goes on; every feature must then be a
-    target. It is trained to say the next step of the true series, everywhere in it and in one pass.
+    Args:
+        layer: A layer with batch_first=True.
+        horizon: Number of steps to forecast.
+        targets: How many features to forecast, the first ones; None for all.
+        mode: "direct" predicts all steps at once from the layer's last output. "autoregressive" predicts one step,
+            feeds it back and repeats; all features must be targets. It is trained on each step of the true series.
+        scale: How each series is normalised: "last" (minus its last value), "mean" (mean 0, variance 1) or "none".
+        quantiles: Quantiles to forecast instead of the mean, such as (0.1, 0.5, 0.9).
+        dropout: Dropout before the head.
 
-    `scale`: what each series is measured against before the layer sees it (`Scale`).
-    `quantiles`, such as (0.1, 0.5, 0.9): forecast these instead of the mean.
+    Raises:
+        ValueError: If an argument is out of range or the parts do not fit together.
+
+    Example:
+        >>> model = seqloom.Forecast(seqloom.GRU(2, 16, batch_first=True), horizon=4)
+        >>> past, future = torch.randn(3, 20, 2), torch.randn(3, 4, 2)
+        >>> model(past).shape, model.loss(past, future).shape
+        (torch.Size([3, 4, 2]), torch.Size([]))
     """
 
     def __init__(
@@ -53,7 +65,7 @@ class Forecast(nn.Module):
         if mode == "autoregressive":
             check_causal(layer, "an autoregressive Forecast")
         self.layer, self.horizon, self.mode = layer, horizon, mode
-        self.quantiles, self.middle = tuple(quantiles), middle(quantiles)
+        self.quantiles, self.middle = tuple(quantiles), find_median(quantiles)
         self.scale = Scale(scale)
         width: int = layer.output_size  # type: ignore[assignment]
         self.readout = Readout("last", width, getattr(layer, "bidirectional", False))
@@ -62,44 +74,44 @@ class Forecast(nn.Module):
         self.head = nn.Linear(width, steps * self.targets * max(1, len(self.quantiles)))
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """The past (B, T, D) -> (B, horizon, targets), or (B, horizon, targets, quantiles)."""
+        """Forecast from the past (B, T, D): (B, horizon, targets), or (B, horizon, targets, quantiles)."""
         if lengths is not None:
             lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
-        x, by = self.scale(x, lengths)
+        x, terms = self.scale(x, lengths)
         y, state = self.layer(x, lengths=lengths)
         last = self.readout(y, lengths)
-        says = self._says(last, self.horizon) if self.mode == "direct" else self._roll(last, state)
-        return by.undo(says)
+        y = self._predict(last, self.horizon) if self.mode == "direct" else self._roll_out(last, state)
+        return terms.invert(y)
 
     def loss(self, x: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """Mean squared error of the future y (B, horizon, targets), or the pinball loss of its quantiles."""
+        """Return the mean squared error of the future y (B, horizon, targets), or the pinball loss of its quantiles."""
         if tuple(y.shape) != (x.shape[0], self.horizon, self.targets) or not y.numel():
             expected = (x.shape[0], self.horizon, self.targets)
             raise InputError(f"y must be the future of shape {expected}, not empty; got {tuple(y.shape)}")
         if self.mode == "direct":
-            return error(self(x, lengths), y, self.quantiles)
+            return forecast_loss(self(x, lengths), y, self.quantiles)
         if lengths is not None:
             raise InputError("an autoregressive forecast is trained on series of one length; leave lengths out")
-        scaled, by = self.scale(x, None)
-        whole = torch.cat([scaled, by.do(y)], 1)
-        says, _ = self.layer(whole[:, :-1])
-        return error(by.undo(self._says(says, 1)), torch.cat([x, y], 1)[:, 1:], self.quantiles)
+        scaled, terms = self.scale(x, None)
+        whole = torch.cat([scaled, terms.apply(y)], 1)
+        outputs, _ = self.layer(whole[:, :-1])
+        return forecast_loss(terms.invert(self._predict(outputs, 1)), torch.cat([x, y], 1)[:, 1:], self.quantiles)
 
     @torch.no_grad()
     def predict(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """One number for each: (B, horizon, targets), of quantiles the one nearest the middle."""
+        """Forecast one value each, (B, horizon, targets): of quantiles, the one nearest to the median."""
         y = self(x, lengths)
         return y[..., self.middle] if self.quantiles else y
 
-    def _says(self, y: Tensor, steps: int) -> Tensor:
-        """(B, H) or (B, T, H) -> (B, steps or T, targets[, quantiles])."""
+    def _predict(self, y: Tensor, steps: int) -> Tensor:
+        """Map outputs (B, H) or (B, T, H) to (B, steps or T, targets[, quantiles])."""
         shape = (self.targets, len(self.quantiles)) if self.quantiles else (self.targets,)
         return self.head(self.dropout(y)).view(y.shape[0], y.shape[1] if y.dim() == 3 else steps, *shape)
 
-    def _roll(self, last: Tensor, state: object) -> Tensor:
-        steps = [self._says(last, 1)]
+    def _roll_out(self, last: Tensor, state: object) -> Tensor:
+        steps = [self._predict(last, 1)]
         for _ in range(1, self.horizon):
             now = steps[-1].squeeze(1)
             last, state = self.layer.step(now[..., self.middle] if self.quantiles else now, state)  # type: ignore[operator]
-            steps.append(self._says(last, 1))
+            steps.append(self._predict(last, 1))
         return torch.cat(steps, 1)

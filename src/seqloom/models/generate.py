@@ -1,4 +1,4 @@
-"""1 to N, and language models: each token from those before it."""
+"""Language models, and 1 to N: predict each token from those before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqloom.core.errors import InputError
 from seqloom.layers.layer import select_rows
 from seqloom.models.checks import check_causal, check_width
 from seqloom.models.decoding import likelihood
-from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
+from seqloom.models.decoding.beam import Beam, Hypotheses, beam_search, follow
 from seqloom.models.decoding.sampling import Sampling
 from seqloom.models.embed import Embed, Head
 
@@ -22,15 +22,30 @@ Lengths = Tensor | Sequence[int] | None
 
 
 class Generate(nn.Module):
-    """An embedding, a causal layer and a head that foresees the next token.
+    """Language model: an embedding, a causal layer and a head that predicts the next token.
 
-        x_t = [e(w_t), c]          c: a fixed vector of the whole sequence, at every step, if there is one
+        x_t = [e(w_t), c]          c: a vector of the whole sequence, the same at every step; optional
         y_t = layer(x_1 .. x_t)
         P(w_t+1) = softmax(W y_t + b)
 
-    `condition` is the width of c (attributes, a class, an image): with it, one vector makes a
-    sequence, 1 to N; without it this is a language model. `tied` takes the embedding as W.
-    `dropout` acts before the head. Call eval() before `sample` and `search`.
+    Call `eval()` before `sample` and `search`.
+
+    Args:
+        embed: The embedding of the vocabulary V.
+        layer: A causal layer with batch_first=True.
+        condition: Width of c (attributes, a class, an image), from which a sequence is generated; 0 for no condition.
+        tied: Whether W is the embedding's table.
+        dropout: Dropout before the head.
+
+    Raises:
+        ValueError: If the parts do not fit together.
+
+    Example:
+        >>> from seqloom.models.embed import Embed
+        >>> model = seqloom.Generate(Embed(20, 8), seqloom.GRU(8, 16, batch_first=True))
+        >>> ids = torch.randint(1, 20, (3, 5))  # (B, T)
+        >>> model.loss(ids).shape, model.sample(ids, max_length=7).tokens.shape
+        (torch.Size([]), torch.Size([3, 7]))
     """
 
     def __init__(
@@ -46,8 +61,18 @@ class Generate(nn.Module):
     def forward(
         self, ids: Tensor, lengths: Lengths = None, condition: Tensor | None = None, state: Any = None
     ) -> tuple[Tensor, Any]:
-        """ids (B, T), condition (B, C) -> logits of the token after each (B, T, V), state to go on from."""
-        x = self._with(self.embed(ids), condition)
+        """Return logits of the next token at each step.
+
+        Args:
+            ids: (B, T).
+            lengths: (B,), the real tokens of each row.
+            condition: (B, C), if the model has a condition.
+            state: What an earlier call returned, to continue from there.
+
+        Returns:
+            Logits (B, T, V), and the state.
+        """
+        x = self._append_condition(self.embed(ids), condition)
         if lengths is not None:
             lengths = read_lengths(lengths, ids.shape[0], ids.shape[1], ids.device)
         y, state = self.layer(x, state, lengths=lengths)
@@ -56,12 +81,18 @@ class Generate(nn.Module):
     def loss(
         self, ids: Tensor, lengths: Lengths = None, condition: Tensor | None = None, smoothing: float = 0.0
     ) -> Tensor:
-        """Mean nats for each real token after the first; likelihood.perplexity and likelihood.bits read it.
+        """Return the mean cross-entropy in nats over the real tokens after the first.
 
-        ids (B, T) are start, words, stop, padding; `lengths` counts all but the padding.
+        `likelihood.perplexity` and `likelihood.bits` convert it.
+
+        Args:
+            ids: (B, T): start, words, stop, padding.
+            lengths: (B,), the tokens of each row without padding.
+            condition: (B, C), if the model has a condition.
+            smoothing: Share of each target that is spread over the vocabulary.
         """
         read, target = likelihood.shift_targets(ids, lengths)
-        logits, _ = self(read, condition=condition)  # causal: the padding comes after all that counts
+        logits, _ = self(read, condition=condition)  # causal, so padding at the end has no influence
         return likelihood.loss(logits, target, smoothing)
 
     def sample(
@@ -73,11 +104,19 @@ class Generate(nn.Module):
         condition: Tensor | None = None,
         stop: int | None = None,
         max_length: int = 100,
-    ) -> Found:
-        """Go on from the tokens in `start` (B, P), at most `max_length` tokens or until `stop`; B texts at once.
+    ) -> Hypotheses:
+        """Draw a continuation of each row.
 
-        The state is carried on: with a recurrent layer each token costs the same. `lengths` are
-        those of the starts.
+        Args:
+            start: First tokens (B, P).
+            sampling: How a token is drawn.
+            lengths: (B,), the real tokens of each row of `start`.
+            condition: (B, C), if the model has a condition.
+            stop: Id that ends a text; None to draw `max_length` tokens.
+            max_length: Largest number of tokens to draw.
+
+        Returns:
+            Tokens without the start, (B, L), and their lengths and log-probabilities.
         """
         self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
@@ -92,8 +131,8 @@ class Generate(nn.Module):
         *,
         lengths: Lengths = None,
         condition: Tensor | None = None,
-    ) -> Found:
-        """The likeliest continuations of `start` (B, P)."""
+    ) -> Hypotheses:
+        """Find the most likely continuations of `start` (B, P) by beam search; arguments as in `sample`."""
         self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
         return beam_search(_Steps(self), prompt, prompt.last, stop, beam)
@@ -102,10 +141,10 @@ class Generate(nn.Module):
         if stop is not None and not 0 <= stop < self.embed.vocabulary:
             raise InputError(f"stop must be an id below the vocabulary of {self.embed.vocabulary}, got {stop}")
 
-    def _with(self, e: Tensor, c: Tensor | None) -> Tensor:
-        """[e_t, c] at every step; e is (B, T, E), or (B, E) for one step."""
-        given = 0 if c is None else c.shape[-1]
-        if given != self.condition or (c is not None and c.shape != (e.shape[0], given)):
+    def _append_condition(self, e: Tensor, c: Tensor | None) -> Tensor:
+        """Return [e_t, c] for every step of e (B, T, E), or for one step (B, E)."""
+        width = 0 if c is None else c.shape[-1]
+        if width != self.condition or (c is not None and c.shape != (e.shape[0], width)):
             shape = None if c is None else tuple(c.shape)
             raise InputError(
                 f"condition must be {(e.shape[0], self.condition) if self.condition else None}, got {shape}"
@@ -136,7 +175,7 @@ class _Prompt:
 
 
 class _Steps:
-    """A Generate as the searches see it; its state is the layer's and the condition."""
+    """The interface of a Generate for decoding; its state is that of the layer, and the condition."""
 
     def __init__(self, model: Generate) -> None:
         self.model = model
@@ -149,7 +188,7 @@ class _Steps:
 
     def step(self, tokens: Tensor, state: tuple[Any, Tensor | None]) -> tuple[Tensor, Any]:
         inner, c = state
-        y, inner = self.model.layer.step(self.model._with(self.model.embed(tokens), c), inner)
+        y, inner = self.model.layer.step(self.model._append_condition(self.model.embed(tokens), c), inner)
         return self.model.head(y).log_softmax(-1), (inner, c)
 
     def select(self, state: tuple[Any, Tensor | None], rows: Tensor) -> tuple[Any, Tensor | None]:

@@ -1,4 +1,4 @@
-"""What a series is measured against, and how far a forecast is off."""
+"""Normalisation of series, and the loss of forecasts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 
 SCALES = ("none", "last", "mean")
-SMALL = 1e-5  # added to a variance, so that a flat series stays finite
+EPS = 1e-5  # added to a variance, so that a constant series stays finite
 
 
 class Scale(nn.Module):
-    """Each series and feature on its own terms, so that a model need not know how high a series stands.
+    """Normalise each series and feature separately, so that a model does not depend on their level.
 
-    none  x
-    last  x - x_n, n the last real step
-    mean  (x - mean) / sqrt(variance + small), over the real steps
+        none  x
+        last  x - x_n, n the last real step
+        mean  (x - mean) / sqrt(variance + eps), over the real steps
 
-    The forecast is measured in the same terms and turned back (Kim et al. 2022, reversible instance
-    normalisation, without its learned gain).
+    The forecast is converted back with the same terms (Kim et al. 2022, reversible instance normalisation, without its
+    learned gain).
     """
 
     def __init__(self, kind: str) -> None:
@@ -34,7 +34,7 @@ class Scale(nn.Module):
         self.kind = kind
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Terms]:
-        """(B, T, D) -> the same in its own terms, and these."""
+        """Normalise x (B, T, D), and return the terms that invert it."""
         if x.dim() != 3 or not x.shape[1]:
             raise InputError(f"a series must be (B, T, D) with at least one step, got {tuple(x.shape)}")
         B, T, D = x.shape
@@ -47,9 +47,9 @@ class Scale(nn.Module):
         elif self.kind == "mean":
             n = lengths.clamp(min=1).view(B, 1, 1)
             shift = x.sum(1, keepdim=True) / n
-            unit = (((x - shift) * real).square().sum(1, keepdim=True) / n + SMALL).sqrt()
+            unit = (((x - shift) * real).square().sum(1, keepdim=True) / n + EPS).sqrt()
         terms = Terms(shift.detach(), unit.detach())
-        return terms.do(x) * real, terms
+        return terms.apply(x) * real, terms
 
     def extra_repr(self) -> str:
         return self.kind
@@ -57,32 +57,32 @@ class Scale(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Of a batch of series: shift and unit (B, 1, D)."""
+    """The normalisation of a batch of series: shift and unit, (B, 1, D) each."""
 
     shift: Tensor
     unit: Tensor
 
-    def do(self, y: Tensor) -> Tensor:
-        """(B, M, k): the first k features, measured in these terms."""
+    def apply(self, y: Tensor) -> Tensor:
+        """Normalise y (B, M, k), the first k features."""
         return (y - self.shift[..., : y.shape[2]]) / self.unit[..., : y.shape[2]]
 
-    def undo(self, y: Tensor) -> Tensor:
-        """(B, M, k) or (B, M, k, quantiles), turned back."""
+    def invert(self, y: Tensor) -> Tensor:
+        """Convert y (B, M, k) or (B, M, k, quantiles) back."""
         shift, unit = self.shift[..., : y.shape[2]], self.unit[..., : y.shape[2]]
         return y * unit + shift if y.dim() == 3 else y * unit.unsqueeze(-1) + shift.unsqueeze(-1)
 
 
-def error(says: Tensor, y: Tensor, quantiles: Sequence[float] = ()) -> Tensor:
-    """The mean squared error, or for quantiles q the mean of max(q (y - s), (q - 1)(y - s))."""
+def forecast_loss(forecast: Tensor, y: Tensor, quantiles: Sequence[float] = ()) -> Tensor:
+    """Return the mean squared error, or for quantiles q of forecasts s the mean of max(q (y - s), (q - 1)(y - s))."""
     if not quantiles:
-        return F.mse_loss(says, y)
-    q = torch.tensor(quantiles, dtype=says.dtype, device=says.device)
-    off = y.unsqueeze(-1) - says
+        return F.mse_loss(forecast, y)
+    q = torch.tensor(quantiles, dtype=forecast.dtype, device=forecast.device)
+    off = y.unsqueeze(-1) - forecast
     return torch.maximum(q * off, (q - 1) * off).mean()
 
 
-def middle(quantiles: Sequence[float]) -> int:
-    """The place of the quantile nearest 0.5."""
+def find_median(quantiles: Sequence[float]) -> int:
+    """Return the index of the quantile nearest to 0.5."""
     if any(not 0 < q < 1 for q in quantiles) or list(quantiles) != sorted(set(quantiles)):
-        raise InputError(f"quantiles must rise between 0 and 1, such as (0.1, 0.5, 0.9); got {tuple(quantiles)}")
+        raise InputError(f"quantiles must increase between 0 and 1, such as (0.1, 0.5, 0.9); got {tuple(quantiles)}")
     return min(range(len(quantiles)), key=lambda i: abs(quantiles[i] - 0.5), default=0)

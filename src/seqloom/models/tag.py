@@ -17,11 +17,24 @@ from seqloom.models.decoding.crf import CRF
 
 
 class Tag(nn.Module):
-    """A layer and a linear score for each tag at each step; with `crf`, chains of tags are scored as wholes.
+    """Tag every step of a sequence: a layer and a linear head, optionally with a CRF over the tags.
 
-    The input is features (B, T, D), or ids (B, T) where there is an `embed`; any module with an
-    output_size that makes (B, T, output_size) will do. With `characters`, the letters (B, T, C) of
-    every word give more features beside them.
+    Args:
+        layer: A layer with batch_first=True.
+        tags: Number of tags.
+        embed: Maps ids (B, T) to vectors (B, T, output_size), such as `Embed`; None if the input is features (B, T, D).
+        characters: Maps the letters of each word to further features; needs `embed`.
+        dropout: Dropout before and after the layer.
+        crf: Whether to score whole chains of tags with a conditional random field.
+
+    Raises:
+        ValueError: If the parts do not fit together.
+
+    Example:
+        >>> model = seqloom.Tag(seqloom.GRU(8, 16, batch_first=True, bidirectional=True), tags=4, crf=True)
+        >>> x, y = torch.randn(3, 5, 8), torch.randint(4, (3, 5))
+        >>> model(x).shape, model.loss(x, y).shape, model.decode(x).shape
+        (torch.Size([3, 5, 4]), torch.Size([]), torch.Size([3, 5]))
     """
 
     def __init__(
@@ -47,9 +60,9 @@ class Tag(nn.Module):
     def forward(
         self, x: Tensor, lengths: Tensor | Sequence[int] | None = None, letters: Tensor | None = None
     ) -> Tensor:
-        """-> scores (B, T, tags), before any chain is considered."""
+        """Return the scores (B, T, tags) of the linear head for features or ids x, and letters (B, T, C)."""
         if (letters is None) != (self.characters is None):
-            raise InputError("letters go with characters: give both, the one to Tag(...) and the other here, or none")
+            raise InputError("letters= needs a Tag with characters=, and the other way round; give both or none")
         if lengths is not None:
             lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         parts = [x if self.embed is None else self.embed(x)]
@@ -65,10 +78,10 @@ class Tag(nn.Module):
         lengths: Tensor | Sequence[int] | None = None,
         letters: Tensor | None = None,
     ) -> Tensor:
-        """-log p of the right tags y (B, T), a step: what lies past a length does not matter."""
+        """Return the mean -log p of the true tags y (B, T) per step; tags past a row's length are ignored."""
         if y.shape != x.shape[:2]:
             raise InputError(f"y must hold a tag for each step, {tuple(x.shape[:2])}; got {tuple(y.shape)}")
-        lengths = _lengths(lengths, y)
+        lengths = _read_lengths(lengths, y)
         real = make_mask(lengths, y.shape[1])
         if not y.numel() or (can_check(lengths) and not bool(real.any())):
             raise InputError(f"a loss needs at least one real step, got y of shape {tuple(y.shape)} and no length > 0")
@@ -82,8 +95,8 @@ class Tag(nn.Module):
 
     @torch.no_grad()
     def decode(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None, letters: Tensor | None = None) -> Tensor:
-        """The best tags (B, T), -1 past a row's length."""
-        lengths = _lengths(lengths, x)
+        """Return the best tags (B, T), -1 past a row's length."""
+        lengths = _read_lengths(lengths, x)
         scores = self(x, lengths, letters)
         if self.crf is not None:
             return self.crf.decode(scores, lengths)[0]
@@ -91,8 +104,8 @@ class Tag(nn.Module):
         return scores.argmax(-1).masked_fill(~real, -1)
 
 
-def _lengths(lengths: Tensor | Sequence[int] | None, like: Tensor) -> Tensor:
-    """(B,): as given, or every step."""
+def _read_lengths(lengths: Tensor | Sequence[int] | None, like: Tensor) -> Tensor:
+    """Return the lengths (B,); all steps if there are none."""
     if lengths is None:
         return torch.full((like.shape[0],), like.shape[1], device=like.device)
     return read_lengths(lengths, like.shape[0], like.shape[1], like.device)

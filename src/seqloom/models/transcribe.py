@@ -1,4 +1,4 @@
-"""N to M, in order: frames in, fewer symbols out, with nobody saying which frame is which symbol (CTC)."""
+"""N to M in order: frames to symbols without an alignment (CTC)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,26 @@ from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
 
 
 class Transcribe(nn.Module):
-    """A layer and, at every step, a distribution over `symbols` and a blank, trained by CTC.
+    """Transcribe frames to symbols: a layer and a distribution over symbols and a blank at every step, trained by CTC.
 
-    Symbols are 1..symbols, the blank is 0. `stack` frames are joined to one step of the layer, whose
-    input_size is then stack times the features: fewer steps, where frames are many and symbols few.
+    Symbols are 1 to `symbols`, the blank is 0. The loss is -log of the sum over all paths that read as the target
+    (Graves et al. 2006, ICML).
 
-    Graves et al. 2006 (ICML): the loss is -log of the sum over all paths that read as the target.
+    Args:
+        layer: A layer with batch_first=True; its input_size is `stack` times the features of a frame.
+        symbols: Number of symbols.
+        stack: Frames that are joined to one step, which shortens sequences with many frames per symbol.
+        dropout: Dropout before the head.
+
+    Raises:
+        ValueError: If an argument is out of range or the layer does not fit.
+
+    Example:
+        >>> model = seqloom.Transcribe(seqloom.GRU(8, 16, batch_first=True), symbols=4)
+        >>> frames, symbols = torch.randn(3, 20, 8), torch.randint(1, 5, (3, 6))
+        >>> log_p, steps = model(frames)
+        >>> log_p.shape, model.loss(frames, symbols).shape, len(model.decode(frames))
+        (torch.Size([3, 20, 5]), torch.Size([]), 3)
     """
 
     def __init__(self, layer: nn.Module, symbols: int, *, stack: int = 1, dropout: float = 0.0) -> None:
@@ -36,8 +50,8 @@ class Transcribe(nn.Module):
         self.head = nn.Linear(layer.output_size, 1 + symbols)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-        """Frames (B, T, D) -> log-probabilities (B, ceil(T / stack), 1 + symbols), steps of each row (B,)."""
-        x, steps = self._stacked(x, lengths)
+        """Map frames (B, T, D) to log-probabilities (B, ceil(T / stack), 1 + symbols) and steps of each row (B,)."""
+        x, steps = self._stack_frames(x, lengths)
         y, _ = self.layer(x, lengths=steps)
         return self.head(self.dropout(y)).log_softmax(-1), steps
 
@@ -48,12 +62,19 @@ class Transcribe(nn.Module):
         lengths: Tensor | Sequence[int] | None = None,
         y_lengths: Tensor | Sequence[int] | None = None,
     ) -> Tensor:
-        """Of targets y (B, S), the first y_lengths (B,) of each row: CTC's loss a symbol, mean over the batch."""
+        """Return the CTC loss per symbol, mean over the batch.
+
+        Args:
+            x: Frames (B, T, D).
+            y: Target symbols (B, S).
+            lengths: (B,), the real frames of each row.
+            y_lengths: (B,), the real symbols of each row.
+        """
         if y.dim() != 2:
             raise InputError(f"targets y must be (B, S), got {tuple(y.shape)}")
         B, S = y.shape
-        given = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
-        y_lengths = read_lengths(given, B, S, given.device, "y_lengths")
+        counts = torch.full((B,), S) if y_lengths is None else torch.as_tensor(y_lengths)
+        y_lengths = read_lengths(counts, B, S, counts.device, "y_lengths")
         if not y.numel() or (can_check(y_lengths) and not bool(y_lengths.any())):
             raise InputError(f"a loss needs at least one target symbol, got y of shape {tuple(y.shape)}, all empty")
         y_lengths = y_lengths.to(y.device)
@@ -70,13 +91,13 @@ class Transcribe(nn.Module):
     def decode(
         self, x: Tensor, lengths: Tensor | Sequence[int] | None = None, beam: int | None = None
     ) -> list[list[int]]:
-        """The symbols of each row: along the likeliest path, or the best of a beam over prefixes."""
+        """Return the symbols of each row: of the most likely path, or of a beam search over `beam` prefixes."""
         log_p, steps = self(x, lengths)
         if beam is None:
             return greedy(log_p, steps)
         return [best[0][0] for best in prefix_beam(log_p, steps, beam)]
 
-    def _stacked(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor]:
+    def _stack_frames(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor]:
         if x.dim() != 3:
             raise InputError(f"frames must be (B, T, D), got {tuple(x.shape)}")
         B, T, D = x.shape
@@ -92,9 +113,9 @@ class Transcribe(nn.Module):
 
 
 def _check_room(y: Tensor, real: Tensor, steps: Tensor) -> None:
-    """A path needs a step for each symbol, and a blank between two that are equal."""
+    """Raise an error if a row has too few steps: one for each symbol, and a blank between equal ones."""
     if not can_check(y):
-        return  # there the loss of such a row is 0
+        return  # the loss of a row with too few steps is then 0
     repeats = (y[:, 1:] == y[:, :-1]) & real[:, 1:]
     needed = real.sum(1) + repeats.sum(1)
     if bool((needed > steps).any()):

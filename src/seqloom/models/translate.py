@@ -1,4 +1,4 @@
-"""N to M: a sequence into another, of another length."""
+"""N to M: a sequence to another one of a different length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import InputError, UserError
 from seqloom.models.decoding import likelihood
-from seqloom.models.decoding.beam import Beam, Found, beam_search, follow
+from seqloom.models.decoding.beam import Beam, Hypotheses, beam_search, follow
 from seqloom.models.embed import Marks
 from seqloom.models.encode import Encoder
 
@@ -18,15 +18,27 @@ Lengths = Tensor | Sequence[int] | None
 
 
 class Translate(nn.Module):
-    """An encoder that reads the source, and a decoder that writes the target with an eye on it.
+    """Translate sequences: an encoder reads the source, and a decoder writes the target.
 
-        encoder = Encoder(Embed(5000, 256), GRU(256, 256, batch_first=True, bidirectional=True))
-        decoder = RecurrentDecoder(Embed(6000, 256), GRU(256, 512, batch_first=True), encoder.output_size)
-        model = Translate(encoder, decoder)
+    Call `eval()` before `translate` and `greedy`.
 
-    A decoder is a RecurrentDecoder, a TransformerDecoder, or any module with their methods:
-    start(memory), step(tokens, state), select(state, rows), forward(tokens, memory), align(tokens, memory). Targets are
-    framed by `marks`: start, words, stop, padding. Call eval() before `translate` and `greedy`.
+    Args:
+        encoder: The encoder of the source.
+        decoder: A RecurrentDecoder, a TransformerDecoder, or a module with their methods: start(memory),
+            step(tokens, state), select(state, rows), forward(tokens, memory) and align(tokens, memory).
+        marks: Special ids of the target: start, words, stop, padding.
+
+    Example:
+        >>> from seqloom.models.decoding.recurrent import RecurrentDecoder
+        >>> from seqloom.models.embed import Embed
+        >>> from seqloom.models.encode import Encoder
+        >>> encoder = Encoder(Embed(20, 8), seqloom.GRU(8, 8, batch_first=True, bidirectional=True))
+        >>> decoder = RecurrentDecoder(Embed(30, 8), seqloom.GRU(8, 16, batch_first=True), encoder.output_size)
+        >>> model = seqloom.Translate(encoder, decoder)
+        >>> source, target = torch.randint(3, 20, (2, 5)), torch.randint(3, 30, (2, 7))
+        >>> logits, alignment = model(source, target)
+        >>> logits.shape, alignment.shape, len(model.greedy(source, max_length=9).lists())
+        (torch.Size([2, 7, 30]), torch.Size([2, 7, 5]), 2)
     """
 
     def __init__(self, encoder: Encoder, decoder: nn.Module, marks: Marks = Marks()) -> None:
@@ -35,13 +47,20 @@ class Translate(nn.Module):
         self.decoder: Any = decoder
 
     def forward(self, source: Tensor, target: Tensor, lengths: Lengths = None) -> tuple[Tensor, Tensor | None]:
-        """source (B, S), target (B, T) -> logits of the token after each (B, T, V), alignment (B, T, S).
+        """Return logits of the next target token at each step.
 
-        The alignment says how much each step looked at each source token. It is None without
-        attention, and of a Transformer, where `align` works it out when asked.
+        Args:
+            source: Ids (B, S).
+            target: Ids (B, T).
+            lengths: (B,), the real tokens of each source.
+
+        Returns:
+            logits: (B, T, V).
+            alignment: (B, T, S), the attention of each step to each source token. None without attention, and for a
+                Transformer, where `align` computes it.
         """
-        if source.shape[0] != target.shape[0]:  # len() would settle the number of rows for an export
-            raise InputError(f"source has {len(source)} rows, target {len(target)}; they must have as many")
+        if source.shape[0] != target.shape[0]:  # len() would fix the number of rows in an export
+            raise InputError(f"source has {len(source)} rows and target {len(target)}; they must have the same number")
         return self.decoder(target, self.encoder(source, lengths))
 
     def loss(
@@ -54,11 +73,17 @@ class Translate(nn.Module):
         smoothing: float = 0.0,
         teacher: float = 1.0,
     ) -> Tensor:
-        """Mean nats for each real target token after the start.
+        """Return the mean cross-entropy in nats over the real target tokens after the start.
 
-        `teacher` is the probability that a step reads the true token before it (teacher forcing)
-        rather than the model's own likeliest: below 1 this is scheduled sampling (Bengio et al. 2015,
-        arXiv 1506.03099), and steps come one after another.
+        Args:
+            source: Ids (B, S).
+            target: Ids (B, T): start, words, stop, padding.
+            lengths: (B,), the real tokens of each source.
+            target_lengths: (B,), the tokens of each target without padding.
+            smoothing: Share of each target that is spread over the vocabulary.
+            teacher: Probability that a step reads the true previous token (teacher forcing) instead of the model's most
+                likely one. Below 1 this is scheduled sampling (Bengio et al. 2015, arXiv 1506.03099), which runs step
+                by step.
         """
         if not 0 <= teacher <= 1:
             raise UserError(f"teacher must be a probability from 0 to 1, got {teacher}")
@@ -66,35 +91,35 @@ class Translate(nn.Module):
         if teacher == 1:
             logits, _ = self(source, read, lengths)
         else:
-            logits = self._scheduled(source, read, lengths, teacher)
+            logits = self._run_scheduled(source, read, lengths, teacher)
         return likelihood.loss(logits, wanted, smoothing)
 
-    def _scheduled(self, source: Tensor, read: Tensor, lengths: Lengths, teacher: float) -> Tensor:
+    def _run_scheduled(self, source: Tensor, read: Tensor, lengths: Lengths, teacher: float) -> Tensor:
         state = self.decoder.start(self.encoder(source, lengths))
         true = torch.rand(read.shape, device=read.device) < teacher
-        said: list[Tensor] = []
+        outputs: list[Tensor] = []
         for t, tokens in enumerate(read.unbind(1)):
-            given = tokens if t == 0 else tokens.where(true[:, t], said[-1].argmax(-1))
-            logits, state = self.decoder.step(given, state)
-            said.append(logits)
-        return torch.stack(said, 1)
+            previous = tokens if t == 0 else tokens.where(true[:, t], outputs[-1].argmax(-1))
+            logits, state = self.decoder.step(previous, state)
+            outputs.append(logits)
+        return torch.stack(outputs, 1)
 
-    def translate(self, source: Tensor, lengths: Lengths = None, beam: Beam = Beam()) -> Found:
-        """source (B, S) -> the best targets, by beam search over all rows at once."""
+    def translate(self, source: Tensor, lengths: Lengths = None, beam: Beam = Beam()) -> Hypotheses:
+        """Find the best targets of source (B, S), with lengths (B,), by beam search over all rows at once."""
         return beam_search(_Steps(self), (source, lengths), self._first(source), self.marks.stop, beam)
 
-    def greedy(self, source: Tensor, lengths: Lengths = None, max_length: int = 100) -> Found:
-        """source (B, S) -> one target each: the likeliest token at every step."""
+    def greedy(self, source: Tensor, lengths: Lengths = None, max_length: int = 100) -> Hypotheses:
+        """Find one target for each row of source (B, S): the most likely token at every step."""
         return follow(_Steps(self), (source, lengths), self._first(source), self.marks.stop, max_length)
 
     @torch.no_grad()
     def align(self, source: Tensor, tokens: Tensor, lengths: Lengths = None) -> Tensor | None:
-        """tokens (B, T) as found, without marks -> where the model looked for each of them (B, T + 1, S).
+        """Return the attention (B, T + 1, S) to the source for each token (B, T) of a translation without marks.
 
-        The last row belongs to what comes after them, the stop.
+        The last row belongs to the stop token.
         """
-        framed = torch.cat([self._first(source).unsqueeze(1), tokens], 1)
-        return self.decoder.align(framed, self.encoder(source, lengths))
+        target = torch.cat([self._first(source).unsqueeze(1), tokens], 1)
+        return self.decoder.align(target, self.encoder(source, lengths))
 
     def _first(self, source: Tensor) -> Tensor:
         if source.dim() != 2:
@@ -103,7 +128,7 @@ class Translate(nn.Module):
 
 
 class _Steps:
-    """A Translate as the searches see it."""
+    """The interface of a Translate for decoding."""
 
     def __init__(self, model: Translate) -> None:
         self.model = model
@@ -114,7 +139,7 @@ class _Steps:
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         logits, state = self.decoder.step(tokens, state)
-        # The frame is no part of what is said.
+        # Padding and start are never predicted.
         logits[:, self.model.marks.padding] = -torch.inf
         logits[:, self.model.marks.start] = -torch.inf
         return logits.float().log_softmax(-1) if logits.dtype.itemsize < 4 else logits.log_softmax(-1), state

@@ -1,1 +1,1 @@
-"""Decoders and losses of sequences: beam search, sampling, CRF, CTC."""
+"""Decoders and losses for token sequences: beam search, sampling, CRF, CTC."""

@@ -1,4 +1,4 @@
-"""The tokens that follow: one path (greedy, or drawn) or the best of many (beam search)."""
+"""Decoding of token sequences: one path, greedy or drawn, or a beam search."""
 
 from __future__ import annotations
 
@@ -13,27 +13,33 @@ from seqloom.core.errors import InputError, UserError
 
 
 class Steps(Protocol):
-    """What can be searched: a state, and the next token's log-probabilities from it."""
+    """The interface of a model for decoding: a state, and log-probabilities of the next token."""
 
     def start(self, batch: Any) -> Any:
-        """The state before the first token, for a batch of B sources."""
+        """Return the state before the first token, for a batch of B sources."""
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """tokens (N,), state -> log-probabilities (N, V), state; N is B, or K times B in a beam."""
+        """Return log-probabilities (N, V) after tokens (N,), and the state; N is B, or B K in a beam of size K."""
 
     def select(self, state: Any, rows: Tensor) -> Any:
-        """The state of these rows. Rows of one source stay together: the first N / B are those of source 0."""
+        """Return the state of these rows. Rows of a source stay together: the first N / B belong to source 0."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """A beam search: `size` hypotheses at a time, of at most `max_length` tokens; the `best` of them are returned.
+    """Settings of a beam search.
 
-    A finished hypothesis y of n tokens, the stop token counted, is worth
+    The score of a finished hypothesis y of n tokens, including the stop token, is
 
         score(y) = log P(y) / ((5 + n) / 6) ** length_penalty
 
-    as in GNMT (Wu et al. 2016, arXiv 1609.08144); length_penalty 0 is log P alone.
+    as in GNMT (Wu et al. 2016, arXiv 1609.08144).
+
+    Args:
+        size: Hypotheses at a time, K.
+        length_penalty: 0 scores by log P alone; larger values favour longer hypotheses.
+        max_length: Largest number of tokens.
+        best: How many hypotheses to return.
     """
 
     size: int = 5
@@ -55,21 +61,21 @@ class Beam:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Token sequences without their stop token, padded with it: (B, best, L), or (B, L) of one path."""
+class Hypotheses:
+    """Decoded token sequences without the stop token, padded with it."""
 
-    tokens: Tensor
-    lengths: Tensor  # (B, best) or (B,): how many tokens are real
-    scores: Tensor  # likewise: Beam's score, or the log-probability of a path
-    finished: Tensor  # likewise: False where max_length cut it off
+    tokens: Tensor  # (B, best, L), or (B, L) for one path
+    lengths: Tensor  # (B, best) or (B,): number of real tokens
+    scores: Tensor  # the same shape: Beam's score, or the log-probability of a path
+    finished: Tensor  # the same shape: False if cut off at max_length
 
     def lists(self) -> list[Any]:
-        """As nested lists of ids, each as long as it is."""
-        return _cut(self.tokens.tolist(), self.lengths.tolist())
+        """Return nested lists of ids without padding."""
+        return _trim(self.tokens.tolist(), self.lengths.tolist())
 
 
-def _cut(tokens: Any, lengths: Any) -> Any:
-    return tokens[:lengths] if isinstance(lengths, int) else [_cut(t, n) for t, n in zip(tokens, lengths, strict=True)]
+def _trim(tokens: Any, lengths: Any) -> Any:
+    return tokens[:lengths] if isinstance(lengths, int) else [_trim(t, n) for t, n in zip(tokens, lengths, strict=True)]
 
 
 def check_max_length(max_length: int) -> None:
@@ -85,17 +91,23 @@ def follow(
     stop: int | None,
     max_length: int,
     choose: Callable[[Tensor], Tensor] | None = None,
-) -> Found:
-    """One path for each row after its token in `first` (B,): the likeliest next token each time.
+) -> Hypotheses:
+    """Follow one path for each row.
 
-    `choose` (N, V) -> (N,) takes another than the likeliest. Without a `stop` token every path has max_length.
+    Args:
+        steps: The model.
+        batch: What `steps.start` takes.
+        first: First tokens (B,).
+        stop: Token that ends a path; without one every path has max_length tokens.
+        max_length: Largest number of tokens.
+        choose: Maps log-probabilities (N, V) to tokens (N,); by default the most likely token.
     """
     check_max_length(max_length)
     _check_first(first)
     state, tokens = steps.start(batch), first
     scores = torch.zeros(len(first), device=first.device)
     done = torch.zeros_like(first, dtype=torch.bool)
-    lengths, taken = torch.zeros_like(first), []
+    lengths, path = torch.zeros_like(first), []
     for _ in range(max_length):
         log_p, state = steps.step(tokens, state)
         tokens = log_p.argmax(-1) if choose is None else choose(log_p)
@@ -104,30 +116,36 @@ def follow(
             tokens = tokens.masked_fill(done, stop)
             done = done | (tokens == stop)
         lengths = lengths + ~done
-        taken.append(tokens)
+        path.append(tokens)
         if stop is not None and bool(done.all()):
             break
     longest = int(lengths.max())
-    return Found(torch.stack(taken, 1)[:, :longest], lengths, scores, done)
+    return Hypotheses(torch.stack(path, 1)[:, :longest], lengths, scores, done)
 
 
 @torch.no_grad()
-def beam_search(steps: Steps, batch: Any, first: Tensor, stop: int, beam: Beam = Beam()) -> Found:
-    """The best continuations of each row's token in `first` (B,), all rows and hypotheses at once.
+def beam_search(steps: Steps, batch: Any, first: Tensor, stop: int, beam: Beam = Beam()) -> Hypotheses:
+    """Find the best continuations of each row's token, for all rows and hypotheses at once.
 
-    A row has K living hypotheses, and the best finished ones so far. The search ends when in no row
-    a living one can still become one of the best: these are then what they would be in the end. What
-    a step costs does not grow with the length. Where fewer than `best` have finished by max_length,
-    what it cut off comes after them.
+    A row has K open hypotheses and the best finished ones so far. The search ends when no open hypothesis of any row
+    can still become one of the best. The cost of a step does not grow with the length. If fewer than `best` hypotheses
+    have finished by max_length, the best unfinished ones follow them.
+
+    Args:
+        steps: The model.
+        batch: What `steps.start` takes.
+        first: First tokens (B,).
+        stop: Token that ends a hypothesis.
+        beam: Size, length penalty, largest length and number of results.
     """
     _check_first(first)
     B, K = len(first), beam.size
-    base = torch.arange(B, device=first.device).unsqueeze(1) * K  # the row number of each source's first hypothesis
+    base = torch.arange(B, device=first.device).unsqueeze(1) * K  # row of each source's first hypothesis
     state = steps.select(steps.start(batch), torch.arange(B, device=first.device).repeat_interleave(K))
     tokens = first.unsqueeze(1).expand(B, K)
     alive = torch.full((B, K), -torch.inf, device=first.device)
-    alive[:, 0] = 0  # K equal hypotheses would all do the same
-    kept = _Kept.nothing(alive[:, : beam.best])
+    alive[:, 0] = 0  # K equal hypotheses would all continue alike
+    finished = _Finished.empty(alive[:, : beam.best])
     trail: list[tuple[Tensor, Tensor]] = []
     for t in range(beam.max_length):
         log_p, state = steps.step(tokens.flatten(), state)
@@ -136,16 +154,16 @@ def beam_search(steps: Steps, batch: Any, first: Tensor, stop: int, beam: Beam =
         ended = total[..., stop].clone()
         total[..., stop] = -torch.inf
         alive, place = total.flatten(1).topk(K)
-        # An ending less likely than all that live on would not be in the beam either.
+        # An ending less likely than all open hypotheses would not be in the beam either.
         ended = ended.masked_fill(ended < alive[:, -1:], -torch.inf)
-        kept = kept.add(beam.score(ended, t + 1), t)
+        finished = finished.add(beam.score(ended, t + 1), t)
         parent, tokens = place // V, place % V
         trail.append((parent, tokens))
-        hope = beam.score(alive[:, 0], beam.max_length)  # log P only falls, the penalty only grows
-        if bool((kept.scores[:, -1] >= hope).all()):
+        hope = beam.score(alive[:, 0], beam.max_length)  # upper bound: log P only falls, the penalty only grows
+        if bool((finished.scores[:, -1] >= hope).all()):
             break
         state = steps.select(state, (base + parent).flatten())
-    return _read_back(kept, beam.score(alive, len(trail)), trail, stop)
+    return _read_back(finished, beam.score(alive, len(trail)), trail, stop)
 
 
 def _check_first(first: Tensor) -> None:
@@ -154,35 +172,35 @@ def _check_first(first: Tensor) -> None:
 
 
 @dataclass
-class _Kept:
-    """The best finished hypotheses: scores, how many tokens, and after which living one they ended; (B, best) each."""
+class _Finished:
+    """The best finished hypotheses: scores, lengths, and the open hypothesis that each continued; (B, best) each."""
 
     scores: Tensor
     lengths: Tensor
     places: Tensor
 
     @classmethod
-    def nothing(cls, like: Tensor) -> _Kept:
+    def empty(cls, like: Tensor) -> _Finished:
         none = torch.zeros_like(like, dtype=torch.long)
         return cls(torch.full_like(like, -torch.inf), none, none)
 
-    def add(self, scores: Tensor, length: int) -> _Kept:
-        """`scores` (B, K): of each living hypothesis, if it ended now."""
+    def add(self, scores: Tensor, length: int) -> _Finished:
+        """Add the open hypotheses as if they ended now; `scores` is (B, K)."""
         best, chosen = torch.cat([self.scores, scores], 1).topk(self.scores.shape[1])
         places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
         lengths = torch.cat([self.lengths, torch.full_like(places, length)], 1)
-        return _Kept(best, lengths.gather(1, chosen), torch.cat([self.places, places], 1).gather(1, chosen))
+        return _Finished(best, lengths.gather(1, chosen), torch.cat([self.places, places], 1).gather(1, chosen))
 
 
-def _read_back(kept: _Kept, cut: Tensor, trail: list[tuple[Tensor, Tensor]], stop: int) -> Found:
-    """Follow every hypothesis from its end to its start: finished ones first, then what was cut off."""
-    slot = torch.arange(kept.scores.shape[1], device=cut.device).expand_as(kept.scores)
-    n = kept.scores.isfinite().sum(1, keepdim=True)
+def _read_back(done: _Finished, cut: Tensor, trail: list[tuple[Tensor, Tensor]], stop: int) -> Hypotheses:
+    """Trace each hypothesis from its end to its start: finished ones first, then those that were cut off."""
+    slot = torch.arange(done.scores.shape[1], device=cut.device).expand_as(done.scores)
+    n = done.scores.isfinite().sum(1, keepdim=True)
     finished, spare = slot < n, (slot - n).clamp(min=0)
-    lengths = kept.lengths.where(finished, torch.full_like(slot, len(trail)))
-    place = kept.places.where(finished, spare)
-    scores = kept.scores.where(finished, cut.gather(1, spare))
-    lengths = lengths.masked_fill(scores == -torch.inf, 0)  # there are no K different hypotheses
+    lengths = done.lengths.where(finished, torch.full_like(slot, len(trail)))
+    place = done.places.where(finished, spare)
+    scores = done.scores.where(finished, cut.gather(1, spare))
+    lengths = lengths.masked_fill(scores == -torch.inf, 0)  # fewer than K different hypotheses exist
     written = []
     for t in range(len(trail) - 1, -1, -1):
         parent, tokens = trail[t]
@@ -190,4 +208,4 @@ def _read_back(kept: _Kept, cut: Tensor, trail: list[tuple[Tensor, Tensor]], sto
         written.append(tokens.gather(1, place).where(here, torch.full_like(place, stop)))
         place = parent.gather(1, place).where(here, place)
     longest = int(lengths.max())
-    return Found(torch.stack(written[::-1], -1)[..., :longest], lengths, scores, finished)
+    return Hypotheses(torch.stack(written[::-1], -1)[..., :longest], lengths, scores, finished)

@@ -1,4 +1,4 @@
-"""A chain of tags scored as a whole: the linear-chain conditional random field."""
+"""Linear-chain conditional random field."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from seqloom.core.masks import make_mask
 
 
 class CRF(nn.Module):
-    """Scores of tags, and of each tag after another, as one distribution over whole chains.
+    """Linear-chain conditional random field: a distribution over whole chains of tags.
 
         score(e, y) = b_{y_1} + sum_t e_{t, y_t} + sum_t A_{y_t-1, y_t} + c_{y_n}
         log Z(e)    = log sum_y exp score(e, y)
         p(y | e)    = exp(score(e, y) - log Z(e))
 
-    A row of length 0 has one chain, the empty one: its score and log Z are 0. Everything is
-    computed in float32 or float64, whatever type the emissions e (B, T, K) have.
+    A row of length 0 has one chain, the empty one: its score and log Z are 0. All methods take emissions e (B, T, K)
+    and lengths (B,), and compute in float32 or float64 for emissions of any type.
 
     Lafferty, McCallum & Pereira 2001 (ICML); over a neural layer Huang, Xu & Yu 2015, arXiv 1508.01991.
     """
@@ -35,11 +35,11 @@ class CRF(nn.Module):
         self.c = nn.Parameter(torch.zeros(tags))
 
     def log_likelihood(self, e: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """log p(y | e) of each row (B,)."""
+        """Return log p(y | e) of each row (B,)."""
         return self.score(e, y, lengths) - self.log_partition(e, lengths)
 
     def score(self, e: Tensor, y: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """Of the chains y (B, T); what lies past a length does not matter."""
+        """Return the score (B,) of the chains y (B, T); tags past a row's length are ignored."""
         e, lengths, real = self._read(e, lengths)
         y = torch.where(real, y, torch.zeros_like(y))
         at = e.gather(2, y.unsqueeze(2)).squeeze(2)  # (B, T)
@@ -49,7 +49,7 @@ class CRF(nn.Module):
         return ends + (at * real).sum(1) + (after * real[:, 1:]).sum(1)
 
     def log_partition(self, e: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """log Z of each row (B,)."""
+        """Return log Z of each row (B,)."""
         e, lengths, real = self._read(e, lengths)
         alpha = self.b + e[:, 0]  # (B, K)
         for t in range(1, e.shape[1]):
@@ -59,7 +59,7 @@ class CRF(nn.Module):
 
     @torch.no_grad()
     def decode(self, e: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-        """The best chain of each row (B, T), -1 past its length, and its score (B,). Viterbi."""
+        """Find the best chain of each row (Viterbi): tags (B, T), -1 past its length, and its score (B,)."""
         e, lengths, real = self._read(e, lengths)
         B, T, K = e.shape
         best, back = self.b + e[:, 0], []
@@ -77,12 +77,12 @@ class CRF(nn.Module):
         return y.masked_fill(~real, -1), score * (lengths > 0)
 
     def _read(self, e: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Emissions as precise as the weights, lengths, and True at the real steps (B, T)."""
+        """Return emissions in the type of the weights, lengths, and a mask of the real steps (B, T)."""
         if e.dim() != 3 or e.shape[2] != self.tags or not e.shape[1]:
             raise InputError(f"emissions must be (B, T, {self.tags}) with T >= 1, got {tuple(e.shape)}")
         if lengths is None:
             lengths = torch.full((e.shape[0],), e.shape[1], device=e.device)
         lengths = read_lengths(lengths, e.shape[0], e.shape[1], e.device)
         real = make_mask(lengths, e.shape[1])
-        e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # the padding may hold anything, NaN too
+        e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # padding may hold anything, even NaN
         return e.to(torch.promote_types(self.A.dtype, torch.float32)), lengths, real

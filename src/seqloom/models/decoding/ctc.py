@@ -1,4 +1,4 @@
-"""From CTC's probabilities at every frame to symbols: the best path, or a beam over prefixes."""
+"""Decoding of CTC: the best path, or a beam search over prefixes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ Prefix = tuple[int, ...]
 
 
 def greedy(log_p: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[list[int]]:
-    """The symbols along the likeliest path of each row: repeats joined, then blanks taken out.
+    """Return the symbols of each row's most likely path: repeats joined, then blanks removed.
 
-    log_p (B, T, 1 + symbols), the blank first.
+    Args:
+        log_p: Log-probabilities (B, T, 1 + symbols), the blank first.
+        lengths: (B,), the real frames of each row.
     """
-    found = []
-    for path, length in zip(log_p.argmax(-1).tolist(), _lengths(log_p, lengths), strict=True):
+    rows = []
+    for path, length in zip(log_p.argmax(-1).tolist(), _read_lengths(log_p, lengths), strict=True):
         joined = [s for t, s in enumerate(path[:length]) if not t or s != path[t - 1]]
-        found.append([s for s in joined if s != BLANK])
-    return found
+        rows.append([s for s in joined if s != BLANK])
+    return rows
 
 
 def prefix_beam(
     log_p: Tensor, lengths: Tensor | Sequence[int] | None = None, beam: int = 8
 ) -> list[list[tuple[list[int], float]]]:
-    """For each row the `beam` likeliest symbol sequences and their log-probabilities, best first.
+    """Find the `beam` most likely symbol sequences of each row and their log-probabilities, best first.
 
-    Unlike `greedy` this adds up all paths that read as the same symbols. A prefix l carries two numbers,
-    the log-probability of all its paths so far that end in a blank (b) and in a symbol (n):
+    Unlike `greedy` this adds up all paths that read as the same symbols. A prefix l has two numbers, the
+    log-probabilities of all its paths so far that end in a blank (b) and in a symbol (n):
 
         b'(l)      = p_t(blank) (b(l) + n(l))
         n'(l)      = p_t(l_end) n(l)                         the same symbol, held
         n'(l + s) += p_t(s) (b(l) + n(l)),  s != l_end
         n'(l + s) += p_t(s) b(l),           s == l_end       a repeat needs a blank between
 
-    With as many beams as there are prefixes the result is exact. Graves et al. 2006 (ICML);
+    The result is exact if `beam` is at least the number of prefixes. Graves et al. 2006 (ICML);
     Hannun et al. 2014, arXiv 1408.2873.
     """
     if isinstance(beam, bool) or not isinstance(beam, int) or beam < 1:
         raise UserError(f"beam must be a whole number of at least 1, got {beam!r}")
     rows = log_p.detach().to("cpu", torch.float64).tolist()
-    return [_search(row[:length], beam) for row, length in zip(rows, _lengths(log_p, lengths), strict=True)]
+    return [_search(row[:length], beam) for row, length in zip(rows, _read_lengths(log_p, lengths), strict=True)]
 
 
 def _search(frames: list[list[float]], beam: int) -> list[tuple[list[int], float]]:
@@ -77,7 +79,7 @@ def _add(*logs: float) -> float:
     return top if top == -math.inf else top + math.log(sum(math.exp(x - top) for x in logs))
 
 
-def _lengths(log_p: Tensor, lengths: Tensor | Sequence[int] | None) -> list[int]:
+def _read_lengths(log_p: Tensor, lengths: Tensor | Sequence[int] | None) -> list[int]:
     if log_p.dim() != 3 or log_p.shape[2] < 2:
         raise InputError(f"log_p must be (B, T, 1 + symbols), got {tuple(log_p.shape)}")
     if lengths is None:

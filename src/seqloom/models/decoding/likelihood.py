@@ -1,4 +1,4 @@
-"""How well a model foresees the next token."""
+"""The loss of next-token prediction."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
 
-IGNORED = -100  # torch's mark for a target that does not count
+IGNORED = -100  # torch's value for a target that does not count
 
 
 def shift_targets(ids: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-    """(B, T) -> what is read (B, T-1) and what must be foreseen (B, T-1), the padding marked as ignored."""
+    """Split ids (B, T) into inputs (B, T-1) and targets (B, T-1); padding, past lengths (B,), is marked IGNORED."""
     if ids.dim() != 2 or ids.shape[1] < 2:
-        raise InputError(f"ids must be (B, T) with at least 2 steps, one to read and one to foresee; got {ids.shape}")
+        raise InputError(f"ids must be (B, T) with at least 2 steps, one to read and one to predict; got {ids.shape}")
     read, target = ids[:, :-1], ids[:, 1:]
     if lengths is not None:
         left = read_lengths(lengths, ids.shape[0], ids.shape[1], ids.device).unsqueeze(1) - 1
@@ -27,9 +27,12 @@ def shift_targets(ids: Tensor, lengths: Tensor | Sequence[int] | None = None) ->
 
 
 def loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy in nats of the targets that count; 0 where none does.
+    """Return the mean cross-entropy in nats over the targets that count; 0 if there are none.
 
-    `smoothing` spreads that share of each target over the vocabulary (Szegedy et al. 2016, arXiv 1512.00567).
+    Args:
+        logits: (..., V).
+        target: Ids (...), IGNORED for those that do not count.
+        smoothing: Share of each target that is spread over the vocabulary (Szegedy et al. 2016, arXiv 1512.00567).
     """
     flat = target.reshape(-1).long()
     total = F.cross_entropy(logits.flatten(0, -2), flat, reduction="sum", label_smoothing=smoothing)
@@ -37,12 +40,12 @@ def loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
 
 
 def perplexity(nats: Tensor | float) -> float:
-    """exp of the mean loss: among how many equally likely tokens the model seems to choose."""
+    """Convert a mean loss to perplexity, exp(nats)."""
     return math.exp(_number(nats))
 
 
 def bits(nats: Tensor | float) -> float:
-    """The mean loss in bits for each token."""
+    """Convert a mean loss to bits per token."""
     return _number(nats) / math.log(2)
 
 

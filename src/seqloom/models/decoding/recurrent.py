@@ -1,4 +1,4 @@
-"""The second half of N to M, recurrent: a target, token by token, with an eye on the source."""
+"""A recurrent decoder with attention to the source."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FEEDS = (None, "output", "context")
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What a decoder hands from step to step. The memory has B rows; the rest N, N / B for each source."""
+class DecoderState:
+    """The state of a decoder between steps. The memory has B rows, the rest N, N / B for each source."""
 
     memory: Memory
     layer: Any
-    output: Tensor | None = None  # (N, H): what is fed or asked with at the next step
+    output: Tensor | None = None  # (N, H): input or query of the next step
 
 
 class RecurrentDecoder(nn.Module):
-    """A causal layer that reads the target so far and foresees its next token.
+    """A causal layer that reads the target so far and predicts its next token.
 
         attention=None    x_t = [e_t, c]         o_t = y_t                  c: the source's summary
         feed=None         x_t = e_t              o_t = tanh(W [y_t, c_t])   c_t = attend(y_t)
@@ -38,10 +38,17 @@ class RecurrentDecoder(nn.Module):
 
     with y_t = layer(x_1 .. x_t) and P(w_t+1) = softmax(U o_t + b).
 
-    `attention` is a score by name (seqloom.attention.score) or a Score. feed=None needs no loop
-    over time: attention of all steps at once. "output" is the input feeding of Luong et al. 2015
-    (arXiv 1508.04025), "context" is Bahdanau et al. 2015 (arXiv 1409.0473). A recurrent layer's first
-    state is tanh of a linear map of the source's summary. `memory_size` is the encoder's output size.
+    The first state of a recurrent layer is tanh of a linear map of the source's summary.
+
+    Args:
+        embed: Embedding of the target tokens.
+        layer: A causal layer with batch_first=True, with the input size of x_t.
+        memory_size: The encoder's output size.
+        attention: The name of a score in seqloom.attention.score, a Score, or None.
+        feed: None attends for all steps at once, without a loop over time; "output" is the input feeding of Luong
+            et al. 2015 (arXiv 1508.04025); "context" is Bahdanau et al. 2015 (arXiv 1409.0473).
+        dropout: Dropout before the head.
+        tied: Whether U is the embedding's table.
     """
 
     def __init__(
@@ -62,95 +69,97 @@ class RecurrentDecoder(nn.Module):
         self.layer: Any = layer
         E, H = embed.output_size, cast(int, layer.output_size)
         self.embed, self.feed, self.hidden_size = embed, feed, H
-        self.score = _score(attention, H, memory_size)
+        self.score = _make_score(attention, H, memory_size)
         wide = E if tied and self.score is not None else H
         beside = memory_size if attention is None or feed == "context" else wide if feed else 0
-        check_width(layer, E + beside, f"embedding {E} + what stands beside it {beside}")
+        check_width(layer, E + beside, f"embedding {E} + other inputs {beside}")
         self.join = None if self.score is None else nn.Linear(H + memory_size, wide)
         self.head = Head(wide, embed, tied=tied, dropout=dropout)
         self.bridge = _Bridge(memory_size, layer) if isinstance(layer, Recurrent) else None
 
-    def start(self, memory: Memory) -> Carried:
-        """What stands before the first token."""
+    def start(self, memory: Memory) -> DecoderState:
+        """Return the state before the first token."""
         state = None if self.bridge is None else self.bridge(memory.summary, self.layer)
         if self.feed == "output":
             assert self.join is not None
-            return Carried(memory, state, memory.summary.new_zeros(memory.summary.shape[0], self.join.out_features))
+            return DecoderState(
+                memory, state, memory.summary.new_zeros(memory.summary.shape[0], self.join.out_features)
+            )
         if self.feed == "context":
             first = state if isinstance(state, Tensor) or state is None else state[0]
             zeros = memory.summary.new_zeros(memory.summary.shape[0], self.hidden_size)
-            return Carried(memory, state, zeros if first is None else first[-1])
-        return Carried(memory, state)
+            return DecoderState(memory, state, zeros if first is None else first[-1])
+        return DecoderState(memory, state)
 
     def forward(self, tokens: Tensor, memory: Memory) -> tuple[Tensor, Tensor | None]:
-        """tokens (B, T) -> logits of the token after each (B, T, V), weights (B, T, S) or None."""
+        """Map tokens (B, T) to logits of the next token (B, T, V), and the attention (B, T, S) or None."""
         e, carried = self.embed(tokens), self.start(memory)
         if self.feed is None:
-            y, _ = self.layer(self._beside(e, memory), carried.layer)
+            y, _ = self.layer(self._append_summary(e, memory), carried.layer)
             o, weights = self._output(y, memory)
             return self.head(o), weights
         outputs, looks = [], []
         for e_t in e.unbind(1):
-            o_t, a, carried = self._one(e_t, carried)
+            o_t, a, carried = self._step(e_t, carried)
             outputs.append(o_t)
             looks.append(a)
         return self.head(torch.stack(outputs, 1)), torch.cat([a for a in looks if a is not None], 1)
 
     def align(self, tokens: Tensor, memory: Memory) -> Tensor | None:
-        """tokens (B, T) -> where each step looked (B, T, S); None without attention."""
+        """Return the attention (B, T, S) of each step for tokens (B, T); None without attention."""
         return self(tokens, memory)[1]
 
-    def step(self, tokens: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
-        """tokens (N,) -> logits (N, V)."""
-        o, _, carried = self._one(self.embed(tokens), carried)
+    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Map tokens (N,) to logits (N, V), and the new state."""
+        o, _, carried = self._step(self.embed(tokens), carried)
         return self.head(o), carried
 
-    def select(self, carried: Carried, rows: Tensor) -> Carried:
-        """The same sources, other rows of each: the memory stays where it is, once for all of them."""
+    def select(self, carried: DecoderState, rows: Tensor) -> DecoderState:
+        """Return the state of other rows of the same sources; all rows of a source share its memory."""
         output = None if carried.output is None else carried.output.index_select(0, rows)
         return replace(carried, layer=select_rows(self.layer, carried.layer, rows), output=output)
 
-    def _one(self, e: Tensor, carried: Carried) -> tuple[Tensor, Tensor | None, Carried]:
-        """e (N, E) -> o (N, H), weights (B, N / B, S), what follows."""
+    def _step(self, e: Tensor, carried: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+        """Map e (N, E) to o (N, H), the attention (B, N / B, S) and the new state."""
         memory, B = carried.memory, carried.memory.values.shape[0]
         if self.feed is None:
-            x = self._beside(e.unflatten(0, (B, -1)), memory).flatten(0, 1)
+            x = self._append_summary(e.unflatten(0, (B, -1)), memory).flatten(0, 1)
             y, state = self.layer.step(x, carried.layer)
             o, a = self._output(y.unflatten(0, (B, -1)), memory)
-            return o.flatten(0, 1), a, Carried(memory, state)
+            return o.flatten(0, 1), a, DecoderState(memory, state)
         assert carried.output is not None
         if self.feed == "output":
             y, state = self.layer.step(torch.cat([e, carried.output], -1), carried.layer)
             o, a = self._output(y.unflatten(0, (B, -1)), memory)
-            return o.flatten(0, 1), a, Carried(memory, state, o.flatten(0, 1))
+            return o.flatten(0, 1), a, DecoderState(memory, state, o.flatten(0, 1))
         c, a = self._attend(carried.output.unflatten(0, (B, -1)), memory)
         y, state = self.layer.step(torch.cat([e, c.flatten(0, 1)], -1), carried.layer)
-        o = self._joined(y, c.flatten(0, 1))
-        return o, a, Carried(memory, state, y)
+        o = self._join(y, c.flatten(0, 1))
+        return o, a, DecoderState(memory, state, y)
 
-    def _beside(self, e: Tensor, memory: Memory) -> Tensor:
-        """(B, T, E) -> (B, T, E or E + M)."""
+    def _append_summary(self, e: Tensor, memory: Memory) -> Tensor:
+        """Append the source's summary to e (B, T, E) if there is no attention."""
         if self.score is not None:
             return e
         return torch.cat([e, memory.summary.to(e.dtype).unsqueeze(1).expand(-1, e.shape[1], -1)], -1)
 
     def _output(self, y: Tensor, memory: Memory) -> tuple[Tensor, Tensor | None]:
-        """y (B, Q, H) -> o (B, Q, H), weights (B, Q, S)."""
+        """Map y (B, Q, H) to o (B, Q, H) and the attention (B, Q, S)."""
         if self.score is None:
             return y, None
         c, a = self._attend(y, memory)
-        return self._joined(y, c), a
+        return self._join(y, c), a
 
     def _attend(self, y: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         assert self.score is not None
         return attend(self.score(y, memory.values), memory.values, memory.lengths)
 
-    def _joined(self, y: Tensor, c: Tensor) -> Tensor:
+    def _join(self, y: Tensor, c: Tensor) -> Tensor:
         assert self.join is not None
         return torch.tanh(self.join(torch.cat([y, c], -1)))
 
 
-def _score(attention: str | Score | None, query_size: int, key_size: int) -> Score | None:
+def _make_score(attention: str | Score | None, query_size: int, key_size: int) -> Score | None:
     if attention is None or isinstance(attention, Score):
         return attention
     if attention not in SCORES:
@@ -159,7 +168,7 @@ def _score(attention: str | Score | None, query_size: int, key_size: int) -> Sco
 
 
 class _Bridge(nn.Module):
-    """The source's summary as a recurrent layer's first output; other states start as they always do."""
+    """Map the source's summary to a recurrent layer's first output; other states have their usual start."""
 
     def __init__(self, memory_size: int, layer: Recurrent) -> None:
         super().__init__()

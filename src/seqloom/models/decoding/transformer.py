@@ -1,4 +1,4 @@
-"""The second half of N to M, by attention alone."""
+"""A Transformer decoder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from torch import Tensor, nn
 from seqloom.core.errors import UserError
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.checks import check_width
-from seqloom.models.decoding.recurrent import Carried
+from seqloom.models.decoding.recurrent import DecoderState
 from seqloom.models.embed import Embed, Head
 from seqloom.models.encode import Memory
 
 
 class TransformerDecoder(nn.Module):
-    """A causal Transformer that looks at the source: `Transformer(dim, causal=True, memory_size=...)`.
+    """A causal Transformer that attends to the source.
 
-    `tied` takes the embedding as the head's weights, `dropout` acts before the head.
+    Args:
+        embed: Embedding of the target tokens.
+        layer: `Transformer(dim, causal=True, memory_size=...)`, memory_size the encoder's output size.
+        dropout: Dropout before the head.
+        tied: Whether the head's weights are the embedding's table.
     """
 
     def __init__(self, embed: Embed, layer: Transformer, *, dropout: float = 0.0, tied: bool = False) -> None:
@@ -31,52 +35,52 @@ class TransformerDecoder(nn.Module):
         self.embed, self.layer = embed, layer
         self.head = Head(layer.output_size, embed, tied=tied, dropout=dropout)
 
-    def start(self, memory: Memory) -> Carried:
-        """What stands before the first token: the layer reads the memory at its first step, once."""
-        return Carried(memory, None)
+    def start(self, memory: Memory) -> DecoderState:
+        """Return the state before the first token; the layer reads the memory once, at its first step."""
+        return DecoderState(memory, None)
 
     def forward(self, tokens: Tensor, memory: Memory) -> tuple[Tensor, None]:
-        """tokens (B, T) -> logits of the token after each (B, T, V); `align` says where it looked."""
+        """Map tokens (B, T) to logits of the next token (B, T, V); `align` computes the attention."""
         y, _ = self.layer(self.embed(tokens), memory=memory.values, memory_lengths=memory.lengths)
         return self.head(y), None
 
-    def step(self, tokens: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
-        """tokens (N,) -> logits (N, V)."""
-        memory, aside = carried.memory, {}
+    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Map tokens (N,) to logits (N, V), and the new state."""
+        memory, inputs = carried.memory, {}
         if carried.layer is None:
             each = len(tokens) // len(memory.values)
-            aside["memory"] = memory.values.repeat_interleave(each, 0)
+            inputs["memory"] = memory.values.repeat_interleave(each, 0)
             if memory.lengths is not None:
-                aside["memory_lengths"] = memory.lengths.repeat_interleave(each, 0)
-        y, state = self.layer.step(self.embed(tokens), carried.layer, **aside)
-        return self.head(y), Carried(memory, state)
+                inputs["memory_lengths"] = memory.lengths.repeat_interleave(each, 0)
+        y, state = self.layer.step(self.embed(tokens), carried.layer, **inputs)
+        return self.head(y), DecoderState(memory, state)
 
-    def select(self, carried: Carried, rows: Tensor) -> Carried:
-        """The same sources, other rows of each. What was read from the memory is alike in these, and stays."""
+    def select(self, carried: DecoderState, rows: Tensor) -> DecoderState:
+        """Return the state of other rows of the same sources; keys and values of the memory stay as they are."""
         state: Any = carried.layer
         if state is None:
             return carried
         if len(rows) != len(state[0]):
-            return Carried(carried.memory, self.layer.select(state, rows))
-        kept, left = [state[0].index_select(0, rows)], state[1:]
+            return DecoderState(carried.memory, self.layer.select(state, rows))
+        tensors, rest = [state[0].index_select(0, rows)], state[1:]
         for i in range(len(self.layer.layers)):
             own, whole = self.layer.layer_at(i).own_size, self.layer.layer_at(i).state_size
-            kept += [s.index_select(0, rows) for s in left[:own]] + list(left[own:whole])
-            left = left[whole:]
-        return Carried(carried.memory, tuple(kept))
+            tensors += [s.index_select(0, rows) for s in rest[:own]] + list(rest[own:whole])
+            rest = rest[whole:]
+        return DecoderState(carried.memory, tuple(tensors))
 
     def align(self, tokens: Tensor, memory: Memory) -> Tensor:
-        """tokens (B, T) -> where each step looked (B, T, S): the mean over the heads of the last layer but one.
+        """Return the attention (B, T, S) of each step for tokens (B, T): the mean over heads of the last layer but one.
 
-        Of all layers it is the one that looks most like an alignment (Garg et al. 2019, arXiv 1909.02074).
+        Of all layers this one is most like an alignment (Garg et al. 2019, arXiv 1909.02074).
         """
         cross = self.layer.layer_at(max(0, len(self.layer.layers) - 2)).cross
         assert cross is not None
-        asked: list[Tensor] = []
+        queries: list[Tensor] = []
         with torch.no_grad():
-            hook = cross.register_forward_pre_hook(lambda _, given: asked.append(given[0]))
+            hook = cross.register_forward_pre_hook(lambda _, inputs: queries.append(inputs[0]))
             try:
                 self(tokens, memory)
             finally:
                 hook.remove()
-            return cross.weights(asked[0], memory=memory.values, memory_lengths=memory.lengths).mean(1)
+            return cross.weights(queries[0], memory=memory.values, memory_lengths=memory.lengths).mean(1)
