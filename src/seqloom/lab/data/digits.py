@@ -74,6 +74,7 @@ class DigitsTask(Task):
     def __init__(self, reading: str = "rows", split_seed: int = 0) -> None:
         data = load(reading, split_seed)
         self.options = {"reading": reading, "split_seed": split_seed}
+        self.steps = data.steps
         self._parts = {"train": data.train, "valid": data.validation, "test": data.test}
         splits = {
             n: Split(len(y), cache.digest(x.numpy().tobytes(), y.numpy().tobytes()))
@@ -92,7 +93,7 @@ class DigitsTask(Task):
         epoch: int = 0,
         skip: int = 0,
     ) -> Iterator[Batch]:
-        size = self._batch_size(split, batch, tokens)
+        size = self.choose_batch_size(split, batch, tokens, self.steps)
         x, y = self._parts[split]
         order = torch.arange(len(x))
         if split == "train":
@@ -104,11 +105,7 @@ class DigitsTask(Task):
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
-        return -(-len(self._parts[split][0]) // self._batch_size(split, batch, tokens))
-
-    def _batch_size(self, split: str, batch: int | None, tokens: int | None) -> int:
-        self.check(split, batch, tokens)
-        return batch or max(1, (tokens or 1) // self._parts[split][0].shape[1])
+        return -(-len(self._parts[split][0]) // self.choose_batch_size(split, batch, tokens, self.steps))
 
     def encode(self, rows: Sequence[Any]) -> Batch:
         """Stack images that are standardised already, as `load` returns them."""

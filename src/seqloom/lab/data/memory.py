@@ -53,8 +53,9 @@ class MemoryTask(RowsTask):
             self._y.lengths = np.minimum(self._y.lengths, reading.limit)
         self._index = dict(rows)
         data = frame.write_ipc(None).getvalue()
-        self.splits = {name: Split(len(r), cache.digest(data, r.tobytes())) for name, r in rows.items()}
-        encoding.splits = {name: {"size": split.size, "hash": split.hash} for name, split in self.splits.items()}
+        self.splits = encoding.splits = {
+            name: Split(len(r), cache.digest(data, r.tobytes())) for name, r in rows.items()
+        }
 
 
 def _make_column(x: Sequence[Any]) -> pl.Series:

@@ -71,7 +71,7 @@ def open_task(path_or_name: Any, **options: Any) -> Task:
 
 
 def load_task(folder: Path | str) -> Task:
-    """Load a task that `Task.save` wrote; it encodes, decodes and opens other files, but has no splits of its own."""
+    """Load a task that `Task.save` wrote; it encodes, decodes and opens other files, but has no splits."""
     record = read_record(folder)
     with interpret(Path(folder) / RECORD_FILE):
         if record["task"] != "files":

@@ -295,6 +295,11 @@ class Task(ABC):
         if (batch if batch is not None else tokens or 0) < 1:
             raise UserError(f"batch and tokens must be at least 1, got batch={batch}, tokens={tokens}")
 
+    def choose_batch_size(self, split: str, batch: int | None, tokens: int | None, steps: int) -> int:
+        """Check the arguments of `batches` and return the number of examples of `steps` steps in a batch."""
+        self.check(split, batch, tokens)
+        return batch or max(1, (tokens or 1) // steps)
+
 
 def write_record(folder: Path | str, record: Mapping[str, Any]) -> None:
     """Write a task's record to task.json in a folder, which is created if necessary."""

@@ -1,1 +1,1 @@
-"""From a person's file to batches: columns, plan, splits, encoding, cache."""
+"""From a file to batches: columns, plan, splits, encoding, cache."""

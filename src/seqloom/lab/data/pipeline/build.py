@@ -29,7 +29,7 @@ from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
-from seqloom.lab.data.task import END, UNSEEN, Notes, Task, read_record
+from seqloom.lab.data.task import END, UNSEEN, Notes, Split, Task, read_record
 
 SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 Array = np.ndarray[Any, Any]
@@ -202,8 +202,7 @@ def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Pa
     _write_rows(source, writers, encoding)
     for number, (name, rows) in enumerate(index.items()):
         np.save(work / f"split.{number}.npy", rows)
-        hashed = cache.digest(source.fingerprint, rows.astype("<i8").tobytes())
-        encoding.splits[name] = {"size": len(rows), "hash": hashed}
+        encoding.splits[name] = Split(len(rows), cache.digest(source.fingerprint, rows.astype("<i8").tobytes()))
 
 
 def _write_rows(source: Source, writers: dict[str, tuple[Any, Writer]], encoding: Encoding) -> None:

@@ -18,7 +18,7 @@ from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.task import Column, Note, Notes, write_record
+from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
 CODERS: dict[str, Any] = {
     "text": TextCoder,
@@ -42,7 +42,7 @@ class Encoding:
     y: Any = None
     times: Any = None
     columns: Sequence[Column] = ()
-    splits: dict[str, Any] = field(default_factory=dict)
+    splits: dict[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
 
     def save(self, folder: Path | str) -> None:
@@ -53,7 +53,7 @@ class Encoding:
             "plan": asdict(self.plan),
             "options": self.options.model_dump(exclude_defaults=True),
             "columns": [asdict(column) for column in self.columns],
-            "splits": self.splits,
+            "splits": {name: asdict(split) for name, split in self.splits.items()},
             "notes": [[note.text, note.warning] for note in self.notes],
         }
         write_record(folder, record | {name: coder and coder.state() for name, coder in coders.items()})
@@ -73,7 +73,7 @@ class Encoding:
             y,
             times,
             TypeAdapter(list[Column]).validate_python(record["columns"]),
-            record["splits"],
+            TypeAdapter(dict[str, Split]).validate_python(record["splits"]),
             Notes(Note(text, warning) for text, warning in record["notes"]),
         )
 

@@ -39,7 +39,7 @@ class Reading(BaseModel):
     """Read a plain text file as one example per line instead of one long text."""
 
     unpacked_gib: Annotated[float, Field(gt=0)] = 16.0
-    """Largest unpacked size of compressed files (.gz, .xz, .bz2, .zst, .npz) in GiB; at most 1,000 times the file."""
+    """Largest unpacked size of compressed files in GiB; above 16, also over 1,000 times the file's size."""
 
     unit: Unit = "auto"
     """Unit into which text is split."""
@@ -48,7 +48,7 @@ class Reading(BaseModel):
     min_count: Count = 2
     """Words that occur less often in training are treated as unknown."""
     lowercase: bool | None = None
-    """Whether to convert text to lower case; by default only if the unit is words."""
+    """Whether to convert text to lower case; by default only for words in classification and regression."""
     limit: Count = 5_000
     """Longest sequence in steps; longer ones are cut, with a warning."""
     mels: Count = 40

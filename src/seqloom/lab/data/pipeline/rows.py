@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, Split, Task
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, Task
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
@@ -27,7 +27,7 @@ class RowsTask(Task):
         plan = encoding.plan
         self.group = plan.group if plan.layout == "long" else None  # column whose rows form one example
         target = encoding.x.space if encoding.y is None else encoding.y.space
-        splits = {name: Split(**facts) for name, facts in encoding.splits.items()} if data else {}
+        splits = encoding.splits if data else {}
         super().__init__(encoding.name, plan.kind, encoding.x.space, target, splits, encoding.notes, encoding.columns)
         if data:
             self._x = Ragged.open(data, "x")

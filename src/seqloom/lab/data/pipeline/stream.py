@@ -31,7 +31,7 @@ class StreamTask(Task):
 
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
         self.encoding, self.lookback = encoding, encoding.options.lookback
-        splits = {name: Split(**facts) for name, facts in encoding.splits.items()} if data else {}
+        splits = encoding.splits if data else {}
         space = encoding.x.space
         super().__init__(encoding.name, "generate", space, space, splits, encoding.notes, encoding.columns)
         if data:
@@ -70,10 +70,9 @@ class StreamTask(Task):
         self, split: str, batch: int | None, tokens: int | None, seed: int, epoch: int
     ) -> tuple[Array, Array, list[int]]:
         """Return the start and end of each lane in the text, and the edges of the pieces within a lane."""
-        self.check(split, batch, tokens)
+        n_lanes = self.choose_batch_size(split, batch, tokens, self.lookback)
         n = len(self._ids[split]) - 1
-        lanes = min(batch or max(1, (tokens or 1) // self.lookback), n)
-        length = -(-n // lanes)
+        length = -(-n // min(n_lanes, n))
         starts = np.arange(0, n, length)
         first = self.lookback
         if split == "train":
@@ -121,9 +120,9 @@ def build_stream(source: Source, encoding: Encoding, work: Path) -> None:
 
 def _split_text(source: Source, encoding: Encoding) -> dict[str, Array]:
     """Return split -> (rows,) bool: by the splits of the files, else train first and test last."""
-    given = np.concatenate([np.full(p.rows, p.split or "", dtype=object) for p in source.parts])
-    if set(given.tolist()) != {""}:
-        return {name: given == name for name in dict.fromkeys(given.tolist())}
+    split_of = np.concatenate([np.full(p.rows, p.split or "", dtype=object) for p in source.parts])
+    if set(split_of.tolist()) != {""}:
+        return {name: split_of == name for name in dict.fromkeys(split_of.tolist())}
     lengths = [frame["text"].str.len_bytes().to_numpy() for _, frame in source.chunks(["text"])]
     position = np.cumsum(np.concatenate(lengths), dtype=np.float64)
     position /= position[-1]
@@ -146,5 +145,4 @@ def _write(source: Source, encoding: Encoding, masks: dict[str, Array], work: Pa
         writer.close()
         if size < 2:
             raise UserError(f"{source.parts[0].label}: {name} would have {size} steps; give a longer text")
-        hashed = cache.digest(source.fingerprint, np.packbits(mask).tobytes())
-        encoding.splits[name] = {"size": size - 1, "hash": hashed}
+        encoding.splits[name] = Split(size - 1, cache.digest(source.fingerprint, np.packbits(mask).tobytes()))

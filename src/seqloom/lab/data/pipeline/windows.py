@@ -45,7 +45,7 @@ class WindowsTask(Task):
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
         self.encoding = encoding
         self.lookback, self.horizon = encoding.options.lookback, encoding.options.horizon
-        splits = {name: Split(**facts) for name, facts in encoding.splits.items()} if data else {}
+        splits = encoding.splits if data else {}
         target = Values(encoding.plan.target, self.horizon)
         self.overlap, self.group = self.horizon, encoding.plan.group
         super().__init__(encoding.name, "forecast", encoding.x.space, target, splits, encoding.notes, encoding.columns)
@@ -64,7 +64,7 @@ class WindowsTask(Task):
         epoch: int = 0,
         skip: int = 0,
     ) -> Iterator[Batch]:
-        size = self._batch_size(split, batch, tokens)
+        size = self.choose_batch_size(split, batch, tokens, self.lookback)
         n = len(self._starts[split])
         order = np.random.default_rng([seed, epoch]).permutation(n) if split == "train" else np.arange(n)
         for at in range(skip * size, n, size):
@@ -73,11 +73,7 @@ class WindowsTask(Task):
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
-        return -(-len(self._starts[split]) // self._batch_size(split, batch, tokens))
-
-    def _batch_size(self, split: str, batch: int | None, tokens: int | None) -> int:
-        self.check(split, batch, tokens)
-        return batch or max(1, (tokens or 1) // self.lookback)
+        return -(-len(self._starts[split]) // self.choose_batch_size(split, batch, tokens, self.lookback))
 
     def _batch(self, split: str, positions: Array) -> Batch:
         past = self._starts[split][positions][:, None] + np.arange(self.lookback)  # (B, T) rows of the table
@@ -261,7 +257,7 @@ def _write(source: Source, encoding: Encoding, borders: Borders, work: Path) -> 
             cure = "shorten lookback=... or horizon=..., or move borders=..."
             raise UserError(f"{source.parts[0].label}: {name} has no room for {window}; {cure}")
         np.save(work / f"split.{number}.npy", starts)
-        encoding.splits[name] = {"size": len(starts), "hash": cache.digest(source.fingerprint, starts.tobytes())}
+        encoding.splits[name] = Split(len(starts), cache.digest(source.fingerprint, starts.tobytes()))
 
 
 def _list_starts(side: tuple[int, int], first: int, back: int, ahead: int) -> Array:

@@ -76,7 +76,7 @@ class Synthetic(Task):
         epoch: int = 0,
         skip: int = 0,
     ) -> Iterator[Batch]:
-        size = self._batch_size(split, batch, tokens)
+        size = self.choose_batch_size(split, batch, tokens, self.problem.steps)
         if split == "train":
             number = skip
             while True:
@@ -90,12 +90,8 @@ class Synthetic(Task):
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
-        size, total = self._batch_size(split, batch, tokens), self.splits[split].size
+        size, total = self.choose_batch_size(split, batch, tokens, self.problem.steps), self.splits[split].size
         return None if total is None else -(-total // size)
-
-    def _batch_size(self, split: str, batch: int | None, tokens: int | None) -> int:
-        self.check(split, batch, tokens)
-        return batch or max(1, (tokens or 1) // self.problem.steps)
 
     def _fixed_batch(self, split: str, start: int, end: int) -> Batch:
         """Return examples start .. end of a fixed set, the same for every batch size."""
