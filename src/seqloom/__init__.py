@@ -1,6 +1,6 @@
 """Sequence models from recurrence to attention: layers to import, and a lab to run.
 
-Names are loaded when they are first used, so that `seqloom --help` need not wait for torch.
+Names are imported when they are first used, so that `seqloom --help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from seqloom.tools.explain import explain
     from seqloom.tools.trace import trace
 
-# What needs torch alone; the names of the lab below are left out, so that `from seqloom import *` works without it.
+# Names that need only torch. Those of the lab are left out, so that `from seqloom import *` works without its packages.
 __all__ = [
     "GRU",
     "LNGRU",
@@ -138,63 +138,36 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Attention": "attention",
-    "AttnRNN": "layers.named",
-    "AttnRNNCell": "cells",
-    "Block": "layers.transformer.block",
-    "Cell": "core.cell",
-    "Classify": "models.classify",
-    "ConvRNN": "layers.hybrid",
-    "Dropouts": "layers.dropouts",
-    "Forecast": "models.forecast",
-    "GRU": "layers.named",
-    "GRUCell": "cells",
-    "Generate": "models.generate",
-    "Hybrid": "layers.hybrid",
-    "IndRNN": "layers.named",
-    "IndRNNCell": "cells",
-    "Init": "core.init",
-    "LNGRU": "layers.named",
-    "LNGRUCell": "cells",
-    "LNLSTM": "layers.named",
-    "LNLSTMCell": "cells",
-    "LSTM": "layers.named",
-    "LSTMCell": "cells",
-    "LinearAttention": "attention",
-    "LinformerAttention": "attention",
-    "LocalAttention": "attention",
-    "MemoryTransformer": "layers.memory",
-    "MinGRU": "layers.named",
-    "MinGRUCell": "cells",
-    "MinLSTM": "layers.named",
-    "MinLSTMCell": "cells",
-    "NTM": "layers.named",
-    "NTMCell": "cells",
-    "ODEGRU": "layers.named",
-    "ODEGRUCell": "cells",
-    "Pattern": "attention",
-    "PerformerAttention": "attention",
-    "RNN": "layers.named",
-    "RNNAttend": "layers.hybrid",
-    "RNNAttention": "layers.named",
-    "RNNAttentionCell": "cells",
-    "RNNCell": "cells",
-    "Readout": "layers.readout",
-    "Recurrence": "layers.memory",
-    "Recurrent": "layers.recurrent.layer",
-    "SegmentForecast": "models.segments",
-    "TCN": "layers.tcn",
-    "Tag": "models.tag",
-    "Transcribe": "models.transcribe",
-    "Transformer": "layers.transformer.layer",
-    "TransformerXL": "layers.memory",
-    "Translate": "models.translate",
-    "convert": "tools.convert",
-    "explain": "tools.explain",
-    "measure": "tools",
-    "scan": "kernels.runner",
-    "testing": "tools",
-    "trace": "tools.trace",
+    name: module
+    for module, names in {
+        "attention": "Attention LinearAttention LinformerAttention LocalAttention Pattern PerformerAttention",
+        "cells": "AttnRNNCell GRUCell IndRNNCell LNGRUCell LNLSTMCell LSTMCell MinGRUCell MinLSTMCell NTMCell ODEGRUCell "
+        "RNNAttentionCell RNNCell",
+        "core.cell": "Cell",
+        "core.init": "Init",
+        "kernels.runner": "scan",
+        "layers.dropouts": "Dropouts",
+        "layers.hybrid": "ConvRNN Hybrid RNNAttend",
+        "layers.memory": "MemoryTransformer Recurrence TransformerXL",
+        "layers.named": "AttnRNN GRU IndRNN LNGRU LNLSTM LSTM MinGRU MinLSTM NTM ODEGRU RNN RNNAttention",
+        "layers.readout": "Readout",
+        "layers.recurrent.layer": "Recurrent",
+        "layers.tcn": "TCN",
+        "layers.transformer.block": "Block",
+        "layers.transformer.layer": "Transformer",
+        "models.classify": "Classify",
+        "models.forecast": "Forecast",
+        "models.generate": "Generate",
+        "models.segments": "SegmentForecast",
+        "models.tag": "Tag",
+        "models.transcribe": "Transcribe",
+        "models.translate": "Translate",
+        "tools": "measure testing",
+        "tools.convert": "convert",
+        "tools.explain": "explain",
+        "tools.trace": "trace",
+    }.items()
+    for name in names.split()
 }
 _LAB = {
     "Run": "lab.training.run",
@@ -224,5 +197,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES, *_LAB})
 
 
-if "torch" in sys.modules:  # register the layers with torch.load; without torch, wait until a layer is used
+if "torch" in sys.modules:  # register the layers with torch.load; otherwise when the first layer is used
     importlib.import_module("seqloom.layers.named")

@@ -26,7 +26,7 @@ class ScanJob:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the job consists of x, state and lengths alone."""
+        """Whether the job has only x, state and lengths."""
         return self.reset is None and self.dt is None and self.mask is None and not self.keep
 
     def resolve(self) -> ScanJob:

@@ -27,7 +27,7 @@ class Choice:
 
 
 def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
-    """Return the fastest kernel that fits, or the one asked for by name.
+    """Return the fastest kernel that fits, or the named one.
 
     Args:
         cell: The cell to run.

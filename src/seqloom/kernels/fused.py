@@ -16,7 +16,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
 
-Fused = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
+RunKernel = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
 Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
@@ -34,7 +34,7 @@ def detach_all(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def run_fused(
-    cell: Cell, job: ScanJob, own: Mapping[str, Tensor], fused: Fused, leaves: Leaves = detach_all
+    cell: Cell, job: ScanJob, own: Mapping[str, Tensor], run_kernel: RunKernel, leaves: Leaves = detach_all
 ) -> tuple[Tensor, State]:
     """Run a fused kernel, with higher derivatives through the reference loop.
 
@@ -42,7 +42,7 @@ def run_fused(
         cell: The cell.
         job: Its input.
         own: The cell's weights by name.
-        fused: Runs the kernel on input, state and weights, with a first derivative.
+        run_kernel: Runs the kernel on input, state and weights, with a first derivative.
         leaves: Returns detached tensors with the values of input, state and weights, in the memory layout that the
             kernel needs.
 
@@ -52,7 +52,7 @@ def run_fused(
     names, k = list(own), len(job.state)
 
     def fast(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        y, state = fused(x, rest[:k], dict(zip(names, rest[k:], strict=True)))
+        y, state = run_kernel(x, rest[:k], dict(zip(names, rest[k:], strict=True)))
         return y, *state
 
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:

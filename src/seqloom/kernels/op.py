@@ -74,8 +74,8 @@ def scan_backward(
         outputs = _run(cell, kernel, amp, job, own)
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
         inputs = [t for t in leaves if t.requires_grad]
-        found = iter(torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True))
-        gradients = [next(found) if t.requires_grad else None for t in leaves]
+        computed = iter(torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True))
+        gradients = [next(computed) if t.requires_grad else None for t in leaves]
     return [_copy(torch.zeros_like(t) if g is None else g) for t, g in zip(leaves, gradients, strict=True)]
 
 

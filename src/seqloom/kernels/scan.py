@@ -198,8 +198,8 @@ def _step_all(
         outputs = [(o, g.flatten(0, 1)) for o, g in zip((y, *after), grads, strict=True) if o.requires_grad]
         inputs = [t for t in leaves if t.requires_grad]
         ends, pulls = [o for o, _ in outputs], [g for _, g in outputs]
-        found = iter(torch.autograd.grad(ends, inputs, pulls, allow_unused=True))
-    gradients = [next(found) if t.requires_grad else None for t in leaves]
+        computed = iter(torch.autograd.grad(ends, inputs, pulls, allow_unused=True))
+    gradients = [next(computed) if t.requires_grad else None for t in leaves]
     dx = gradients[0]
     assert dx is not None
     return dx.unflatten(0, (T, -1)), gradients[1 : 1 + len(start)], gradients[1 + len(start) :]

@@ -62,7 +62,7 @@ class AtenKernel:
             k = 1 + len(job.state)
             return [*detach_all(tensors[:k]), *join_memory(cell, mode, detach_all(tensors[k:]))]
 
-        def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
+        def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
             weights = list(w.values())
             if self.name == "lstm":
                 return _run_lstm(cell, x, state, weights, job.lengths)
@@ -71,7 +71,7 @@ class AtenKernel:
             return y, (h,)
 
         with torch.autocast(job.x.device.type, enabled=False) if amp else nullcontext():
-            y, state = run_fused(cell, job, own, fused, leaves)
+            y, state = run_fused(cell, job, own, run_kernel, leaves)
         return y, tuple(s.to(dtype) for s, dtype in zip(state, state_types, strict=True))
 
 

@@ -56,12 +56,12 @@ class GatedOnCpu:
         """Run the cell over the job's sequences."""
         kind = {"kind": int(cell.nonlinearity == "relu")} if self.name == "rnn" else {}
 
-        def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
+        def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
             plain = self.name in ("rnn", "gru", "lstm")
             gx = F.linear(x, w["weight_ih"], w.get("bias_ih")) if plain else bind_weights(cell, w).project(x)
             return run_cpu(self.name, cell, job, w, gx, state, [w.get(name) for name in WEIGHTS[self.name]], **kind)
 
-        return run_fused(cell, job, cell.own_parameters(), fused)
+        return run_fused(cell, job, cell.own_parameters(), run_kernel)
 
 
 class AttnRNNOnCpu:
@@ -78,13 +78,13 @@ class AttnRNNOnCpu:
         kind = dict(heads=cell.heads, parts=parts, kind=int(cell.norm), slots=m)
         slot_job = job if m == 1 else _split_slots(job, m)
 
-        def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
+        def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
             u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
             u = u if m == 1 else u.repeat_interleave(m, 0)
             y, after = run_cpu("attn_rnn", cell, slot_job, w, u, state, [w.get(name) for name in WEIGHT_NAMES], **kind)
             return y if m == 1 else y.unflatten(0, (-1, m)).sum(1), after
 
-        return run_fused(cell, job, cell.own_parameters(), fused)
+        return run_fused(cell, job, cell.own_parameters(), run_kernel)
 
 
 def _split_slots(job: ScanJob, m: int) -> ScanJob:

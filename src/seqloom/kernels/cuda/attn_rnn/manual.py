@@ -41,13 +41,13 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job\'s sequences."""
 
-    def fused(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
+    def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
         start = None if job.reset is None else bind_weights(cell, w).start(x)[0]
         y, h = _Scan.apply(cell, job, start, u, state[0], *(w.get(name) for name in WEIGHT_NAMES))
         return y, (h,)
 
-    return run_fused(cell, job, cell.own_parameters(), fused)
+    return run_fused(cell, job, cell.own_parameters(), run_kernel)
 
 
 class _Scan(torch.autograd.Function):
