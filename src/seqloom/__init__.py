@@ -141,8 +141,8 @@ _MODULES = {
     name: module
     for module, names in {
         "attention": "Attention LinearAttention LinformerAttention LocalAttention Pattern PerformerAttention",
-        "cells": "AttnRNNCell GRUCell IndRNNCell LNGRUCell LNLSTMCell LSTMCell MinGRUCell MinLSTMCell NTMCell ODEGRUCell "
-        "RNNAttentionCell RNNCell",
+        "cells": "AttnRNNCell GRUCell IndRNNCell LNGRUCell LNLSTMCell LSTMCell MinGRUCell MinLSTMCell NTMCell "
+        "ODEGRUCell RNNAttentionCell RNNCell",
         "core.cell": "Cell",
         "core.init": "Init",
         "kernels.runner": "scan",
