@@ -18,6 +18,7 @@ SHOWN = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benchmarks/LOG.md": "results/log.md",
+    "benchmarks/results/2026-11-15/complexity.svg": "images/complexity.svg",
 }
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 # Fenced code, inline code, display formulas and inline formulas, in this order.
@@ -29,7 +30,7 @@ PIECES = re.compile(
 def on_files(files: Files, config: Any) -> Files:
     """Add the files of SHOWN and the help of the command line to the site."""
     for source, page in SHOWN.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "reference/cli.md", content=describe_commands()))
     return files
 
