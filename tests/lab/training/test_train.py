@@ -113,7 +113,7 @@ def test_the_options_of_models_reach_them(tmp_path):
     assert isinstance(build(opened("classify"), TrainSettings(normalise=False, **SMALL)).model.head, nn.Linear)
     tied = build(opened("generate"), TrainSettings(tied=True, **SMALL))
     assert tied.model.head.linear.weight is tied.model.embed.table.weight
-    with pytest.raises(ValueError, match="'tcn' is none"):
+    with pytest.raises(ValueError, match="'tcn' is not one"):
         build(opened("classify"), TrainSettings(model="tcn", zoneout=0.1, **SMALL))
     with pytest.raises(ValueError, match="did you mean 'gru'"):
         build(opened("classify"), TrainSettings(model="gruu", **SMALL))

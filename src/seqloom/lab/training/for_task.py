@@ -1,10 +1,10 @@
-"""Models as a trainer sees them: every kind of task through one surface.
+"""Models with their loss and predictions: one interface for every kind of task.
 
-    loss, state = model(batch, state)     the sum of all losses, and what the next batch goes on from
-    n = model.count_targets(batch).sum()         how many targets that sum is over
-    model.predict(batch)                  what `task.decode` takes, and probabilities where there are any
+    loss, state = model(batch, state)     the sum of all losses, and the state for the next batch
+    n = model.count_targets(batch).sum()  the number of targets in that sum
+    model.predict(batch)                  values for `task.decode`, and probabilities for some kinds
 
-Sums and counts, rather than means, so that parts of a batch add up to the whole exactly.
+Losses are sums, not means, so that the parts of a batch add up exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from seqloom.models.decoding.ctc import greedy
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model chose: `task.decode(values, lengths)`.
+    """The output of a model: `task.decode(values, lengths)` turns it into words and units of the data.
 
-    probabilities   classify (B, K), tag (B, T, K) without a CRF; None elsewhere
+    `probabilities` are (B, K) for classify and (B, T, K) for tag without a CRF; otherwise None.
     """
 
     values: Tensor
@@ -35,13 +35,13 @@ class Prediction:
 
 
 class ForTask(nn.Module):
-    """A model, its loss and its predictions. Subclasses, one for each kind, write the methods that raise here.
+    """A model with its loss and predictions; one subclass for each kind of task.
 
-    `smoothing` of labels is for training alone: in eval mode a loss is the true one.
+    Label `smoothing` applies in training mode only.
     """
 
-    timed = False  # whether the time between steps goes in, too
-    carries = False  # whether a batch may go on from the state that the one before ended in
+    timed = False  # whether the time between steps is an input feature
+    carries = False  # whether a batch may start from the last state of the previous one
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__()
@@ -49,26 +49,26 @@ class ForTask(nn.Module):
         self.smoothing = smoothing
 
     def scores(self, batch: Batch, state: Any = None) -> tuple[Any, Any]:
-        """What the model says of a batch, and the state it ends in."""
+        """Return the scores of a batch and the last state."""
         return self.model(self._x(batch), batch.lengths), None
 
     def _x(self, batch: Batch) -> Tensor:
-        """The input; with time stamps that are irregular, the time since the step before is one more feature."""
+        """Return the input; with irregular time stamps, the time since the previous step is the last feature."""
         if not self.timed:
             return batch.x
         spans = torch.ones_like(batch.x[..., 0]) if batch.timespans is None else batch.timespans
         return torch.cat([batch.x, spans.to(batch.x).unsqueeze(-1)], -1)
 
     def row_losses(self, scores: Any, batch: Batch) -> Tensor:
-        """(B,) the loss of each row, summed over its targets."""
+        """Return the loss of each row, summed over its targets, (B,)."""
         raise NotImplementedError
 
     def count_targets(self, batch: Batch) -> Tensor:
-        """(B,) how many targets of each row have a loss."""
+        """Return how many targets of each row have a loss, (B,)."""
         raise NotImplementedError
 
     def choose(self, scores: Any, batch: Batch) -> Prediction:
-        """The prediction that these scores make."""
+        """Return the prediction that follows from scores."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
@@ -76,16 +76,17 @@ class ForTask(nn.Module):
         return self.total_loss(scores, batch), state
 
     def total_loss(self, scores: Any, batch: Batch) -> Tensor:
-        """The sum of `each`; in one call where there is one, for a small model's step is made of calls."""
+        """Return the sum of `row_losses`; subclasses use a single call, which is faster for small models."""
         return self.row_losses(scores, batch).sum()
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:
+        """Return the prediction of a batch."""
         return self.choose(self.scores(batch)[0], batch)
 
     def _nats(self, scores: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
-        """Cross-entropy of scores (B, ..., K) with y (B, ...), 0 where y has no loss."""
-        y = y if self.training else y.masked_fill(y < 0, IGNORE)  # what was never seen is not in training
+        """Return the cross-entropy of scores (B, ..., K) with y (B, ...); 0 for targets without a loss."""
+        y = y if self.training else y.masked_fill(y < 0, IGNORE)  # training has no unseen classes
         smoothing = self.smoothing if self.training else 0.0
         return F.cross_entropy(scores.movedim(-1, 1).float(), y, reduction=reduction, label_smoothing=smoothing)
 
@@ -105,7 +106,7 @@ class ForClassify(ForTask):
 
 
 class ForRegress(ForTask):
-    """The squared error; a target that is NaN has none."""
+    """Squared error; NaN targets are left out."""
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = _y(batch)
@@ -120,7 +121,7 @@ class ForRegress(ForTask):
 
 
 class ForForecast(ForRegress):
-    """`order` brings the targets to the front of the features, where Forecast wants them."""
+    """Squared error of a forecast; `order` moves the targets to the front of the features, as Forecast expects."""
 
     def __init__(self, model: nn.Module, order: list[int]) -> None:
         super().__init__(model)
@@ -130,34 +131,34 @@ class ForForecast(ForRegress):
     def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
         if self.segment:
-            return self.model(*_level(x, batch.lengths, self.segment)), None
+            return self.model(*_pad_to_segments(x, batch.lengths, self.segment)), None
         return self.model(x, batch.lengths), None
 
 
-def _level(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
-    """(B, T, D) -> (B, T', D) and lengths that are multiples of w: a row begins with its first value, repeated."""
+def _pad_to_segments(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
+    """Pad rows (B, T, D) at the front with their first value, so that lengths are multiples of w: (B, T', D)."""
     T = x.shape[1]
     if T % w == 0 and can_check(lengths) and bool((lengths == T).all()):
-        return x, None  # as all windows of a series are; without lengths a layer is faster
+        return x, None  # the usual case: windows of a series; a layer is faster without lengths
     more = -lengths % w
     at = torch.arange(-(-T // w) * w, device=x.device) - more.unsqueeze(1)  # (B, T')
     return x.gather(1, at.clamp(0, T - 1).unsqueeze(-1).expand(-1, -1, x.shape[2])), lengths + more
 
 
 class ForTag(ForTask):
-    """A row whose tags are not all known has no loss under a CRF, which scores whole chains."""
+    """Cross-entropy of tags, or a CRF; a CRF scores whole sequences, so rows with unknown tags have no loss."""
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = _y(batch)
         if self.model.crf is None:
             return self._nats(scores, y).sum(1)
         nats = -self.model.crf.log_likelihood(scores, y.clamp(min=0), batch.lengths)
-        return nats * self._known(batch)
+        return nats * self._are_tags_known(batch)
 
     def count_targets(self, batch: Batch) -> Tensor:
-        return (_y(batch) >= 0).sum(1) if self.model.crf is None else batch.lengths * self._known(batch)
+        return (_y(batch) >= 0).sum(1) if self.model.crf is None else batch.lengths * self._are_tags_known(batch)
 
-    def _known(self, batch: Batch) -> Tensor:
+    def _are_tags_known(self, batch: Batch) -> Tensor:
         return (_y(batch) >= 0).sum(1) == batch.lengths
 
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:
@@ -167,16 +168,16 @@ class ForTag(ForTask):
 
 
 class ForGenerate(ForTask):
-    """Here `predict` foresees each next token; `model.model.sample` and `search` go on from a text."""
+    """Cross-entropy of the next token; `predict` returns each next token, `model.model.sample` continues a text."""
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0, carries: bool = False) -> None:
         super().__init__(model, smoothing)
         self.carries = carries
 
     def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
-        # without a state to hand on lengths do not matter: the padding comes after all that counts
+        # without a carried state lengths are not needed: padding comes after all targets
         logits, state = self.model(batch.x, batch.lengths if self.carries else None, state=state)
-        return logits, _detached(state) if self.carries else None
+        return logits, _detach(state) if self.carries else None
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch)).sum(1)
@@ -191,12 +192,12 @@ class ForGenerate(ForTask):
         return Prediction(scores.argmax(-1), batch.lengths)
 
 
-def _detached(state: Any) -> Any:
+def _detach(state: Any) -> Any:
     return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
 
 class ForTranslate(ForTask):
-    """Scores read the true target so far; `predict` reads its own, the likeliest token each time."""
+    """Cross-entropy with teacher forcing; `predict` decodes greedily."""
 
     def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, None]:
         y = _y(batch)
@@ -215,13 +216,13 @@ class ForTranslate(ForTask):
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:
-        limits = 2 * batch.lengths + 20  # each row's own: what is said of it must not depend on those beside it
+        limits = 2 * batch.lengths + 20  # per row, so that a translation does not depend on the rest of the batch
         found = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
         return Prediction(found.tokens, torch.minimum(found.lengths, limits))
 
 
 class ForTranscribe(ForTask):
-    """CTC's loss; PAD is the blank. A row too short for its target has none."""
+    """CTC loss with PAD as the blank; a row too short for its target has no loss."""
 
     def row_losses(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
         log_p, steps = scores
@@ -233,8 +234,8 @@ class ForTranscribe(ForTask):
         y, n = _y(batch), batch.y_lengths
         assert n is not None
         steps = (batch.lengths + self.model.stack - 1) // self.model.stack
-        asked = torch.arange(1, max(1, y.shape[1]), device=y.device) < n.unsqueeze(1)
-        repeats = ((y[:, 1:] == y[:, :-1]) & asked).sum(1)  # each takes a blank in between
+        inside = torch.arange(1, max(1, y.shape[1]), device=y.device) < n.unsqueeze(1)
+        repeats = ((y[:, 1:] == y[:, :-1]) & inside).sum(1)  # each needs a blank in between
         return n * (n + repeats <= steps)
 
     def choose(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Prediction:
@@ -244,6 +245,7 @@ class ForTranscribe(ForTask):
 
 
 def _y(batch: Batch) -> Tensor:
+    """Return the targets of a batch."""
     if batch.y is None:
-        raise UserError("these rows have no target, so there is no loss; give the target's column too")
+        raise UserError("these rows have no target, so they have no loss; include the target column")
     return batch.y

@@ -1,4 +1,4 @@
-"""The model for a task: its kind decides the topology, the settings the layer."""
+"""Build the model for a task: the kind of task decides the topology, the settings decide the layer."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from seqloom.models.tag import Tag
 from seqloom.models.transcribe import Transcribe
 from seqloom.models.translate import Translate
 
-SMALL = 0.1  # spread of word vectors at the start, where a whole text has one answer: rare words then say little
-BESIDE = ("attn_rnn",)  # cells that hold the input beside a normalised state: it has to be of that size,
-SPAN = 100  # and to last, in steps, where the answer comes at the end
-SEGMENT = 48  # steps of a forecast that are read as one, where the data allows it
+EMBEDDING_SCALE = 0.1  # of a classifier's initial embeddings, so that rare words have little influence
+NORMALISED_CELLS = ("attn_rnn",)  # their state is normalised, so the embedding must have the same scale
+CLASSIFIER_SPAN = 100  # initial memory span of these cells in steps, as a class is read at the end
+MAX_SEGMENT = 48  # time steps of a forecast that are read as one segment, if the data allows it
 
 
 def build(task: Task, settings: TrainSettings) -> ForTask:
-    """The right model for this task over the layer named in the settings, with fresh weights."""
-    makers = {
+    """Build the model of a task over the layer named in the settings, with random weights."""
+    builders = {
         "classify": _classify,
         "regress": _classify,
         "tag": _tag,
@@ -50,102 +50,112 @@ def build(task: Task, settings: TrainSettings) -> ForTask:
         "forecast": _forecast,
         "transcribe": _transcribe,
     }
-    made = makers[task.kind](task, settings)
-    made.timed = has_timespans(task)
-    return made
+    model = builders[task.kind](task, settings)
+    model.timed = has_timespans(task)
+    return model
 
 
 def build_layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:
-    """The layer of the settings, or another one of the same size and noise."""
+    """Build the layer of the settings, or the one called `name` with the same size and dropout."""
     name = settings.model if name is None else name
     options: dict[str, Any] = {"layers": settings.layers, "dropout": settings.dropout}
-    inside = Dropouts(settings.recurrent_dropout, settings.zoneout, settings.weight_dropout)
+    dropouts = Dropouts(settings.recurrent_dropout, settings.zoneout, settings.weight_dropout)
     base = name.removeprefix(registry.BI_PREFIX)
     if base not in registry.LAYERS:
-        options |= {"dropouts": inside, "init": Init(settings.init, settings.chrono or None)}
-    elif inside != Dropouts():
-        raise UserError(f"recurrent_dropout, zoneout and weight_dropout are for recurrent cells; {name!r} is none")
+        options |= {"dropouts": dropouts, "init": Init(settings.init, settings.chrono or None)}
+    elif dropouts != Dropouts():
+        raise UserError(
+            f"recurrent_dropout, zoneout and weight_dropout are for recurrent cells, and {name!r} is not one"
+        )
     return registry.make(name, input_size, settings.hidden, **options)
 
 
-def _layer(task: Task, settings: TrainSettings, input_size: int) -> nn.Module:
-    """The layer of a model that is given irregular time stamps as its last feature, where there are any."""
-    made = build_layer(settings, input_size)
-    if not has_timespans(task) or not isinstance(made, Recurrent) or "dt" not in made.cell_at(0).takes:
-        return made
+def _build_timed_layer(task: Task, settings: TrainSettings, input_size: int) -> nn.Module:
+    """Build a layer; if the last input feature is a time span and the cell takes it, pass it to the cell."""
+    layer = build_layer(settings, input_size)
+    if not has_timespans(task) or not isinstance(layer, Recurrent) or "dt" not in layer.cell_at(0).takes:
+        return layer
     return Timed(cast(Recurrent, build_layer(settings, input_size - 1)))
 
 
 def has_timespans(task: Task) -> bool:
-    """Whether batches of this task may have timespans, and a model that can take them."""
-    saved = getattr(task, "encoding", None)
-    takes = isinstance(task.input, Features) and task.kind in ("classify", "regress", "tag")
-    return takes and getattr(saved, "times", None) is not None
+    """Return whether the batches of a task have irregular time stamps that its model can use."""
+    encoding = getattr(task, "encoding", None)
+    usable = isinstance(task.input, Features) and task.kind in ("classify", "regress", "tag")
+    return usable and getattr(encoding, "times", None) is not None
 
 
 def _classify(task: Task, settings: TrainSettings) -> ForTask:
-    embed, width = _input(task, settings)
-    if settings.model.removeprefix(registry.BI_PREFIX) in BESIDE:
-        settings = settings.model_copy(update={"chrono": SPAN if settings.chrono is None else settings.chrono})
+    embed, width = _build_input(task, settings)
+    if settings.model.removeprefix(registry.BI_PREFIX) in NORMALISED_CELLS:
+        settings = settings.model_copy(
+            update={"chrono": CLASSIFIER_SPAN if settings.chrono is None else settings.chrono}
+        )
         embed = embed and Embed(task.input.size, width, settings.dropout, padding=PAD, scaled=True)
     elif embed is not None:
         with torch.no_grad():
-            embed.table.weight.mul_(SMALL)
-    made = _layer(task, settings, width)
+            embed.table.weight.mul_(EMBEDDING_SCALE)
+    layer = _build_timed_layer(task, settings, width)
     size = {"classes": task.target.size} if task.kind == "classify" else {"outputs": task.target.size}
-    model = Classify(made, readout=_readout(task, settings, made), dropout=settings.dropout, embed=embed, **size)
+    model = Classify(
+        layer, readout=_choose_readout(task, settings, layer), dropout=settings.dropout, embed=embed, **size
+    )
     if task.kind == "regress":
         return for_task.ForRegress(model)
-    return for_task.ForClassify(_normalised(model, settings), settings.label_smoothing)
+    return for_task.ForClassify(_normalise(model, settings), settings.label_smoothing)
 
 
-def _readout(task: Task, settings: TrainSettings, made: nn.Module) -> str:
-    """Where a text or a series is classed, and of a layer that looks ahead, the last step knows no more than others.
+def _choose_readout(task: Task, settings: TrainSettings, layer: nn.Module) -> str:
+    """Choose max_mean to classify texts and series, mean for layers that look ahead, otherwise last.
 
-    Synthetic tokens are about what a state can hold to the end, so there the last step has to know.
+    Synthetic tokens test what a state remembers to the end, so they are read at the last step.
     """
     if settings.readout != "auto":
         return settings.readout
     if task.kind == "classify" and not (isinstance(task.input, Tokens) and task.input.unit == "tokens"):
         return "max_mean"
-    return "last" if getattr(made, "causal", True) else "mean"
+    return "last" if getattr(layer, "causal", True) else "mean"
 
 
 def _tag(task: Task, settings: TrainSettings) -> ForTask:
-    embed, width = _input(task, settings)
+    embed, width = _build_input(task, settings)
     model = Tag(
-        _layer(task, settings, width), task.target.size, embed=embed, dropout=settings.dropout, crf=settings.crf
+        _build_timed_layer(task, settings, width),
+        task.target.size,
+        embed=embed,
+        dropout=settings.dropout,
+        crf=settings.crf,
     )
-    return for_task.ForTag(_normalised(model, settings), settings.label_smoothing)
+    return for_task.ForTag(_normalise(model, settings), settings.label_smoothing)
 
 
 def _generate(task: Task, settings: TrainSettings) -> ForTask:
-    embed, width = _input(task, settings)
+    embed, width = _build_input(task, settings)
     assert embed is not None
-    made = build_layer(settings, width)
-    model = Generate(embed, made, tied=settings.tied, dropout=settings.dropout)
-    return for_task.ForGenerate(model, settings.label_smoothing, carries=_fixed_state(made))
+    layer = build_layer(settings, width)
+    model = Generate(embed, layer, tied=settings.tied, dropout=settings.dropout)
+    return for_task.ForGenerate(model, settings.label_smoothing, carries=_has_fixed_state(layer))
 
 
-def _fixed_state(made: nn.Module) -> bool:
-    """Whether the state stays as large as it is, however long the text: only then it can be carried on."""
-    inner = made.layer if isinstance(made, Projected) else made
+def _has_fixed_state(layer: nn.Module) -> bool:
+    """Return whether the state has the same size for every length, so that it can be carried to the next batch."""
+    inner = layer.layer if isinstance(layer, Projected) else layer
     if isinstance(inner, Segmented):
         return True
-    training = made.training
+    training = layer.training
     with torch.no_grad():
-        x = torch.zeros(1, 5, cast(int, made.input_size))
-        shapes = [[s.shape for s in _flat(made.eval()(x[:, :T])[1])] for T in (1, 2, 5)]
-    made.train(training)
+        x = torch.zeros(1, 5, cast(int, layer.input_size))
+        shapes = [[s.shape for s in _flatten(layer.eval()(x[:, :T])[1])] for T in (1, 2, 5)]
+    layer.train(training)
     return shapes[0] == shapes[1] == shapes[2]
 
 
-def _flat(state: Any) -> list[torch.Tensor]:
+def _flatten(state: Any) -> list[torch.Tensor]:
     return [state] if isinstance(state, torch.Tensor) else list(state or ())
 
 
 def _translate(task: Task, settings: TrainSettings) -> ForTask:
-    source, width = _input(task, settings)
+    source, width = _build_input(task, settings)
     assert source is not None
     base = settings.model.removeprefix(registry.BI_PREFIX)
     ahead = registry.BI_PREFIX + base
@@ -153,8 +163,8 @@ def _translate(task: Task, settings: TrainSettings) -> ForTask:
     target = Embed(task.target.size, settings.embedding, settings.dropout, padding=PAD)
     options: dict[str, Any] = {"dropout": settings.dropout, "tied": settings.tied}
     decoder: nn.Module
-    if base in ("transformer", "linformer"):  # the second one cannot look back alone
-        made = Transformer(
+    if base in ("transformer", "linformer"):  # linformer has no causal form
+        layers = Transformer(
             settings.embedding,
             layers=settings.layers,
             causal=True,
@@ -162,7 +172,7 @@ def _translate(task: Task, settings: TrainSettings) -> ForTask:
             position="rotary",
             block=Block(dropout=settings.dropout),
         )
-        decoder = TransformerDecoder(target, made, **options)
+        decoder = TransformerDecoder(target, layers, **options)
     else:
         decoder = RecurrentDecoder(
             target, build_layer(settings, settings.embedding, base), encoder.output_size, **options
@@ -179,41 +189,43 @@ def _forecast(task: Task, settings: TrainSettings) -> ForTask:
     if absent:
         raise UserError(f"a forecast of {absent[0]!r} needs its past; the inputs are {', '.join(inputs)}")
     order = [inputs.index(name) for name in targets] + [i for i, name in enumerate(inputs) if name not in targets]
-    segment = _segment(task, settings, horizon, len(order) == len(targets))
+    segment = _choose_segment(task, settings, horizon, len(order) == len(targets))
     if segment:
-        made = build_layer(settings, settings.embedding + settings.embedding % 2)
-        model: nn.Module = SegmentForecast(made, horizon, len(targets), segment, dropout=settings.dropout)
+        layer = build_layer(settings, settings.embedding + settings.embedding % 2)
+        model: nn.Module = SegmentForecast(layer, horizon, len(targets), segment, dropout=settings.dropout)
     else:
         model = Forecast(build_layer(settings, len(inputs)), horizon, targets=len(targets), dropout=settings.dropout)
     return for_task.ForForecast(model, order)
 
 
-def _segment(task: Task, settings: TrainSettings, horizon: int, all_targets: bool) -> int:
+def _choose_segment(task: Task, settings: TrainSettings, horizon: int, all_targets: bool) -> int:
     if settings.segment is not None:
         if settings.segment and not all_targets:
-            raise UserError(f"segment={settings.segment} forecasts all inputs; make all of them targets, or segment=0")
+            raise UserError(
+                f"segment={settings.segment} forecasts all inputs; make all of them targets, or set segment=0"
+            )
         return settings.segment
     ahead = settings.model.startswith(registry.BI_PREFIX) or settings.model == "linformer"
     lookback = getattr(task, "lookback", 0)
-    w = math.gcd(horizon, lookback, SEGMENT) if lookback else 0
+    w = math.gcd(horizon, lookback, MAX_SEGMENT) if lookback else 0
     return w if all_targets and not ahead and w >= 8 else 0
 
 
 def _transcribe(task: Task, settings: TrainSettings) -> ForTask:
-    made = build_layer(settings, settings.stack * task.input.size)
-    model = Transcribe(made, task.target.size - 1, stack=settings.stack, dropout=settings.dropout)
-    return for_task.ForTranscribe(_normalised(model, settings))
+    layer = build_layer(settings, settings.stack * task.input.size)
+    model = Transcribe(layer, task.target.size - 1, stack=settings.stack, dropout=settings.dropout)
+    return for_task.ForTranscribe(_normalise(model, settings))
 
 
-def _input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int]:
-    """The embedding, where ids come in, and the layer's input size."""
+def _build_input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int]:
+    """Return the embedding, if the inputs are ids, and the input size of the layer."""
     if isinstance(task.input, Features):
         return None, task.input.size + has_timespans(task)
     return Embed(task.input.size, settings.embedding, settings.dropout, padding=PAD), settings.embedding
 
 
-def _normalised(model: Any, settings: TrainSettings) -> nn.Module:
-    """The same model, its head reading what is normalised."""
+def _normalise(model: Any, settings: TrainSettings) -> nn.Module:
+    """Put a layer normalisation before the head, if the settings ask for it."""
     if settings.normalise:
         width = getattr(model, "readout", model.layer).output_size
         model.head = nn.Sequential(nn.LayerNorm(width), model.head)

@@ -1,4 +1,4 @@
-"""A model over a whole split: what every row adds to the metrics of its kind."""
+"""Score a model on a whole split: the sums that every row contributes to the metrics of its kind."""
 
 from __future__ import annotations
 
@@ -30,10 +30,17 @@ def score(
     full: bool = True,
     within: AbstractContextManager[Any] | None = None,
 ) -> Scores:
-    """Every metric of the task's kind, on all of a split.
+    """Compute every metric of the task's kind on a whole split.
 
-    `full` also lets a translation write by itself, which takes longer. `within` is what each
-    batch runs in, such as autocast.
+    Args:
+        model: The model.
+        task: The task.
+        split: The name of the split.
+        batch: Examples per batch.
+        tokens: Time steps per batch, instead of `batch`.
+        intervals: Whether to compute 95% intervals.
+        full: Whether to decode translations too, which takes longer.
+        within: A context for each batch, such as autocast.
     """
     if task.splits[split].size is None:
         raise UserError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
@@ -45,78 +52,78 @@ def score(
             task.batches(split, batch=batch, tokens=tokens) if batch or tokens else task.batches(split, batch=64)
         ):
             with within or nullcontext():
-                columns, state = _rows(model, task, one.to(device), state if one.carry else None, full)
+                columns, state = _score_batch(model, task, one.to(device), state if one.carry else None, full)
             for name, column in columns.items():
                 rows[name].append(column)
     finally:
         model.train(training)
-    found = {name: np.concatenate(parts) for name, parts in rows.items()}
-    return compute_scores(found, intervals, block=task.overlap)
+    columns = {name: np.concatenate(parts) for name, parts in rows.items()}
+    return compute_scores(columns, intervals, block=task.overlap)
 
 
-def _rows(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> tuple[Columns, Any]:
-    """One batch; where it does not fit into memory, its halves."""
+def _score_batch(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> tuple[Columns, Any]:
+    """Score one batch; split it in halves if it does not fit into memory."""
     try:
-        said, after = model.scores(batch, state)
-        found = _common(model, said, batch) | KINDS[task.kind](task, batch, model.choose(said, batch))
+        scores, after = model.scores(batch, state)
+        columns = _score_loss(model, scores, batch) | KINDS[task.kind](task, batch, model.choose(scores, batch))
         if full and task.kind == "translate":
-            found |= _written(task, batch, model.predict(batch))
-        return found, after
+            columns |= _score_texts(task, batch, model.predict(batch))
+        return columns, after
     except torch.OutOfMemoryError:
         if len(batch) < 2 or state is not None:
             raise
     torch.cuda.empty_cache()
-    halves = [_rows(model, task, batch.shard(k, 2), None, full)[0] for k in range(2)]
+    halves = [_score_batch(model, task, batch.shard(k, 2), None, full)[0] for k in range(2)]
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}, None
 
 
-def _common(model: ForTask, said: Any, batch: Batch) -> Columns:
-    return {"nats": _numbers(model.row_losses(said, batch)), "targets": _numbers(model.count_targets(batch))}
+def _score_loss(model: ForTask, scores: Any, batch: Batch) -> Columns:
+    return {"nats": _numbers(model.row_losses(scores, batch)), "targets": _numbers(model.count_targets(batch))}
 
 
 def _numbers(tensor: Tensor) -> Array:
     return tensor.double().cpu().numpy()
 
 
-def _classify(task: Task, batch: Batch, made: Prediction) -> Columns:
+def _classify(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     assert batch.y is not None and isinstance(task.target, Classes)
-    y, p = batch.y.cpu().numpy(), made.values.cpu().numpy()
-    asked = y != IGNORE
-    right = ((p == y) & asked).astype(np.float64)
-    return {"right": right, "scored": asked.astype(np.float64), "y": y, "p": p}
+    y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
+    has_target = y != IGNORE
+    right = ((p == y) & has_target).astype(np.float64)
+    return {"right": right, "scored": has_target.astype(np.float64), "y": y, "p": p}
 
 
-def _tag(task: Task, batch: Batch, made: Prediction) -> Columns:
+def _tag(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     assert batch.y is not None and isinstance(task.target, Tags)
     names = task.target.names
-    y, p = batch.y.cpu().numpy(), made.values.cpu().numpy()
-    asked = y != IGNORE
-    scored = asked & ~np.isin(y, [names.index(tag) for tag in task.target.unscored if tag in names])
-    found = {"right": ((p == y) & scored).sum(1).astype(np.float64), "scored": scored.sum(1).astype(np.float64)}
+    y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
+    has_target = y != IGNORE
+    scored = has_target & ~np.isin(y, [names.index(tag) for tag in task.target.unscored if tag in names])
+    columns = {"right": ((p == y) & scored).sum(1).astype(np.float64), "scored": scored.sum(1).astype(np.float64)}
     if any(name.startswith("B-") for name in names):
-        named = [*names, "B-<unseen>"]  # the last one is UNSEEN, -1: a chunk that nobody can say
+        named = [*names, "B-<unseen>"]  # index -1 is UNSEEN: a span that no model can predict
         each = [
             count_spans([named[k] for k in row_y[keep]], [named[k] for k in row_p[keep]])
-            for row_y, row_p, keep in zip(y, p, asked, strict=True)
+            for row_y, row_p, keep in zip(y, p, has_target, strict=True)
         ]
-        found |= dict(
+        columns |= dict(
             zip(("spans_right", "spans_predicted", "spans_true"), np.array(each, dtype=np.float64).T, strict=True)
         )
-    return found
+    return columns
 
 
-def _regress(task: Task, batch: Batch, made: Prediction) -> Columns:
-    """In the units of the data."""
+def _regress(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+    """Return errors in the units of the data."""
     assert batch.y is not None
-    y, p = (np.array(task.decode(v), dtype=np.float64).reshape(len(batch), -1) for v in (batch.y, made.values))
+    y, p = (np.array(task.decode(v), dtype=np.float64).reshape(len(batch), -1) for v in (batch.y, prediction.values))
     return _errors(p - y)
 
 
-def _forecast(task: Task, batch: Batch, made: Prediction) -> Columns:
-    """In units of the training data's spread, as the literature does; mase against the step before, in each past."""
+def _forecast(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+    """Return errors in standard deviations of the training data; mase is relative to repeating the previous step."""
     assert batch.y is not None and isinstance(task.input, Features)
-    off = (made.values - batch.y).double().cpu().numpy()  # (B, S, K)
-    found = _errors(off.reshape(len(batch), -1))
+    off = (prediction.values - batch.y).double().cpu().numpy()  # (B, S, K)
+    columns = _errors(off.reshape(len(batch), -1))
     past = batch.x[..., [task.input.names.index(name) for name in task.target.names]]  # type: ignore[union-attr]
     T = batch.x.shape[1]
     real = torch.arange(1, T, device=past.device) < batch.lengths.unsqueeze(1)
@@ -124,7 +131,7 @@ def _forecast(task: Task, batch: Batch, made: Prediction) -> Columns:
     with np.errstate(divide="ignore", invalid="ignore"):
         mase = _mean(np.abs(off), 1) / naive  # (B, K)
     known = np.isfinite(mase)
-    return found | {"scaled": np.where(known, mase, 0).sum(1), "series": known.sum(1).astype(np.float64)}
+    return columns | {"scaled": np.where(known, mase, 0).sum(1), "series": known.sum(1).astype(np.float64)}
 
 
 def _mean(values: Array, axis: int) -> Array:
@@ -138,37 +145,37 @@ def _errors(off: Array) -> Columns:
     return {"square": (off**2).sum(1), "absolute": np.abs(off).sum(1), "values": known.sum(1).astype(np.float64)}
 
 
-def _language(task: Task, batch: Batch, made: Prediction) -> Columns:
+def _language(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     assert batch.y is not None
-    asked = batch.y >= 0 if task.kind == "generate" else batch.y != PAD
-    right = (made.values == batch.y) & asked
-    return {"right": _numbers(right.sum(1)), "scored": _numbers(asked.sum(1)), "language": np.ones(len(batch))}
+    has_target = batch.y >= 0 if task.kind == "generate" else batch.y != PAD
+    right = (prediction.values == batch.y) & has_target
+    return {"right": _numbers(right.sum(1)), "scored": _numbers(has_target.sum(1)), "language": np.ones(len(batch))}
 
 
-def _written(task: Task, batch: Batch, made: Prediction) -> Columns:
+def _score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     from sacrebleu.metrics.bleu import BLEU
 
     assert batch.y is not None and batch.y_lengths is not None
     texts = task.decode(batch.y, batch.y_lengths - 1)  # without END
     bleu = BLEU(effective_order=True)
     stats, exact = [], []
-    for right, said in zip(texts, task.decode(made.values, made.lengths), strict=True):
-        exact.append(float(right == said))
-        one = bleu.sentence_score(_text(said), [_text(right)])
+    for reference, written in zip(texts, task.decode(prediction.values, prediction.lengths), strict=True):
+        exact.append(float(reference == written))
+        one = bleu.sentence_score(_text(written), [_text(reference)])
         counts = [*one.counts, *[0] * (NGRAMS - len(one.counts)), *one.totals, *[0] * (NGRAMS - len(one.totals))]
         stats.append([one.sys_len, one.ref_len, *counts])
     return {"exact": np.array(exact), "rows": np.ones(len(batch)), "bleu": np.array(stats, dtype=np.float64)}
 
 
-def _transcribe(task: Task, batch: Batch, made: Prediction) -> Columns:
+def _transcribe(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     from jiwer import process_characters, process_words
 
     assert batch.y is not None
-    right, said = task.decode(batch.y, batch.y_lengths), task.decode(made.values, made.lengths)
+    true, predicted = task.decode(batch.y, batch.y_lengths), task.decode(prediction.values, prediction.lengths)
     each = []
-    for r, s in zip(right, said, strict=True):
+    for t, p in zip(true, predicted, strict=True):
         row = []
-        for one in (process_characters(_text(r), _text(s)), process_words(_text(r), _text(s))):
+        for one in (process_characters(_text(t), _text(p)), process_words(_text(t), _text(p))):
             row += [one.substitutions + one.deletions + one.insertions, one.hits + one.substitutions + one.deletions]
         each.append(row)
     names = ("letter_edits", "letters", "word_edits", "words")
