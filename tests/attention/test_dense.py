@@ -18,7 +18,7 @@ def random(*shape):
 def attention(*args, **kwargs):
     made = Attention(*args, **kwargs).double()
     for p in made.parameters():
-        nn.init.normal_(p, std=0.4)  # biases and tables start as zeros, which would hide them
+        nn.init.normal_(p, std=0.4)  # biases and tables start at 0, which would hide errors in them
     return made
 
 
@@ -86,7 +86,7 @@ def test_its_output_is_its_weights_times_the_values(position, kv_heads, causal):
 
 @pytest.mark.parametrize("position", EVERY_POSITION)
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_streaming_is_the_whole_at_once(position, kv_heads):
+def test_streaming_matches_the_whole_sequence(position, kv_heads):
     mine, x = attention(D, 4, kv_heads=kv_heads, causal=True, position=position), random(B, T, D)
     whole, _ = mine(x)
     steps, state = [], None
@@ -97,7 +97,7 @@ def test_streaming_is_the_whole_at_once(position, kv_heads):
 
 
 @pytest.mark.parametrize("position", EVERY_POSITION)
-def test_chunks_of_rows_with_gaps_are_each_row_alone(position):
+def test_chunks_of_rows_with_gaps_match_each_row_by_itself(position):
     mine, x = attention(D, 4, causal=True, position=position), random(B, T, D)
     first, second = [3, 1, 4], [2, 3, 0]
     y1, state = mine(x[:, :4], lengths=first)
@@ -109,7 +109,7 @@ def test_chunks_of_rows_with_gaps_are_each_row_alone(position):
         assert not y1[b, first[b] :].any() and not y2[b, second[b] :].any()
 
 
-def test_a_memory_is_read_once_and_then_in_the_state():
+def test_a_memory_is_read_once_and_then_taken_from_the_state():
     mine, x, memory = attention(D, 4, memory_size=6), random(B, T, D), random(B, S, 6)
     whole, _ = mine(x, memory=memory, memory_lengths=[5, 0, 2])
     first, state = mine.step(x[:, 0], memory=memory, memory_lengths=[5, 0, 2])
@@ -117,14 +117,14 @@ def test_a_memory_is_read_once_and_then_in_the_state():
     torch.testing.assert_close(torch.cat([first.unsqueeze(1), rest], 1), whole)
 
 
-def test_a_memory_read_under_autocast_serves_after_it():
+def test_a_memory_read_under_autocast_can_be_used_after_it():
     mine, x, memory = Attention(D, 4), torch.randn(B, T, D), torch.randn(B, S, D)
     with torch.autocast("cpu", torch.bfloat16):
         _, state = mine(x, memory=memory)
     torch.testing.assert_close(mine(x, state)[0], mine(x, memory=memory)[0], rtol=0.05, atol=0.05)
 
 
-def test_selected_rows_go_on_as_they_would_have():
+def test_selected_rows_continue_as_in_the_full_batch():
     mine, x = attention(D, 4, causal=True, position="rotary"), random(B, T, D)
     rows = torch.tensor([2, 0, 0, 1])
     _, state = mine(x[:, :4], lengths=[4, 2, 3])
@@ -134,7 +134,7 @@ def test_selected_rows_go_on_as_they_would_have():
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.float64])
-def test_a_query_that_may_look_nowhere_gets_the_bias_of_the_output_alone(kind):
+def test_a_query_that_may_attend_to_nothing_gets_only_the_output_bias(kind):
     mine, x = attention(D, 4), random(B, T, D)
     mask = torch.ones(B, T, T, dtype=torch.bool)
     mask[1, 2] = False
@@ -146,7 +146,7 @@ def test_a_query_that_may_look_nowhere_gets_the_bias_of_the_output_alone(kind):
     assert torch.isfinite(g).all()
 
 
-def test_nan_in_the_padding_reaches_nothing():
+def test_nan_in_padding_has_no_effect():
     for causal in (True, False):
         mine, x = attention(D, 4, causal=causal), random(B, T, D)
         spoiled = x.masked_fill((torch.arange(T) >= 4).view(1, T, 1), torch.nan)
@@ -157,7 +157,7 @@ def test_nan_in_the_padding_reaches_nothing():
         assert torch.isfinite(g).all() and g[0, :4].any() and not g[2].any()
 
 
-def test_dropout_acts_in_training_alone():
+def test_dropout_acts_only_in_training():
     mine, x = attention(D, 4, dropout=0.5), random(B, T, D)
     assert not torch.equal(mine(x)[0], mine(x)[0])
     mine.eval()
@@ -198,7 +198,7 @@ def test_it_exports_with_any_batch_and_length():
     torch.testing.assert_close(program.module()(x)[0], mine(x)[0])
 
 
-def test_what_does_not_fit_is_said():
+def test_wrong_arguments_raise_clear_errors():
     with pytest.raises(ValueError, match="dim=10, heads=4"):
         Attention(10, 4)
     with pytest.raises(ValueError, match="heads=4, kv_heads=3"):

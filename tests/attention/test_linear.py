@@ -60,7 +60,7 @@ def test_linear_attention_is_its_formula(causal, chunk):
 
 
 @pytest.mark.parametrize(("kind", "settings"), CAUSAL)
-def test_recurrent_and_chunked_forms_are_one(kind, settings):
+def test_recurrent_and_chunked_forms_agree(kind, settings):
     layer, x = made(kind, causal=True, **settings), random(B, T, D)
     lengths = torch.tensor([T, 4, 9])
     whole, _ = layer(x, lengths=lengths)
@@ -111,7 +111,7 @@ def test_many_steps_of_wide_heads_are_right_in_float16(causal):
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_compiled_stream_takes_chunks_that_need_no_filling():
+def test_a_compiled_stream_takes_chunks_without_padding():
     layer = LinearAttention(8, 2, causal=True, chunk=4).double()
     fast, x, state, ys = torch.compile(layer, fullgraph=True, backend="aot_eager"), random(B, 11, 8), None, []
     for part in x.split([3, 4, 4], 1):
@@ -162,7 +162,7 @@ def test_linformer_of_full_rank_with_unit_mixtures_is_dense_attention():
     same(layer(x)[0], exact, x)
 
 
-def test_features_drawn_anew_under_checkpoints_are_those_of_the_forward_or_an_error():
+def test_redrawn_features_under_checkpointing_match_the_forward_or_raise():
     x = torch.randn(2, 5, 8, requires_grad=True)
     for redraw in (0, 1):
         layer = PerformerAttention(8, 2, features=16, redraw=redraw).double().train()

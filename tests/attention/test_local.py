@@ -79,7 +79,7 @@ def test_the_mask_is_the_union_of_the_three_sets():
 
 @pytest.mark.parametrize("pattern", CAUSAL, ids=str)
 @pytest.mark.parametrize("position", [None, "rotary", "alibi"])
-def test_streaming_is_the_whole_at_once_with_a_state_that_does_not_grow(pattern, position):
+def test_streaming_matches_the_whole_sequence_with_a_state_of_constant_size(pattern, position):
     local, _ = both(pattern, True, position)
     T = 30
     x = torch.randn(B, T, D, dtype=torch.float64, requires_grad=True)
@@ -107,7 +107,7 @@ def test_a_step_is_a_chunk_of_one_and_rows_can_be_selected():
     torch.testing.assert_close(y, whole[rows, 8])
 
 
-def test_a_look_at_the_weights_draws_nothing_and_leaves_the_layer_as_it_is():
+def test_weights_changes_neither_random_state_nor_layer():
     layer, x = LocalAttention(D, 2, pattern=3, position="relative"), torch.randn(B, 9, D)
     drawn = torch.get_rng_state()
     with torch.autocast("cpu", torch.bfloat16):
@@ -116,7 +116,7 @@ def test_a_look_at_the_weights_draws_nothing_and_leaves_the_layer_as_it_is():
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
-def test_what_cannot_be_causal_or_is_no_pattern_is_said():
+def test_invalid_or_non_causal_patterns_raise_errors():
     with pytest.raises(ValueError, match="random_blocks=0"):
         LocalAttention(8, pattern=Pattern(3, random_blocks=1), causal=True)
     with pytest.raises(ValueError, match=r"global_steps of a causal attention must be the first ones .*, got \(1,\)"):

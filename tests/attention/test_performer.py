@@ -12,7 +12,7 @@ def error(kind, count, causal=False, draws=40):
     """The mean distance of a Performer's output from exact attention with the same weights."""
     torch.manual_seed(1)
     exact = Attention(16, 2, causal=causal).double()
-    x = 0.5 * torch.randn(2, 12, 16, dtype=torch.float64)  # far from 0 the law sets in later
+    x = 0.5 * torch.randn(2, 12, 16, dtype=torch.float64)  # larger inputs need more features before the law holds
     y, _ = exact(x)
     distances = []
     for _ in range(draws):
@@ -79,7 +79,7 @@ def test_features_are_redrawn_as_often_as_asked_and_kept_otherwise():
         layer(x)
     assert layer.phi.w is drawn
     layer.phi.redraw()
-    y.sum().backward()  # what was computed with the old ones still goes backward
+    y.sum().backward()  # through results of the old features
     assert "phi.w" in layer.state_dict()
 
 
@@ -96,6 +96,6 @@ def test_padding_does_not_set_the_scale_of_large_keys():
     torch.testing.assert_close(padded[:, :6], layer(x)[0])
 
 
-def test_an_unknown_kind_is_said():
+def test_an_unknown_kind_raises_an_error():
     with pytest.raises(ValueError, match="one of positive, trigonometric, got 'relu'"):
         PerformerAttention(8, kind="relu")

@@ -38,7 +38,7 @@ def test_sinusoidal_and_learned_are_added_at_each_rows_own_positions():
     torch.testing.assert_close(Sinusoidal(8)(x, at)[1], x[1] + sinusoid(torch.arange(5, 8), 8, DOUBLE))
 
 
-def test_a_sequence_longer_than_the_learned_table_is_said():
+def test_a_sequence_longer_than_the_learned_table_raises_an_error():
     learned = Learned(4, 10)
     with pytest.raises(InputError, match=r"11 steps .* table of 10 .* max_length=11"):
         learned(torch.randn(1, 11, 4), torch.arange(11).unsqueeze(0))
@@ -46,7 +46,7 @@ def test_a_sequence_longer_than_the_learned_table_is_said():
         learned(torch.randn(2, 2, 4), torch.tensor([[0, 1], [10, 11]]))
 
 
-def test_rotary_products_know_the_distance_alone():
+def test_rotary_products_depend_only_on_the_distance():
     rotary = Rotary(2, 8)
     q, k = torch.randn(1, 2, 1, 8, dtype=DOUBLE), torch.randn(1, 2, 1, 8, dtype=DOUBLE)
 

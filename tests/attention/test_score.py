@@ -90,7 +90,7 @@ def test_padding_is_not_seen_even_where_it_is_nan(name):
     assert all(torch.isfinite(g).all() for g in grads)
 
 
-def test_a_query_that_may_look_nowhere_gets_zeros_and_gives_zero_gradients():
+def test_a_query_that_may_attend_to_nothing_gets_zeros_and_zero_gradients():
     scores, values = random(B, Q, S), random(B, S, DV)
     mask = torch.rand(B, Q, S) > 0.3
     mask[0, 1] = False
@@ -109,7 +109,7 @@ def test_attention_of_a_dot_score_is_torchs():
     torch.testing.assert_close(context, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
 
 
-def test_what_does_not_fit_is_said():
+def test_wrong_arguments_raise_clear_errors():
     with pytest.raises(ValueError, match="use GeneralScore"):
         DotScore(3, 4)
     with pytest.raises(InputError, match="construct it with positions=9"):

@@ -1,4 +1,4 @@
-"""What holds for every registered cell; a new one is tested the day it is added."""
+"""Properties of every registered cell, including new ones."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""One function, several ways to write it: what texts and torch write differently is the same here."""
+"""Different ways to write the same cell, in textbooks, in torch and here, agree."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class TextGRU(nn.Module):
         return (1 - z) * h + z * n
 
 
-def test_the_one_bias_lstm_of_the_texts_is_this_lstm():
+def test_the_textbook_lstm_with_one_bias_is_this_lstm():
     text, cell = TextLSTM(3, 5), seqloom.LSTMCell(3, 5)
     with torch.no_grad():
         gates = (text.i, text.f, text.g, text.o)
@@ -48,7 +48,7 @@ def test_the_one_bias_lstm_of_the_texts_is_this_lstm():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_the_gru_of_the_texts_is_this_gru_with_the_update_gate_turned_round():
+def test_the_textbook_gru_is_this_gru_with_the_update_gate_negated():
     text, cell = TextGRU(3, 5), seqloom.GRUCell(3, 5, reset_after=False)
     with torch.no_grad():
         for k, (gate, sign) in enumerate([(text.r, 1), (text.z, -1), (text.n, 1)]):
@@ -61,7 +61,7 @@ def test_the_gru_of_the_texts_is_this_gru_with_the_update_gate_turned_round():
     torch.testing.assert_close(cell(x, h), text(x, h))
 
 
-def test_where_the_reset_gate_stands_matters():
+def test_the_place_of_the_reset_gate_matters():
     after, before = seqloom.GRUCell(3, 5), seqloom.GRUCell(3, 5, reset_after=False)
     before.load_state_dict(after.state_dict())
     x, h = torch.randn(2, 3), torch.randn(2, 5)
@@ -69,7 +69,7 @@ def test_where_the_reset_gate_stands_matters():
 
 
 @pytest.mark.parametrize("name", ["min_gru", "min_lstm"])
-def test_the_parallel_scan_is_the_loop(name):
+def test_the_parallel_scan_matches_the_loop(name):
     layer = seqloom.Recurrent(name, 3, 6, 2, bidirectional=True, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 37, 3, dtype=torch.float64)
     flags = torch.rand(2, 37) < 0.1
@@ -91,7 +91,7 @@ def test_layer_norm_makes_the_gates_blind_to_the_scale_of_the_weights():
 
 
 def test_the_flow_of_ode_gru_composes_over_time():
-    """Twice half the time is the whole, up to the error of the solver."""
+    """Two halves of a time span match the whole, up to the error of the solver."""
     cell = seqloom.ODEGRUCell(2, 4, substeps=512, dtype=torch.float64)
     h = torch.randn(3, 4, dtype=torch.float64)
     half, whole = torch.full((3,), 0.5, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
@@ -169,7 +169,7 @@ def test_the_neural_turing_machine_writes_and_reads_back():
         assert (w >= 0).all()
 
 
-def test_the_window_of_rnn_attention_forgets_what_is_older():
+def test_rnn_attention_forgets_outputs_older_than_its_window():
     layer = seqloom.RNNAttention(2, 4, window=3, batch_first=True)
     attention = seqloom.trace(layer, torch.randn(1, 6, 2)).layers["l0"].gates["a"]
     assert attention.shape == (1, 6, 3)

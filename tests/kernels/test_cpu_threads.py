@@ -15,9 +15,9 @@ from seqloom.tools.testing import check_kernel, kernel
 ONE = ThreadSplit(1, False)
 
 
-def found(monkeypatch, crew, cell, job):
+def found(monkeypatch, split, cell, job):
     """Outputs, last states and every gradient."""
-    monkeypatch.setattr(scan, "split_threads", lambda *_: crew)
+    monkeypatch.setattr(scan, "split_threads", lambda *_: split)
     return given(find_kernel(f"{cell.name}_cpu").code.run, cell, job)
 
 
@@ -60,8 +60,8 @@ def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
     job = ScanJob(x, tuple(s.requires_grad_() for s in cell.start(x)))
     expected = given(loop.run, cell, job)
-    for crew in (ONE, ThreadSplit(2, True)):
-        torch.testing.assert_close(found(monkeypatch, crew, cell, job), expected)
+    for split in (ONE, ThreadSplit(2, True)):
+        torch.testing.assert_close(found(monkeypatch, split, cell, job), expected)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_one_row_of_a_large_layer_is_as_near_as_the_loop(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("threads", "batch", "hidden", "crew"),
+    ("threads", "batch", "hidden", "split"),
     [
         (1, 64, 1024, ONE),
         (2, 1, 128, ONE),  # too few columns for two
@@ -83,9 +83,9 @@ def test_one_row_of_a_large_layer_is_as_near_as_the_loop(monkeypatch):
         (16, 64, 512, ThreadSplit(16, False)),
     ],
 )
-def test_rows_or_columns(monkeypatch, threads, batch, hidden, crew):
+def test_rows_or_columns(monkeypatch, threads, batch, hidden, split):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert split_threads(batch, hidden) == crew
+    assert split_threads(batch, hidden) == split
 
 
 @pytest.mark.parametrize("columns", [False, True])

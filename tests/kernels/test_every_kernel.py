@@ -1,4 +1,4 @@
-"""A kernel is a faster loop, never another result."""
+"""Every kernel returns the results of the reference loop."""
 
 import json
 import os
@@ -31,7 +31,7 @@ NAMED = [
 ENGINE = [name.removesuffix("_cpu") for name in NAMED if name.endswith("_cpu")]
 OLDER_BUILDS = [
     file.stem.removeprefix("engine_") for file in engine.list_libraries()[1:]
-]  # none where there is but one
+]  # one kernel: nothing to compare
 WHOLE = [f"{name}_cpu" for name in ENGINE] + ["attn_rnn_manual"]  # they take all that a job may ask, but time
 
 SHORT = (
@@ -49,7 +49,7 @@ def of_cell(names):
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_loop_runs_once():
-    """What the reference gives for the same weights, job and type is kept: it is most of a check's time."""
+    """Cache the results of the reference loop, which take most of the time of a check."""
     everything, kept = checking.everything, {}
 
     def once(run, cell, job, dtype=torch.float32):
@@ -145,7 +145,7 @@ def test_a_kernel_takes_resets_and_dropouts_and_gives_the_loops_second_derivativ
         second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
         found.append([y, *last, *first, *second])
     torch.testing.assert_close(found[1], found[0])
-    assert first[-1].abs().sum() > 0  # where it starts anew
+    assert first[-1].abs().sum() > 0  # resets use the start
 
 
 @pytest.mark.parametrize("name", ENGINE)
@@ -164,7 +164,7 @@ def test_a_layer_with_dropouts_and_resets_stays_on_the_engine(name):
 
 
 @pytest.mark.parametrize("name", ENGINE)
-def test_what_is_not_kept_for_the_backward_is_computed_again(name, monkeypatch):
+def test_values_that_were_not_saved_are_recomputed_in_the_backward(name, monkeypatch):
 
     cell, job = asking(name)
     code, found = find_kernel(f"{name}_cpu").code, []
@@ -288,8 +288,8 @@ def test_the_fast_kernel_really_runs():
     assert set(seqloom.explain(seqloom.LSTM(5, 8, batch_first=True), x, lengths=[7, 1, 3]).kernels) == {"lstm_cpu"}
 
 
-def test_the_engine_reads_nothing_that_does_not_fit():
-    """It works by address: a wrong size must never reach it."""
+def test_the_engine_refuses_sizes_that_do_not_fit():
+    """The engine reads memory by address, so a wrong size must never reach it."""
     cell = seqloom.AttnRNNCell(8, 8)
     x, h = torch.randn(2, 5, 8), torch.zeros(2, 8)
     code = find_kernel("attn_rnn_cpu").code
@@ -310,7 +310,7 @@ def test_the_engine_reads_nothing_that_does_not_fit():
 
 
 @pytest.mark.parametrize("name", ENGINE)
-def test_weights_may_lie_in_memory_as_they_like(name):
+def test_weights_may_have_any_memory_layout(name):
     layer = seqloom.Recurrent(name, 6, 8, batch_first=True)
     x = torch.randn(3, 7, 6)
     expected = layer(x)[0]
@@ -324,7 +324,7 @@ def test_weights_may_lie_in_memory_as_they_like(name):
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """An empty folder in place of the engine's libraries."""
+    """Replace the folder of the engine by an empty one."""
     monkeypatch.setattr(engine, "LIB", tmp_path)
     engine.load_library.cache_clear()
     yield tmp_path
@@ -346,7 +346,7 @@ def test_an_engine_that_could_not_be_built_gives_the_compilers_reason(installed)
     assert engine.load_library() == "no C++ compiler was found; install g++ or clang++"
 
 
-def test_a_library_of_another_machine_is_named_with_the_cure(installed):
+def test_a_library_for_another_machine_is_reported_with_the_remedy(installed):
     (installed / "engine_default.so").write_bytes(b"\x7fELF" + bytes(60))
     assert re.fullmatch(
         r"engine_default.so cannot be loaded \(.*\); install seqloom again on this machine", engine.load_library()
@@ -372,7 +372,7 @@ def test_the_compiled_scan_of_any_cell_is_the_loop():
     )
 
 
-def test_a_kernel_asked_for_by_name_runs_or_raises_with_the_reason():
+def test_a_named_kernel_runs_or_raises_with_the_reason():
     layer = seqloom.GRU(3, 4, kernel="aten", reset_after=False)
     with pytest.raises(ValueError, match=r"gru_aten.*reset_after"):
         layer(torch.randn(2, 1, 3))

@@ -86,14 +86,14 @@ def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
     cell.learn_initial_state()
     for job in (job_of(cell, 5, 4, True), job_of(cell, 5, 4, False)):
         results = []
-        for crew in (
+        for split in (
             ThreadSplit(1, False),
             ThreadSplit(2, True),
             ThreadSplit(7, True),
             ThreadSplit(2, False),
             ThreadSplit(4, False),
         ):
-            monkeypatch.setattr(scan, "split_threads", lambda *_, crew=crew: crew)
+            monkeypatch.setattr(scan, "split_threads", lambda *_, split=split: split)
             results.append(found(find_kernel("attn_rnn_cpu").code.run, cell, job))
         for columns in results[1:3]:
             assert all(map(torch.equal, columns, results[0]))
