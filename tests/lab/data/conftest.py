@@ -1,4 +1,4 @@
-"""Every test has a cache of its own."""
+"""Give every test a separate cache."""
 
 import pytest
 

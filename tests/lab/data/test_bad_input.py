@@ -24,16 +24,16 @@ def jsonl(path, rows):
     return path
 
 
-def fails(path, told, **options):
-    with pytest.raises(ValueError, match=told) as caught:
+def fails(path, message, **options):
+    with pytest.raises(ValueError, match=message) as caught:
         open_task(path, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_a_missing_column(tmp_path):
-    told = fails(jsonl(tmp_path / "a.jsonl", GOOD), "no column 'labl'; did you mean 'label'", target="labl")
-    assert "a.jsonl" in told
+    message = fails(jsonl(tmp_path / "a.jsonl", GOOD), "no column 'labl'; did you mean 'label'", target="labl")
+    assert "a.jsonl" in message
 
 
 def test_a_missing_file_or_format(tmp_path):
@@ -56,15 +56,15 @@ def test_a_table_of_a_header_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("only one", "line 4 has 1 field, the first line has 2; complete"),
         ("a,b,c", "line 4 has 3 fields, the first line has 2; put"),
     ],
 )
-def test_a_row_with_the_wrong_number_of_fields(row, told, tmp_path):
+def test_a_row_with_the_wrong_number_of_fields(row, message, tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\nx y,a\nz w,b\n{row}\nu v,a\n")
-    fails(tmp_path / "a.csv", told)
+    fails(tmp_path / "a.csv", message)
 
 
 def test_a_quote_that_never_ends_is_said_where_it_opens(tmp_path):
@@ -83,17 +83,17 @@ def test_a_wrong_line_of_conll(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (b'{"text": "a"', "line 3 is not JSON"),
         (b'["a", "b"]', "line 3 is not an object"),
         (b'{"text": "\xff"}', "line 3 is not UTF-8 \\(byte 0xff"),
     ],
 )
-def test_a_bad_line_of_json(line, told, tmp_path):
+def test_a_bad_line_of_json(line, message, tmp_path):
     good = b'{"text": "a b", "label": 1}\n'
     (tmp_path / "a.jsonl").write_bytes(good * 2 + line + b"\n" + good)
-    fails(tmp_path / "a.jsonl", f"a.jsonl: {told}")
+    fails(tmp_path / "a.jsonl", f"a.jsonl: {message}")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.conll"])
@@ -233,8 +233,8 @@ def test_a_cut_target_still_ends_and_tags_are_cut_alike():
 
 def test_tokens_and_tags_of_different_length(tmp_path):
     rows = [{"tokens": ["a", "b"], "tags": ["O", "B"]} for _ in range(9)] + [{"tokens": ["a", "b"], "tags": ["O"]}]
-    told = fails(jsonl(tmp_path / "a.jsonl", rows), "2 tokens but 1 tags", input="tokens", target="tags", kind="tag")
-    assert "row 10" in told
+    message = fails(jsonl(tmp_path / "a.jsonl", rows), "2 tokens but 1 tags", input="tokens", target="tags", kind="tag")
+    assert "row 10" in message
 
 
 @pytest.mark.parametrize("raw", [b"text,label\rgood,a\rbad,b\r", bytes(range(256))], ids=["old", "binary"])
@@ -282,9 +282,9 @@ def test_an_array_that_claims_more_numbers_than_its_file_holds_is_refused(tmp_pa
 @pytest.mark.parametrize("name", ["deep.json", "deep.jsonl"])
 def test_json_that_is_thousands_of_lists_deep_is_refused_in_one_line(tmp_path, name):
     (tmp_path / name).write_text("[" * 3000 + "]" * 3000)
-    with pytest.raises(ValueError, match=name) as told:
+    with pytest.raises(ValueError, match=name) as message:
         open_task(tmp_path / name)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)
 
 
 def test_a_recording_without_channels_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Batches: every example once, like lengths together, the same order for the same seed."""
+"""Batches: every example once, similar lengths together, the same order for the same seed."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What was read once is not read again, unless it is damaged."""
+"""The cache: a file is read once, and again only if its cache folder is damaged."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Text and numbers as arrays: fitted on training rows alone, and given back as they were."""
+"""Coders: fitted on training rows only; decoding restores the values."""
 
 import numpy as np
 import polars as pl

@@ -1,4 +1,4 @@
-"""What each column is, what is learned from what, and what is said about the rest."""
+"""Roles of columns, the choice of a plan, and notes on columns that are not used."""
 
 import polars as pl
 import pytest
@@ -188,7 +188,7 @@ def test_the_table_of_columns_is_short_and_complete():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"target": "lable"}, "no column 'lable'; did you mean 'label'\\? the columns are text, label"),
         ({"inptu": "text"}, "no option 'inptu': did you mean 'input'"),
@@ -197,7 +197,7 @@ def test_the_table_of_columns_is_short_and_complete():
         ({"borders": "a/b"}, "option borders='a/b'"),
     ],
 )
-def test_options_that_are_wrong_are_one_line(options, told):
-    with pytest.raises(ValueError, match=told) as caught:
+def test_options_that_are_wrong_are_one_line(options, message):
+    with pytest.raises(ValueError, match=message) as caught:
         open_task(frame(text=TEXT, label=LABEL), **options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Rows on disk: the same before and after pages are handed back."""
+"""Rows on disk are the same before and after their pages are released."""
 
 import numpy as np
 

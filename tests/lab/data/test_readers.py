@@ -1,4 +1,4 @@
-"""Every format is read, packed or not, and says the same."""
+"""Every format, compressed or not, gives the same table."""
 
 import bz2
 import gzip

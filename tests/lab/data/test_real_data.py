@@ -1,4 +1,4 @@
-"""Published data sets, where they lie beside the checkout: known sizes, known baselines."""
+"""Published data sets, if they are available: known sizes and baselines."""
 
 from pathlib import Path
 

@@ -108,7 +108,7 @@ def test_equal_series_stay_on_one_side(wide):
     assert "150 series repeat another one" in str(task.notes)
 
 
-def test_a_text_on_both_sides_of_a_given_split_is_told():
+def test_a_text_on_both_sides_of_a_given_split_is_reported():
     data = table().with_columns(split=pl.Series(["train"] * 150 + ["test"] * 50))
     data = pl.concat([data, data.head(3).with_columns(split=pl.lit("test"))])
     assert "3 of 53 texts of 'test' also occur in training" in str(open_task(data).notes)

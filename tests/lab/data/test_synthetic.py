@@ -119,7 +119,7 @@ def test_selective_copy_keeps_the_order_of_scattered_symbols():
     assert len({tuple((x < FIRST + 8).tolist()) for x in batch.x}) > 30
 
 
-def test_copy_of_a_third_is_as_in_the_document():
+def test_copy_of_a_third_is_as_in_the_attnrnn_article():
     task = open_task("copy", steps=30, form="third", onehot=True)
     batch = first(task, 200)
     assert batch.x.shape == (200, 30, 8)
@@ -139,7 +139,7 @@ def test_the_pattern_is_the_only_run_of_five(noise):
     assert (runs & own).any(1).all() and not (runs & ~own).any()
 
 
-def test_the_pattern_may_have_rivals_as_in_the_document():
+def test_the_pattern_may_have_rivals_as_in_the_attnrnn_article():
     batch = first(open_task("pattern", steps=60, kinds=3, unique=False), 300)
     windows = (batch.x - FIRST).unfold(1, 5, 1)
     runs = (windows == windows[..., :1]).all(-1)
@@ -161,7 +161,7 @@ def test_recall_asks_for_the_first_symbol():
 
 
 def value(words):
-    """An evaluation of its own: a stack."""
+    """Evaluate a list independently, with a stack."""
     stack = []
     for word in words:
         if word != "]":
@@ -198,7 +198,7 @@ def test_own_rows_are_encoded_with_their_lengths():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("adding", {"steps": 1}, "steps must be at least 2"),
         ("adding", {"marks": "both"}, "anywhere, halves, got 'both'"),
@@ -212,8 +212,8 @@ def test_own_rows_are_encoded_with_their_lengths():
         ("listops", {"depth": 1, "shortest": 20}, "raise depth or arguments"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(name, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_options_that_make_no_sense_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
         next(open_task(name, **options).batches("train", batch=1))
 
 

@@ -1,4 +1,4 @@
-"""The contract's own parts: batches, notes and the check of arguments."""
+"""Batches, notes and the check of arguments."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_notes_say_nothing_twice_and_know_their_warnings():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (dict(split="tset", batch=2), "no split 'tset'; it has train, valid, test"),
         (dict(split="test"), "give one of batch and tokens"),
@@ -50,8 +50,8 @@ def test_notes_say_nothing_twice_and_know_their_warnings():
         (dict(split="test", tokens=-5), "at least 1"),
     ],
 )
-def test_batches_that_cannot_be_given_are_refused(arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_batches_that_cannot_be_given_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         next(open_task("adding", steps=5).batches(**arguments))
 
 

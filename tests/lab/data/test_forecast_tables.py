@@ -1,4 +1,4 @@
-"""Tables of series: several below each other, and too few rows for the usual windows."""
+"""Forecast tables: several series in one table, and too few rows for the default windows."""
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ def table(**more):
 
 
 @pytest.mark.parametrize("names", [["a", "b"], [3, 7]])
-def test_series_below_each_other_are_told_apart_by_the_column_that_does(names):
+def test_series_below_each_other_are_separated_by_the_column_that_names_them(names):
     task = open_task(table(shop=[n for n in names for _ in DAYS]).sample(fraction=1.0, shuffle=True, seed=1), **SMALL)
     assert (task.encoding.plan.group, task.input.names) == ("shop", ("sold",))
     assert "each 'shop' is a series; choose another column with group=..." in str(task.notes)

@@ -1,4 +1,4 @@
-"""What a run keeps of a task: encode, decode, other files; JSON, never pickle."""
+"""Saved tasks encode, decode and open other files; they are JSON, never pickle."""
 
 import json
 
@@ -146,17 +146,17 @@ def test_a_label_that_training_lacks_is_counted_in_another_file():
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda p: p.unlink(), "not a saved task"),
         (lambda p: p.write_text(p.read_text()[:50]), "damaged"),
         (lambda p: p.write_text('{"format": 99}'), "newer seqloom"),
     ],
 )
-def test_a_folder_that_cannot_be_loaded_says_why(spoil, told, tmp_path):
+def test_a_folder_that_cannot_be_loaded_says_why(spoil, message, tmp_path):
     opened("classify")[0].save(tmp_path)
     spoil(tmp_path / "task.json")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         load_task(tmp_path)
 
 
