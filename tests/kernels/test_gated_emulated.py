@@ -83,14 +83,17 @@ def test_every_size_has_a_division_that_holds_it():
             assert ways and ways[0].rows == 8
             for way in ways:
                 assert 16 * way.each * way.cluster >= hidden and 16 * way.split * way.deep >= hidden
-                assert way.shared(kind, back) <= tuning.SHARED_BYTES and way.kept + way.flown <= kind.gates * way.deep
+                assert (
+                    way.shared_bytes(kind, back) <= tuning.SHARED_BYTES
+                    and way.in_shared + way.from_cache <= kind.gates * way.deep
+                )
 
 
 def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
     found = [choose_division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
     clusters = [(1, 8)] * 4 + [(4, 8), (4, 16), (16, 8), (8, 16)]
     assert [(way.cluster, way.rows) for way in found] == clusters
-    assert [choose_division(KINDS[0], H, True, 8, 132).flown > 0 for H in (512, 768, 1024)] == [False, False, True]
+    assert [choose_division(KINDS[0], H, True, 8, 132).from_cache > 0 for H in (512, 768, 1024)] == [False, False, True]
 
 
 ALL = "lengths reset mask keep"

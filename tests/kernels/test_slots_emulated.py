@@ -69,7 +69,7 @@ def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
 def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
     told = []
     monkeypatch.setattr(
-        launch.Code, "launch", lambda *given: (told.append(bool(given[1].kept)), emulator.launch(*given))
+        launch.Code, "launch", lambda *given: (told.append(bool(given[1].states)), emulator.launch(*given))
     )
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[0]
     cell = cell_of(H, heads, slots=slots, **settings).to(dtype)

@@ -23,7 +23,7 @@ struct Forward {
 
 // With slots every slot has a state: h0, start and last are (B, SLOTS, H), keep is (B, T, SLOTS, H).
 struct SlotsForward : Forward {
-  Element* kept;  // (B, T, SLOTS, H): every state, or null where nobody will go back
+  Element* states;  // (B, T, SLOTS, H): every state, or null if no backward follows
 };
 
 // What is inside all steps of a chunk of time. With slots y, h0, start and the planes have SLOTS before H,

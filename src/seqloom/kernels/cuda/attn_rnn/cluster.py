@@ -60,7 +60,7 @@ class Division:
     each: int  # tiles of 16 units to a block
     split: int  # warps that share the sum of one tile's product
     deep: int  # tiles of the sum to a warp
-    kept: int  # of the four weights in shared memory, not in registers
+    in_shared: int  # of the four weights, the others in registers
 
     @property
     def warps(self) -> int:
@@ -72,25 +72,25 @@ class Division:
 
     def count_registers(self, size: int) -> int:
         """Return a thread's registers for weights of numbers of so many bytes."""
-        return (4 - self.kept) * self.deep * 2 * size
+        return (4 - self.in_shared) * self.deep * 2 * size
 
     def splits_weights(self, size: int) -> bool:
         """Return whether weights are split into tf32 in every step: KEEP_SPLIT of product.cuh is false."""
         many = 2 * self.count_registers(size) * self.warps > 8 * 128
-        return size == 4 and (many or self.warps > 8 or self.kept > 0)
+        return size == 4 and (many or self.warps > 8 or self.in_shared > 0)
 
     def fits(self, head: int, size: int) -> bool:
         registers = tuning.CLUSTER_REGISTERS[size][self.warps]
-        return self.count_registers(size) <= registers and self.shared(head, size) <= tuning.SHARED_BYTES
+        return self.count_registers(size) <= registers and self.shared_bytes(head, size) <= tuning.SHARED_BYTES
 
-    def shared(self, head: int, size: int) -> int:
+    def shared_bytes(self, head: int, size: int) -> int:
         """Return the bytes of cluster.cuh: parts of sums, buffers, a stage, sums over heads and rows, weights."""
         U, D, R, wide = self.units, head, self.rows, self.split * self.deep
         pieces = U // D if U % D == 0 else 1 if D % U == 0 else (U + D - 2) // D + 1
         crossed = U % D != 0 and self.cluster > 1
         buffers = 3 * R * (64 * (wide | 1) if size == 4 else 32 * wide + 16)
         sums = 16 * R * pieces * (self.cluster if crossed else 1) + 8 * R * self.cluster
-        weights = self.kept * self.warps * self.deep * 2 * size * 128
+        weights = self.in_shared * self.warps * self.deep * 2 * size * 128
         return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 4 * R + weights
 
 
@@ -100,8 +100,8 @@ def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[Division
     for cluster in tuning.CLUSTER_SIZES:
         splits = ((n, s) for n, s in tuning.CLUSTER_SPLITS[rows].items() if n * cluster >= tiles)
         each, split = min(splits, default=(0, 0))
-        kept = range(tuning.CLUSTER_WEIGHTS_IN_SHARED + 1 if each else 0)
-        candidates = (Division(rows, cluster, each, split, -(-tiles // split), k) for k in kept)
+        counts = range(tuning.CLUSTER_WEIGHTS_IN_SHARED + 1 if each else 0)
+        candidates = (Division(rows, cluster, each, split, -(-tiles // split), k) for k in counts)
         ways += next(([way] for way in candidates if way.fits(head, size)), [])
     return ways
 
@@ -110,9 +110,11 @@ def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[Division
 def list_divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tuple[Division, ...]:
     """Return the fastest division first, then those for larger batches."""
     eight, sixteen = (list_feasible(hidden, head, size, rows) for rows in (8, 16))
-    ways = [min(eight, key=lambda d: (d.kept, not tf32 and d.splits_weights(size), d.cluster), default=None)]
-    ways += [min(eight, key=lambda d: (d.kept, d.cluster), default=None)]
-    ways += [min(sixteen, key=order, default=None) for order in (lambda d: (d.kept, d.cluster), lambda d: d.cluster)]
+    ways = [min(eight, key=lambda d: (d.in_shared, not tf32 and d.splits_weights(size), d.cluster), default=None)]
+    ways += [min(eight, key=lambda d: (d.in_shared, d.cluster), default=None)]
+    ways += [
+        min(sixteen, key=order, default=None) for order in (lambda d: (d.in_shared, d.cluster), lambda d: d.cluster)
+    ]
     return tuple(dict.fromkeys(d for d in ways if d is not None))
 
 
@@ -128,9 +130,9 @@ def choose_division(setting: Setting, B: int, multiprocessors: int, tf32: bool =
 def make_code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
     """Return the kernel attn_rnn_cluster_<name>, forward or reverse."""
     sizes = {"GRID": 0, "ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"TALL": 1, "KEPT": way.kept, "SPARE": 0, "LANES": 32}
+    sizes |= {"TALL": 1, "KEPT": way.in_shared, "SPARE": 0, "LANES": 32}
     sizes |= {"TF32": int(tf32 and setting.dtype == torch.float32)}
-    shared = way.shared(setting.hidden // setting.heads, setting.dtype.itemsize)
+    shared = way.shared_bytes(setting.hidden // setting.heads, setting.dtype.itemsize)
     named = f"attn_rnn_cluster_{name}", f"attn_rnn/cluster_{name}.cu", (*setting.macros, *sizes.items())
     return ClusterCode(*named, 32 * way.warps, shared, way.rows, way.cluster)
 

@@ -68,19 +68,19 @@ class _Scan(torch.autograd.Function):
         chunk.set_weights(weights, inputs.mask, start)
         chunk.h.copy_(h0)
         left = _count_left(inputs.lengths, u, chunk.steps)
-        kept = torch.empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
+        states = torch.empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
         for k, begin in enumerate(range(0, T, chunk.steps)):
             n = min(chunk.steps, T - begin)
             chunk.take(inputs, u, left[k], begin, n)
             replay()
-            kept[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
-        ctx.save_for_backward(u, h0, start, kept, *weights)
-        return kept if m == 1 else kept.sum(2).to(u.dtype), chunk.h.clone()
+            states[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
+        ctx.save_for_backward(u, h0, start, states, *weights)
+        return states if m == 1 else states.sum(2).to(u.dtype), chunk.h.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         inputs: Inputs = ctx.inputs
-        u, h0, start, kept, *weights = read_saved(ctx)
+        u, h0, start, states, *weights = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, *scan.differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
         T = u.shape[1]
@@ -92,7 +92,7 @@ class _Scan(torch.autograd.Function):
         for k, begin in reversed(list(enumerate(range(0, T, chunk.steps)))):
             n = min(chunk.steps, T - begin)
             chunk.take(inputs, u, left[k], begin, n)
-            chunk.take_back(h0, kept, dy, begin, n)
+            chunk.take_back(h0, states, dy, begin, n)
             replay()
             du[:, begin : begin + n].copy_(chunk.du[:n].transpose(0, 1))
         pairs = zip(weights, chunk.gradients, strict=True)

@@ -231,7 +231,7 @@ class _SlotsChunk:
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
         self.own = [self._new(*shape) for shape in shapes]
         self.u, self.h = self._new(B, K, H), self._new(B, slots, H)
-        self.kept = self._new(B, K, slots, H)
+        self.states = self._new(B, K, slots, H)
         self.start = self._new(B, slots, H) if setting.reset else None
         left = self._new(B, dtype=torch.int32)
         reset = self._new(B, K, dtype=torch.bool) if setting.reset else None
@@ -272,12 +272,12 @@ class SlotsForwardChunk(_SlotsChunk):
 
     @property
     def y(self) -> Tensor:
-        return self.kept.transpose(0, 1)
+        return self.states.transpose(0, 1)
 
     def launch(self) -> None:
         with torch.autocast(self.device.type, enabled=False):
-            kept, h = run_forward(self.cell, self.job, self.start, self.u, self.h, self.weights)
-        self.kept.copy_(kept)
+            states, h = run_forward(self.cell, self.job, self.start, self.u, self.h, self.weights)
+        self.states.copy_(states)
         self.h.copy_(h)
 
 
@@ -300,17 +300,17 @@ class SlotsBackwardChunk(_SlotsChunk):
         for d in (*self.gradients, self.dstart):
             d.zero_()
 
-    def take_back(self, h0: Tensor, kept: Tensor, dy: Tensor, begin: int, n: int) -> None:
+    def take_back(self, h0: Tensor, states: Tensor, dy: Tensor, begin: int, n: int) -> None:
         """Copy the state before the chunk, those after its steps, and the gradient of the outputs."""
         self.dy[:, :n].copy_(dy[:, begin : begin + n])
-        self.h.copy_(h0 if begin == 0 else kept[:, begin - 1])
-        self.kept[:, :n].copy_(kept[:, begin : begin + n])
-        self._clear(self.kept)
+        self.h.copy_(h0 if begin == 0 else states[:, begin - 1])
+        self.states[:, :n].copy_(states[:, begin : begin + n])
+        self._clear(self.states)
 
     def launch(self) -> None:
         tensors, grads = (self.start, self.u, self.h), (self.dy, self.dh)
         with torch.autocast(self.device.type, enabled=False):
-            dstart, du, dh, *gradients = run_backward(self.cell, self.job, tensors, self.kept, grads, self.weights)
+            dstart, du, dh, *gradients = run_backward(self.cell, self.job, tensors, self.states, grads, self.weights)
         pairs = [(self.dstart, dstart), *zip(self.gradients, gradients, strict=True)]
         for to, d in pairs:
             if d is not None:

@@ -55,15 +55,15 @@ class _Scan(torch.autograd.Function):
     def forward(
         ctx: Any, cell: Cell, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, *own: Any
     ) -> tuple[Tensor, Tensor]:
-        kept, h = run_forward(cell, job, start, u, h0, own)
+        states, h = run_forward(cell, job, start, u, h0, own)
         ctx.cell, ctx.job = cell, replace(job, x=u.detach(), state=())
-        ctx.save_for_backward(start, u, h0, kept, *own)
-        return sum_slots(cell, kept), h.clone()
+        ctx.save_for_backward(start, u, h0, states, *own)
+        return sum_slots(cell, states), h.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        start, u, h0, kept, *own = read_saved(ctx)
-        return None, None, *run_backward(ctx.cell, ctx.job, (start, u, h0), kept, (dy, dlast), own)
+        start, u, h0, states, *own = read_saved(ctx)
+        return None, None, *run_backward(ctx.cell, ctx.job, (start, u, h0), states, (dy, dlast), own)
 
 
 def run_forward(
@@ -71,8 +71,8 @@ def run_forward(
 ) -> tuple[Tensor, Tensor]:
     """Return the states after all steps, (B, T, ...), and the last; `own`: the weights, as in WEIGHT_NAMES."""
     steps: Any = _Steps(cell, start, own)
-    kept, (h,) = loop.run(steps, replace(job, x=u, state=(h0,)))
-    return kept, h
+    states, (h,) = loop.run(steps, replace(job, x=u, state=(h0,)))
+    return states, h
 
 
 class _Steps:
@@ -97,23 +97,23 @@ class _Steps:
         return h, (h,)
 
 
-def sum_slots(cell: Any, kept: Tensor) -> Tensor:
+def sum_slots(cell: Any, states: Tensor) -> Tensor:
     """Return the cell's output from its states: (B, T, H)."""
-    return kept if cell.slots == 1 else kept.sum(2)
+    return states if cell.slots == 1 else states.sum(2)
 
 
 def run_backward(
     cell: Any,
     job: ScanJob,
     inputs: tuple[Tensor | None, Tensor, Tensor],
-    kept: Tensor,
+    states: Tensor,
     grads: tuple[Tensor, Tensor],
     own: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of start, u, h0 and the weights, from those of the output and the last state."""
     (start, u, h0), (dy, dlast), now = inputs, grads, job.per_step()
     (B, T, H), m = u.shape, cell.slots
-    h = torch.cat([h0.unsqueeze(1), kept[:, :-1]], 1).view(B, T, m, H)  # the state before every step
+    h = torch.cat([h0.unsqueeze(1), states[:, :-1]], 1).view(B, T, m, H)  # the state before every step
     if start is not None and job.reset is not None:
         h = torch.where(job.reset.view(B, T, 1, 1), start.view(B, 1, m, H), h)
     mask = None if job.mask is None else job.mask.unsqueeze(1)

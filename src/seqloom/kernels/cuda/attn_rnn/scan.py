@@ -32,7 +32,7 @@ class Tier:
     find_code: Callable[[Setting, str, int, torch.device], Any]  # of the kernel "forward" or "reverse", for B rows
     chunk: Callable[[Inputs, int, dict[str, Any], Any], Chunk]
     count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
-    make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # kept for the backward; y if it is enough
+    make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # saved for the backward; y if it is enough
 
 
 def why_not(
@@ -114,8 +114,8 @@ def differentiate(inputs: Inputs, tensors: Sequence[Tensor | None], grads: Seque
         job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, inputs.mask, keep)
         y, (h,) = loop.run(view, job)
         wanted = [t for t in tensors if t is not None and t.requires_grad]
-        found = iter(torch.autograd.grad([y, h.float()], wanted, grads, create_graph=True, allow_unused=True))
-    return [next(found) if t is not None and t.requires_grad else None for t in tensors]
+        gradients = iter(torch.autograd.grad([y, h.float()], wanted, grads, create_graph=True, allow_unused=True))
+    return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
 
 
 def convert(values: dict[str, Any], weights: Any) -> dict[str, Any]:
@@ -139,19 +139,19 @@ class _Scan(torch.autograd.Function):
         x = u if _is_aligned(u) else u.contiguous()
         y = (torch.empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
         last = torch.empty_like(h0, memory_format=torch.contiguous_format)
-        kept = tier.make_states(y)
-        values = _options(inputs) | {"w": _name_weights(weights), "x": x, "y": y, "last": last, "kept": kept}
+        states = tier.make_states(y)
+        values = _options(inputs) | {"w": _name_weights(weights), "x": x, "y": y, "last": last, "states": states}
         values |= {"h0": h0.contiguous(), "start": None if start is None else start.contiguous(), "B": B, "T": T}
         values |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
         code = tier.find_code(inputs.setting, "forward", B, u.device)
         code.start(code.pack(values), B, u.device)
-        ctx.save_for_backward(u, h0, start, kept, *weights)
+        ctx.save_for_backward(u, h0, start, states, *weights)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         inputs: Inputs = ctx.inputs
-        u, h0, start, kept, *weights = read_saved(ctx)
+        u, h0, start, states, *weights = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, None, *differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
         B, T, _ = u.shape
@@ -159,7 +159,7 @@ class _Scan(torch.autograd.Function):
         du = torch.empty_like(x)
         dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
-        values = _options(inputs) | {"x": x, "y": kept, "h0": h0.contiguous(), "B": B, "T": T}
+        values = _options(inputs) | {"x": x, "y": states, "h0": h0.contiguous(), "B": B, "T": T}
         values |= {"start": None if start is None else start.contiguous()}
         values |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
         size = ctx.tier.count_steps(u)

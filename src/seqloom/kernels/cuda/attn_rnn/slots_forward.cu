@@ -37,7 +37,7 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   const bool there = l.row < LIVE && mine < slots, leads = l.row % SLOTS == 0;
   const int row_length = there ? ends(mine / SLOTS) : 0;
   u16* y = a.y + (there ? (i64)(mine / SLOTS) * a.y_row + 16 * l.warp + 2 * l.pair : 0);
-  u16* kept = a.kept +
+  u16* states = a.states +
               (there ? ((i64)(mine / SLOTS) * a.T * SLOTS + mine % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0);
   int end = 0;  // of the longest of these sequences
   for (int i = 0; i < SEQS; i++)
@@ -59,9 +59,9 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
     turn_both(v, v);
     turn_both(w, w);
     if (t >= 0 && t < row_length) {
-      if (a.kept) {
-        put_global(kept + (i64)t * SLOTS * H, v[0]);
-        put_global(kept + (i64)t * SLOTS * H + 8, v[1]);
+      if (a.states) {
+        put_global(states + (i64)t * SLOTS * H, v[0]);
+        put_global(states + (i64)t * SLOTS * H + 8, v[1]);
       }
       if (leads) {
         put_global(y + (i64)t * a.y_step, w[0]);

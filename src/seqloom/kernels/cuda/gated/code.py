@@ -60,34 +60,34 @@ class Division:
     each: int  # tiles of 16 units to a block
     split: int  # warps that share the sum of one tile's product
     deep: int  # tiles of the sum to a warp
-    kept: int = 0  # tiles in shared memory, not in registers
-    flown: int = 0  # tiles that come from the GPU's cache in every step
+    in_shared: int = 0  # tiles in shared memory, not in registers
+    from_cache: int = 0  # tiles that come from the GPU's cache in every step
 
     @property
     def warps(self) -> int:
         return self.each * self.split
 
-    def shared(self, kind: Kind, back: bool) -> int:
+    def shared_bytes(self, kind: Kind, back: bool) -> int:
         """Return the bytes of cluster.cuh: buffers, parts of sums, a stage, sums over rows, barriers, weights."""
         R, U, sent, made = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
         buffers = 2 * sent * R * (32 * self.split * self.deep + 16)
         parts, stage = made * 4 * self.split * R * (U + 4), R * spans * 2 * sent * span
         sums = (32 * kind.norm + 16 * kind.memory) * self.cluster * spans * R
-        return buffers + parts + stage + sums + 32 + self.kept * self.warps * 512
+        return buffers + parts + stage + sums + 32 + self.in_shared * self.warps * 512
 
 
 def place_weights(way: Division, kind: Kind, back: bool) -> Division | None:
     """Place weights in registers first, then in shared memory, then in the cache; None if not even buffers fit."""
-    every, room = kind.gates * way.deep, (tuning.SHARED_BYTES - way.shared(kind, back)) // (512 * way.warps)
+    every, room = kind.gates * way.deep, (tuning.SHARED_BYTES - way.shared_bytes(kind, back)) // (512 * way.warps)
     if room < 0:
         return None
     registers = tuning.GATED_REGISTERS[way.warps] - 16 * back * (1 + kind.norm)  # the reverse holds more besides
     rest = every - min(every, registers // 4)
     if rest > room:
         rest = every - min(every, registers // 4 - tuning.GATED_TILES_UNDERWAY // way.warps)
-    kept = max(0, min(rest, room))
-    return replace(way, kept=kept, flown=rest - kept)
+    in_shared = max(0, min(rest, room))
+    return replace(way, in_shared=in_shared, from_cache=rest - in_shared)
 
 
 def list_feasible(kind: Kind, hidden: int, rows: int, back: bool) -> list[Division]:
@@ -107,12 +107,12 @@ def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[Division, ...]:
 
     def cost(way: Division) -> tuple[int, int, int]:
         """Weights from the cache cost most, then those in shared memory if they are not few, then messages."""
-        few = way.cluster == 1 or 4 * way.kept <= kind.gates * way.deep
-        return way.flown * way.warps, 0 if few else way.kept * way.warps, way.cluster
+        few = way.cluster == 1 or 4 * way.in_shared <= kind.gates * way.deep
+        return way.from_cache * way.warps, 0 if few else way.in_shared * way.warps, way.cluster
 
     eight, sixteen = (list_feasible(kind, hidden, rows, back) for rows in (8, 16))
     ways = [min(eight, key=cost, default=None), min(sixteen, key=cost, default=None)]
-    ways += [min((way for way in sixteen if not way.flown), key=lambda way: way.cluster, default=None)]
+    ways += [min((way for way in sixteen if not way.from_cache), key=lambda way: way.cluster, default=None)]
     return tuple(dict.fromkeys(way for way in ways if way is not None))
 
 
@@ -141,9 +141,9 @@ def make_code(setting: Setting, name: str, way: Division) -> GatedCode:
     """Return the kernel gated_<name>, forward or reverse, on one block or a cluster."""
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"KEPT": way.kept, "FLOWN": way.flown}
+    sizes |= {"KEPT": way.in_shared, "FLOWN": way.from_cache}
     named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
-    return GatedCode(*named, 32 * way.warps, way.shared(setting.kind, back), way.rows, way.cluster)
+    return GatedCode(*named, 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster)
 
 
 @cache

@@ -176,5 +176,5 @@ def _differentiate(inputs: _Inputs, tensors: Sequence[Tensor | None], grads: Seq
         y, last = loop.run(view, job)
         wanted = [t for t in tensors if t is not None and t.requires_grad]
         ends = [y, *(s.float() for s in last)]
-        found = iter(torch.autograd.grad(ends, wanted, grads, create_graph=True, allow_unused=True))
-    return [next(found) if t is not None and t.requires_grad else None for t in tensors]
+        gradients = iter(torch.autograd.grad(ends, wanted, grads, create_graph=True, allow_unused=True))
+    return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
