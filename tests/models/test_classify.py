@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_refused():
         Classify(seqloom.GRU(3, 8), 5)
     with pytest.raises(ValueError, match="either classes or outputs; got classes=2 and outputs=3"):
         Classify(make("gru", 3, 8), 2, outputs=3)
-    with pytest.raises(ValueError, match="gives 4 features, the layer has input_size=3"):
+    with pytest.raises(ValueError, match="has 4 features, the layer has input_size=3"):
         Classify(make("gru", 3, 8), 2, embed=Embed(9, 4))
 
 

@@ -1,4 +1,4 @@
-"""Tools around layers: convert, explain, trace, measure, check."""
+"""Tools for layers: convert, explain, trace, measure, test."""
 
 from __future__ import annotations
 

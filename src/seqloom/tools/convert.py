@@ -17,13 +17,13 @@ TORCH: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "torch"] = "seqloom") -> nn.Module:
     """Replace every recurrent layer of a model, in place.
 
-    The parameters stay the same objects, so an optimiser made before keeps working. A model that is
-    itself such a layer comes back as a new one.
+    The parameters stay the same objects, so an existing optimiser keeps working. If the model itself is such a layer,
+    a new layer is returned.
 
     Args:
         model: Any module that holds torch.nn.RNN, LSTM or GRU (or seqloom's, with `to="torch"`).
         kernel: The kernel of the new seqloom layers.
-        to: "seqloom", or "torch" to go back: for tools that know torch.nn's classes only, such as
+        to: "seqloom", or "torch" for the way back, for tools that know only torch.nn's classes, such as
             torch.ao.quantization.
 
     Returns:
@@ -43,10 +43,10 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
         raise UserError(f"to must be 'seqloom' or 'torch', got {to!r}")
     new: dict[nn.Module, nn.Module] = {}
     for path, old in model.named_modules():
-        if to == "seqloom" and _plain(old):
-            new[old] = _one(path, cast(nn.RNNBase, old), kernel)
+        if to == "seqloom" and _is_torch_layer(old):
+            new[old] = _to_seqloom(path, cast(nn.RNNBase, old), kernel)
         elif to == "torch" and isinstance(old, Recurrent):
-            new[old] = _back(path, old)
+            new[old] = _to_torch(path, old)
     if model in new:
         return new[model]
     for parent in list(model.modules()):
@@ -56,14 +56,14 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
     return model
 
 
-def _plain(module: nn.Module) -> bool:
-    """torch's own layer; somebody's subclass has a reason to be one and stays."""
+def _is_torch_layer(module: nn.Module) -> bool:
+    """Whether a module is one of torch's layers; subclasses may behave differently and are not converted."""
     return type(module) in (nn.RNN, nn.LSTM, nn.GRU) or (
         hasattr(module, "parametrizations") and isinstance(module, nn.RNNBase)
     )
 
 
-def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
+def _to_seqloom(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
     computed = hasattr(old, "parametrizations") or len(old._parameters) != len(old._flat_weights_names)
     if computed or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:
         raise UserError(
@@ -90,8 +90,8 @@ def _one(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
     return new.train(old.training)
 
 
-def _back(path: str, old: Recurrent) -> nn.RNNBase:
-    """Make torch.nn's layer of one of seqloom's, with the same parameters."""
+def _to_torch(path: str, old: Recurrent) -> nn.RNNBase:
+    """Return the torch.nn layer with the same parameters."""
     cell = old.cell_at(0)
     if cell.name not in TORCH:
         reason = f"torch.nn has no {cell.name or type(cell).__name__}"

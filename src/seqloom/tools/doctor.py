@@ -1,4 +1,4 @@
-"""What this machine has, and whether every kernel works on it."""
+"""Report the machine and its packages, and test every kernel on it."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from seqloom.kernels.registry import KERNELS, find_kernel
 
 PACKAGES = ("torch", "seqloom", "numpy", "scikit-learn", "onnxruntime")
 COMPILERS = ("c++", "g++", "clang++", "cl")
-ANY = "gru"  # the cell that stands for all where a kernel takes any
-SLACK = 1e-6  # of the largest value: both may round differently by a few units
-CUDNN = 2e-5  # its fused layers round more coarsely than that, in torch.nn as here
+SAMPLE_CELL = "gru"  # the cell to test kernels with that take any cell
+TOLERANCE = 1e-6  # relative to the largest value: rounding may differ by a few units
+CUDNN_TOLERANCE = 2e-5  # cuDNN's fused layers round more coarsely, in torch.nn too
 
 Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python and the packages that results depend on; None where one is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that results depend on; None if one is not installed."""
+    packages: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            packages[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = None
-    return found | {"torch": torch.__version__}  # which also names its build: +cpu, +cu130
+            packages[package] = None
+    return packages | {"torch": torch.__version__}  # with its build, such as +cpu or +cu130
 
 
 def hardware() -> dict[str, Any]:
-    """The machine as torch sees it."""
+    """Return the operating system, processor, memory, GPUs and C++ compiler of this machine."""
     return {
         "os": platform.platform(),
         "cpu": _cpu_model(),
@@ -60,26 +60,26 @@ def hardware() -> dict[str, Any]:
 
 
 # benchmarks/without_engine.py with AVX-512; its record is benchmarks/results/2026-11-16/avx512-without-engine.json
-COST = "without it a GRU takes 2 to 10 times as long, AttnRNN 7 to 34, LN-GRU and LN-LSTM 4 to 14"
+COST_WITHOUT_ENGINE = "without it a GRU takes 2 to 10 times as long, AttnRNN 7 to 34, LN-GRU and LN-LSTM 4 to 14"
 
 
 def engine() -> dict[str, str | None]:
-    """Which build of the CPU engine this process uses, who compiled it, and what is wrong where there is none."""
-    found = load_library()
+    """Return the build and compiler of the CPU engine in use, and the problem if there is none."""
+    loaded = load_library()
     report = LIB / "build.json"
-    built = json.loads(report.read_text()) if report.exists() else {}
+    build = json.loads(report.read_text()) if report.exists() else {}
     return {
-        "library": None if isinstance(found, str) else Path(found._name).name,
-        "compiler": built.get("compiler"),
-        "problem": f"{found}; {COST}" if isinstance(found, str) else None,
+        "library": None if isinstance(loaded, str) else Path(loaded._name).name,
+        "compiler": build.get("compiler"),
+        "problem": f"{loaded}; {COST_WITHOUT_ENGINE}" if isinstance(loaded, str) else None,
     }
 
 
 def _cpu_model() -> str:
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text().splitlines() if listing.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def _memory_gib() -> float | None:
@@ -99,14 +99,14 @@ def _gpu(index: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One kernel on one device."""
+    """The result of a kernel's self-test on one device."""
 
     kernel: str
     device: str
-    why_not: str  # "" where it runs
+    why_not: str  # "" if it runs
     self_test: str  # "ok", "FAILED: ...", or "skipped: ..."
-    distance: float | None = None  # from the float64 loop, relative; so is the next
-    loop_distance: float | None = None  # of the float32 loop, which may be half of it
+    distance: float | None = None  # largest difference from the float64 loop, relative to the largest value
+    loop_distance: float | None = None  # the same for the float32 loop
 
     @property
     def failed(self) -> bool:
@@ -114,17 +114,17 @@ class Verdict:
 
 
 def run_self_tests() -> list[Verdict]:
-    """Every kernel on every kind of device there is."""
+    """Run the self-tests of all kernels on the CPU, and on the GPU if there is one."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     return [run_self_test(name, device) for name in (k.name for k in KERNELS) for device in devices]
 
 
 def run_self_test(name: str, device: str) -> Verdict:
-    """Whether a kernel runs a small float32 job here, and whether it is right."""
+    """Run a small float32 job with a kernel and compare the results with the reference loop."""
     kernel = find_kernel(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        cell = find_cell(ANY if kernel.cell == ANY_CELL else kernel.cell)(16, 32).to(device)
+        cell = find_cell(SAMPLE_CELL if kernel.cell == ANY_CELL else kernel.cell)(16, 32).to(device)
         x = torch.randn(4, 12, 16).to(device)
     job = ScanJob(x, cell.start(x))
     try:
@@ -139,27 +139,27 @@ def run_self_test(name: str, device: str) -> Verdict:
 
 
 def _compare_with_loop(name: str, device: str, run: Run, cell: Cell, x: Tensor) -> Verdict:
-    """At most twice as far from the float64 loop as the float32 loop is, gradients too."""
-    exact = _everything(any_loop.run, copy.deepcopy(cell).double().cpu(), x.double().cpu())
+    """Check that outputs and gradients are at most twice as far from the float64 loop as the float32 loop is."""
+    exact = _run_with_gradients(any_loop.run, copy.deepcopy(cell).double().cpu(), x.double().cpu())
     try:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            theirs = _distance(_everything(run, cell, x), exact)
-            loop = _distance(_everything(any_loop.run, cell, x), exact)
+            theirs = _distance(_run_with_gradients(run, cell, x), exact)
+            loop = _distance(_run_with_gradients(any_loop.run, cell, x), exact)
     except Exception as error:
         return Verdict(name, device, "", f"FAILED: {error}")
-    slack = CUDNN if device == "cuda" and find_kernel(name).uses_torch else SLACK
-    close = theirs <= 2 * loop + slack  # False for NaN
+    tolerance = CUDNN_TOLERANCE if device == "cuda" and find_kernel(name).uses_torch else TOLERANCE
+    close = theirs <= 2 * loop + tolerance  # False for NaN
     return Verdict(name, device, "", "ok" if close else f"FAILED: off by {theirs:.1e}", theirs, loop)
 
 
-def _everything(run: Run, cell: Cell, x: Tensor) -> list[Tensor]:
-    """Outputs, last state, and the gradients of the input and the weights."""
+def _run_with_gradients(run: Run, cell: Cell, x: Tensor) -> list[Tensor]:
+    """Return outputs, last state, and the gradients of the input and the weights."""
     x = x.detach().requires_grad_()
     y, state = run(cell, ScanJob(x, cell.start(x)))
     gradients = torch.autograd.grad((y * y).sum(), [x, *cell.parameters()])
     return [t.detach().double().cpu() for t in (y, *state, *gradients)]
 
 
-def _distance(found: list[Tensor], exact: list[Tensor]) -> float:
-    """The largest difference, relative to the largest value of each tensor."""
-    return max(float((f - e).abs().max() / e.abs().max()) for f, e in zip(found, exact, strict=True))
+def _distance(results: list[Tensor], exact: list[Tensor]) -> float:
+    """Return the largest difference, relative to the largest value of each tensor."""
+    return max(float((r - e).abs().max() / e.abs().max()) for r, e in zip(results, exact, strict=True))

@@ -1,4 +1,4 @@
-"""Which kernel runs, and why not a faster one."""
+"""Show which kernel runs, and why not a faster one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seqloom.layers.recurrent.streaming import why_not_stream
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel of every layer and direction, what a `step` of a stream does, and what autocast does; print it."""
+    """The kernels of a call by layer and direction, and what `step` and autocast do; `print` shows it as text."""
 
     choices: tuple[tuple[str, Choice], ...]
     step: str = ""
@@ -34,24 +34,43 @@ class Explanation:
 
 
 def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
-    """Run the layer as `layer(*args, **kwargs)` would and tell which kernels it took."""
+    """Run a layer and show which kernels it uses.
+
+    Args:
+        layer: A recurrent layer.
+        *args: Arguments of the layer, such as the input.
+        **kwargs: Keyword arguments of the layer.
+
+    Returns:
+        The kernel of each layer and direction, with the reasons why faster ones do not run.
+
+    Raises:
+        TypeError: If the layer is not recurrent.
+
+    Example:
+        >>> explanation = seqloom.explain(seqloom.GRU(4, 8, kernel="loop"), torch.randn(5, 3, 4))
+        >>> explanation.kernels
+        ('any_loop',)
+    """
     if not isinstance(layer, Recurrent):
         raise UserTypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
-    seen: list[tuple[str, Choice]] = []
+    choices: list[tuple[str, Choice]] = []
     names = ["", "_reverse"][: 1 + layer.bidirectional]
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}
 
-    def watched(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> Any:
+    def record(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> Any:
         with useful_autocast(job.x.device.type):
-            seen.append((places[id(cell)], choose(cell, job, kernel)))
+            choices.append((places[id(cell)], choose(cell, job, kernel)))
         return run_job(cell, job, kernel, values)
 
-    layer.run_with(watched, *args, **kwargs)
+    layer.run_with(record, *args, **kwargs)
     reason = why_not_autocast(next(layer.parameters()).device.type)
-    return Explanation(tuple(seen), _step(layer), f"stays in the type of the weights: {reason}" if reason else "")
+    return Explanation(
+        tuple(choices), _explain_step(layer), f"stays in the type of the weights: {reason}" if reason else ""
+    )
 
 
-def _step(layer: Recurrent) -> str:
+def _explain_step(layer: Recurrent) -> str:
     reason = why_not_stream(layer)
     if reason is None:
         return f"one call of the CPU engine, without gradients and for up to {STEP_MOST_ROWS} rows"

@@ -1,4 +1,4 @@
-"""What a cell costs and how far its gradient reaches: numbers, by exact count or by running it."""
+"""Measure the cost of a cell and how far its gradients reach."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMULAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "ode_gru": ("3(dh + 2h^2 + 3h)", lambda d, h: 3 * (d * h + 2 * h * h + 3 * h)),
     "rnn_attention": ("dh + 3h^2 + h", lambda d, h: d * h + 3 * h * h + h),
 }
-# The same with one bias a gate, as texts that write W [h, x] + b count them.
+# The same with one bias per gate, as texts that write W [h, x] + b count them.
 ONE_BIAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "rnn": ("h(h + d + 1)", lambda d, h: h * (h + d + 1)),
     "lstm": ("4h(h + d + 1)", lambda d, h: 4 * h * (h + d + 1)),
@@ -41,16 +41,16 @@ ONE_BIAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """One layer of a cell, with `input` inputs and `hidden` units."""
+    """The cost of one layer of a cell."""
 
     cell: str
     input: int
     hidden: int
     parameters: int
-    formula: str  # "" where the literature has none
+    formula: str  # "" if the literature has none
     formula_parameters: int | None
-    flops_per_token: int  # of the products, forward; a multiply-add is two
-    activation_bytes_per_token: int  # what the reference loop keeps for the backward, float32
+    flops_per_token: int  # of the products in the forward pass; a multiply-add counts as two
+    activation_bytes_per_token: int  # saved by the reference loop for the backward, float32
     state_floats: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,12 +58,24 @@ class Cost:
 
 
 def parameters(module: nn.Module) -> int:
-    """How many numbers are learned."""
+    """Return the number of trained values of a module."""
     return sum(p.numel() for p in module.parameters())
 
 
 def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: Any) -> Cost:
-    """Count a layer of this cell: exactly, and by running one sequence."""
+    """Measure the cost of one layer of a cell, by counting and by running a short sequence.
+
+    Args:
+        cell: A cell's name or class.
+        input_size: Features of the input.
+        hidden_size: Units of the layer.
+        **settings: Settings of the cell.
+
+    Example:
+        >>> cost = seqloom.measure.cost("gru", 8, 16)
+        >>> cost.parameters, cost.formula
+        (1248, '3(dh + h^2 + 2h)')
+    """
     layer = Recurrent(cell, input_size, hidden_size, batch_first=True, kernel="loop", **settings)
     name = layer.cell_at(0).name or str(cell)
     known = FORMULAS.get(name)
@@ -85,32 +97,32 @@ def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: 
 
 
 def saved_bytes(layer: nn.Module, x: Tensor) -> int:
-    """Bytes that autograd keeps between forward and backward, parameters and input left out."""
+    """Return the bytes that autograd saves for the backward of layer(x), without parameters and input."""
     return kept_bytes(lambda: layer(x), *layer.parameters(), x)
 
 
 def kept_bytes(call: Callable[[], Any], *known: Tensor) -> int:
-    """Bytes that autograd keeps of a call for its backward, beside those of these tensors."""
+    """Return the bytes that autograd saves for the backward of a call, without the tensors in `known`."""
     own = {t.untyped_storage().data_ptr() for t in known}
-    kept: dict[int, int] = {}
-    alive = []  # or an address would be used twice
+    sizes: dict[int, int] = {}
+    alive = []  # so that no address is used twice
 
     def keep(t: Tensor) -> Tensor:
         storage = t.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
             alive.append(storage)
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         call()
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
 def jacobian_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
-    """The spectral norm of dh_t / dh_(t-1) for every step of one sequence x (T, D): (T,).
+    """Return the spectral norms (T,) of dh_t / dh_(t-1) for each step of one sequence x (T, D).
 
-    For the first layer, over the whole state (an LSTM's h and c together).
+    They are those of the first layer's whole state, an LSTM's h and c together.
     """
     cell, states = _walk(layer, x, hx)
     project = cell.project(x.unsqueeze(0))
@@ -122,9 +134,9 @@ def jacobian_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
 
 
 def gradient_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
-    """The spectral norm of dh_T / dh_(T-k) for k = 0 .. T of one sequence x (T, D): (T + 1,).
+    """Return the spectral norms (T + 1,) of dh_T / dh_(T-k) for k = 0 .. T of one sequence x (T, D).
 
-    The product of the steps' Jacobians: what is left of a change after k steps; 1 at k = 0.
+    This is the product of the steps' Jacobians, which starts at 1 for k = 0.
     """
     cell, states = _walk(layer, x, hx)
     project = cell.project(x.unsqueeze(0))
@@ -138,19 +150,19 @@ def gradient_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
 
 
 def initial_gradient_norm(layer: Recurrent, x: Tensor, hx: Tensor | State) -> float:
-    """|dL/dh_0| for L = mean squared error of the last h to 1, for one sequence x (T, D).
+    """Return |dL/dh_0| for L = mean squared error of the last h to 1, for one sequence x (T, D).
 
-    The norm is taken in float64: in float32 the squares of a small gradient are already 0.
+    The norm is computed in float64, since in float32 the squares of a small gradient are 0.
     """
     h, *others = (hx,) if isinstance(hx, Tensor) else hx
     h = h.detach().requires_grad_()
-    _, last = layer(_one_sequence(x), (h, *others) if others else h)
+    _, last = layer(_check_sequence(x), (h, *others) if others else h)
     last = last if isinstance(last, Tensor) else last[0]
     (gradient,) = torch.autograd.grad(nn.functional.mse_loss(last, torch.ones_like(last)), h)
     return float(gradient.double().norm())
 
 
-def _one_sequence(x: Tensor) -> Tensor:
+def _check_sequence(x: Tensor) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"a gradient is measured along one sequence (T, D), got shape {tuple(x.shape)}")
     return x
@@ -158,8 +170,8 @@ def _one_sequence(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _walk(layer: Recurrent, x: Tensor, hx: Any) -> tuple[Cell, list[State]]:
-    """The first cell, and the state before every step."""
-    _one_sequence(x)
+    """Return the first cell, and the state before every step."""
+    _check_sequence(x)
     cell = layer.cell_at(0)
     state = cell.start(x.unsqueeze(0)) if hx is None else tuple(s[0] for s in ((hx,) if isinstance(hx, Tensor) else hx))
     project, states = cell.project(x.unsqueeze(0)), []
@@ -170,7 +182,7 @@ def _walk(layer: Recurrent, x: Tensor, hx: Any) -> tuple[Cell, list[State]]:
 
 
 def _jacobian(cell: Cell, x: Tensor, state: State) -> Tensor:
-    """d state' / d state at one step, as one matrix."""
+    """Return d state' / d state at one step as one matrix."""
     sizes = [s[0].numel() for s in state]
 
     def step(flat: Tensor) -> Tensor:

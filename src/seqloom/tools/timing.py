@@ -1,4 +1,4 @@
-"""How long one call takes, what memory it needs, and whose code it ran."""
+"""Measure the time and memory of a call, and which library ran it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ROUND = 0.05  # seconds in which a round calls a layer again and again; a longer call is made once
+ROUND = 0.05  # seconds of repeated calls in a round; a longer call is made once
 LIBRARIES = {"aten::_cudnn_rnn": "cuDNN", "aten::mkldnn_rnn_layer": "oneDNN"}
 
 Run = Callable[[], None]
 
 
 def time_call(run: Run, device: str) -> float:
-    """Of a call in a round: the fastest on a CPU, the median between events on a GPU.
+    """Return the seconds of a call: the fastest of a round on a CPU, the median between events on a GPU.
 
-    The first call finds the caches as another layer left them. On a GPU calls follow each other as in a training, so a
-    host that is slower than the GPU shows.
+    The first call may find the caches filled by other code. On a GPU calls follow each other as in training, so the
+    result includes the host's time if the host is slower than the GPU.
     """
-    return _on_gpu(run) if device == "cuda" else _on_cpu(run)
+    return _time_on_gpu(run) if device == "cuda" else _time_on_cpu(run)
 
 
-def _on_cpu(run: Run) -> float:
+def _time_on_cpu(run: Run) -> float:
     best, begun = float("inf"), time.perf_counter()
     while best == float("inf") or time.perf_counter() < begun + ROUND:
         start = time.perf_counter()
@@ -35,29 +35,29 @@ def _on_cpu(run: Run) -> float:
     return best
 
 
-def _on_gpu(run: Run) -> float:
+def _time_on_gpu(run: Run) -> float:
     run()
     torch.cuda.synchronize()
     begun = time.perf_counter()
     run()
     torch.cuda.synchronize()
-    calls = int(ROUND / (time.perf_counter() - begun))  # not by the clock: the host of a graph runs seconds ahead of it
-    marks = [_mark()]
+    calls = int(ROUND / (time.perf_counter() - begun))  # a fixed number: the host may run seconds ahead of a graph
+    events = [_record_event()]
     for _ in range(max(3, calls)):
         run()
-        marks.append(_mark())
+        events.append(_record_event())
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks)) / 1e3
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(events)) / 1e3
 
 
-def _mark() -> torch.cuda.Event:
+def _record_event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
 
 def capture_graph(run: Run) -> Run | None:
-    """The call as a CUDA graph, None where it cannot be one."""
+    """Capture the call as a CUDA graph and return its replay; None if it cannot be captured."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -75,7 +75,7 @@ def capture_graph(run: Run) -> Run | None:
 
 
 def peak_bytes(run: Run, device: str) -> int | None:
-    """The most memory that a call needs on a GPU beyond what was there before it."""
+    """Return the peak of the GPU memory that a call allocates; None on a CPU."""
     if device != "cuda":
         return None
     torch.cuda.synchronize()
@@ -87,7 +87,7 @@ def peak_bytes(run: Run, device: str) -> int | None:
 
 
 class Library(TorchDispatchMode):
-    """Whose fused code is called."""
+    """A mode that records which library's fused RNN is called."""
 
     name = "ATen"
 

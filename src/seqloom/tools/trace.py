@@ -1,4 +1,4 @@
-"""Look inside a layer: states and gates of every step, attention weights of every head."""
+"""Record what happens inside a layer: states and gates of every step, attention weights of every head."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from seqloom.layers.recurrent.layer import Recurrent
 
 @dataclass(frozen=True, eq=False)
 class LayerTrace:
-    """One layer in one direction; time runs as in the input, whichever way the layer reads."""
+    """One layer in one direction, with time in the order of the input."""
 
     y: Tensor  # (B, T, H)
-    states: tuple[Tensor, ...]  # (B, T, ...) each: after every step
+    states: tuple[Tensor, ...]  # (B, T, ...) each, after every step
     gates: dict[str, Tensor]  # by the letters of the cell's equations, (B, T, ...) each
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What `layer(...)` returns, and what happened on the way."""
+    """The results of a call, and what happened inside."""
 
     output: Any
     state: Any
@@ -42,8 +42,8 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
 
     Args:
         layer: A layer of a cell, an attention, or a module that contains some, such as a Transformer or a model.
-        args: What the layer is called with.
-        kwargs: Likewise.
+        *args: Arguments of the layer.
+        **kwargs: Keyword arguments of the layer.
 
     Returns:
         The results of the call. `layers` has every layer of a cell, step by step, and `attention` the weights of every
@@ -57,8 +57,8 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         TypeError: If there is neither a cell nor an attention inside.
 
     Example:
-        >>> found = seqloom.trace(seqloom.Transformer(8, heads=2), torch.randn(3, 5, 8))
-        >>> found.attention["layers.0.attention"].shape
+        >>> result = seqloom.trace(seqloom.Transformer(8, heads=2), torch.randn(3, 5, 8))
+        >>> result.attention["layers.0.attention"].shape
         torch.Size([3, 2, 5, 5])
     """
     if isinstance(layer, Recurrent):
@@ -71,13 +71,13 @@ def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     attention: dict[str, Tensor] = {}
     calls: Counter[str] = Counter()
 
-    def watch(name: str, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def watch(name: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         calls[name] += 1
         label = name if calls[name] == 1 else f"{name}#{calls[name]}"
         if isinstance(module, Recurrent):
-            inner = _trace_cells(module, *given, **named)
+            inner = _trace_cells(module, *inputs, **named)
             layers.update({f"{label}.{key}": one for key, one in inner.layers.items()})
-        elif (weights := _weigh(module, *given, **named)) is not None:
+        elif (weights := _weigh(module, *inputs, **named)) is not None:
             attention[label] = weights
 
     handles = [
@@ -96,34 +96,34 @@ def _is_attention(module: nn.Module) -> bool:
     return callable(getattr(module, "weights", None))
 
 
-def _weigh(module: Any, x: Tensor, state: Any = None, lengths: Any = None, **aside: Any) -> Tensor | None:
-    """Return the weights of one call; None for a call with a state where the module cannot tell them."""
+def _weigh(module: Any, x: Tensor, state: Any = None, lengths: Any = None, **others: Any) -> Tensor | None:
+    """Return the weights of one call; None if it has a state and the module takes none for its weights."""
     if "state" in inspect.signature(module.weights).parameters:
-        found: Tensor = module.weights(x, state, lengths, **aside)
-        return found
+        weights: Tensor = module.weights(x, state, lengths, **others)
+        return weights
     return module.weights(x, lengths) if state is None else None
 
 
 def _trace_cells(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
     """Run a layer of a cell step by step."""
-    found: dict[str, LayerTrace] = {}
+    layers: dict[str, LayerTrace] = {}
     ends = ["", "_reverse"][: 1 + layer.bidirectional]
     calls = iter(range(len(layer.cells)))
 
-    def watched(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> tuple[Tensor, State]:
+    def record(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> tuple[Tensor, State]:
         i = next(calls)
-        seen = _steps(bind_weights(cell, values) if values else cell, job)
+        seen = _trace_steps(bind_weights(cell, values) if values else cell, job)
         end = ends[i % len(ends)]
-        found[f"l{i // len(ends)}{end}"] = _turned(seen, job.lengths) if end else seen
+        layers[f"l{i // len(ends)}{end}"] = _reverse_time(seen, job.lengths) if end else seen
         return seen.y, tuple(s[:, -1] for s in seen.states)
 
     if "state" in kwargs:
         kwargs["hx"] = kwargs.pop("state")
-    output, state = layer.run_with(watched, *args, **kwargs)
-    return Trace(output, state, found)
+    output, state = layer.run_with(record, *args, **kwargs)
+    return Trace(output, state, layers)
 
 
-def _steps(cell: Cell, job: ScanJob) -> LayerTrace:
+def _trace_steps(cell: Cell, job: ScanJob) -> LayerTrace:
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     known = inspect.signature(cell.gates).parameters
@@ -141,6 +141,6 @@ def _steps(cell: Cell, job: ScanJob) -> LayerTrace:
     return LayerTrace(torch.stack(ys, 1), tuple(torch.stack(s, 1) for s in zip(*states, strict=True)), letters)
 
 
-def _turned(seen: LayerTrace, lengths: Tensor | None) -> LayerTrace:
+def _reverse_time(seen: LayerTrace, lengths: Tensor | None) -> LayerTrace:
     gates = {name: reverse_steps(g, lengths) for name, g in seen.gates.items()}
     return LayerTrace(reverse_steps(seen.y, lengths), tuple(reverse_steps(s, lengths) for s in seen.states), gates)

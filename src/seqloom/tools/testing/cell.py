@@ -1,4 +1,4 @@
-"""What a cell must do."""
+"""Check a cell."""
 
 from __future__ import annotations
 
@@ -11,14 +11,26 @@ from seqloom.core.cell import Cell
 from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels.runner import scan
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.tools.testing.layer import check_layer, same
+from seqloom.tools.testing.layer import assert_same, check_layer
 
 
 def check_cell(cell: str | type[Cell], input_size: int = 5, hidden_size: int = 8, **settings: Any) -> None:
-    """Everything a cell must do to work in `Recurrent`; takes a few seconds.
+    """Check that a cell works in `Recurrent`.
 
-    Shapes, types, gradients (float64, against finite differences), lengths, independence of the
-    rows of a batch, streaming equal to the whole, state_dict, determinism.
+    Checks shapes, types, gradients (float64, against finite differences), lengths, independence of the rows of a batch,
+    streaming, state_dict and determinism. Takes up to a few seconds.
+
+    Args:
+        cell: A cell's name or class.
+        input_size: Features of the input.
+        hidden_size: Units of the cell.
+        **settings: Settings of the cell.
+
+    Raises:
+        AssertionError: With the reason, if a check fails.
+
+    Example:
+        >>> seqloom.testing.check_cell("gru")
     """
     generator = torch.random.get_rng_state()
     torch.manual_seed(0)
@@ -50,11 +62,11 @@ def _check_step(cell: Cell, x: Tensor) -> None:
     for i, (a, s) in enumerate(zip(after, state, strict=True)):
         assert a.shape == s.shape, f"state {i} changes shape in a step: {tuple(s.shape)} to {tuple(a.shape)}"
         assert a.dtype == s.dtype, f"state {i} changes type in a step: {s.dtype} to {a.dtype}"
-    same(cell.output(after), y, "output(state) must equal the output that step returned with it")
+    assert_same(cell.output(after), y, "output(state) must equal the output that step returned with it")
 
 
 def _check_gradients(cell: Cell, x: Tensor) -> None:
-    """Of the input, the state and every weight, against finite differences."""
+    """Compare the gradients of input, state and weights with finite differences."""
     x = x[:2, :3].clone()
     state = tuple(s.detach().clone() + 0.1 for s in cell.start(x))
     own = {name: w.detach().clone() for name, w in weights(cell).items() if w.is_floating_point()}

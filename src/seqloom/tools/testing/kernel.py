@@ -1,4 +1,4 @@
-"""What a kernel must do: the same as the loop."""
+"""Check a kernel against the reference loop."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from seqloom.kernels import loop as any_loop
 from seqloom.kernels.registry import Code, find_kernel
 
 SHAPES = ((1, 1, 3, 4), (2, 1, 5, 12), (1, 40, 8, 8), (5, 9, 7, 20), (9, 33, 16, 36), (7, 64, 32, 64))  # B, T, D, H
-WISHES = ("reset", "mask", "keep")
-DRAWS = 8  # of weights and input, in rows of a batch: a single distance is a matter of luck
-MORE = 4  # times as many before a kernel is found to be wrong
+OPTIONS = ("reset", "mask", "keep")
+DRAWS = 8  # random weights and inputs, counted in rows of a batch, since a single distance varies
+MORE = 4  # times as many draws before a kernel fails
 
 
 def check_kernel(
@@ -31,14 +31,26 @@ def check_kernel(
     device: str = "cpu",
     **settings: Any,
 ) -> None:
-    """A kernel gives what the reference loop gives: outputs, last state and every gradient.
+    """Check that a kernel computes what the reference loop does: outputs, last state and all gradients.
 
-    It may be at most twice as far from the loop in float64 as the loop in its own type, where a last bit is allowed to
-    both: root mean squares of one draw of weights and input, and the geometric mean over draws, since a draw that
-    magnifies every rounding would hide the others; four times as many where the first ones say that it is too far.
-    Short, long, odd, ragged, strided, twice; memory left unwritten is NaN here. Resets, recurrent dropout and zoneout
-    are checked, alone and all at once, where the kernel takes them. A kernel that is not in the registry may say in
-    `hidden_multiple` of what its hidden size must be a multiple.
+    The kernel's distance from the float64 loop may be at most twice that of the loop in its own type, plus a last bit:
+    root mean square for one draw of weights and input, geometric mean over draws. A kernel that is too far is checked
+    with four times as many draws. Inputs are short, long, odd, ragged and strided; every call is repeated, and memory
+    that the kernel does not write holds NaN. Resets, recurrent dropout and zoneout are checked if it takes them.
+
+    Args:
+        kernel: A kernel's name, or a module or object with `run(cell, job)` and `why_not(cell, job)`. One that is not
+            in the registry may have `hidden_multiple`, which its hidden size must be a multiple of.
+        cell: A cell's name or class.
+        dtype: Type of weights and input.
+        device: Device to run on.
+        **settings: Settings of the cell.
+
+    Raises:
+        AssertionError: With the reason, if a check fails.
+
+    Example:
+        >>> seqloom.testing.check_kernel("min_gru_parallel", "min_gru")
     """
     known = find_kernel(kernel) if isinstance(kernel, str) else None
     code: Any = kernel if known is None else known.code
@@ -47,9 +59,9 @@ def check_kernel(
     generator, strict = torch.random.get_rng_state(), torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then holds NaN
     try:
-        for (B, T, D, H), ragged, wishes in _jobs():
+        for (B, T, D, H), ragged, options in _jobs():
             shape = (B, T, D, -(-H // multiple) * multiple)
-            where = f"B={shape[0]} T={shape[1]} D={shape[2]} H={shape[3]} ragged={ragged} {' '.join(wishes)}".rstrip()
+            where = f"B={shape[0]} T={shape[1]} D={shape[2]} H={shape[3]} ragged={ragged} {' '.join(options)}".rstrip()
             ratios: dict[str, list[float]] = defaultdict(list)
             draws = max(4, DRAWS // shape[0])
             for seed in range(MORE * draws):
@@ -57,9 +69,9 @@ def check_kernel(
                     break
                 torch.manual_seed(seed)
                 one = find_cell(cell)(*shape[2:], **settings).to(device)
-                if "reset" in wishes:
+                if "reset" in options:
                     one.learn_initial_state()
-                for name, ratio in _ratios(code, one, _job(one, shape, ragged, wishes), dtype, where).items():
+                for name, ratio in _ratios(code, one, _job(one, shape, ragged, options), dtype, where).items():
                     ratios[name].append(ratio)
             for name, mean in _far(ratios, limit).items():
                 raise AssertionError(f"{name} is {mean:.1f} times as far from float64 as the loop, {where}")
@@ -69,7 +81,7 @@ def check_kernel(
 
 
 def _far(ratios: dict[str, list[float]], limit: float) -> dict[str, float]:
-    """Geometric means over the draws so far, of what is too far."""
+    """Return the geometric means over draws that exceed the limit, by name."""
     means = {name: math.exp(sum(map(math.log, found)) / len(found)) for name, found in ratios.items()}
     return {name: mean for name, mean in means.items() if not mean <= limit}
 
@@ -79,38 +91,38 @@ def _jobs() -> Iterator[tuple[tuple[int, ...], bool, tuple[str, ...]]]:
         for ragged in (False, True):
             yield shape, ragged, ()
             if shape == SHAPES[3]:
-                yield from ((shape, ragged, wishes) for wishes in (WISHES, *((wish,) for wish in WISHES)))
+                yield from ((shape, ragged, options) for options in (OPTIONS, *((option,) for option in OPTIONS)))
 
 
-def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, wishes: tuple[str, ...]) -> ScanJob:
+def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, options: tuple[str, ...]) -> ScanJob:
     B, T, D, _ = shape
     device = next(cell.parameters()).device
     x = torch.randn(T, B, D).transpose(0, 1).to(device)  # strided
     job = ScanJob(x, cell.start(x), (torch.arange(B) * T // max(1, B - 1)).to(device) if ragged else None)
-    if "reset" in wishes:
+    if "reset" in options:
         job = replace(job, reset=(torch.rand(B, T) < 0.2).to(device))
-    if "mask" in wishes and "mask" in cell.takes:
+    if "mask" in options and "mask" in cell.takes:
         job = replace(job, mask=2.0 * torch.randint(2, (B, cell.output_size)).to(device))
-    if "keep" in wishes:  # some units stay, some do not, some by half
+    if "keep" in options:  # units that stay, change, or do both by half
         share = (torch.randint(3, (B, T, *s.shape[1:])).to(device) / 2 for s in job.state)
         job = replace(job, keep=tuple(share))
     return job
 
 
 def _ratios(code: Code, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str) -> dict[str, float]:
-    """Distances from float64 of the kernel over those of the loop, each in units of its type's rounding."""
+    """Return distances from float64 of the kernel over those of the loop, each in units of its type's rounding."""
     own = copy.deepcopy(cell).to(dtype)
-    reason = code.why_not(own, _typed(own, job, dtype))
+    reason = code.why_not(own, _convert_job(own, job, dtype))
     if reason is not None and not job.is_plain:
         return {}
     assert reason is None, f"the kernel does not take {where}: {reason}"
     low = torch.finfo(dtype).bits < 32
-    if low:  # the kernel is given rounded numbers, and is right about these
+    if low:  # compare on the rounded numbers that the kernel receives
         cell, job = own, replace(job, x=job.x.to(dtype))
-    exact = everything(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)
-    like = dtype if low else torch.float32  # of float64's own rounding nothing exact is known
-    loop = everything(any_loop.run, cell, job, like)
-    found, again = (everything(code.run, own, job, dtype) for _ in range(2))
+    exact = run_with_gradients(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)
+    like = dtype if low else torch.float32  # there is nothing more exact to compare float64 with
+    loop = run_with_gradients(any_loop.run, cell, job, like)
+    found, again = (run_with_gradients(code.run, own, job, dtype) for _ in range(2))
     ratios = {}
     for name, true in exact.items():
         assert torch.equal(found[name], again[name]), f"{name} differs between two calls, {where}"
@@ -121,17 +133,17 @@ def _ratios(code: Code, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str
     return ratios
 
 
-def _typed(cell: Cell, job: ScanJob, dtype: torch.dtype) -> ScanJob:
-    """The job in another type, from a first state of its own."""
+def _convert_job(cell: Cell, job: ScanJob, dtype: torch.dtype) -> ScanJob:
+    """Return the job in another type, with a new first state."""
     x = job.x.detach().to(dtype).requires_grad_()
     state = tuple((s.detach() + 0.1).requires_grad_() for s in cell.start(x))
     mask = None if job.mask is None else job.mask.to(dtype)
     return replace(job, x=x, state=state, mask=mask, keep=tuple(k.to(dtype) for k in job.keep))
 
 
-def everything(run: Any, cell: Cell, job: ScanJob, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """What a scan gives, and the gradients of a loss that weighs every output differently."""
-    job = _typed(cell, job, dtype)
+def run_with_gradients(run: Any, cell: Cell, job: ScanJob, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Return outputs, last state and the gradients of a loss that weights every output differently, by name."""
+    job = _convert_job(cell, job, dtype)
     y, last = run(cell, job)
     loss = sum(
         (t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype, device=t.device).view(t.shape)).sum() for t in (y, *last)
