@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path,
 def test_data_names_the_folder_where_studies_look(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_DATA", "elsewhere")
     code, _, err = here("study", "imdb", "--quick", "--device", "cpu", "--data", str(tmp_path))
-    assert code == 2 and f"is not in {tmp_path}; name the folder that holds imdb/ with --data or SEQLOOM_DATA" in err
+    assert code == 2 and f"is not in {tmp_path}; set the folder that contains imdb/ with --data or SEQLOOM_DATA" in err
     code, _, err = here("study", "tiny", "--data", str(tmp_path / "none"))
     assert code == 2 and "none is not a folder; give the folder that contains imdb/" in err
 

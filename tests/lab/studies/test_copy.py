@@ -37,8 +37,10 @@ def test_the_right_answer_scores_1_and_the_model_fits_the_problem(form):
 
 def test_the_documents_numbers_stand_beside_its_own_form_alone():
     study = Copy(protocol="paper")
-    assert [study.printed(c, "attn_rnn") for c in Copy.paper.conditions] == [PRINTED[T]["attn_rnn"] for T in PRINTED]
-    assert study.printed(at(30, 1), "attn_rnn") is None
+    assert [study.article_value(c, "attn_rnn") for c in Copy.paper.conditions] == [
+        PRINTED[T]["attn_rnn"] for T in PRINTED
+    ]
+    assert study.article_value(at(30, 1), "attn_rnn") is None
     assert (study.trivial(at(30, 1, "third")), study.trivial(at(30, 1))) == (1 / 7, 1 / 8)
     assert [c.after for c in Copy.paper.conditions[1:]] == [c.name for c in Copy.paper.conditions[:-1]]
 

@@ -8,8 +8,7 @@ import torch
 from seqloom.lab.report.page import Words
 from seqloom.lab.studies.applications import HOURS, MOTIONS, SENTENCES, Applications
 from seqloom.lab.studies.data import series
-from seqloom.lab.studies.data.framed import frame_texts
-from seqloom.lab.studies.data.multi30k import join_tokens
+from seqloom.lab.studies.data.target_texts import frame_texts, join_tokens
 from seqloom.lab.studies.speed import Speed, SpeedSettings
 from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.corpora import Corpus

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from seqloom.lab.studies.data.examples import Examples
-from seqloom.lab.studies.data.mnist import idx
+from seqloom.lab.studies.data.examples import LabelledRows
+from seqloom.lab.studies.data.mnist import read_idx
 from seqloom.lab.studies.data.place import find
 from seqloom.lab.studies.data.text import encode, imdb, split_words, vocabulary
 from seqloom.lab.studies.family import Family
@@ -193,7 +193,7 @@ def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_besid
 def test_missing_data_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("SEQLOOM_DATA", str(tmp_path))
     with pytest.raises(
-        FileNotFoundError, match=r"'imdb' \(train.jsonl.gz\) is not in .*; name .* --data or SEQLOOM_DATA"
+        FileNotFoundError, match=r"'imdb' \(train.jsonl.gz\) is not in .*; set .* --data or SEQLOOM_DATA"
     ):
         imdb("train", 5)
     monkeypatch.delenv("SEQLOOM_DATA")
@@ -212,7 +212,7 @@ def test_words_are_counted_cut_and_padded():
 
 
 def test_rows_are_shuffled_the_same_way_every_time():
-    data = Examples(torch.arange(20).view(20, 1), torch.ones(20, dtype=torch.long), torch.arange(20))
+    data = LabelledRows(torch.arange(20).view(20, 1), torch.ones(20, dtype=torch.long), torch.arange(20))
     one, two = data.shuffle(), data.shuffle()
     assert torch.equal(one.x, two.x) and torch.equal(one.x[:, 0], one.y) and not torch.equal(one.y, data.y)
 
@@ -221,13 +221,13 @@ def test_an_idx_file_is_read_and_a_torn_one_is_refused(tmp_path):
     file = tmp_path / "images.gz"
     whole = b"\0\0\x08\3" + struct.pack(">III", 2, 1, 3) + bytes(range(6))
     file.write_bytes(gzip.compress(whole))
-    assert idx(file).tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
+    assert read_idx(file).tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
     file.write_bytes(gzip.compress(whole[:-1]))
-    with pytest.raises(ValueError, match=r"2 x 1 x 3 bytes, but is cut short"):
-        idx(file)
+    with pytest.raises(ValueError, match=r"2 x 1 x 3 bytes, but is truncated"):
+        read_idx(file)
     file.write_bytes(gzip.compress(b"\0\0\x0d\1"))
     with pytest.raises(ValueError, match="no idx file"):
-        idx(file)
+        read_idx(file)
 
 
 def test_real_images_are_digits_of_784_steps(monkeypatch):

@@ -8,9 +8,8 @@ from seqloom import measure
 from seqloom.lab.studies import gradients
 from seqloom.lab.studies.gradients import PRINTED, Gradients, GradientSettings
 from seqloom.lab.studies.support.contenders import layer
-from seqloom.lab.studies.support.gradient_report import agrees, centre
+from seqloom.lab.studies.support.gradient_norms import agrees, centre, fit_line, gradient, product
 from seqloom.lab.studies.support.ledger import FILE
-from seqloom.lab.studies.support.reach import fit_line, gradient, product
 
 TINY = GradientSettings(
     ("gru", "lstm", "rnn"), 2, ("default", "keep 3"), lengths=(4, 8, 16), size=8, products=1, steps=0

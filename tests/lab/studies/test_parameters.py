@@ -23,7 +23,7 @@ def test_each_printed_mistake_is_named_and_nothing_else_is(rows):
     assert wrong["AttnRNN", "AttnRNN", "example"].has == 74_496
     verdict = Parameters().verdict(rows)
     assert all(row.mistake in verdict for row in wrong.values())
-    assert verdict.startswith(f"{len(CLAIMS) - 7} of {len(CLAIMS)} printed counts hold.")
+    assert verdict.startswith(f"{len(CLAIMS) - 7} of {len(CLAIMS)} printed counts are correct.")
 
 
 def test_a_claim_that_holds_has_no_mistake_and_the_page_shows_both(rows):

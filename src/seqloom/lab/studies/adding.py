@@ -87,7 +87,7 @@ class Adding(SyntheticTrials[TrialSettings], name="adding"):
     def trivial(self, condition: Condition) -> float:
         return TRIVIAL
 
-    def printed(self, condition: Condition, model: str) -> float | None:
+    def article_value(self, condition: Condition, model: str) -> float | None:
         return PRINTED.get(condition.task["steps"], {}).get(model)
 
     def at(self, condition: Condition) -> float:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.masks import make_mask
-from seqloom.lab.studies.data import framed, series
+from seqloom.lab.studies.data import series, target_texts
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
@@ -70,7 +70,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
     def corpus(self, condition: Condition) -> Corpus:
         task, s = condition.task, self.settings
         if task["of"] == SENTENCES:
-            rows, english, chinese = framed.sentences(task["vocabulary"], task["T"], task["every"])
+            rows, english, chinese = target_texts.sentences(task["vocabulary"], task["T"], task["every"])
             return Corpus.split(rows, s.valid, s.test, (english, chinese))
         if task["of"] == HOURS:
             parts = series.temperature(task["T"], 4 * DAY, task["every"])

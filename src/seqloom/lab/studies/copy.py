@@ -98,7 +98,7 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
     def trivial(self, condition: Condition) -> float:
         return 1 / (KINDS - 1) if condition.task["form"] == "third" else 1 / KINDS
 
-    def printed(self, condition: Condition, model: str) -> float | None:
+    def article_value(self, condition: Condition, model: str) -> float | None:
         third = condition.task["form"] == "third"
         return PRINTED.get(condition.task["steps"], {}).get(model) if third else None
 

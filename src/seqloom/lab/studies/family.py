@@ -11,7 +11,7 @@ from torch import nn
 
 from seqloom.lab.data import digits
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.text import encode, names, vocabulary
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, layer
@@ -72,12 +72,12 @@ class Family(Epochs[TrialSettings], name="family"):
         (at(1, 100, data="digits"),), ("rnn", "lstm", "gru"), 3, 0, 24, (1e-2,), ("default",), 32, valid=1, test=360
     )
 
-    def examples(self, condition: Condition, split: str) -> Examples:
+    def examples(self, condition: Condition, split: str) -> LabelledRows:
         s, train = self.settings, condition.task["train"]
         if condition.task["data"] == "digits":
             parts = digits.load()
             x, y = {TRAIN: parts.train, VALID: parts.validation, TEST: parts.test}[split]
-            return Examples(x, torch.full((len(x),), x.shape[1]), y)
+            return LabelledRows(x, torch.full((len(x),), x.shape[1]), y)
         found, _ = names(LETTERS)
         data = encode(found, vocabulary(found[0], KNOWN), LETTERS).shuffle()
         begin = {TEST: 0, VALID: s.test, TRAIN: s.test + s.valid}[split]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.study import Study
-from seqloom.lab.studies.support import gradient_report, reach
+from seqloom.lab.studies.support import gradient_norms
 from seqloom.lab.studies.support.contenders import Reader, layer, starts
+from seqloom.lab.studies.support.gradient_norms import LEAST
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.reach import LEAST
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 
@@ -169,8 +169,8 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
         wanted = self.settings.lengths if case.seed < self.settings.products else ()
         return Reach(
             **asdict(case),
-            gradient=[reach.gradient(made, long[:T]) for T in self.settings.lengths],
-            product=[reach.product(made, long[:T]) for T in wanted],
+            gradient=[gradient_norms.gradient(made, long[:T]) for T in self.settings.lengths],
+            product=[gradient_norms.product(made, long[:T]) for T in wanted],
         )
 
     def _input(self, case: Case, T: int) -> Tensor:
@@ -182,13 +182,13 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
 
     def table(self, rows: Sequence[Reach]) -> list[dict[str, Any]]:
         if self.protocol == "paper":
-            return gradient_report.compare_with_article(rows, self.settings.lengths, PRINTED)
-        return gradient_report.table(rows, self.settings.lengths)
+            return gradient_norms.compare_with_article(rows, self.settings.lengths, PRINTED)
+        return gradient_norms.table(rows, self.settings.lengths)
 
     def blocks(self, rows: Sequence[Reach]) -> list[PageBlock]:
         return [
             Table("Norms of gradients", self.table(rows), self.caption()),
-            *gradient_report.charts(rows, self.settings.lengths),
+            *gradient_norms.charts(rows, self.settings.lengths),
         ]
 
     def caption(self) -> str:

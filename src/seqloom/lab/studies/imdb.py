@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.text import encode, imdb, vocabulary
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, RATES, layer, rates
@@ -93,19 +93,19 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
         ("default",), 32, valid=1, test=600,
     )  # fmt: skip
 
-    def examples(self, condition: Condition, split: str) -> Examples:
+    def examples(self, condition: Condition, split: str) -> LabelledRows:
         task, s = condition.task, self.settings
         read = self._read(task["every"], task["vocabulary"])[TEST if split == TEST else "train"]
-        cut = Examples(read.x[:, : task["words"]], read.lengths.clamp(max=task["words"]), read.y)
+        cut = LabelledRows(read.x[:, : task["words"]], read.lengths.clamp(max=task["words"]), read.y)
         if split == TEST:
             return cut.part(0, s.test)
         if self.protocol == "paper":
             return cut.part(0, task["train"])
         return cut.part(0, s.valid) if split == VALID else cut.part(s.valid, s.valid + task["train"])
 
-    def _read(self, every: int, size: int) -> dict[str, Examples]:
+    def _read(self, every: int, size: int) -> dict[str, LabelledRows]:
         """Read both files, shuffled; the fair protocol drops training reviews that are also in the test set."""
-        held: dict[tuple[int, int], dict[str, Examples]] = self.__dict__.setdefault("_files", {})
+        held: dict[tuple[int, int], dict[str, LabelledRows]] = self.__dict__.setdefault("_files", {})
         if (every, size) not in held:
             words = max(c.task["words"] for c in self.settings.conditions)
             (texts, y), test = imdb("train", words, every), imdb(TEST, words, every)
@@ -149,7 +149,7 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
     def trivial(self, condition: Condition) -> float:
         return 1 / CLASSES
 
-    def printed(self, condition: Condition, model: str) -> float | None:
+    def article_value(self, condition: Condition, model: str) -> float | None:
         as_printed = condition.task["words"] == 200 and condition.task["read"] == PADDED
         return PRINTED[model][0] if as_printed and model in PRINTED else None
 

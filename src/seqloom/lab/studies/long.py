@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.local import LocalAttention
-from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
@@ -71,14 +71,14 @@ class Long(Epochs[TrialSettings], name="long"):
         test=500,
     )
 
-    def examples(self, condition: Condition, split: str) -> Examples:
+    def examples(self, condition: Condition, split: str) -> LabelledRows:
         task, s = condition.task, self.settings
         if task["problem"] == RECALL:
             return _make_recall(task, min(s.valid, task["test"]) if split == VALID else task["test"], split)
         data = mnist(TEST if split == TEST else TRAIN).shuffle()
         if task["problem"] == PERMUTED:
             order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0))
-            data = Examples(data.x.index_select(1, order), data.lengths, data.y)
+            data = LabelledRows(data.x.index_select(1, order), data.lengths, data.y)
         if split == TEST:
             return data.part(0, s.test)
         held = len(data) - task["train"]  # for validation
@@ -148,10 +148,10 @@ class Long(Epochs[TrialSettings], name="long"):
         return f"Highest mean accuracy: {'; '.join(best)}. {super().verdict(rows)}"
 
 
-def _make_recall(task: dict[str, Any], count: int, split: str) -> Examples:
+def _make_recall(task: dict[str, Any], count: int, split: str) -> LabelledRows:
     random = torch.Generator().manual_seed({TRAIN: 0, VALID: 1, TEST: 2}[split])
     x = torch.randint(KINDS, (count, task["T"]), generator=random, dtype=torch.uint8)
-    return Examples(x, torch.full((count,), task["T"]), x[:, 0].long())
+    return LabelledRows(x, torch.full((count,), task["T"]), x[:, 0].long())
 
 
 class Pixels(nn.Module):

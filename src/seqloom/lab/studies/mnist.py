@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
 from seqloom.lab.studies.long import EPOCH, PERMUTED, PUBLISHED, SEQUENTIAL, Pixels
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
@@ -56,11 +56,11 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
         test=200,
     )
 
-    def examples(self, condition: Condition, split: str) -> Examples:
+    def examples(self, condition: Condition, split: str) -> LabelledRows:
         data = mnist(TEST if split == TEST else TRAIN).shuffle()
         if condition.task["problem"] == PERMUTED:
             order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0))
-            data = Examples(data.x.index_select(1, order), data.lengths, data.y)
+            data = LabelledRows(data.x.index_select(1, order), data.lengths, data.y)
         if split == TEST:
             return data.part(0, self.settings.test)
         held = 5_000  # of the training images, for validation

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.lab.report.page import PageBlock, Words
-from seqloom.lab.studies.data import framed
-from seqloom.lab.studies.data.intents import INTENTS, intents
+from seqloom.lab.studies.data import target_texts
+from seqloom.lab.studies.data.text import INTENTS, intents
 from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
@@ -81,16 +81,16 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
         if task["form"] == "intents":
             return Corpus(intents(size, T, every, s.valid, s.test))
         if task["form"] == "restaurants":
-            parts, words = framed.restaurants(size, T, every)
+            parts, words = target_texts.restaurants(size, T, every)
             most = {"valid": s.valid, TEST: s.test}
             return Corpus({k: tuple(t[: most.get(k, len(t))] for t in part) for k, part in parts.items()}, (words,))
         if task["form"] == "sentences":
-            rows, english, chinese = framed.sentences(size, T, every)
+            rows, english, chinese = target_texts.sentences(size, T, every)
             return Corpus.split(rows, s.valid, s.test, (english, chinese))
         if task["form"] == "surnames":
-            rows, words, languages = framed.surnames(size, T)
+            rows, words, languages = target_texts.surnames(size, T)
             return Corpus.split(rows, s.valid, s.test, (words, languages))
-        rows, words = framed.poems(size, T, every)
+        rows, words = target_texts.poems(size, T, every)
         return Corpus.split(rows, s.valid, s.test, (words,))
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
@@ -98,7 +98,7 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
         width, size, T = task["width"], task["vocabulary"], task["T"]
         if task["form"] == "sentences":
             return translate(model, width, size, hidden, start, T)
-        beside = {"surnames": framed.LANGUAGES, "restaurants": framed.ATTRIBUTES}.get(task["form"], 0)
+        beside = {"surnames": target_texts.LANGUAGES, "restaurants": target_texts.ATTRIBUTES}.get(task["form"], 0)
         embed = Embed(size, width, scaled=True)
         inner = _layer(model, width + beside, hidden, start, T)
         if task["form"] == "intents":
@@ -205,13 +205,15 @@ def _generate_texts(model: nn.Module, corpus: Corpus, count: int = 3) -> list[st
     begin = given[0][:, :1] if len(given) > 2 else given[0][:, :6]  # a poem continues from its first characters
     condition = given[2] if len(given) > 2 else None
     sampling = Sampling(temperature=0.7, seed=0)
-    found = model.sample(begin, sampling, condition=condition, stop=framed.MARKS.stop, max_length=given[0].shape[1])
-    between = " " if model.condition == framed.ATTRIBUTES else ""
+    found = model.sample(
+        begin, sampling, condition=condition, stop=target_texts.MARKS.stop, max_length=given[0].shape[1]
+    )
+    between = " " if model.condition == target_texts.ATTRIBUTES else ""
     first = [_text(row, corpus.words[0], between) for row in begin.tolist()]
-    if model.condition == framed.LANGUAGES:
+    if model.condition == target_texts.LANGUAGES:
         first = [f"{corpus.words[1][i]}: " for i in given[2].argmax(1).tolist()]
     return [a + between.join(corpus.words[0][i] for i in b) for a, b in zip(first, found.lists(), strict=True)]
 
 
 def _text(ids: list[int], words: list[str], between: str) -> str:
-    return between.join(words[i] for i in ids if i >= framed.UNKNOWN)
+    return between.join(words[i] for i in ids if i >= target_texts.UNKNOWN)

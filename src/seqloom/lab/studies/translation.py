@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from seqloom.attention.score import AdditiveScore, DotScore
 from seqloom.core.errors import UserError, require
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.studies.data.multi30k import join_tokens, multi30k
 from seqloom.lab.studies.data.place import CHECKOUT
+from seqloom.lab.studies.data.target_texts import join_tokens, multi30k
 from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.corpora import ROWS, Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
@@ -142,7 +142,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
     def trivial(self, condition: Condition) -> float:
         return 0.0
 
-    def printed(self, condition: Condition, model: str) -> float | None:
+    def article_value(self, condition: Condition, model: str) -> float | None:
         return PRINTED[model][0] if model in PRINTED else None
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:

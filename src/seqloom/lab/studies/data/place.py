@@ -1,4 +1,4 @@
-"""Where the data sets are."""
+"""Find the data sets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 VARIABLE = "SEQLOOM_DATA"
 CHECKOUT = Path(__file__).parents[5]
-USUAL = Path("shared") / "data"
+DEFAULT_FOLDER = Path("shared") / "data"
 _chosen: ContextVar[Path | None] = ContextVar("_chosen", default=None)
 
 
 @contextmanager
 def use(folder: Path | None) -> Iterator[None]:
-    """Read data sets from this folder meanwhile, as `--data` asks; None for the usual places."""
+    """Read data sets from this folder inside the block; None means the default places."""
     before = _chosen.set(folder and folder.resolve())
     try:
         yield
@@ -25,15 +25,19 @@ def use(folder: Path | None) -> Iterator[None]:
 
 
 def find(name: str, *files: str) -> list[Path]:
-    """These files of the data set, or one line that says what is missing and what to do."""
-    named = _chosen.get() or os.environ.get(VARIABLE)
-    places = [Path(named)] if named else [root / USUAL for root in (Path.cwd(), CHECKOUT, CHECKOUT.parent)]
+    """Return the paths of these files of a data set.
+
+    Raises:
+        FileNotFoundError: If one is missing; says where it looked and what to do.
+    """
+    folder = _chosen.get() or os.environ.get(VARIABLE)
+    places = [Path(folder)] if folder else [root / DEFAULT_FOLDER for root in (Path.cwd(), CHECKOUT, CHECKOUT.parent)]
     for place in places:
-        found = [place / name / file for file in files]
-        if all(path.is_file() for path in found):
-            return found
+        paths = [place / name / file for file in files]
+        if all(path.is_file() for path in paths):
+            return paths
     looked = ", ".join(str(place) for place in dict.fromkeys(places))
     raise FileNotFoundError(
         f"the data set {name!r} ({', '.join(files)}) is not in {looked}; "
-        f"name the folder that holds {name}/ with --data or {VARIABLE}"
+        f"set the folder that contains {name}/ with --data or {VARIABLE}"
     )

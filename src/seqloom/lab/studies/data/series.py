@@ -1,4 +1,4 @@
-"""Series of numbers: spoken digits, a transformer's temperature, motions."""
+"""Numeric series: spoken digits, the temperature of a transformer, motions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ Parts = dict[str, tuple[Tensor, ...]]
 
 
 def spoken_digits(steps: int, every: int = 1) -> Parts:
-    """Digits as frames (N, steps, bands), class and length: recordings 0-4 of each speaker and digit to test,
-    5-9 to validate; of the others every so many."""
+    """Return spoken digits as frames (N, steps, bands), class and length.
+
+    Recordings 0-4 of each speaker and digit are for testing, 5-9 for validation; training takes every `every`-th.
+    """
     (file,) = find("spoken_digits", "recordings.tar.xz")
     rows: dict[str, list[tuple[Tensor, int]]] = {"train": [], "valid": [], "test": []}
     with tarfile.open(file) as packed:
@@ -47,7 +49,7 @@ def _frames(content: bytes) -> Tensor:
 
 
 def motions(name: str, steps: int) -> tuple[Parts, int]:
-    """A data set of the UCR/UEA archive: every fourth training row validates; and the number of classes."""
+    """Return a data set of the UCR/UEA archive, every fourth training row for validation, and its classes."""
     train, test = (_cases(file) for file in find("ucr_uea", f"{name}_TRAIN.ts.gz", f"{name}_TEST.ts.gz"))
     classes = sorted({label for _, label in train})
     every = torch.cat([x for x, _ in train])
@@ -78,9 +80,9 @@ def _pad_rows(rows: list[tuple[Tensor, int]], steps: int) -> tuple[Tensor, Tenso
 
 
 def temperature(past: int, ahead: int, every: int = 1) -> Parts:
-    """ETTh1: windows of the past (N, past, 7) and of what comes (N, ahead, 7), every so many of the training ones.
+    """Return windows of ETTh1: past (N, past, 7) and future (N, ahead, 7); training takes every `every`-th.
 
-    Twelve months to train, four to validate, four to test, in the training months' deviations.
+    Twelve months for training, four for validation, four for testing, standardised with the training months.
     Zhou et al. 2021, arXiv 2012.07436.
     """
     (file,) = find("ett", "ETTh1.csv.gz")

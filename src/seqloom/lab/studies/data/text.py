@@ -1,4 +1,4 @@
-"""Texts as rows of word ids."""
+"""Labelled texts as rows of word ids."""
 
 from __future__ import annotations
 
@@ -13,26 +13,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from seqloom.core.masks import make_mask
-from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.place import find
 
 WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?|[!?]")
 MARK = re.compile(r"<[^<>]{1,9}>")  # <br />
 PAD, OTHER = 0, 1  # ids; the words follow
+INTENTS = (
+    "AddToPlaylist",
+    "BookRestaurant",
+    "GetWeather",
+    "PlayMusic",
+    "RateBook",
+    "SearchCreativeWork",
+    "SearchScreeningEvent",
+)
+SNIPS_FILES = ("train.jsonl.gz", "valid.jsonl.gz", "test.jsonl.gz")
 
 Labelled = tuple[list[list[str]], list[int]]  # the words of each text, and its class
 
 
 def imdb(split: str, words: int, every: int = 1) -> Labelled:
-    """Every so many of the reviews of "train" or "test", their first words. Maas et al. 2011 (ACL, P11-1015)."""
+    """Return the first words of every `every`-th review of "train" or "test". Maas et al. 2011 (ACL, P11-1015)."""
     (file,) = find("imdb", f"{split}.jsonl.gz")
     return _read_labelled(file, words, every)
 
 
 def names(letters: int) -> tuple[Labelled, list[str]]:
-    """Surnames as letters, each once for a language, and the languages that they come from."""
+    """Return surnames as letters, each once per language, and the languages."""
     (file,) = find("names_nationality", "names.csv.gz")
     with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
         pairs = sorted({(row["name"], row["language"]) for row in csv.DictReader(text)})
@@ -46,28 +57,42 @@ def _read_labelled(file: Path, words: int, every: int = 1) -> Labelled:
 
 
 def lines(file: Path, every: int = 1) -> list[Any]:
-    """A file of one JSON value a line: every so many of them."""
+    """Return every `every`-th JSON value of a file with one per line."""
     with gzip.open(file, "rt", encoding="utf-8") as text:
         return [json.loads(line) for line in islice(text, 0, None, every)]
 
 
 def split_words(text: str, words: int) -> list[str]:
-    """In lower case, without marks and without most punctuation."""
+    """Return lower-case words without markup and most punctuation."""
     return WORD.findall(MARK.sub(" ", text.lower()))[:words]
 
 
 def vocabulary(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """The most frequent words by id; equally frequent ones in their own order."""
-    counted = Counter(word for text in texts for word in text)
-    kept = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[: size - OTHER - 1]
-    return {word: OTHER + 1 + i for i, (word, _) in enumerate(kept)}
+    """Return the ids of the most frequent words; ties are in alphabetical order."""
+    counts = Counter(word for text in texts for word in text)
+    words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: size - OTHER - 1]
+    return {word: OTHER + 1 + i for i, (word, _) in enumerate(words)}
 
 
-def encode(labelled: Labelled, ids: dict[str, int], steps: int) -> Examples:
-    """Padded at the end to `steps`; a text without words is one unknown word."""
+def encode(labelled: Labelled, ids: dict[str, int], steps: int) -> LabelledRows:
+    """Return ids padded at the end to `steps`; a text without words becomes one unknown word."""
     texts, classes = labelled
     rows = [[ids.get(word, OTHER) for word in text[:steps]] or [OTHER] for text in texts]
     lengths = torch.tensor([len(row) for row in rows])
     x = torch.full((len(rows), steps), PAD)
     x[make_mask(lengths, steps)] = torch.tensor([i for row in rows for i in row])
-    return Examples(x, lengths, torch.tensor(classes))
+    return LabelledRows(x, lengths, torch.tensor(classes))
+
+
+def intents(size: int, steps: int, every: int, valid: int, test: int) -> dict[str, tuple[Tensor, ...]]:
+    """Return words, intent and length of every request by split (SNIPS). Coucke et al. 2018, arXiv 1805.10190."""
+    files = dict(zip(("train", "valid", "test"), find("snips", *SNIPS_FILES), strict=True))
+    read = {split: lines(file, every if split == "train" else 1) for split, file in files.items()}
+    ids = vocabulary((record["tokens"] for record in read["train"]), size)
+    most = {"valid": valid, "test": test}
+    parts: dict[str, tuple[Tensor, ...]] = {}
+    for split, records in read.items():
+        labelled = [r["tokens"] for r in records], [INTENTS.index(r["intent"]) for r in records]
+        made = encode(labelled, ids, steps).shuffle().part(0, most.get(split, len(records)))
+        parts[split] = (made.x, made.y, made.lengths)
+    return parts

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.lab.report.page import Chart, Curve, PageBlock
-from seqloom.lab.studies.data.examples import Examples
+from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import natural
 from seqloom.lab.studies.support.outcome import Group, Metric, Trial, groups
@@ -86,7 +86,7 @@ class Epochs(Trials[S]):
 
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy"), Metric("last round"))
 
-    def examples(self, condition: Condition, split: str) -> Examples:
+    def examples(self, condition: Condition, split: str) -> LabelledRows:
         """Return the examples of "train", "valid" or "test"; called once for each."""
         raise NotImplementedError
 
@@ -137,9 +137,9 @@ class Epochs(Trials[S]):
             right += (model(rows.x, rows.lengths).argmax(-1) == rows.y).sum()
         return float(right) / len(data)
 
-    def _on(self, condition: Condition, split: str, device: torch.device) -> Examples:
+    def _on(self, condition: Condition, split: str, device: torch.device) -> LabelledRows:
         """Return the examples on the device; they are read once."""
-        held: dict[tuple[str, str], Examples] = self.__dict__.setdefault("_held", {})
+        held: dict[tuple[str, str], LabelledRows] = self.__dict__.setdefault("_held", {})
         if (condition.name, split) not in held:
             held[condition.name, split] = self.examples(condition, split).to(device)
         return held[condition.name, split]

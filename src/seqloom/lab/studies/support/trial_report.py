@@ -20,13 +20,13 @@ def table(study: Trials[Any], rows: Sequence[Trial]) -> list[dict[str, Any]]:
     first, *others = study.metrics
     by_name = {c.name: c for c in study.settings.conditions}
     found = groups(rows)
-    has_article = any(study.printed(by_name[g.condition], g.model) is not None for g in found)
+    has_article = any(study.article_value(by_name[g.condition], g.model) is not None for g in found)
     table_rows = []
     for g in found:
         c, mean, t = by_name[g.condition], g.summary(first.name), g.trials[0]
         row: dict[str, Any] = {"condition": g.condition, "model": g.model, first.name: mean.mean}
         row |= {"low": mean.low, "high": mean.high, "seeds": mean.n, "failed": mean.failed}
-        row |= {"article": study.printed(c, g.model)} if has_article else {}
+        row |= {"article": study.article_value(c, g.model)} if has_article else {}
         row |= {"trivial": study.trivial(c)}
         row |= {m.name: g.summary(m.name).mean for m in others}
         row |= {"parameters": max(t.parameters for t in g.trials), "hidden": t.hidden, "lr": t.lr, "start": t.start}
@@ -110,7 +110,9 @@ def _across(study: Trials[Any], found: Sequence[Group]) -> list[Chart]:
 
 def _dots(study: Trials[Any], c: Condition, mine: Sequence[Group]) -> Dots:
     first = study.metrics[0]
-    lines = {f"article, {g.model}": study.printed(c, g.model) for g in mine} | {"trivial baseline": study.trivial(c)}
+    lines = {f"article, {g.model}": study.article_value(c, g.model) for g in mine} | {
+        "trivial baseline": study.trivial(c)
+    }
     return Dots(
         f"{c.name}: all seeds",
         first.name,

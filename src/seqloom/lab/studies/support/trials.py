@@ -55,7 +55,7 @@ class Trials(Study[S, Trial]):
         """Return the first metric of a trivial baseline, or None."""
         return None
 
-    def printed(self, condition: Condition, model: str) -> float | None:
+    def article_value(self, condition: Condition, model: str) -> float | None:
         """Return the value of the first metric in the source article, or None."""
         return None
 

@@ -1,11 +1,13 @@
-"""Texts that are to be written: framed by marks, with what they are written from."""
+"""Texts that a model generates, between start and stop marks, with their inputs."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import html
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,19 +18,20 @@ from seqloom.lab.studies.data.text import OTHER, WORD, lines, names, split_words
 from seqloom.models.embed import Marks
 
 MARKS = Marks()
-UNKNOWN = 3  # after padding, start and stop
-LANGUAGES, ATTRIBUTES = 18, 79  # of surnames, of restaurants
+UNKNOWN = 3  # id, after padding, start and stop
+LANGUAGES, ATTRIBUTES = 18, 79  # classes of surnames, attributes of restaurants
 SIGN = re.compile(r"[\u4e00-\u9fff]|[a-z0-9]+|[,.?!\u3002\uff01\uff0c\uff1f]")
 
 Rows = tuple[Tensor, ...]
+MULTI30K_SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
 
 def frame_texts(
     texts: Sequence[Sequence[str]], size: int, steps: int, counted: int | None = None
 ) -> tuple[Tensor, Tensor, list[str]]:
-    """ids (N, steps), lengths and the words by id; longer texts are cut, and have no stop.
+    """Return ids (N, steps), lengths and the words by id; longer texts are cut and have no stop mark.
 
-    The words are those of the first `counted` texts.
+    The vocabulary comes from the first `counted` texts.
     """
     ids = vocabulary(texts[:counted], size - UNKNOWN + OTHER)
     known = ["<padding>", "<start>", "<stop>", "<unknown>", *ids]
@@ -41,7 +44,7 @@ def frame_texts(
 
 
 def poems(size: int, steps: int, every: int) -> tuple[Rows, list[str]]:
-    """Tang poems that fit, sign by sign."""
+    """Return the Tang poems that fit, as characters."""
     (file,) = find("chinese_poems", "tang_shi.jsonl.gz")
     texts = ["".join(record["lines"]) for record in lines(file, every)]
     x, lengths, words = frame_texts([text for text in texts if 20 <= len(text) <= steps - 2], size, steps)
@@ -49,14 +52,14 @@ def poems(size: int, steps: int, every: int) -> tuple[Rows, list[str]]:
 
 
 def surnames(size: int, steps: int) -> tuple[Rows, list[str], list[str]]:
-    """Names letter by letter, each with its language as a one-hot row; and the languages."""
+    """Return names as letters, each with its language as a one-hot row, and the languages."""
     (texts, y), languages = names(steps - 2)
     x, lengths, words = frame_texts(texts, size, steps)
     return (x, lengths, torch.nn.functional.one_hot(torch.tensor(y), len(languages)).float()), words, languages
 
 
 def restaurants(size: int, steps: int, every: int) -> tuple[dict[str, Rows], list[str]]:
-    """Sentences about restaurants, by split, each with its attributes as a row of zeros and ones.
+    """Return sentences about restaurants by split, each with its attributes as a row of zeros and ones.
 
     Novikova et al. 2017, arXiv 1706.09254.
     """
@@ -83,11 +86,42 @@ def _records(file: object) -> list[tuple[list[str], list[str]]]:
 
 
 def sentences(size: int, steps: int, every: int) -> tuple[Rows, list[str], list[str]]:
-    """English sentences, each once, and a Chinese translation: source, target and the lengths of both."""
+    """Return English sentences, each once, and a Chinese translation: source, target and both lengths."""
     (file,) = find("tatoeba_cmn_eng", "cmn.txt.gz")
     with gzip.open(file, "rt", encoding="utf-8") as text:
         cells = [line.split("\t") for line in text]
-    pairs = list({a: b for a, b, *_ in reversed(cells)}.items())[::every]  # of several translations the first
+    pairs = list({a: b for a, b, *_ in reversed(cells)}.items())[::every]  # the first of several translations
     source, n, english = frame_texts([WORD.findall(a.lower()) for a, _ in pairs], size, steps)
     target, m, chinese = frame_texts([SIGN.findall(b.lower()) for _, b in pairs], size, steps)
     return (source, target, n, m), english, chinese
+
+
+def multi30k(size: int, steps: int, pairs: int) -> tuple[dict[str, Rows], list[str], dict[str, list[str]]]:
+    """Return source, target and both lengths by split, the English words, and the raw English text by split.
+
+    Multi30k, German and English, in the authors' lower-cased tokens. Elliott et al. 2016, arXiv 1605.00459.
+    """
+    cut = {"train": pairs, "valid": None, "test": None}
+    made, words, counts = [], [], [0]
+    for language in ("de", "en"):
+        files = find("multi30k", *(f"tok/{name}.lc.norm.tok.{language}.gz" for name in MULTI30K_SPLITS.values()))
+        texts = [[line.split() for line in _read_lines(file)][:n] for file, n in zip(files, cut.values(), strict=True)]
+        counts = [len(part) for part in texts]
+        x, lengths, known = frame_texts([text for part in texts for text in part], size, steps, counts[0])
+        made.append((x, lengths))
+        words.append(known)
+    (source, n), (target, m) = made
+    parts = zip(*(t.split(counts) for t in (source, target, n, m)), strict=True)
+    raw = find("multi30k", *(f"raw/{MULTI30K_SPLITS[split]}.en.gz" for split in ("valid", "test")))
+    raw_lines = {split: _read_lines(file) for split, file in zip(("valid", "test"), raw, strict=True)}
+    return dict(zip(MULTI30K_SPLITS, parts, strict=True)), words[1], raw_lines
+
+
+def _read_lines(file: Path) -> list[str]:
+    return gzip.decompress(file.read_bytes()).decode().splitlines()
+
+
+def join_tokens(words: list[str]) -> str:
+    """Join tokens to text, as far as the 13a tokens of BLEU are affected."""
+    text = re.sub(r" ([.,!?;:])", r"\1", html.unescape(" ".join(words)))
+    return re.sub(r" '(s|t|re|ll|ve|d|m)\b", r"'\1", text)
