@@ -119,7 +119,7 @@ def test_init_writes_a_file_that_train_reads(here, folder):
     wanted = {"data": "reviews.csv", "input": ["text"], "target": ["label"], "kind": "classify"}
     assert found == wanted | {"model": "rnn", "min_count": 1}
     assert "# hidden = 128" in text and "# Hidden size of the layer." in text
-    assert "is there already" in here("init", "reviews.csv")[2]
+    assert "already exists" in here("init", "reviews.csv")[2]
 
     code, out, err = here("train", "--config", "reviews.toml", *SMALL, "--name", "by_file", "--json")
     assert code == 0, err

@@ -1,1 +1,1 @@
-"""People's own data in, a trained model out: what stands between the commands and the trainer."""
+"""The lab: data in, trained and compared models out; everything behind the commands."""

@@ -9,7 +9,7 @@ from torch import nn
 
 import seqloom
 from seqloom.lab.training import many
-from seqloom.lab.training.many import NO_MEMORY, SPANS, Recipe, SmallTraining, TrainedModel, train_many
+from seqloom.lab.training.many import LOSS_SPANS, NO_MEMORY, Recipe, SmallTraining, TrainedModel, train_many
 
 
 class Adder(nn.Module):
@@ -44,7 +44,7 @@ def test_they_learn_and_each_depends_on_its_own_seed_alone():
     assert [t.name for t in together] == ["adder 0", "adder 1"]
     assert together[1].losses == alone.losses != together[0].losses
     assert all(torch.equal(a, b) for a, b in zip(together[1].model.parameters(), alone.model.parameters(), strict=True))
-    assert len(alone.losses) == SPANS and alone.losses[-1] < 0.3 * alone.losses[0]
+    assert len(alone.losses) == LOSS_SPANS and alone.losses[-1] < 0.3 * alone.losses[0]
     assert not alone.model.training
 
 
@@ -52,7 +52,7 @@ def test_they_learn_and_each_depends_on_its_own_seed_alone():
 def test_the_losses_are_means_over_equal_spans(steps):
     constant = training(steps=steps, loss=lambda model, _: 0 * sum(p.sum() for p in model.parameters()) + 3.0)
     (found,) = train_many([constant], "cpu")
-    assert found.losses == pytest.approx([3.0] * min(SPANS, steps))
+    assert found.losses == pytest.approx([3.0] * min(LOSS_SPANS, steps))
 
 
 def test_one_that_fails_is_an_end_too_and_the_others_go_on():
@@ -128,7 +128,7 @@ def test_those_that_find_no_memory_beside_the_others_are_trained_after_them(monk
         held = [f"{NO_MEMORY}: full" if t.name == "huge" or i >= room else "" for i, t in enumerate(trainings)]
         return [TrainedModel(t.name, None, [], 0.0, failed) for t, failed in zip(trainings, held, strict=True)]
 
-    monkeypatch.setattr(many, "_group", group)
+    monkeypatch.setattr(many, "_train_group", group)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     asked = [training(seed, name="huge" if seed == 2 else f"adder {seed}") for seed in range(8)]
     ends = train_many(asked, "cuda")

@@ -1,9 +1,8 @@
-"""Many small trainings at once: one seed of a small model fills a fraction of a GPU.
+"""Train many small models at once: a single one uses a fraction of a GPU.
 
-On a GPU a whole training step (drawing the batch, forward, backward, clipping, Adam) is recorded once as
-a CUDA graph, one for each training, and the graphs are played on streams of their own: the host only says
-"again". On a CPU they run one after the other. Either way a training depends on its seed alone and not on
-what runs beside it; but on a GPU dropout draws from the device's one generator, in the order of the steps.
+On a GPU each training records a whole step (drawing the batch, forward, backward, clipping, Adam) as a CUDA graph and
+replays it on a separate stream. On a CPU trainings run one after the other. A training depends only on its seed, not on
+what runs beside it, except that dropout on a GPU draws from the device's generator in the order of the steps.
 """
 
 from __future__ import annotations
@@ -18,26 +17,27 @@ from torch import Tensor, nn
 
 from seqloom.lab.training.cpu import use_one_thread
 
-SPANS = 50  # of a training, each with its mean loss
-TOGETHER = 24  # graphs in flight: more do not fit the chip's queues
-AHEAD = 8  # steps that the host may be ahead of a stream
+LOSS_SPANS = 50  # spans of a training, each with its mean loss
+MAX_GRAPHS = 24  # replayed at once; more do not fit the hardware queues
+MAX_STEPS_AHEAD = 8  # of the host before a stream
 NO_MEMORY = torch.OutOfMemoryError.__name__
-NOISE = 1 << 32  # batches draw other numbers than weights of the same seed
+BATCH_SEED_OFFSET = 1 << 32  # so that batches and weights draw different numbers
 
 Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Adam with a linear warm-up and a cosine down to nothing."""
+    """Settings of AdamW with a linear warm-up and a cosine decay to zero."""
 
     steps: int
     lr: float
-    warm_up: float = 0.1  # of all steps
+    warm_up: float = 0.1  # share of all steps
     clip: float = 1.0
     weight_decay: float = 0.0
 
     def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
             return self.lr * (step + 1) / warm
@@ -46,7 +46,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class SmallTraining:
-    """One training. `batch` draws with the generator it is given, always the same shapes, and never waits."""
+    """One training. `batch` draws from the generator, returns the same shapes each time, and must not synchronise."""
 
     name: str
     model: Callable[[], nn.Module]  # called under manual_seed(seed)
@@ -59,53 +59,55 @@ class SmallTraining:
 
 @dataclass(frozen=True)
 class TrainedModel:
+    """The result of one training."""
+
     name: str
     model: nn.Module | None
     losses: list[float]  # means over equal spans of steps
-    seconds_per_step: float  # of the group that it ran in
+    seconds_per_step: float  # of the group in which it ran
     failed: str = ""
     skipped: int = 0  # steps whose gradient was not finite; they changed nothing
 
 
-def train_many(
-    trainings: Sequence[SmallTraining], device: str | torch.device, told: Callable[[str], None] | None = None
-) -> list[TrainedModel]:
-    """Every training's end, in the order given; one that fails is an end too."""
+def train_many(trainings: Sequence[SmallTraining], device: str | torch.device) -> list[TrainedModel]:
+    """Run all trainings and return their results in the same order.
+
+    Args:
+        trainings: The trainings.
+        device: Where they run.
+
+    Returns:
+        A result for each training; `failed` says why one has no model.
+    """
     kind = torch.device(device)
     if kind.type == "cuda":
-        found: list[TrainedModel] = []
-        for first in range(0, len(trainings), TOGETHER):
-            found += _all_of(trainings[first : first + TOGETHER], kind, told or _silent)
-        return found
+        results: list[TrainedModel] = []
+        for first in range(0, len(trainings), MAX_GRAPHS):
+            results += _train_groups(trainings[first : first + MAX_GRAPHS], kind)
+        return results
     with use_one_thread():
-        return [_alone(training, kind, told or _silent) for training in trainings]
+        return [_train_one(training, kind) for training in trainings]
 
 
-def _all_of(
-    trainings: Sequence[SmallTraining], device: torch.device, told: Callable[[str], None]
-) -> list[TrainedModel]:
-    """As a group; those that found no memory beside the others then make a group of their own."""
-    found = _group(trainings, device, told)
-    again = [i for i, one in enumerate(found) if one.failed.startswith(NO_MEMORY)]
+def _train_groups(trainings: Sequence[SmallTraining], device: torch.device) -> list[TrainedModel]:
+    """Run trainings as a group; those that ran out of memory run again in smaller groups."""
+    results = _train_group(trainings, device)
+    again = [i for i, one in enumerate(results) if one.failed.startswith(NO_MEMORY)]
     if not again or len(trainings) == 1:
-        return found
+        return results
     most = -(-len(again) // 2) if len(again) == len(trainings) else len(again)
     for part in filter(None, (again[:most], again[most:])):
         torch.cuda.empty_cache()
-        for i, one in zip(part, _all_of([trainings[i] for i in part], device, told), strict=True):
-            found[i] = one
-    return found
-
-
-def _silent(_: str) -> None:
-    pass
+        for i, one in zip(part, _train_groups([trainings[i] for i in part], device), strict=True):
+            results[i] = one
+    return results
 
 
 def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
     """Scale gradients in place to a norm of at most `limit`; return whether all of them are finite, as a tensor.
 
-    Gradients through a thousand steps can be as large as 1e30. Their squares overflow float32, where
-    `torch.nn.utils.clip_grad_norm_` finds an infinite norm; here they are divided by the largest of them first.
+    Gradients through a thousand steps can reach 1e30. Their squares overflow float32, so that
+    `torch.nn.utils.clip_grad_norm_` returns an infinite norm; here they are divided by the largest value first.
     """
     largest = torch.stack(torch._foreach_norm(gradients, math.inf)).max()
     scale = largest.clamp(min=limit)
@@ -116,14 +118,14 @@ def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
 
 
 class _Step:
-    """One step of one training; what changes from step to step lives in tensors on the device."""
+    """One step of one training; everything that changes from step to step is a tensor on the device."""
 
     def __init__(self, training: SmallTraining, device: torch.device) -> None:
         self.training, recipe = training, training.recipe
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
             self.model = training.model().to(device, training.dtype).train()
-        self.noise = torch.Generator(device).manual_seed(training.seed + NOISE)
+        self.noise = torch.Generator(device).manual_seed(training.seed + BATCH_SEED_OFFSET)
         self.on_gpu = device.type == "cuda"
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
@@ -133,9 +135,9 @@ class _Step:
             fused=self.on_gpu,
         )
         self.rates = torch.tensor([recipe.rate(i) for i in range(recipe.steps)], device=device)
-        self.spans = min(SPANS, recipe.steps)
+        self.spans = min(LOSS_SPANS, recipe.steps)
         self.sums = torch.zeros(self.spans, device=device)
-        self.taken = torch.zeros(self.spans, device=device)  # steps of each span with a finite gradient
+        self.counts = torch.zeros(self.spans, device=device)  # steps of each span with a finite gradient
         self.done = torch.zeros((), dtype=torch.long, device=device)
 
     def __call__(self) -> None:
@@ -149,70 +151,64 @@ class _Step:
         finite = clip_gradients([p.grad for p in self.model.parameters() if p.grad is not None], recipe.clip)
         finite = (finite & loss.detach().isfinite()).float()
         if self.on_gpu:
-            setattr(self.optimiser, "found_inf", 1 - finite)  # noqa: B010  (a fused step then does nothing by itself)
+            setattr(self.optimiser, "found_inf", 1 - finite)  # noqa: B010  (makes a fused step skip itself)
             self.optimiser.step()
         elif finite:
             self.optimiser.step()
         self.optimiser.zero_grad()
         span = (at * self.spans // recipe.steps).view(1)
         self.sums.index_add_(0, span, loss.detach().float().nan_to_num(0.0, 0.0, 0.0).view(1) * finite)
-        self.taken.index_add_(0, span, finite.view(1))
+        self.counts.index_add_(0, span, finite.view(1))
         self.done += 1
 
-    def end(self, seconds: float) -> TrainedModel:
-        steps, taken = self.training.recipe.steps, self.taken.tolist()
-        losses = [s / n if n else math.nan for s, n in zip(self.sums.tolist(), taken, strict=True)]
-        skipped = steps - round(sum(taken))
-        failed = "" if taken[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
+    def finish(self, seconds: float) -> TrainedModel:
+        """Return the result of the training."""
+        steps, counts = self.training.recipe.steps, self.counts.tolist()
+        losses = [s / n if n else math.nan for s, n in zip(self.sums.tolist(), counts, strict=True)]
+        skipped = steps - round(sum(counts))
+        failed = "" if counts[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
         return TrainedModel(self.training.name, self.model.eval(), losses, seconds / steps, failed, skipped)
 
 
-def _failed(training: SmallTraining, error: Exception) -> TrainedModel:
+def _build_failure(training: SmallTraining, error: Exception) -> TrainedModel:
     return TrainedModel(training.name, None, [], 0.0, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _alone(training: SmallTraining, device: torch.device, told: Callable[[str], None]) -> TrainedModel:
-    began, said = time.perf_counter(), 0.0
+def _train_one(training: SmallTraining, device: torch.device) -> TrainedModel:
+    began = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         try:
             step = _Step(training, device)
             torch.manual_seed(training.seed)  # for dropout
-            for i in range(training.recipe.steps):
+            for _ in range(training.recipe.steps):
                 step()
-                if (now := time.perf_counter() - began) - said > 2:
-                    said = now
-                    told(f"{training.name}: step {i + 1} of {training.recipe.steps}")
         except Exception as error:
-            return _failed(training, error)
-    return step.end(time.perf_counter() - began)
+            return _build_failure(training, error)
+    return step.finish(time.perf_counter() - began)
 
 
-def _group(trainings: Sequence[SmallTraining], device: torch.device, told: Callable[[str], None]) -> list[TrainedModel]:
-    found: dict[int, TrainedModel] = {}
-    playing: dict[int, _Played] = {}
+def _train_group(trainings: Sequence[SmallTraining], device: torch.device) -> list[TrainedModel]:
+    results: dict[int, TrainedModel] = {}
+    recordings: dict[int, _Recording] = {}
     for i, training in enumerate(trainings):
         try:
-            playing[i] = _Played(training, device)
+            recordings[i] = _Recording(training, device)
         except Exception as error:
             torch.cuda.synchronize(device)
-            found[i] = _failed(training, error)
-    began, said = time.perf_counter(), 0.0
-    longest = max((t.recipe.steps for t in trainings), default=0)
-    for step in range(longest):
-        for played in playing.values():
-            played.again()
-        if (now := time.perf_counter() - began) - said > 2:
-            said = now
-            told(f"step {step + 1} of {longest}, {len(playing)} trainings at once")
+            results[i] = _build_failure(training, error)
+    began = time.perf_counter()
+    for _ in range(max((t.recipe.steps for t in trainings), default=0)):
+        for recording in recordings.values():
+            recording.replay()
     torch.cuda.synchronize(device)
     seconds = time.perf_counter() - began
-    for i, played in playing.items():
-        found[i] = played.step.end(seconds)
-    return [found[i] for i in range(len(trainings))]
+    for i, recording in recordings.items():
+        results[i] = recording.step.finish(seconds)
+    return [results[i] for i in range(len(trainings))]
 
 
-class _Played:
-    """A step as a graph on a stream of its own; its first steps warm up and are real ones too."""
+class _Recording:
+    """A step as a CUDA graph on its own stream; the warm-up steps before the recording are part of the training."""
 
     def __init__(self, training: SmallTraining, device: torch.device) -> None:
         self.step, self.left = _Step(training, device), training.recipe.steps
@@ -229,11 +225,11 @@ class _Played:
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             self.step()
 
-    def again(self) -> None:
+    def replay(self) -> None:
         if not self.left:
             return
         self.left -= 1
-        if len(self.events) >= AHEAD:
+        if len(self.events) >= MAX_STEPS_AHEAD:
             self.events.pop(0).synchronize()
         with torch.cuda.stream(self.stream):
             self.graph.replay()

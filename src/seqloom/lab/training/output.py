@@ -1,4 +1,4 @@
-"""Results as JSON lines, CSV or plain lines, to standard output or to a file that appears when it is complete."""
+"""Write results as JSON lines, CSV or plain lines, to standard output or atomically to a file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from typing import IO, Any
 from seqloom.core.errors import UserError
 from seqloom.lab.files.scratch import write_atomically
 
-FORMS = ("jsonl", "csv", "lines")
+FORMATS = ("jsonl", "csv", "lines")
 Result = Mapping[str, Any]
 
 
 def write_results(results: Iterable[Result], out: Path | None = None, form: str | None = None) -> int:
-    """Write them one by one and say how many. The form follows from the file's name; else JSON lines."""
+    """Write results one by one and return their number.
+
+    Args:
+        results: The results.
+        out: The file. Default: standard output.
+        form: "jsonl", "csv" or "lines". Default: from the file's suffix, otherwise "jsonl".
+    """
     form = form or (out.suffix.lstrip(".") if out and out.suffix else "jsonl")
-    if form not in FORMS:
-        raise UserError(f"results are written as {' or '.join(FORMS[:2])}, got {form!r}")
+    if form not in FORMATS:
+        raise UserError(f"the format of results must be {' or '.join(FORMATS[:2])}, got {form!r}")
     count = 0
-    with _opened(out) as file:
-        put = {"csv": _csv, "lines": _plain, "jsonl": _json}[form](file)
+    with _open(out) as file:
+        put = {"csv": _csv_writer, "lines": _line_writer, "jsonl": _json_writer}[form](file)
         for result in results:
             put(result)
             count += 1
@@ -33,14 +39,14 @@ def write_results(results: Iterable[Result], out: Path | None = None, form: str 
 
 
 def check_not_input(out: Path | None, file: str) -> None:
-    """Results never take the place of the rows that they are of."""
+    """Raise a UserError if the results would overwrite the input file."""
     if out is not None and out.exists() and Path(file).exists() and out.samefile(file):
         raise UserError(f"--out: {out} is the input file and would be overwritten; choose another file")
 
 
 @contextmanager
-def _opened(out: Path | None) -> Iterator[IO[str]]:
-    """Standard output, or a new file that takes its name at the end."""
+def _open(out: Path | None) -> Iterator[IO[str]]:
+    """Open standard output, or a file that appears at the end."""
     if out is None:
         yield sys.stdout
         sys.stdout.flush()
@@ -51,27 +57,30 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
         yield file
 
 
-def _json(file: IO[str]) -> Callable[[Result], Any]:
+def _json_writer(file: IO[str]) -> Callable[[Result], Any]:
     return lambda result: file.write(json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _plain(file: IO[str]) -> Callable[[Result], Any]:
-    """The translation alone; a line each, whatever is in it."""
+def _line_writer(file: IO[str]) -> Callable[[Result], Any]:
+    """Return a function that writes translations, one per line; line breaks inside become spaces."""
     return lambda result: file.write(" ".join(str(result["translation"]).splitlines()) + "\n")
 
 
-def _csv(file: IO[str]) -> Callable[[Result], Any]:
-    """The first result's keys are the heading; a dict within becomes columns, a list of words one field."""
+def _csv_writer(file: IO[str]) -> Callable[[Result], Any]:
+    """Return a function that writes CSV rows; the keys of the first result are the heading.
+
+    A dict inside a result becomes several columns, a list one field.
+    """
     writer: csv.DictWriter[str] | None = None
-    told = False
+    warned = False
 
     def put(result: Result) -> None:
-        nonlocal writer, told
-        checked = {name: _harmless(value) for name, value in _flat(result)}
-        if any(changed for _, changed in checked.values()) and not told:
-            told = True
+        nonlocal writer, warned
+        checked = {name: _escape_formula(value) for name, value in _flatten(result)}
+        if any(changed for _, changed in checked.values()) and not warned:
+            warned = True
             warnings.warn(
-                "a ' was put before fields that begin with = + - or @, so that a spreadsheet does not run them "
+                "fields that begin with = + - or @ are prefixed with ' so that a spreadsheet does not run them "
                 "as formulas; --format jsonl writes them unchanged",
                 stacklevel=2,
             )
@@ -84,8 +93,8 @@ def _csv(file: IO[str]) -> Callable[[Result], Any]:
     return put
 
 
-def _harmless(value: Any) -> tuple[Any, bool]:
-    """Return a field that a spreadsheet does not take for a formula, and whether it was changed."""
+def _escape_formula(value: Any) -> tuple[Any, bool]:
+    """Return a field that a spreadsheet does not read as a formula, and whether it was changed."""
     if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
         return value, False
     try:
@@ -95,13 +104,13 @@ def _harmless(value: Any) -> tuple[Any, bool]:
     return value, False
 
 
-def _flat(result: Result) -> Iterator[tuple[str, Any]]:
+def _flatten(result: Result) -> Iterator[tuple[str, Any]]:
     for name, value in result.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}:{key}", _field(inner)) for key, inner in value.items())
+            yield from ((f"{name}:{key}", _format_field(inner)) for key, inner in value.items())
         else:
-            yield name, _field(value)
+            yield name, _format_field(value)
 
 
-def _field(value: Any) -> Any:
+def _format_field(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value

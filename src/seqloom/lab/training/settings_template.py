@@ -1,4 +1,4 @@
-"""A settings file for some data, written for a person to read and change."""
+"""A commented settings file (TOML) for a data set, which `seqloom init` writes."""
 
 from __future__ import annotations
 
@@ -16,42 +16,50 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
 
-WIDTH = 100
-
-
-PLAN = ("input", "target", "group", "time", "split", "kind")  # what was found out is written down
-MOST = 20  # columns: more are left to be found again
+COMMENT_WIDTH = 100  # columns
+DETECTED = ("input", "target", "group", "time", "split", "kind")  # detected properties of the data to write down
+MAX_COLUMNS = 20  # longer lists of columns are not written down
 
 
 def build_template(
-    data: str, task: Task, settings: TrainSettings, said: Mapping[str, Any], made: Mapping[str, Any] | None
+    data: str, task: Task, settings: TrainSettings, reading: Mapping[str, Any], options: Mapping[str, Any] | None
 ) -> str:
-    """What was asked for and what was found stand in the file; all else is there as a comment."""
+    """Return the text of a settings file.
+
+    Settings that were given or detected are set; all others are comments that show the default.
+
+    Args:
+        data: The data, as given on the command line.
+        task: The opened data.
+        settings: The settings of the training.
+        reading: The given settings of reading the data.
+        options: The given options of a built-in task.
+    """
     chosen: dict[str, Any] = {"data": data}
-    if made:
-        chosen |= {f"task.{name}": value for name, value in made.items()}
+    if options:
+        chosen |= {f"task.{name}": value for name, value in options.items()}
     plan = getattr(getattr(task, "encoding", None), "plan", None)
     if plan is not None:
-        found = {name: getattr(plan, name) for name in PLAN}
-        chosen |= {name: value for name, value in found.items() if value and len(value) <= MOST}
-    chosen |= said
+        detected = {name: getattr(plan, name) for name in DETECTED}
+        chosen |= {name: value for name, value in detected.items() if value and len(value) <= MAX_COLUMNS}
+    chosen |= reading
     chosen |= {"model": settings.model} | {name: getattr(settings, name) for name in settings.model_fields_set}
     heading = [
-        "Settings for `seqloom train --config THIS_FILE`; a flag on the command line wins over a line here.",
-        "A line that starts with # shows a default: remove the # to change it.",
+        "Settings for `seqloom train --config THIS_FILE`; flags on the command line take precedence.",
+        "Commented settings show their defaults; remove the # to change one.",
         "",
         *describe_task(task),
     ]
-    records: dict[str, type[BaseModel]] = {"The training": TrainSettings}
+    records: dict[str, type[BaseModel]] = {"Training": TrainSettings}
     if plan is not None:
-        records = {"How the data are read": Reading, **records}
+        records = {"Reading the data": Reading, **records}
     return format_settings(heading, chosen, records)
 
 
 def write_template(text: str, place: Path, force: bool) -> Path:
-    """A new file; one that is there may hold a person's work."""
+    """Write a new file; an existing one is replaced only with `force`."""
     if place.exists() and not force:
-        raise UserError(f"{place} is there already; name another with --out, or write over it with --force")
+        raise UserError(f"{place} already exists; choose another file with --out, or replace it with --force")
     if not place.absolute().parent.is_dir():
         raise UserError(f"{place}: there is no folder {place.parent}")
     place.write_text(text, encoding="utf-8")
@@ -59,10 +67,7 @@ def write_template(text: str, place: Path, force: bool) -> Path:
 
 
 def format_settings(facts: Sequence[str], chosen: Mapping[str, Any], records: Mapping[str, type[BaseModel]]) -> str:
-    """The text of the file: what is known of the data as a comment, then every setting.
-
-    What is in `chosen` stands as it is; other settings are commented out and show their defaults.
-    """
+    """Return the facts as a comment, then every setting: those in `chosen` set, all others commented out."""
     lines = [f"# {line}".rstrip() for line in facts]
     described = {name: field for record in records.values() for name, field in record.model_fields.items()}
     for name in [name for name in chosen if name not in described]:
@@ -70,7 +75,7 @@ def format_settings(facts: Sequence[str], chosen: Mapping[str, Any], records: Ma
     for heading, record in records.items():
         lines += ["", f"# {heading}"]
         for name, field in record.model_fields.items():
-            lines += ["", *(f"# {line}" for line in textwrap.wrap(field.description or name, WIDTH))]
+            lines += ["", *(f"# {line}" for line in textwrap.wrap(field.description or name, COMMENT_WIDTH))]
             if name in chosen:
                 lines.append(f"{name} = {to_toml(chosen[name])}")
             else:
@@ -80,7 +85,7 @@ def format_settings(facts: Sequence[str], chosen: Mapping[str, Any], records: Ma
 
 
 def to_toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(to_toml, value))}]"
     if isinstance(value, (bool, int, float)):
