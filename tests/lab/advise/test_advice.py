@@ -59,7 +59,7 @@ def test_every_model_can_be_trained_and_has_its_cost(found):
 
 
 @pytest.mark.slow
-def test_the_models_stand_in_the_order_of_their_points(found):
+def test_models_are_sorted_by_points(found):
     points = [m.points for m in found.models]
     assert points == sorted(points, reverse=True)
 
@@ -73,7 +73,7 @@ def test_the_document_is_json_without_infinities_and_names_its_sources(found):
 
 
 @pytest.mark.slow
-def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
+def test_the_commands_contain_data_options_and_models(found):
     compare, train = output.build_commands(found, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
     reading = "'my data.csv' --target a,b --lines --task.steps 5"
     assert compare.startswith(f"seqloom compare {reading} --models ") and "linear" not in compare
@@ -81,7 +81,7 @@ def test_the_commands_name_the_data_how_it_is_read_and_the_models(found):
 
 
 @pytest.mark.slow
-def test_the_tables_have_one_row_for_each_thing(found):
+def test_the_tables_have_a_row_for_each_fact_and_model(found):
     facts = {row["fact"]: row["value"] for row in output.facts_table(found.facts, 20)}
     assert "median 12" in facts["lengths"] and "N to 1" in facts["task"]
     rows = output.ranking_table(found)

@@ -8,7 +8,7 @@ from seqloom.lab.advise.sample import draw_sample
 from seqloom.lab.data.registry import open_task
 
 
-def test_words_that_give_a_class_away_need_no_order():
+def test_decisive_words_need_no_order():
     x, ids = tokens(800, 12, kinds=30)
     found = fit_linear_baseline(sample_of("classify", x, (ids == 3).any(1).astype(int)))
     assert found.metric == "accuracy" and found.higher
@@ -16,7 +16,7 @@ def test_words_that_give_a_class_away_need_no_order():
     assert found.trivial == pytest.approx(max((ids == 3).any(1).mean(), 1 - (ids == 3).any(1).mean()), abs=0.01)
 
 
-def test_the_order_of_tokens_shows_as_a_gap_between_pairs_and_the_bag():
+def test_word_order_shows_as_a_gap_between_bigrams_and_single_words():
     random = np.random.default_rng(0)
     y = random.integers(2, size=800)
     fill = [[f"f{i}" for i in row] for row in random.integers(40, size=(800, 8))]
@@ -39,7 +39,7 @@ def test_a_tag_within_the_window_is_found_and_one_beyond_it_is_not():
     assert near.linear > 0.85 and far.linear < 0.3
 
 
-def test_a_wave_goes_on_by_ridge(tmp_path, monkeypatch):
+def test_ridge_forecasts_a_wave(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path))
     t = np.arange(900)
     frame = pl.DataFrame({"a": np.sin(t / 5), "b": np.cos(t / 9)})
@@ -47,7 +47,7 @@ def test_a_wave_goes_on_by_ridge(tmp_path, monkeypatch):
     assert found.metric == "mse" and found.linear < 0.01 and found.trivial > 0.2
 
 
-def test_a_text_that_repeats_is_counted(tmp_path, monkeypatch):
+def test_trigrams_predict_a_repeating_text(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("abcd\n" * 4_000)
     found = fit_linear_baseline(draw_sample(open_task(tmp_path / "text.txt", lookback=50)))
@@ -55,6 +55,6 @@ def test_a_text_that_repeats_is_counted(tmp_path, monkeypatch):
     assert found.linear < 0.2
 
 
-def test_what_is_written_freely_has_no_linear_model():
+def test_translation_has_no_linear_model():
     task = open_task("reverse", steps=5)
     assert task.kind == "translate" and fit_linear_baseline(draw_sample(task)) is None

@@ -10,12 +10,12 @@ def test_the_reach_holds_nine_tenths_on_either_side():
     assert curve.within(0) == pytest.approx(0.5)
 
 
-def test_a_sparse_distance_stands_for_the_steps_around_it():
+def test_a_sparse_distance_represents_the_steps_around_it():
     assert stretch_widths([0, 1, 2, 10, 20]) == [1.0, 1.0, 4.5, 9.0, 5.5]
     assert DistanceCurve((0, 1, 2, 10, 20), (1.0, 0, 0, 1.0, 0)).within(5) == pytest.approx(0.1)
 
 
-def test_nothing_has_no_reach():
+def test_an_empty_curve_has_no_reach():
     assert DistanceCurve((0, 1), (0.0, 0.0)).reach is None
     assert DistanceCurve((0, 1), (0.0, 0.0)).ahead == DistanceCurve((0, 1), (0.0, 0.0)).within(1) == 0
 

@@ -9,7 +9,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.slow
-def test_a_model_looks_to_the_side_where_its_tags_come_from():
+def test_the_gradient_points_to_the_side_that_decides_a_tag():
     x, ids = tokens(600, 8, kinds=4)
     (before, steps), (after, _) = (measure_gradient(sample_of("tag", x, shift(ids, lag)), 40.0, CPU) for lag in (2, -2))
     assert steps == 300
@@ -17,7 +17,7 @@ def test_a_model_looks_to_the_side_where_its_tags_come_from():
 
 
 @pytest.mark.slow
-def test_what_comes_last_is_nearer_than_what_comes_first():
+def test_an_early_decisive_step_has_a_longer_reach():
     x = np.random.default_rng(0).normal(size=(400, 8, 1))
     last, early = (
         measure_gradient(sample_of("classify", list(x), (x[:, at, 0] > 0).astype(int)), 40.0, CPU)[0] for at in (-1, 2)

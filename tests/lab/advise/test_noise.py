@@ -20,7 +20,7 @@ def test_the_rarer_tag_of_a_token_is_a_conflict():
     assert measure_conflict(sample_of("tag", x, y)) == pytest.approx(0.25)
 
 
-def test_the_nearest_example_is_right_where_classes_stand_apart():
+def test_the_nearest_neighbour_is_right_for_separated_classes():
     random = np.random.default_rng(0)
     y = random.integers(2, size=200)
     x = random.normal(size=(200, 10, 1)) + 5 * y[:, None, None]
@@ -31,7 +31,7 @@ def test_the_nearest_example_is_right_where_classes_stand_apart():
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
-def test_the_balance_of_classes_is_seen(share):
+def test_the_balance_of_classes_is_measured(share):
     x, _ = tokens(1_000, 5)
     found = collect_facts(sample_of("classify", x, (np.arange(1_000) >= 1_000 * share).astype(int)))
     assert found.commonest == pytest.approx(share, abs=0.02)

@@ -15,7 +15,7 @@ def rule(**worth):
     )
 
 
-def test_a_name_covers_its_forms_and_a_form_named_itself_is_taken_by_itself():
+def test_points_cover_variants_unless_a_variant_is_named():
     both = rule(gru=1.0, bi_gru=2.0, lstm_2=3.0)
     points = {name: both.points(name) for name in ("gru", "bi_gru", "gru:2", "bi_gru:2", "lstm:2", "lstm", "rnn")}
     assert points == {"gru": 1, "bi_gru": 2, "gru:2": 1, "bi_gru:2": 2, "lstm:2": 3, "lstm": 0, "rnn": 0}
@@ -26,7 +26,7 @@ def trials(steps=200, **scores):
     return {name: QuickResult(steps=steps, score=score) for name, score in scores.items()}
 
 
-def test_who_is_ahead_by_more_than_chance_gets_points_and_no_more_than_the_race_is_worth():
+def test_race_points_exceed_chance_and_are_limited():
     found = score_race(trials(a=0.9, b=0.7, c=0.69), facts(), held=10_000)
     assert found["a"] == RACE_POINTS and found["b"] == 0 and -RACE_POINTS <= found["c"] < 0
     assert score_race(trials(a=0.72, b=0.7, c=0.69), facts(), held=50)["a"] < 0.3
@@ -37,21 +37,21 @@ def test_after_few_steps_the_race_counts_less():
     assert early == pytest.approx(late / 4) and late == RACE_POINTS
 
 
-def test_of_a_loss_less_is_better():
+def test_a_lower_loss_scores_higher():
     found = score_race(trials(a=1.0, b=1.1, c=1.2), facts(kind="translate"), held=100)
     assert found["a"] > found["b"] > found["c"]
 
 
-def test_a_race_in_which_nobody_learned_says_nothing():
+def test_a_race_without_progress_gives_no_points():
     known = facts(baseline=Baseline("accuracy", 0.9, "linear", 0.5, "trivial"))
     assert score_race(trials(a=0.55, b=0.52), known, held=1_000) == {}
     assert score_race(trials(steps=5, a=0.9, b=0.6), known, held=1_000) == {}
     assert set(score_race(trials(a=0.8, b=math.nan, c=0.6), known, held=1_000)) == {"a", "c"}
 
 
-def test_one_runner_is_no_race():
+def test_a_single_model_gets_no_race_points():
     assert score_race(trials(a=0.9), facts(), held=100) == {}
 
 
-def test_scores_that_are_all_perfect_do_not_divide_by_nothing():
+def test_perfect_scores_do_not_divide_by_zero():
     assert score_race(trials(a=1.0, b=1.0), facts(), held=100) == pytest.approx({"a": 0, "b": 0})

@@ -75,7 +75,7 @@ def test_a_rule_names_existing_models_and_measurements(rule):
         assert "{" not in text and len(re.findall(r"\d", text)) >= len(rule.keys)
 
 
-def test_a_forecast_that_reads_segments_is_as_short_as_they_are_few():
+def test_the_length_of_a_forecast_is_counted_in_segments():
     whole, cut = facts(kind="forecast", median=336.0), facts(kind="forecast", median=336.0, segment=48)
     assert (whole.steps, cut.steps) == (336, 7)
     text = [
@@ -106,5 +106,5 @@ def test_the_guides_are_quoted_correctly():
 @pytest.mark.parametrize(
     ("value", "text"), [(1.0, "1"), (94.96, "94.96"), (1234.5, "1,234"), (0.704, "0.704"), (6e-21, "6e-21"), (0.0, "0")]
 )
-def test_numbers_have_the_digits_that_count(value, text):
+def test_numbers_have_three_or_four_significant_digits(value, text):
     assert format_number(value) == text

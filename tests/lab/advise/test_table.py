@@ -23,7 +23,7 @@ def compared(metric, *rows, finished=True):
     return {"study": "compare", "task": {"name": "films"}, "metric": metric, "finished": finished, "rows": list(rows)}
 
 
-def test_the_winner_has_the_best_test_score_whichever_way_the_metric_goes(script):
+def test_the_winner_has_the_best_test_score_for_rising_and_falling_metrics(script):
     rows = [row("gru", 0.9), row("lstm", 0.89), row("TF-IDF + ridge", 0.7, baseline=True), row("rnn", None)]
     assert script.winner(compared("accuracy", *rows)) == ("gru", ["lstm"])
     assert script.winner(compared("mse", *rows)) == ("linear", [])

@@ -24,7 +24,7 @@ def measure(frame, tmp_path, name, **options):
     return compute_scores(load(tmp_path)).values
 
 
-def test_words_in_a_row_tell_classes_apart(tmp_path):
+def test_word_pairs_separate_classes(tmp_path):
     random = np.random.default_rng(0)
     noise = [" ".join(random.choice(["red", "blue", "green", "odd"], 6)) for _ in range(300)]
     label = [str(random.integers(2)) for _ in noise]
@@ -51,7 +51,7 @@ def test_the_most_frequent_tag_of_a_token_is_counted(tmp_path):
     assert 0.6 < found["accuracy"] < 1  # a is X in two of three places, so Z is never predicted
 
 
-def test_a_season_is_found_and_a_line_is_followed(tmp_path):
+def test_the_season_of_a_series_is_found(tmp_path):
     t = np.arange(1500)
     wave = np.sin(2 * np.pi * t / 24) + 0.01 * np.random.default_rng(0).normal(size=len(t))
     frame = pl.DataFrame({"a": wave.tolist(), "b": np.roll(wave, 5).tolist()})

@@ -20,13 +20,13 @@ MY_CELL = Path(__file__).parents[3] / "examples" / "my_cell.py"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_models_of_every_family_and_none_that_looks_ahead_where_it_must_not(kind):
+def test_every_kind_has_models_of_every_family_and_causal_kinds_only_causal_ones(kind):
     names = [c.name for c in choose_candidates(kind)]
     assert {"rnn", "gru", "lstm", "attn_rnn"} <= set(names) and any("transformer" in name for name in names)
     assert kind not in ("generate", "forecast", "translate") or not any(name.startswith("bi_") for name in names)
 
 
-def test_a_name_says_how_many_layers_and_is_shown_with_its_width():
+def test_a_name_sets_the_layers_and_a_label_shows_the_width():
     (two,) = choose_candidates("classify", ["attn_rnn:2"])
     assert two == Candidate("attn_rnn", 2) and two.label(128) == "attn_rnn 2x128"
     assert [c.layers for c in choose_candidates("classify", ["tcn"], steps=150)] == [
@@ -34,13 +34,13 @@ def test_a_name_says_how_many_layers_and_is_shown_with_its_width():
     ]  # 1 + 4 (2^6 - 1) > 150 > 1 + 4 (2^5 - 1)
 
 
-def test_all_are_all_that_fit():
+def test_all_selects_every_layer_that_suits_the_task():
     every, ahead = choose_candidates("classify", ["all"]), choose_candidates("forecast", ["all"])
     assert {"bi_ln_gru", "performer"} <= {c.name for c in every}
     assert "performer" in {c.name for c in ahead} and not any(c.name.startswith("bi_") for c in ahead)
 
 
-def test_a_users_cell_is_found_by_its_place_from_everywhere(monkeypatch):
+def test_a_users_cell_is_stored_with_its_absolute_path(monkeypatch):
     monkeypatch.chdir(MY_CELL.parent)
     (mine,) = choose_candidates("classify", ["bi_my_cell.py:MyCell:2"])
     assert mine == Candidate(f"bi_{MY_CELL}:MyCell", 2) and mine.label(8) == "my_cell.py:MyCell 2x8"
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_loaded_is_one_error(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gru", "attn_rnn:2", "bi_lstm", "bi_hybrid"])
-def test_models_get_nearly_the_parameters_of_the_budget(name):
+def test_models_come_close_to_the_parameter_budget(name):
     (one,) = choose_candidates("classify", [name])
     size = fit_size(DigitsTask(), one, 40_000)
     assert size.core == size.parameters == pytest.approx(40_000, rel=0.12)
@@ -76,7 +76,7 @@ def test_models_get_nearly_the_parameters_of_the_budget(name):
     assert abs(measure_size(DigitsTask(), one, size.hidden + step).core - 40_000) >= abs(size.core - 40_000)
 
 
-def test_tables_of_tokens_are_left_out_of_the_budget():
+def test_embeddings_do_not_count_towards_the_budget():
     (gru,) = choose_candidates("translate", ["gru"])
     size = measure_size(find("reverse")(kinds=50), gru, 16)
     assert size.parameters - size.core == 2 * 54 * 64 + 54 * 16 + 54  # two embeddings, the head

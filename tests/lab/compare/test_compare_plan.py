@@ -31,7 +31,7 @@ def test_more_time_never_means_less():
     assert work == sorted(work)
 
 
-def test_when_time_is_short_models_go_before_seeds_and_the_first_ones_stay():
+def test_when_time_is_short_the_last_models_are_dropped_before_seeds():
     plan = plan_budget(MODELS, Limits(60, 1, 3, epoch=100))
     assert plan.seeds == 3 and 2 <= len(plan.models) < 14
     assert plan.models == tuple(MODELS)[: len(plan.models)]
@@ -54,7 +54,7 @@ def test_few_models_are_all_trained_to_the_end():
     assert not plan.is_screened and plan.finalists == 2
 
 
-def test_a_budget_too_small_for_an_epoch_of_anything_says_what_would_fit():
+def test_a_too_small_budget_is_an_error_that_names_a_sufficient_one():
     slow = {"gru": Speed(0.5, 1.0, 1.0), "lstm": Speed(1.0, 1.0, 1.0)}
     with pytest.raises(
         ValueError, match=r"the budget is too small: an epoch of gru, the fastest model, takes about 8\.3m"
@@ -70,5 +70,5 @@ def test_endless_data_need_no_epoch():
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.32, "0.32s"), (90, "90s"), (60, "1m"), (600, "10m"), (7200, "2h")])
-def test_times_are_written_as_they_are_given(seconds, text):
+def test_durations_are_formatted_like_the_budget(seconds, text):
     assert format_seconds(seconds) == text

@@ -63,7 +63,7 @@ def whole(tmp_path_factory, settings):
 
 
 @pytest.mark.slow
-def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole, settings, tmp_path):
+def test_a_resumed_comparison_gives_the_same_table_as_an_uninterrupted_one(whole, settings, tmp_path):
     place = tmp_path / "c"
     work(start_comparison(None, {}, settings, place), stop=4)
     for stop in (9, 13, None):
@@ -77,7 +77,7 @@ def test_an_interrupted_comparison_ends_with_the_table_of_one_that_was_not(whole
 
 
 @pytest.mark.slow
-def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_its_reason(whole):
+def test_every_model_has_a_row_and_a_failed_one_its_reason(whole):
     results = collect_results(whole)
     assert {r.name.rpartition("/")[2] for r in results.rows} == {
         "majority", "logistic regression", "rnn", "gru", "tcn:2", "lstm", "broken.py:Broken"
@@ -92,7 +92,7 @@ def test_every_model_is_a_row_the_finalists_with_seeds_and_one_that_fails_with_i
 
 
 @pytest.mark.slow
-def test_the_test_rows_decide_nothing(settings, tmp_path, monkeypatch):
+def test_the_test_rows_do_not_affect_the_ranking(settings, tmp_path, monkeypatch):
     wrong = DigitsTask()
     x, y = wrong._parts["test"]
     wrong._parts["test"] = x, (y + 1) % 10
@@ -144,7 +144,7 @@ def test_a_comparison_is_not_mixed_with_another(whole, tmp_path):
         resume_comparison(None, {}, CompareSettings(), tmp_path)
 
 
-def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tmp_path, monkeypatch):
+def test_a_new_folder_appears_together_with_its_record(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write, there = checkpoint.write_file, []
 
@@ -158,7 +158,7 @@ def test_a_folder_appears_with_its_record_so_that_a_kill_leaves_its_name_free(tm
     assert [path.name for path in Path("comparisons").rglob("*")] == ["digits", "compare.json"]
 
 
-def test_a_probe_writes_in_its_own_folder(tmp_path, monkeypatch):
+def test_a_speed_job_writes_only_to_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     comparison = start_comparison(None, {}, CompareSettings(models="rnn", steps=9), tmp_path / "c")
     trial = Trial(comparison.candidates["rnn"], Hyperparameters(1e-3), 8)
@@ -167,7 +167,7 @@ def test_a_probe_writes_in_its_own_folder(tmp_path, monkeypatch):
     assert sorted(path.name for path in (comparison.folder / "jobs" / result.key).iterdir()) == [".lock", "result.json"]
 
 
-def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path, monkeypatch):
+def test_a_too_small_budget_leaves_its_folder_free(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match=r"--budget \d+m is enough for [\d,]+ steps of 1 model"):
@@ -176,7 +176,7 @@ def test_a_budget_too_small_leaves_its_folder_to_the_corrected_command(tmp_path,
 
 
 @pytest.mark.slow
-def test_the_document_is_alone_on_stdout_whatever_is_printed_meanwhile(tmp_path, monkeypatch, capsys):
+def test_only_the_json_document_is_printed_to_stdout(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
     monkeypatch.setattr("seqloom.cli.commands.compare.describe_result", lambda *_: print("a machine died") or "")
     assert compare(settings=CompareSettings(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
@@ -194,7 +194,7 @@ def test_tuning_tries_what_optuna_proposes(tmp_path):
     assert collect_results(comparison).models[0].lr == min(trials, key=comparison.rank_of).settings.lr
 
 
-def test_no_cell_of_a_test_stays_registered():
+def test_the_broken_cell_is_not_registered():
     assert "Broken" not in Cell.registry
 
 

@@ -16,7 +16,7 @@ def random_rows(n, p, seed):
     return rows(np.random.default_rng(seed).random(n) < p)
 
 
-def test_a_models_number_is_the_mean_of_its_seeds_and_its_interval_that_of_the_metrics():
+def test_an_estimate_matches_the_metrics_module():
     one = random_rows(500, 0.8, 0)
     result = estimate(bootstrap({"a": [one]}, ACCURACY)["a"])
     whole = compute_scores(one, intervals=True)
@@ -31,7 +31,7 @@ def test_seeds_that_disagree_widen_the_interval():
     assert other.half > 2 * same.half
 
 
-def test_a_lead_is_significant_where_one_is_right_on_more_of_the_same_rows():
+def test_a_paired_lead_is_significant():
     base = np.random.default_rng(0).random(400) < 0.7
     better = base | (np.random.default_rng(1).random(400) < 0.15)
     result = bootstrap({"one": [rows(better)] * 3, "other": [rows(base)]}, ACCURACY)
@@ -42,7 +42,7 @@ def test_a_lead_is_significant_where_one_is_right_on_more_of_the_same_rows():
     assert difference.half < 0.7 * unpaired  # both vary with the same rows
 
 
-def test_chance_is_no_lead_nineteen_times_of_twenty():
+def test_equal_models_rarely_differ_significantly():
     significant = 0
     for s in range(40):
         models = {m: [random_rows(200, 0.8, 100 * s + 10 * i + k) for k in range(3)] for i, m in enumerate("ab")}
@@ -51,13 +51,13 @@ def test_chance_is_no_lead_nineteen_times_of_twenty():
     assert significant <= 4
 
 
-def test_no_wrong_row_among_twenty_is_no_certainty():
+def test_twenty_right_rows_of_twenty_have_a_wilson_interval():
     result = estimate(bootstrap({"a": [rows(np.ones(20))] * 3}, ACCURACY)["a"])
     assert result.mean == 1 and result.half == pytest.approx(1 - binomtest(20, 20).proportion_ci(method="wilson").low)
 
 
 @pytest.mark.parametrize("n", [20, 1000])
-def test_a_handful_of_rows_more_is_a_lead_where_a_test_of_paired_shares_finds_it(n):
+def test_small_differences_agree_with_mcnemars_test(n):
     for more in range(9):  # rows that one has right and the other wrong, none the other way
         one = np.arange(n) < 8 + more
         result = bootstrap({"one": [rows(one)], "other": [rows(np.arange(n) < 8)]}, ACCURACY)
@@ -65,7 +65,7 @@ def test_a_handful_of_rows_more_is_a_lead_where_a_test_of_paired_shares_finds_it
         assert estimate_difference(result["one"], result["other"]).is_significant == (p < 0.05)
 
 
-def test_overlapping_windows_are_drawn_in_blocks():
+def test_overlapping_windows_are_resampled_in_blocks():
     noise = np.repeat(np.random.default_rng(0).random(20), 50)
     columns = {"square": noise, "values": np.ones(1000)}
     alone, together = (estimate(bootstrap({"a": [columns]}, MSE, block)["a"]).half for block in (1, 50))

@@ -34,7 +34,7 @@ def test_a_significant_lead_is_stated_with_its_cost():
     assert " percentage points at 0.7 times the latency. attn_rnn beats logistic regression by 40.0 +- " in text
 
 
-def test_of_equals_the_fastest_is_to_be_used():
+def test_without_a_significant_lead_the_fastest_model_is_recommended():
     text = verdict(build_results({"lstm": 0.8, "gru": 0.8, "rnn": 0.7}, lstm=2.0))
     assert text.startswith(
         "Use gru (accuracy 80.0%), the fastest of 2 similar models: lstm (accuracy 80.0%) has no significant lead "
@@ -42,7 +42,7 @@ def test_of_equals_the_fastest_is_to_be_used():
     )
 
 
-def test_a_lead_over_the_second_alone_is_none():
+def test_a_lead_must_be_significant_over_all_models():
     results = build_results({"attn_rnn": 0.9, "gru": 0.8, "tcn": 0.9})
     order = {"attn_rnn": 0, "gru": 1, "tcn": 2}  # on validation
     rows = sorted(results.rows, key=lambda row: order.get(row.name, 3))
@@ -69,15 +69,15 @@ def test_a_lead_over_the_second_alone_is_none():
         (0.8, "majority", "Nothing was learned: the best model (gru, accuracy 80.0%) does not beat majority"),
     ],
 )
-def test_a_baseline_that_is_not_beaten_is_to_be_used_unless_it_is_blind(simple, name, text):
+def test_an_unbeaten_baseline_is_recommended_unless_it_ignores_the_input(simple, name, text):
     assert verdict(build_results({"gru": 0.8}, simple, name)).startswith(text)
 
 
-def test_without_an_end_there_is_no_verdict():
+def test_an_interrupted_comparison_has_no_verdict():
     assert verdict(build_results({"gru": 0.8}), finished=False).startswith("Interrupted")
 
 
-def test_the_leaderboard_says_how_far_each_is_from_the_first_and_the_caption_what_was_left_out():
+def test_the_leaderboard_shows_differences_and_the_caption_what_was_left_out():
     results = build_results({"gru": 0.8})
     left = Results([*results.rows, Row("tcn", "tcn 5x8", False, left_out=True)], ACCURACY, results.bootstraps)
     assert [row["model"] for row in build_leaderboard(left)] == ["gru", "logistic regression (baseline)"]
