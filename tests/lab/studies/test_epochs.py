@@ -226,7 +226,7 @@ def test_an_idx_file_is_read_and_a_torn_one_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"2 x 1 x 3 bytes, but is truncated"):
         read_idx(file)
     file.write_bytes(gzip.compress(b"\0\0\x0d\1"))
-    with pytest.raises(ValueError, match="no idx file"):
+    with pytest.raises(ValueError, match="not an idx file"):
         read_idx(file)
 
 
