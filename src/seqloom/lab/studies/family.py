@@ -159,11 +159,11 @@ class Family(Epochs[TrialSettings], name="family"):
     def verdict(self, rows: Sequence[Trial]) -> str:
         compared = [row for row in self._rank_models(rows) if row["ms per batch, here"] is not None]
         kept = [k.removesuffix(", here") for k in (compared[0] if compared else {}) if k.endswith(", here")]
-        told = []
+        agreements = []
         for what in kept:
             agree = sum(row[f"{what}, here"] == row[f"{what}, article"] for row in compared)
-            told += [f"{what} in {agree}"] if any(row[f"{what}, here"] for row in compared) else []
-        first = f"Agreement with the {len(compared)} ranks in the RNN family article: {', '.join(told)}. "
+            agreements += [f"{what} in {agree}"] if any(row[f"{what}, here"] for row in compared) else []
+        first = f"Agreement with the {len(compared)} ranks in the RNN family article: {', '.join(agreements)}. "
         return f"{first if compared else ''}{super().verdict(rows)}"
 
     def caption(self) -> str:

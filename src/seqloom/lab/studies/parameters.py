@@ -53,8 +53,8 @@ class CheckedClaim:
     mistake: str
 
     def __str__(self) -> str:
-        said = f"{self.source}, {self.model}, {self.what} {self.printed}"
-        return f"{said}: {'holds' if self.holds else f'the layer has {self.has:,}; {self.mistake}'}"
+        claim = f"{self.source}, {self.model}, {self.what} {self.printed}"
+        return f"{claim}: {'holds' if self.holds else f'the layer has {self.has:,}; {self.mistake}'}"
 
 
 def layer(cell: str) -> Count:

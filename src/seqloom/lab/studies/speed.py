@@ -64,7 +64,7 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
                 device=self.device,  # type: ignore[arg-type]
                 rounds=self.settings.rounds,
             )
-            key = {"study": self.name, "told": settings.model_dump(mode="json")}
+            key = {"study": self.name, "settings": settings.model_dump(mode="json")}
             if ledger.get(key) is None:
                 rows = [asdict(row) for row in race.time_layers(settings, kinds, before) if _ran(row)]
                 ledger.add(key, {"rows": rows})

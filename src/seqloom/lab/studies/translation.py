@@ -78,7 +78,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
     def corpus(self, condition: Condition) -> Corpus:
         _bleu()  # or an error before anything is trained
         task, most = condition.task, {"valid": self.settings.valid, TEST: self.settings.test}
-        parts, english, self._told = multi30k(task["vocabulary"], task["T"], task["pairs"])
+        parts, english, self._references = multi30k(task["vocabulary"], task["T"], task["pairs"])
         cut = {name: tuple(t[: most.get(name, len(t))] for t in part) for name, part in parts.items()}
         return Corpus(cut, (english,))
 
@@ -87,10 +87,10 @@ class Translation(Corpora[TrialSettings], name="translation"):
         size, p = task["vocabulary"], task["dropout"]
         if model == "transformer":
             shape = Shape(hidden=2 * hidden, dropout=p / 2)
-            told: dict[str, Any] = {"position": "sinusoidal", "block": shape}
-            inner = Transformer(hidden, HEADS, task["layers"], causal=True, memory_size=hidden, **told)
+            options: dict[str, Any] = {"position": "sinusoidal", "block": shape}
+            inner = Transformer(hidden, HEADS, task["layers"], causal=True, memory_size=hidden, **options)
             encoder = Encoder(
-                Embed(size, hidden, p / 2, scaled=True), Transformer(hidden, HEADS, task["layers"], **told)
+                Embed(size, hidden, p / 2, scaled=True), Transformer(hidden, HEADS, task["layers"], **options)
             )
             return Translate(encoder, TransformerDecoder(Embed(size, hidden, p / 2, scaled=True), inner, tied=True))
         width, half = task["width"], hidden // 2
@@ -117,14 +117,14 @@ class Translation(Corpora[TrialSettings], name="translation"):
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         assert isinstance(model, Translate)
-        corpus, said = self.read(condition), []
+        corpus, hypotheses = self.read(condition), []
         source, target, n, _ = corpus.parts[split]
         beam = Beam(condition.task.get("beam", 5), 0.6, target.shape[1])
         for begin in range(0, len(source), ROWS):
             with fast(model, device):
                 found = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
-            said += [join_tokens([corpus.words[0][i] for i in best]) for (best,) in found.lists()]
-        bleu = float(_bleu().corpus_score(said, [self._told[split][: len(said)]]).score)
+            hypotheses += [join_tokens([corpus.words[0][i] for i in best]) for (best,) in found.lists()]
+        bleu = float(_bleu().corpus_score(hypotheses, [self._references[split][: len(hypotheses)]]).score)
         with torch.inference_mode(False), torch.enable_grad():
             return {"BLEU": bleu, "ms per batch": self._time_step(model, condition)}
 
