@@ -52,7 +52,7 @@ def _check_step(cell: Cell, x: Tensor) -> None:
     assert isinstance(state, tuple), f"initial_state must return a tuple, got {type(state).__name__}"
     project = cell.project(x)
     assert project.shape[:2] == x.shape[:2], (
-        f"project must keep (B, T), made {tuple(x.shape)} into {tuple(project.shape)}"
+        f"project must keep (B, T), but turned {tuple(x.shape)} into {tuple(project.shape)}"
     )
     y, after = cell.step(project[:, 0], state)
     assert tuple(y.shape) == (len(x), cell.output_size), (

@@ -82,7 +82,7 @@ def check_kernel(
 
 def _far(ratios: dict[str, list[float]], limit: float) -> dict[str, float]:
     """Return the geometric means over draws that exceed the limit, by name."""
-    means = {name: math.exp(sum(map(math.log, found)) / len(found)) for name, found in ratios.items()}
+    means = {name: math.exp(sum(map(math.log, values)) / len(values)) for name, values in ratios.items()}
     return {name: mean for name, mean in means.items() if not mean <= limit}
 
 
@@ -122,12 +122,12 @@ def _ratios(code: Code, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str
     exact = run_with_gradients(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)
     like = dtype if low else torch.float32  # there is nothing more exact to compare float64 with
     loop = run_with_gradients(any_loop.run, cell, job, like)
-    found, again = (run_with_gradients(code.run, own, job, dtype) for _ in range(2))
+    results, again = (run_with_gradients(code.run, own, job, dtype) for _ in range(2))
     ratios = {}
     for name, true in exact.items():
-        assert torch.equal(found[name], again[name]), f"{name} differs between two calls, {where}"
+        assert torch.equal(results[name], again[name]), f"{name} differs between two calls, {where}"
         size = max(float(true.norm()), 1e-30)  # a last bit of every number; some gradients are 0
-        far = float((found[name].double() - true).norm()) / torch.finfo(dtype).eps
+        far = float((results[name].double() - true).norm()) / torch.finfo(dtype).eps
         near = float((loop[name].double() - true).norm()) / torch.finfo(like).eps
         ratios[name] = max(far, size) / math.hypot(near, size)
     return ratios
@@ -151,6 +151,6 @@ def run_with_gradients(run: Any, cell: Cell, job: ScanJob, dtype: torch.dtype = 
     leaves = {"dx": job.x, **{f"dstate {i}": s for i, s in enumerate(job.state)}}
     leaves |= {f"d{name}": p for name, p in cell.named_parameters()}
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    found = {"y": y, **{f"state {i}": s for i, s in enumerate(last)}}
-    found |= {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(leaves, gradients, strict=True)}
-    return {name: t.detach() for name, t in found.items()}
+    results = {"y": y, **{f"state {i}": s for i, s in enumerate(last)}}
+    results |= {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(leaves, gradients, strict=True)}
+    return {name: t.detach() for name, t in results.items()}
