@@ -1,5 +1,4 @@
-// Arguments of the kernels that take AttnRNN through time. Python reads these structs from this text
-// (launch.py).
+// Arguments of the kernels that take AttnRNN through time. Python reads these structs (runtime/launch.py).
 #pragma once
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"

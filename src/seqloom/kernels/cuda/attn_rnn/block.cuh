@@ -1,8 +1,8 @@
-// What AttnRNN's kernels share where a block carries 8 rows of the batch, in bf16 or fp16, with 16 to 128
-// units. Warp w has the units 16w..16w+15 of everything, and keeps its rows of all weights in registers.
-// Weights are the A of mma, the 8 rows of the batch its columns: 1 to 8 rows cost the same. Activations lie
-// in shared memory as [unit][8 rows] of 16 bits: what a lane has of C is one word there, and a transposed
-// load gives the B of two tiles. Sequences lie there as in global memory, [row][unit], padded by 16 bytes.
+// AttnRNN with 8 rows of the batch to a block, in bf16 or fp16, with 16 to 128 units. Warp w has the units
+// 16w..16w+15 of everything, and its rows of all weights in registers. Weights are the A of mma, the 8 rows
+// of the batch its columns: 1 to 8 rows cost the same. Activations lie in shared memory as [unit][8 rows] of
+// 16 bits: a lane's part of C is one word there, and a transposed load gives the B of two tiles. Sequences
+// lie there as in global memory, [row][unit], padded by 16 bytes.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 
@@ -15,7 +15,7 @@ constexpr bool WHOLE_WARPS = D % 16 == 0;                       // a head is one
 constexpr int SPAN = WHOLE_WARPS ? D / 16 : 1;                  // how many
 constexpr bool IN_WARP = 16 % D == 0;                           // no head crosses a warp's border
 constexpr int SUMS = WHOLE_WARPS ? WARPS * 128 : WARPS * 1536;  // bytes to exchange sums through
-// floats a step: attention of each head, then 1 / deviation
+// Floats per step: the attention of each head, then 1 / deviation.
 constexpr int AUX = 4 * HEADS + 4;
 
 struct Lane {
@@ -34,7 +34,7 @@ struct Lane {
   }
 };
 
-// W rows of this warp, as A.
+// Load this warp's rows of W, as A.
 DEV void load_weight(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++) {
@@ -45,7 +45,7 @@ DEV void load_weight(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l
     w[k][3] = get_global(p + 8 * stride + 8);
   }
 }
-// The same of W transposed.
+// Load this warp's rows of W transposed, as A.
 DEV void load_weight_turned(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++)
@@ -60,7 +60,7 @@ DEV void load_vector(float (&v)[2], const u16* from, const Lane& l) {
 #pragma unroll
   for (int i = 0; i < 2; i++) unpack<TYPE>(v[i], none, (u32)from[l.unit[i]]);
 }
-// A whole buffer, as B.
+// Load a whole buffer, as B.
 DEV void load_buffer(u32 (&b)[TILES][2], u32 at, const Lane& l) {
 #pragma unroll
   for (int k = 0; k + 1 < TILES; k += 2)
@@ -72,12 +72,12 @@ DEV void store_buffer(u32 at, u32 v, u32 w, const Lane& l) {
   put_shared(at + l.word[0], v);
   put_shared(at + l.word[1], w);
 }
-// This warp's units of 8 rows of a sequence, as C.
+// Load this warp's units of 8 rows of a sequence, as C.
 DEV void load_sequence(u32 (&v)[2], u32 at, const Lane& l) {
   load2_turned(v[0], v[1], at + (l.lane & 7) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
 }
-// The batch rows of this lane's two columns, their lengths, and what they start with, as C; zeros past the
-// last row.
+// Find the batch rows of this lane's two columns and their lengths, and load their first state and mask, as
+// C; zeros past the last row.
 template <class Args>
 DEV void load_rows(int (&column)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float* start,
                    const Args& a, const Lane& l) {
@@ -127,8 +127,8 @@ DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4
                        : part[0][i] + part[CHAINS - 1][i];
 }
 
-// Sums over the units of every head, for three products at once. A lane then works on one column where a head
-// is whole warps (all its units agree, and `half` says which column), else on all four of its places.
+// Sum over the units of every head, for three products at once. If a head is whole warps, a lane then works
+// on one column (`half` says which; all its units agree), else on all four of its places.
 constexpr int PLACES = WHOLE_WARPS ? 1 : 4;
 DEV bool half(const Lane& l) { return (l.lane & 16) != 0; }
 DEV int head_of(const Lane& l, int place) { return (WHOLE_WARPS ? l.unit[0] : l.unit[place >> 1]) / D; }
@@ -163,8 +163,8 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
       }
     }
   } else {
-    // A = which unit is of which head, so that mma sums over units; products in two parts, or 16 bits would
-    // be too few.
+    // A says which unit belongs to which head, so that mma sums over units. Numbers are split in two: 16 bits
+    // would be too few.
     u32 is[4];
     const int first = 16 * l.warp / D;
 #pragma unroll
@@ -209,7 +209,7 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
     if constexpr (IN_WARP) wait_warp();  // before the next sums overwrite these
   }
 }
-// What each lane found for its places, at all four.
+// Spread the results of each lane's places to all four.
 DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane& l) {
   if constexpr (WHOLE_WARPS) {
     const float other = from_other(v[0], 16);
@@ -220,7 +220,7 @@ DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane& l) {
     for (int i = 0; i < 4; i++) all[i] = v[i];
   }
 }
-// The same for both columns of a lane, where a head is whole warps: sums by mma, products in two parts.
+// head_sums for both columns of a lane, if a head is whole warps: sums by mma, numbers split in two.
 DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int j = 0; j < 3; j++) {

@@ -1,4 +1,4 @@
-// AttnRNN through time: every block takes its 8 rows through all steps; the state stays in float32 registers.
+// AttnRNN forward: every block takes its 8 rows through all steps; the state stays in float32 registers.
 #include "attn_rnn/step.cuh"
 
 constexpr int RING = 4;  // steps of input that are on their way

@@ -1,5 +1,5 @@
-// What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is 8
-// steps of any rows.
+// Recompute the inside of all steps of a chunk from the states that the forward saved: a tile is 8 steps of
+// any rows.
 #include "attn_rnn/step.cuh"
 
 constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, INSIDE_BYTES = AT_RING + RING * STAGE;

@@ -1,5 +1,5 @@
-// AttnRNN back through a chunk of time, with what attn_rnn_inside found. d before a letter is the gradient of
-// the loss by it.
+// AttnRNN back through a chunk of time, from the planes of block_inside.cu. dx is the gradient of the loss
+// with respect to x.
 //   dn = g dh'   dg = dh' (n - h) g (1 - g)   dz = LayerNorm'(dn)   ds = (dz + W_go^T dg) gelu'(s)
 //   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)   dq, du, dh from both
 //   dh += W_q^T dq + W_gh^T dg

@@ -1,6 +1,6 @@
-// AttnRNN's units on a cluster of blocks, which send what they find to each other's shared memory.
-// Whoever has waited for a buffer knows that all blocks are done with the one before it; none is written too
-// early. Buffers are [row][unit], as B of mma, padded so that no two lanes of a load meet in a bank.
+// AttnRNN's units on a cluster of blocks, which write into each other's shared memory. A block that has
+// received a buffer knows that all blocks are done with the one before it, so none is overwritten too early.
+// Buffers are [row][unit], as B of mma, padded so that the lanes of a load use different banks.
 #pragma once
 #include "attn_rnn/units.cuh"
 #include "runtime/cluster.cuh"
@@ -10,12 +10,12 @@ constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;  // tiles of a weight to a war
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
 constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;  // heads lie in several blocks
-// Where heads lie in several blocks, and no other team's rows are there to work at in the meantime, what is
-// attended is not sent: every block makes it from sums over heads, h and x.
-// PART, MET: units of a warp's part of a sum, and heads that they have.
+// If heads lie in several blocks, and there is no other team to work on meanwhile, aC is not sent: every
+// block computes it from sums over heads, h and x. PART, MET: units of a warp's part of a sum, and heads that
+// they have.
 constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;
 constexpr bool MIXES = CROSSED && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && MET <= 4;
-// made of h and x: the first and second buffer
+// Computed from h and x: the first and second buffer.
 constexpr int MIXTURE = 3;
 constexpr int BUFFERS = 3, BUSY = (H + UNITS - 1) / UNITS;  // blocks that have units
 constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
@@ -26,13 +26,13 @@ constexpr int AT_SCORES = AT_STAGE + STAGE;
 constexpr int AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
-// no registers are left for weights in shared memory
+// No registers are left for weights in shared memory.
 constexpr int SOON = 0, SOON_BACK = 0;
-// barriers of a team: of what it shares in a step, and of its sums over heads
+// Barriers of a team: 0 to 2 for its buffers, then one for its sums over heads.
 constexpr int HEAD = 3;
-// no registers are left for the reverse to hold two steps
+// No registers are left for the reverse to hold two steps.
 constexpr bool LATE = WARPS > 8;
-constexpr bool EARLY = true;  // sums over a row are there with their buffer
+constexpr bool EARLY = true;  // sums over a row arrive with their buffer
 
 struct Block : Units {
   int from, to, senders;     // the blocks that share heads with this one
@@ -47,7 +47,7 @@ struct Block : Units {
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
     senders = to - from + 1;
   }
-  // All blocks are told all sums over heads.
+  // Send all sums over heads to all blocks.
   DEV void tell_all() {
     from = base < H ? 0 : 1;
     to = base < H ? CLUSTER - 1 : 0;
@@ -56,7 +56,7 @@ struct Block : Units {
   DEV u32 at_barrier(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
   DEV u32 barrier(int which, int g) const { return memory + at_barrier(which, g); }
 
-  // Zeros where no unit is, barriers, and every block at this point.
+  // Clear the buffers, initialise the barriers, and wait for every block.
   DEV void open() const {
     for (int i = thread; i < BUFFERS * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
     if (thread == 0) {
@@ -67,8 +67,8 @@ struct Block : Units {
     wait_cluster();
   }
   DEV void close() const { wait_cluster(); }
-  // What a phase of each barrier brings; sums over a row come with one of the buffers, and one may not be
-  // sent.
+  // Announce the bytes of each barrier's phase; sums over a row come with one of the buffers, and one buffer
+  // may not be sent.
   DEV void expect_all(int with_sums, int unsent = -1) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
@@ -82,7 +82,7 @@ struct Block : Units {
         }
     }
   }
-  // Until all of a team's rows of a buffer are there.
+  // Wait until all of a team's rows of a buffer have arrived.
   DEV void take(int buffer, u32 parity, int g) const {
     if constexpr (CLUSTER == 1)
       wait_block();
@@ -90,7 +90,7 @@ struct Block : Units {
       await(barrier(buffer, g), parity);
   }
   DEV void gather(int g) const { Units::gather(mine(g) || (BUSY < CLUSTER && base >= H), 1 + g); }
-  // Two units of this lane into a buffer of all blocks.
+  // Write two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
 #if FORMAT == 2 && TF32
     v = {number(to_tf32(v.low)), number(to_tf32(v.high))};
@@ -122,7 +122,7 @@ struct Block : Units {
     put_shared(at, v);
 #endif
   }
-  // One of two numbers, by the half of the lanes, to all blocks, with a buffer.
+  // Send one of two numbers, by the half of the lanes, to all blocks, with a buffer.
   DEV void share_number(int buffer, float s) const {
     const u32 at = AT_STATISTICS + 4 * ((rank * ROWS + column) * 2 + (lane >> 4));
     if constexpr (CLUSTER == 1) {
@@ -132,7 +132,7 @@ struct Block : Units {
       send(peer + at, peer + at_barrier(buffer, team), s);
     }
   }
-  // Sums of two over all units of this row, in two steps: of this block to all blocks, then over the blocks.
+  // Sum two numbers over all units of this row: send this block's sums to all blocks, then add those of all.
   DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, over_lanes(v, w)); }
   DEV void get_sums(float& v, float& w) const {
     const bool second = (lane & 16) != 0;
@@ -149,8 +149,8 @@ struct Block : Units {
     for (int bits = 8; bits; bits /= 2) s += from_other(s, bits);
     return s;
   }
-  // Where blocks mix for themselves: all units of this warp's row in the background, into the buffer that is
-  // not sent.
+  // If aC is not sent: load all units of this warp's row of x in the background, into the buffer that is
+  // free.
   DEV void fetch_units(const Element* line, int buffer) const {
     for (int i = lane; i < H * SIZE / 16; i += 32)
       fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
@@ -158,7 +158,7 @@ struct Block : Units {
   }
   DEV void units_here() const { fetch_wait<0>(); }
   DEV int head_of(int j) const { return slice * PART / D + j; }
-  // Coefficients of this lane's row of a team, from sums over the heads of this warp's part.
+  // Find the coefficients of this lane's row of a team, from sums over the heads of this warp's part.
   template <class F>
   DEV void take_mixed(const Element*, i64, u32 parity, int g, F coefficients_of) {
     await(barrier(HEAD, g), parity);
@@ -184,8 +184,8 @@ struct Block : Units {
   DEV int units_of(int rank) const {
     return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS;
   }
-  // Mean and 1 / deviation of a row. In float32 a difference of large sums would cost digits: each block has
-  // a mean of its own, from which it takes its squares.
+  // Mean and 1 / deviation of a row. In float32 a difference of large sums would lose digits: each block sums
+  // squares around its own mean.
   DEV void share_spread(int buffer, const float (&z)[2]) const {
     if constexpr (TYPE == FP32) {
       float sum = there ? z[0] + z[1] : 0.f;
@@ -211,8 +211,7 @@ struct Block : Units {
       spread(mean, r);
     }
   }
-  // Sums of three over the units of the lane's head, in two steps: what this block has of them to the others,
-  // then over the blocks.
+  // Sum three numbers over the units of the lane's head: send this block's sums to the others, then add all.
   DEV void share_scores(const float (&p)[3][2]) const {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;
 #pragma unroll
@@ -252,10 +251,9 @@ struct Block : Units {
     }
   }
 };
-// Weights and what was shared as a cluster's warps take them.
-// Rows of this warp's tile, columns of its slice. In float32 a tile is two of mma.m16n8k8, which take its
-// columns in an order of their own: lane `pair` has the columns 4pair .. 4pair + 3, the first two for the
-// first mma. A sum does not mind.
+// Load the rows of this warp's tile, the columns of its slice. In float32 a tile is two of mma.m16n8k8, with
+// its columns permuted: lane `pair` has the columns 4pair .. 4pair + 3, the first two for the first mma. The
+// order does not change the sum.
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int r = b.base + 16 * b.tile + b.row, c = 16 * (b.slice * DEEP + k) + SIZE * b.pair;
   const bool there = r < H && c < H;
@@ -274,7 +272,7 @@ DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const B
   w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
 #endif
 }
-// A warp's slice of a team's rows of a buffer, as B.
+// Load a warp's slice of a team's rows of a buffer, as B.
 template <int SOME>
 DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block& b) {
 #if FORMAT == 2
@@ -292,7 +290,7 @@ DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Bloc
     load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
 #endif
 }
-// The same, where it may be made of h and x.
+// The same; MIXTURE is computed from h and x.
 template <int SOME>
 DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block& b) {
   load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);

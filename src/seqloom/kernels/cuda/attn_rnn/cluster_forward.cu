@@ -1,10 +1,10 @@
-// AttnRNN through time where blocks share the units: a group of them takes its rows through all steps.
-// Equations as in step.cuh.
+// AttnRNN forward with the units divided among blocks: a cluster or a group (GRID) takes its rows through all
+// steps. Equations as in step.cuh.
 #include "attn_rnn/math.cuh"
 #include "attn_rnn/product.cuh"
 
 constexpr bool MIXED = MIXES && !MASK;  // what is attended is not sent
-// no other work has to be done while sums over heads are on their way
+// No other work waits while sums over heads are on their way.
 constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);
 
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {

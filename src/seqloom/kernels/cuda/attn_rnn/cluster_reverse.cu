@@ -1,8 +1,8 @@
-// AttnRNN back through a chunk of time where blocks share the units, with what was found to be inside its
-// steps. Letters as in block_reverse.cu.
+// AttnRNN back through a chunk of time with the units divided among blocks, from recomputed planes. Letters
+// as in block_reverse.cu.
 #include "attn_rnn/product.cuh"
 
-// What a lane takes of a step.
+// What a lane loads of a step.
 struct Taken {
   Pair dy, x, keep, q, slope, g, n;
   float past[2], attention[PER][4], deviation;

@@ -1,15 +1,15 @@
-// AttnRNN's units on blocks anywhere on the GPU: what goes into packets and how it is put together again.
+// AttnRNN's units on blocks anywhere on the GPU: packing numbers into packets and unpacking them.
 #pragma once
 #include "attn_rnn/grid_post.cuh"
 
 struct Block : Post {
-  Pair two{};            // units that wait for a sum to go with them
+  Pair two{};            // units that are sent later, together with a sum
   Words v, kept[TEAMS];  // B; and h, as B
   float sums[ROUNDS][2];
   int with_sums = -1;
   template <class Args>
   DEV Block(const Args& a) : Post(a) {}
-  // sums over a row go with one of the messages
+  // Sums over a row travel with this message.
   DEV void expect_all(int with, int = -1) { with_sums = with; }
   DEV void take(int buffer, u32, int g) {
     u32 p[ASKED][4] = {}, numbers[ASKED];
@@ -34,7 +34,7 @@ struct Block : Post {
 #pragma unroll
       for (int i = 0; i < 16 * ROUNDS; i++) kept[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
   }
-  // Two units of this lane to all blocks; and two sums over this block's units with them.
+  // Send two units of this lane to all blocks, and with them two sums over this block's units.
   DEV void share(int buffer, Pair v) {
     two = there ? v : Pair{};
 #if FORMAT == 2 && TF32
@@ -98,8 +98,8 @@ struct Block : Post {
     }
   }
   // Mean and 1 / deviation of a row, from sums and squares that come with the third message of a step. In
-  // float32 a difference of large sums would cost digits: blocks take squares from a mean of their own, and
-  // so do warps that bring them together.
+  // float32 a difference of large sums would lose digits: blocks sum squares around their own mean, and so do
+  // the warps that combine them.
   DEV int units_of(int slice) const {
     const int n = H - slice * SOURCES * UNITS;
     return n < 1 ? 1 : n < SOURCES * UNITS ? n : SOURCES * UNITS;
@@ -127,7 +127,7 @@ struct Block : Post {
     } else
       spread(mean, r);
   }
-  // Sums of three over the units of the lane's head: a packet from each block that has some.
+  // Sum three numbers over the units of the lane's head: a packet from each block that has some.
   DEV void share_scores(const float (&p)[3][2]) const {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
@@ -170,8 +170,7 @@ struct Block : Post {
       }
   }
 
-  // Where blocks mix for themselves. The same sums, but of this lane's row and sources of B; and for the
-  // lanes that have units here.
+  // If aC is not sent: the same sums, but of this lane's row and sources of B.
   DEV void take_scores(float (&s)[ROUNDS][3], int g) {
     u32 p[ROUNDS * ASKS][4] = {}, numbers[ROUNDS * ASKS];
     const Packet* from[ROUNDS * ASKS];
@@ -216,12 +215,12 @@ struct Block : Post {
   DEV void tell_all() const {}
   DEV void fetch_units(const Element*, int) const {}
   DEV void units_here() const {}
-  // The words of this lane's sources, of a row that begins here.
+  // Load the words of this lane's sources, of a row that begins at `line`.
   DEV void get_words(Words& w, const Element* line, int g) const {
 #pragma unroll
     for (int j = 0; j < 4 * ROUNDS; j++) {
       float four[4] = {};
-      // two loads share 32 bytes: they are kept nearby
+      // two loads share a sector of 32 bytes
       if (asks(j / 4, g))
         get_global(four, (const float*)(line + UNITS * source(j / 4) + 16 / SIZE * (j % 4)));
 #pragma unroll
@@ -229,9 +228,8 @@ struct Block : Post {
     }
   }
 };
-// Weights and what was shared as a grid's warps take them.
-// Of the tiles with the same columns, rows of one of the block's. A lane's columns are words of a source:
-// four units here.
+// Load the rows of tile k % TALL of the block's, at the columns of tile k / TALL: a lane's columns are words
+// of a source, four units.
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int n = k / TALL, r = b.base + 16 * (k % TALL) + b.row,
             c = UNITS * b.source(4 * n * SIZE / 64) + 4 * n % UNITS;

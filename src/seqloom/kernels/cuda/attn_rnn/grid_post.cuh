@@ -1,14 +1,13 @@
-// AttnRNN's units on blocks anywhere on the GPU, 32 to each, in float32 16, which share what they find
-// through packets in its memory. A warp has all tiles of the block's units, and of every sum the units of
-// four other blocks, or of eight in two ROUNDS: what these send is its B of mma as it comes, a lane's words
-// from one of them, or from one in each of two rounds. So nobody waits for all blocks, and nothing that is
-// shared passes through shared memory.
-// A row of a block, 16 words of two units or of one, is six packets in two halves: words 8half .. 8half + 7,
-// and a sum over the row. A packet is written anew only when all blocks have read it: of the messages in a
-// step, whoever sends one has had the one before it from everyone; where what is attended is not sent, sums
-// over heads are the one before, and every block asks for all. Parts of sums lie in two places in turn, and
-// so do barriers: some warp may be at the next product already. What is pointwise has 16 lanes to a row; of
-// two teams, a warp has two rows of one.
+// AttnRNN's units on blocks anywhere on the GPU, 32 to each (16 in float32), which exchange packets through
+// its memory. A warp has all tiles of the block's units, and of every sum the units of four other blocks, or
+// of eight in two ROUNDS: what these send is its B of mma as it arrives, a lane's words from one of them in
+// each round. So no warp waits for all blocks, and shared numbers do not pass through shared memory. A row of
+// a block, 16 words of two units or one, is six packets in two halves: words 8half .. 8half + 7, and a sum
+// over the row. A packet is overwritten only after all blocks have read it: a block sends a message of a step
+// after it has received the one before from all blocks. If aC is not sent, the sums over heads take its
+// place, and every block asks for all of them. Parts of sums lie in two places in turn, and so do barriers:
+// some warp may already be at the next product. Pointwise work has 16 lanes to a row; with two teams, a warp
+// has two rows of one team.
 #pragma once
 #ifndef ROWS  // values for editors, as in units.cuh
 #define GRID 1
@@ -44,9 +43,8 @@ constexpr bool EARLY = false, CROSSED = true;
 // No registers are left for the reverse to hold two steps.
 constexpr bool LATE = TYPE == FP32;
 constexpr bool SPREADS = TYPE == FP32;  // squares are taken from a mean
-// Where a block's units have one head, what is attended is made by whoever needs it, from sums over heads, h
-// and x: it is not sent.
-// CLOSE, ASKS: lanes of a row that ask for a head's sums, and packets of each.
+// If a block's units belong to one head, aC is not sent: every block computes it from sums over heads, h and
+// x. CLOSE, ASKS: lanes of a row that ask for a head's sums, and packets of each.
 constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;
 // With two teams of float32 there are no registers for it.
 constexpr bool MIXES = D % UNITS == 0 && ROUNDS * ASKS <= 8 && (TYPE != FP32 || TEAMS == 1);
@@ -77,20 +75,20 @@ struct Post : Units {
   }
   DEV void open() const {}
   DEV void close() const {}
-  // the block whose words this lane takes
+  // Return the block whose words this lane receives.
   DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }
 
-  // whether there is such a block, and a row of a team's
+  // Return whether there is such a block, and a row of the team.
   DEV bool asks(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }
   DEV void begin(int message, int g) {
     turn[g]++;
     taken = message;
     parts = memory + (turn[g] & 1) * PARTS;
   }
-  // A warp that takes from no block would run away from the others.
+  // Warps that receive from no block wait too: they would run ahead of the others.
   DEV void gather(int g) const {
     Units::gather(mine(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (turn[g] & 1));
   }
-  // the number of what this warp's team sends
+  // Return the number of this warp's next message.
   DEV u32 next() const { return 1 + (TEAMS == 2 && team ? turn[TEAMS - 1] : turn[0]); }
 };

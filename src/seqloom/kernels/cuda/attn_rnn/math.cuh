@@ -25,7 +25,7 @@ DEV float gelu_slope(float v) {
   return cdf + v * 0.3989422804014327f * exp2_(-0.7213475204444817f * v * v);
 }
 DEV float sigmoid(float v) {
-  // within 2^-11, of which bf16 sees nothing
+  // within 2^-11, below the precision of bf16
   if constexpr (TYPE == BF16)
     return 0.5f * tanh_(0.5f * v) + 0.5f;
   else if constexpr (TYPE == FP32)
@@ -33,7 +33,7 @@ DEV float sigmoid(float v) {
   else
     return inverse(1.0f + exp2_(-1.4426950408889634f * v));
 }
-// Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. A row that is left out has 0.
+// Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. Rows that are left out get 0.
 DEV void attention(float (&a)[4], float qh, float qx, float qp) {
   constexpr float LOG2E = TYPE == FP32 ? 1.f : 1.4426950408889634f;
   const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D)),

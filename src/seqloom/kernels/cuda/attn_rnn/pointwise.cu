@@ -27,7 +27,7 @@ KERNEL(attn_rnn_begin, Begin, WIDE) {
     begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
 }
 
-// the states before many steps, from step `from` of every row on, and their input
+// The states before many steps, from step `from` of every row on, and their input.
 struct Before {
   const Element *x, *y;     // (B, T, H)
   const float *h0, *start;  // (B, H)

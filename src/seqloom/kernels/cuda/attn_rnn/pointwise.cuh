@@ -3,7 +3,7 @@
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
-// threads where a row is one piece
+// Threads if a row is one piece.
 constexpr int WIDE = H <= 64 ? 32 : H >= 2048 ? 1024 : (H / 2 + 31) / 32 * 32;
 constexpr int PER = (H + WIDE - 1) / WIDE, ROW_BYTES = 8 * (WIDE / 32);
 constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps to a head
@@ -15,7 +15,7 @@ DEV float over_warp(float v) {
   for (int bits = 16; bits; bits /= 2) v += from_other(v, bits);
   return v;
 }
-// Sums over a block of WIDE threads, in the same order everywhere.
+// Sum over a block of WIDE threads, always in the same order.
 DEV void over_row(float& v, float& w) {
   const int warp = thread() / 32;
   v = over_warp(v);
@@ -37,7 +37,7 @@ DEV float over_row(float v) {
   over_row(v, none);
   return v;
 }
-// Sums over the warps of a head.
+// Sum over the warps of a head.
 DEV void over_head(float& v, float& w, float& x) {
   v = over_warp(v);
   w = over_warp(w);

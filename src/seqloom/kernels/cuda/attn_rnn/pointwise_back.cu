@@ -1,4 +1,4 @@
-// The pointwise parts of the way back through one step; letters as in block_reverse.cu.
+// The pointwise parts of one step back. Letters as in block_reverse.cu.
 #include "attn_rnn/pointwise.cuh"
 
 constexpr int BACK_END_BYTES = ROW_BYTES, BACK_GELU_BYTES = 0, BACK_ATTEND_BYTES = HEAD_BYTES;
@@ -7,15 +7,15 @@ struct BackEnd {
   const Element *dy, *g, *n, *scale, *bias, *keep, *mask;
   const float *past, *deviation;
   const int* left;
-  // what came back through W_g and W_q from the step after: (rows, 2H), (rows, H); or null
+  // From the step after, through W_g and W_q: (rows, 2H), (rows, H); or null.
   const Element *before, *query;
   const u8* reset;  // of the step after
-  // dh: of the state after this step; acc: what goes on to the state before it
+  // dh: of the state after this step; acc: what is passed to the state before it.
   float *dh, *dstart, *acc, *dz;
   Element *dg, *dn;
   int step;
 };
-// The gradient of the state between two steps: what went on, and what came through the products.
+// Return the gradient of the state between two steps: what was passed on, and what came through products.
 DEV float between(i64 at, int row, int i, const BackEnd& a, int after) {
   float dh = a.dh[at];
   if (a.before && after < a.left[row]) {

@@ -1,4 +1,4 @@
-// Products where blocks share the units: a weight's share of a warp, and its product with what was shared.
+// Products with the units divided among blocks: a warp's share of a weight, and its product with a buffer.
 #pragma once
 #include "attn_rnn/units.cuh"
 #if GRID
@@ -7,10 +7,10 @@
 #include "attn_rnn/cluster.cuh"
 #endif
 
-// Rows of the warp's tiles, columns of its slice: in shared memory, where a lane reads what it wrote itself,
-// the others in registers. IN_SHARED: how many of its tiles. Tiles are 16 by 16; those of TALL tiles of units
-// and the same columns come one after the other. SOON: how many of them come to registers before a product
-// that is waited for.
+// The rows of the warp's tiles and the columns of its slice. IN_SHARED of its tiles lie in shared memory,
+// where a lane reads only what it wrote itself, the others in registers. Tiles are 16 by 16; the TALL tiles
+// of units with the same columns follow each other. SOON of the tiles in shared memory are loaded before the
+// wait for a product.
 template <int IN_SHARED, int SOON = 0>
 struct Weight {
   u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], soon[SOON ? SOON : 1][WORDS], at;
@@ -51,8 +51,8 @@ struct Weight {
   }
 };
 
-// Two numbers of 19 bits whose sum is v to all of its digits but one or two; of what is not finite, the
-// second is NaN. Of weights they are made in every step where no registers are left to keep them.
+// Split v into two numbers of 19 bits whose sum is v but for the last one or two bits; if v is not finite,
+// the second is NaN. Weights are split in every step if no registers are left to keep the parts.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
 DEV void split(u32& big, u32& small, u32 v, bool keep) {
   big = keep ? to_tf32_finite(number(v)) : to_tf32_here(number(v));
@@ -61,7 +61,7 @@ DEV void split(u32& big, u32& small, u32 v, bool keep) {
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
 template <int IN_SHARED, int SOON>
 DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Block& b, int g) {
-  // tiles of B: all, and those that there are registers for
+  // Tiles of B: all, and those that fit into registers.
   constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;
   u32 v[AHEAD][SIZE];
   Sums other = {};
@@ -77,8 +77,8 @@ DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Bl
       u32 big[4], small[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) split(big[j], small[j], w[j], KEEP_SPLIT);
-      // all of float32 but small * small; mma cuts its sums off, so they are added up outside of it, where
-      // none waits for another
+      // All of float32 but small * small. mma truncates its sums, so they are added up outside of it, where
+      // none waits for another.
       u32 x[2], y[2];
       float sum[4];
       split(x[0], y[0], v[at][2 * i], true);
@@ -101,7 +101,7 @@ DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Bl
 #pragma unroll
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
 }
-// Two numbers of this lane's units; zeros where it has none.
+// Load two numbers, of this lane's units; zeros if it has none.
 DEV Pair load_pair(const Element* from, bool there) {
   return there ? to_pair(get_one(from), get_one(from + 1)) : Pair{};
 }

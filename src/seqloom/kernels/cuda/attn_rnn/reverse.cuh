@@ -1,4 +1,4 @@
-// What the two kernels share that go back through time with 8 rows, or some slots, to a block. Letters as in
+// What the kernels share that go back through time with 8 rows, or some slots, to a block. Letters as in
 // block_reverse.cu.
 #pragma once
 #include "attn_rnn/block.cuh"

@@ -1,10 +1,9 @@
-// AttnRNN where a block takes one row of the batch through all of time, in float32.
-// A warp has 16 units, and 8 lanes share the sums of four of them: lane s has the numbers 32i + 4s .. 32i +
-// 4s + 3 of each, quads. So a vector in shared memory is read once for four units, and a sum takes three
-// exchanges between lanes. The four come in an order of the lane's own, unit k ^ (s / 2), by which every
-// exchange keeps the first half and sends the other: what is left is the first one's sum, in two lanes. Each
-// lane then does what is pointwise for that unit. Lanes that read the same quads are neighbours: where lanes
-// 2i and 2i + 1 ask for the same 16 bytes, shared memory answers a warp twice as fast.
+// AttnRNN in float32 with one row of the batch to a block. A warp has 16 units, and 8 lanes share the sums of
+// four of them: lane s has the numbers 32i + 4s .. 32i + 4s + 3 of each (quads). So a vector in shared memory
+// is read once for four units, and a sum takes three exchanges between lanes. Each lane orders the four units
+// as k ^ (s / 2), so that every exchange keeps the first half and sends the other; two lanes end up with the
+// sum of one unit and do its pointwise work. Lanes that read the same quads are neighbours: if lanes 2i and
+// 2i + 1 read the same 16 bytes, shared memory serves a warp twice as fast.
 #pragma once
 #ifndef FORMAT
 #define FORMAT 2
@@ -14,23 +13,23 @@
 
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
 constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;  // a lane's quads of a vector, and of a weight
-// half of the lanes have no last quad: it is zero
+// Half of the lanes have no last quad: it is zero.
 constexpr bool UNEVEN = H % 32 != 0;
-// units of a head whose sum is found inside a warp
+// Units of a head that are summed inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
 constexpr bool CROSSED = PIECE != D;  // the pieces of a head meet in shared memory
-// steps in the ring of what comes from global memory
+// Steps in the ring of what comes from global memory.
 constexpr int STAGES = 4;
 // Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
-// bytes; two vectors never meet in a bank where they are written at once
+// Bytes; vectors that are written at once use different banks.
 constexpr int VECTOR = 128 * DEEP + 64;
 constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (CROSSED ? 16 * (H / PIECE) : 0);
 constexpr int REST = 16 * THREADS * AWAY;  // of a weight
 
 struct Lane {
-  // share: which of the eight; first: of the four units; unit: the one that it is left with
+  // share: which of the eight; first: of the four units; unit: the one whose sum it ends up with
   int thread, lane, share, first, unit;
-  bool odd;  // which of the two lanes that are left with it
+  bool odd;  // which of the two lanes of that unit
   u32 memory;
   DEV Lane() {
     thread = ::thread();
@@ -47,7 +46,7 @@ struct Lane {
     for (int i = thread; i < 5 * VECTOR / 4; i += THREADS) put_shared(memory + 4 * i, 0.f);
   }
   DEV void put(int which, float v) const { put_shared(vector(which) + 4 * unit, v); }
-  // Two vectors at once, one by each of the two lanes that have the unit.
+  // Write two vectors at once, one by each of the unit's two lanes.
   DEV void put(int which, float v, int other, float w) const {
     put_shared(vector(odd ? other : which) + 4 * unit, odd ? w : v);
   }
@@ -59,13 +58,12 @@ struct Lane {
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * at(k));
   }
-  // Of four sums the whole of the first, over all lanes that share them.
+  // Return the first of four sums, over all lanes that share them.
   DEV float scatter(const float (&c)[4]) const {
     const float v = c[0] + from_other(c[2], 16), w = c[1] + from_other(c[3], 16), s = v + from_other(w, 8);
     return s + from_other(s, 4);
   }
-  // Sums of three over the units of the head: of numbers q, of which c are the parts, times h, x and h * x of
-  // the lane's units.
+  // Sum q h, q x and q h x over the units of the head; c are this lane's parts of q.
   DEV void head_sums(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
     if constexpr (PIECE == 1) {
       const float q = scatter(c);
@@ -85,7 +83,7 @@ struct Lane {
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] += from_other(s[m], bits < 32 ? bits : bits / 32);
     }
-    if constexpr (CROSSED) {  // lanes that write to one place have the same to write
+    if constexpr (CROSSED) {  // lanes that write to the same place write the same
       const int mine = PIECE == 1 ? share & 1 : share & 3;
       const float second = mine == 1 ? s[1] : s[2];
       put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * mine, mine == 0 ? s[0] : second);
@@ -103,8 +101,8 @@ struct Lane {
   }
 };
 
-// The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, a lane's
-// beside its neighbour's.
+// The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, those of
+// neighbouring lanes side by side.
 struct Weight {
   static constexpr int HERE = QUADS - AWAY;
   float w[HERE][4];
@@ -137,7 +135,7 @@ DEV void product(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
       c[i % 4] += (i < Weight::HERE ? W.w[i][e] : away[i - Weight::HERE][e]) * v[i / 4][e];
 }
 
-// What a thread brings of a step, some steps before it is needed: one quad of one plane.
+// What a thread loads of a step, some steps ahead: one quad of one plane.
 struct Source {
   const float* from;  // of step 0
   i64 stride;

@@ -1,4 +1,4 @@
-// AttnRNN through time, a block a row of the batch. Equations as in step.cuh.
+// AttnRNN forward with one row of the batch to a block. Equations as in step.cuh.
 #include "attn_rnn/row.cuh"
 
 constexpr int SEEN = 0, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;  // vectors
@@ -9,8 +9,8 @@ constexpr int ROW_FORWARD_BYTES = AT_WEIGHTS + 4 * REST;
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// Mean and 1 / deviation of a vector of all units. A difference of large sums would cost digits: lanes take
-// squares from their own mean, and two that meet add what their means differ by.
+// Find the mean and 1 / deviation of a vector of all units. A difference of large sums would lose digits:
+// lanes sum squares around their own mean, and two that combine add the difference of their means.
 DEV void spread(float& mean, float& r, const Lane& l) {
   // more lanes, where registers are few
   constexpr int SHARES = H == 128 ? 16 : 8, SOME = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * SOME;
@@ -47,7 +47,7 @@ DEV void spread(float& mean, float& r, const Lane& l) {
   r += 0.5f * r * (1.f - variance * r * r);  // Newton's step: all of float32's digits
 }
 // log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 8, fitted to the product u Phi(-u): 7e-9 in gelu.
-// Added up in pairs, since only the longest chain counts.
+// Evaluated in pairs to shorten the chain of dependent operations.
 DEV float gelu(float v) {
   const float u = smaller(size(v), 6.0f), u2 = u * u, u4 = u2 * u2;
   const float p0 = -1.151123285293579f * u - 0.9999988675117493f,
@@ -57,9 +57,9 @@ DEV float gelu(float v) {
   const float high = p6 * u2 + p4 - 1.6903887853914057e-06f * u4;
   return larger(v, 0.f) - size(v) * exp2_(high * u4 + (p2 * u2 + p0));
 }
-// What h and x are worth to each other: the softmax of their scores, times them. Neither here nor in the gate
-// do approximate exponentials cost a digit of what they weigh: where one is far off, it is small. Exact ones
-// have branches, around which nothing is put in order.
+// Return the attended context: the softmax of the scores, times its rows. Approximate exponentials lose no
+// digit of the result, here or in the gate: where one is far off, it is small. Exact ones have branches,
+// across which the compiler does not schedule.
 DEV float attend(float h, float x, const float (&s)[3]) {
   const float k = LOG2E / sqrtf((float)D), t[4] = {k * s[0], k * s[1], k * (s[0] + s[1]), k * s[2]},
               none = -3.0e38f;

@@ -1,17 +1,17 @@
-// AttnRNN back through a chunk of time, a block a row of the batch, with what was found to be inside its
-// steps. Letters as in block_reverse.cu.
+// AttnRNN back through a chunk of time with one row of the batch to a block, from recomputed planes. Letters
+// as in block_reverse.cu.
 #include "attn_rnn/row.cuh"
 
-// vectors: dgate, dx, dx * n, ds, dq
+// Vectors: dgate, dx, dx * n, ds, dq.
 constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;
-// of the ring; then attention
+// Planes of the ring, followed by the attention.
 constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;
 constexpr int SLOT = 4 * H * PLANES + 16 * HEADS;
 constexpr int AT_ASIDE = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
 constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
 
-// What a lane takes of a step: of its four units, or of the one.
+// What a lane loads of a step: for its four units, or for the one.
 struct Taken {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
   DEV void get(const Lane& l, u32 ring) {
@@ -28,7 +28,7 @@ struct Taken {
   }
 };
 
-// Sums of two vectors over all units.
+// Sum two vectors over all units.
 DEV void both_sums(float& v, float& w, const Lane& l) {
   // more lanes, where registers are few
   constexpr int SHARES = DEEP == 4 ? 32 : 8, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);
@@ -66,7 +66,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
             end = length < last ? length : last;
   const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
-  // One of the two lanes of a unit writes this, the other that.
+  // The two lanes of a unit share the writing.
   Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit,
           *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
   for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
@@ -102,7 +102,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   fetch_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, l.memory + AT_RING + (end - 1 & STAGES - 1) * SLOT);
-  // the state after the step, where it is known: it is the one before the step that came before in this loop
+  // The state after the step, if it is known: the state before the step of the previous iteration.
   float next = 0.f;
   bool known = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;

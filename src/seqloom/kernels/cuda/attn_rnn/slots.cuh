@@ -1,12 +1,12 @@
 // AttnRNN with SLOTS slots, 2 to 8: the 8 columns of mma are the slots of 8 / SLOTS sequences, side by side;
-// the last columns may be spare. Where slots meet, three products of a tile with itself, of 16 bits as the
-// loop's:
+// the last columns may be unused. Attention between slots takes three products of a tile with itself, in 16
+// bits as in the loop:
 //   {q; q * x}^T h   scores of query i with h_j and with h_j * x: a lane has query `row`, slots 2pair and
 //                    2pair + 1
 //   {h, h * x} w     what query i attends to; w is in that same lane, and is B as it stands
 //   {v, q} w^T       the gradient of h_j from all queries: w transposed
-// Another sequence's slots have no weight. They are cut to what is finite, or 0 times what is lost there were
-// lost here, too.
+// Slots of other sequences have weight 0. Their values are clipped to finite ones, since 0 times inf or NaN
+// is NaN.
 #pragma once
 #include "attn_rnn/block.cuh"
 
@@ -26,7 +26,7 @@ DEV constexpr int heads_of_a_tile() {
 }
 constexpr int NEAR = heads_of_a_tile();  // heads that have units in one warp, at most
 constexpr bool CROSSED = 16 % D != 0;    // a head lies in several warps
-// bytes to exchange scores through
+// Bytes to exchange scores through.
 constexpr int PART = 512 + 32, SCORES = CROSSED ? WARPS * NEAR * PART : 0;
 
 // A number for each row of the context that query `row` of a head has: h_j, h_j * x, x. Scores of h_j + x
@@ -35,7 +35,7 @@ struct Rows {
   float h[2], p[2], x;
 };
 
-// query `row` and this lane's slot c have one sequence
+// Return whether query `row` and this lane's slot c belong to one sequence.
 DEV bool of_one(const Lane& l, int c) { return (2 * l.pair + c) / SLOTS == l.row / SLOTS; }
 DEV u32 unit_of(const Lane& l, int n, int unit) {
   return NEAR == 1 || unit / D == 16 * l.warp / D + n ? 0xffffffffu : 0u;
@@ -43,7 +43,7 @@ DEV u32 unit_of(const Lane& l, int n, int unit) {
 DEV u32 units_of(const Lane& l, int n, int unit) {
   return (unit_of(l, n, unit) & 0xffffu) | (unit_of(l, n, unit + 1) & 0xffff0000u);
 }
-// Over the lanes that share a sequence.
+// Sum over the lanes that share a sequence.
 DEV float across(float v) {
   if constexpr (SLOTS > 2) v += from_other(v, 1);
   if constexpr (SLOTS > 2 && SLOTS != 4) v += from_other(v, 2);
@@ -54,7 +54,7 @@ DEV float top_across(float v) {
   if constexpr (SLOTS > 2 && SLOTS != 4) v = larger(v, from_other(v, 2));
   return v;
 }
-// What query 2pair + c has, from a lane that knows its sequence.
+// Get v of query 2pair + c, from a lane that has its sequence.
 DEV float of_query(float v, const Lane& l, int c) {
   const int i = 2 * l.pair + c;
   return from_lane(v, 4 * i + i / SLOTS * SLOTS / 2);
@@ -66,7 +66,7 @@ DEV void narrow_finite(u32 (&p)[2], const float (&v)[4]) {
   narrow(p, w);
 }
 
-// This warp's part of the scores; h is turned.
+// Compute this warp's part of the scores; h is transposed.
 DEV void score(Rows (&s)[NEAR], const float (&q)[4], const float (&x)[4], const u32 (&h)[2], const Lane& l) {
   float qx[4];
   u32 v[2], w[2];
@@ -99,7 +99,7 @@ DEV void put_scores(const Rows (&s)[NEAR], u32 scratch, const Lane& l) {
     if (l.pair == 0) put_shared(at + 512 + l.row * 4, s[n].x);
   }
 }
-// The sums of all parts.
+// Add up all parts.
 DEV void get_scores(Rows (&s)[NEAR], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int n = 0; n < NEAR; n++) {
@@ -126,7 +126,7 @@ DEV void wait_head(const Lane& l) {
     wait_block();
 }
 
-// Weights from scores; `both` is what of a slot's weight belongs to h_j + x.
+// Compute weights from scores; `both` is the part of a slot's weight that belongs to h_j + x.
 DEV void attend(Rows& w, float (&both)[2], const Rows& s, const Lane& l) {
   const float k = 1.4426950408889634f * inverse_root((float)D), x = k * s.x;
   float e[3][2], top = -3.0e38f, sum = 0.f, sum_both = 0.f;
@@ -154,13 +154,14 @@ DEV void attend(Rows& w, float (&both)[2], const Rows& s, const Lane& l) {
   w.x = (alone + across(sum_both)) * whole;
 #pragma unroll
   for (int c = 0; c < 2; c++) {
-    const float share = of_one(l, c) ? whole : 0.f;  // elsewhere there may be nothing to divide by
+    const float share = of_one(l, c) ? whole : 0.f;  // elsewhere the divisor may be 0
     w.h[c] = (e[0][c] + e[1][c]) * share;
     w.p[c] = e[2][c] * share;
     both[c] = e[1][c] * share;
   }
 }
-// The gradient of the scores of q, from those of v with the same rows, which are the gradient of the weights.
+// Compute the gradient of the scores of q. The scores of v with the same rows are the gradient of the
+// weights.
 DEV void attend_back(Rows& z, const Rows& w, const float (&both)[2], const Rows& s, const Lane& l) {
   float mean = 0.f, apart = 0.f, h[2], p[2];
 #pragma unroll
@@ -179,7 +180,7 @@ DEV void attend_back(Rows& z, const Rows& w, const float (&both)[2], const Rows&
   }
   z.x = root * (across(apart) + w.x * (s.x - mean));
 }
-// c += the rows of the context, so weighed, at the units of head n.
+// c += the weighted rows of the context, at the units of head n.
 DEV void mix(float (&c)[4], const Rows& w, const u32 (&h)[2], const u32 (&hx)[2], const float (&x)[4], int n,
              const Lane& l) {
   const u32 up = unit_of(l, n, l.unit[0]), down = unit_of(l, n, l.unit[1]);
@@ -197,7 +198,7 @@ DEV void mix_back(float (&c)[4], const float (&w)[2], const float (&z)[2], const
             turn(pack<TYPE>(z[0], z[1])));
 }
 
-// The sum over the slots of each sequence, at all of its columns; spare columns are zeros.
+// Sum over the slots of each sequence, at all of its columns; unused columns must be zeros.
 DEV void total(float (&sum)[4], const float (&v)[4], const Lane& l) {
   const bool low = 2 * l.pair < SLOTS, high = 2 * l.pair + 1 < SLOTS;  // of the first sequence
 #pragma unroll
@@ -210,8 +211,8 @@ DEV void total(float (&sum)[4], const float (&v)[4], const Lane& l) {
     } else
       sum[i] = sum[i + 1] = across(v[i] + v[i + 1]);
 }
-// The slots of this lane's two columns, counted through the batch, or -1; their lengths, and what they start
-// with, as C.
+// Find the slots of this lane's two columns, counted through the batch, or -1, and their lengths, and load
+// their first state and mask, as C.
 template <class Args>
 DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float* start,
                     const Args& a, const Lane& l) {
@@ -232,7 +233,7 @@ DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mas
     }
   }
 }
-// A sequence of which all slots of a row have the same.
+// Load this warp's units of a sequence that all slots of a row share.
 DEV void load_common(u32 (&v)[2], u32 at, const Lane& l) {
   const int its = (l.lane & 7) / SLOTS;
   load2_turned(v[0], v[1], at + (its < SEQS ? its : SEQS - 1) * ROW + (16 * l.warp + (l.lane & 8)) * 2);

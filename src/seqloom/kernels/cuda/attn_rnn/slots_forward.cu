@@ -1,5 +1,5 @@
-// AttnRNN with slots through time: every block takes its sequences through all steps; the state stays in
-// float32 registers.
+// AttnRNN with slots forward: every block takes its sequences through all steps; the state stays in float32
+// registers.
 #include "attn_rnn/slots_step.cuh"
 
 constexpr int RING = 4;  // steps of input that are on their way
@@ -37,8 +37,9 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   const bool there = l.row < LIVE && mine < slots, leads = l.row % SLOTS == 0;
   const int row_length = there ? ends(mine / SLOTS) : 0;
   u16* y = a.y + (there ? (i64)(mine / SLOTS) * a.y_row + 16 * l.warp + 2 * l.pair : 0);
-  u16* states = a.states +
-              (there ? ((i64)(mine / SLOTS) * a.T * SLOTS + mine % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0);
+  u16* states =
+      a.states +
+      (there ? ((i64)(mine / SLOTS) * a.T * SLOTS + mine % SLOTS) * H + 16 * l.warp + 2 * l.pair : 0);
   int end = 0;  // of the longest of these sequences
   for (int i = 0; i < SEQS; i++)
     if (first + i * SLOTS < slots) {

@@ -1,5 +1,5 @@
-// What is inside all steps of a chunk of time, again, from the states that the forward kept: a tile is SEQS
-// steps of any rows, all their slots.
+// Recompute the inside of all steps of a chunk from the states that the forward saved: a tile is SEQS steps
+// of any rows, with all their slots.
 #include "attn_rnn/slots_step.cuh"
 
 constexpr int RING = 3;

@@ -1,6 +1,5 @@
-// AttnRNN with slots back through a chunk of time, with what attn_rnn_slots_inside found; the letters are
-// those of block_reverse.cu. The attention is computed again from q, h and x: it is less than its own memory
-// would cost.
+// AttnRNN with slots back through a chunk of time, from the planes of slots_inside.cu. Letters as in
+// block_reverse.cu. The attention is computed again from q, h and x, which is cheaper than loading it.
 #include "attn_rnn/reverse.cuh"
 #include "attn_rnn/slots.cuh"
 

@@ -1,4 +1,4 @@
-// One step of AttnRNN with slots: the step of step.cuh, with another attention in it.
+// One step of AttnRNN with slots: step.cuh with the attention of several slots.
 #pragma once
 #include "attn_rnn/slots.cuh"
 #include "attn_rnn/step.cuh"

@@ -17,7 +17,7 @@ struct Step {
   const Lane& l;
   u32 memory, Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
   float bq[2], bo[2], bg[2], scale[2], bias[2];
-  // what happened inside, in the layout of C
+  // The inside of the step, in the layout of C.
   float q[4], a[PLACES][4], aC[4], s[4], o[4], g[4], xhat[4], r[2], n[4];
 
   DEV Step(const Lane& l, u32 memory, const Weights& w) : l(l), memory(memory) {
@@ -33,8 +33,8 @@ struct Step {
       load_vector(bias, w.bias, l);
     }
   }
-  // The h that the products see has been stored at AT_H. `arrived` runs when what others stored or fetched is
-  // there, and may fill x; `meanwhile` runs in the shadow of the second product.
+  // AT_H holds h as the products see it. `arrived` runs when all stores and fetches are complete, and may
+  // fill x; `meanwhile` runs during the second product.
   template <class Arrived, class Meanwhile>
   DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const Arrived& arrived,
                const Meanwhile& meanwhile) {
@@ -66,14 +66,14 @@ struct Step {
     for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
     answer(after, h, gh, hb, meanwhile);
   }
-  // q, and the gate's product with h, which is needed much later; hb is what they see of h.
+  // Compute q, and the gate's product with h, which is needed much later; hb is h as they see it.
   DEV void ask(float (&gh)[4], u32 (&hb)[TILES][2]) {
     const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]};
     load_buffer(hb, memory + AT_H, l);
     product<4>(q, startq, Wq, hb);
     product<2>(gh, startg, Wh, hb);
   }
-  // From aC on.
+  // Compute the rest of the step from aC.
   template <class Meanwhile>
   DEV void answer(float (&after)[4], const float (&h)[4], const float (&gh)[4], const u32 (&hb)[TILES][2],
                   const Meanwhile& meanwhile) {
@@ -134,11 +134,13 @@ struct Step {
   }
 };
 
-// Takes the state h of 8 rows, or slots, through all steps.
-//   place    which state of the batch each of this lane's two columns is
-//   RING     stages from AT_RING on in shared memory, for the input of as many steps
-//   load_x(v, stage)   the input of a step    look(anew, t)   whether a reset comes before step t
-//   fetch(t)   asks for the input of step t   show()   notes h as the output   put(t)   writes what was noted
+// Take the state h of 8 rows, or slots, through all steps.
+//   place              the state of the batch that each of this lane's two columns has
+//   RING               stages in shared memory, from AT_RING on, for the input of as many steps
+//   load_x(v, stage)   loads the input of a step
+//   look(anew, t)      sets whether a reset comes before step t
+//   fetch(t)           starts loading the input of step t
+//   show(), put(t)     copy h as the output; write the copy as the output of step t
 template <int RING, int AT_RING, int STAGE, class AnyStep, class Args, class LoadX, class Look, class Fetch,
           class Show, class Put>
 DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const int (&place)[2],
@@ -192,10 +194,12 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
   put(end - 1);
 }
 
-// Computes what is inside all tiles of 8 columns that this block has, again, and writes it.
-//   fetch(tile, place)   asks for the input and the states of a tile   load_x(v, stage)   its input
-//   token(tile, column)   the step that a column is, of N              there(tile, column)   whether it is one
-//   COLUMNS   that are written of a tile                               finish(tile)   writes the rest
+// Recompute and write the inside of all tiles of this block; a tile has COLUMNS columns that are written.
+//   fetch(tile, place)     starts loading the input and the states of a tile
+//   load_x(v, stage)       loads its input
+//   token(tile, column)    returns the step, of N, that a column is
+//   there(tile, column)    returns whether the column is a step
+//   finish(tile)           writes the rest
 template <int RING, int AT_RING, int STAGE, int COLUMNS, class AnyStep, class LoadX, class Fetch, class Token,
           class There, class Finish>
 DEV void run_inside(AnyStep& step, i64 tiles, i64 N, u32 memory, const Inside& a, const LoadX& load_x,

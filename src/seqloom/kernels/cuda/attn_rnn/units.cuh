@@ -1,13 +1,12 @@
-// What the kernels share that divide AttnRNN's units among blocks.
-// Each block has some units of everything, and their rows of all weights as A of mma. A product runs in all
-// warps: a warp has tiles of units and a part of the sum. Its parts are added up through shared memory by the
-// warp that has the row of the batch, where a lane has two units: it does all that is pointwise, keeps the
-// state in float32, and shares what it finds with every block, this one included. While what one team has
-// shared is on its way, all warps work at the products of the other. How blocks share is the matter of
-// cluster.cuh and grid.cuh: each has a Block, and beside it load_tile (of a weight) and
-// load_buffer (of what was shared). What has the form (of h) h + (of x) x + (of both) h x, with three numbers
-// for each head, need not be shared: who has sums over heads, h and x can make it (MIXES). That is what a
-// step attends to; the gradient of q has the same form, but making it is slower than sending it.
+// AttnRNN's units divided among blocks. Each block has some of the units and their rows of all weights, as A
+// of mma. All warps compute a product: a warp has tiles of units and a part of the sum. The warp that has a
+// row of the batch adds up the parts through shared memory, where a lane has two units; it does everything
+// pointwise, keeps the state in float32, and shares its results with every block, its own included. While
+// numbers of one team are on their way, all warps work on the products of the other. cluster.cuh and grid.cuh
+// say how blocks share: each defines Block, load_tile (of a weight) and load_buffer (of what was shared). A
+// number of the form (of h) h + (of x) x + (of both) h x, with three coefficients for each head, need not be
+// sent: a block that has the sums over heads, h and x can compute it (MIXES). aC has this form. So has the
+// gradient of q, but computing that is slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 
@@ -29,9 +28,9 @@ constexpr int TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
 constexpr int WORDS = 2 * SIZE;                                   // of a lane in a tile of A
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
-// heads that a block meets
+// Heads that have units in a block.
 constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;
-// blocks that a head meets
+// Blocks that have units of a head.
 constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;
 constexpr int PER = D % 2 ? 2 : 1;               // heads that the two units of a lane may have
 constexpr int FIRST = 0, SECOND = 1, THIRD = 2;  // what is shared in a step
@@ -39,8 +38,8 @@ static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER
               "no such division");
 typedef float Sums[TALL][4];  // of a product, a lane's
 
-// A number as a word that was shared has it: of 16 bits two of it. Of such words, of[0] h + x (of[1] + of[2]
-// h).
+// A number as a word of a buffer: in 16 bits two copies. mixed() computes of[0] h + x (of[1] + of[2] h) of
+// such words.
 #if FORMAT == 2
 DEV u32 to_word(float v) { return bits(v); }
 DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) {
@@ -80,7 +79,7 @@ struct Units {
     there = works && 2 * lane < UNITS && base + 2 * lane < H;
     unit = there ? base + 2 * lane : base;
   }
-  // Steps of this row, and of the longest of the group's.
+  // Find the length of this row, and the longest of the group.
   DEV void read_lengths(int& length, int& end, const i64* lengths, int B, int T) const {
     length = end = 0;
     for (int i = 0; i < each; i++)
@@ -91,8 +90,8 @@ struct Units {
       }
   }
   DEV bool mine(int g) const { return works && team == g; }
-  // Until all parts of a product are there: of one team for all warps, of two for those that need them; the
-  // others go on.
+  // Wait until all parts of a product are written: with one team all warps wait, with two only those that
+  // need them.
   DEV void gather(bool needs, int name) const {
     if (TEAMS == 1)
       wait_block();
@@ -101,7 +100,7 @@ struct Units {
     else
       arrive_some(name, THREADS);
   }
-  // A part of a team's product to shared memory, and the sum of the parts for the units of this lane.
+  // Write a part of a team's product to shared memory; get_sum adds up the parts for this lane's units.
   DEV void put_part(const Sums& c, int g) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
@@ -123,7 +122,7 @@ struct Units {
         v[1] += q;
       }
   }
-  // The sum of v over the lanes of a row in the first half of them, of w in the other.
+  // Sum over the lanes of a row: v for the first half of the lanes, w for the other.
   DEV float over_lanes(float v, float w) const {
     const bool second = (lane & LANES / 2) != 0;
     float s = (second ? w : v) + from_other(second ? v : w, LANES / 2);
@@ -136,8 +135,8 @@ struct Units {
     mean *= 1.0f / H;
     r = inverse_root(larger(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
   }
-  // Three numbers of this lane's units that belong to the j-th head of the block, summed over the lanes of a
-  // row: the first in a quarter of them, the second in the next one, the third in the others.
+  // Sum three numbers, of the units that belong to the j-th head of the block, over the lanes of a row: the
+  // first for a quarter of the lanes, the second for the next quarter, the third for the others.
   DEV float over_head(const float (&p)[3][2], int j) const {
     float v[3];
 #pragma unroll

@@ -1,6 +1,6 @@
-// The gradients of AttnRNN's weights, put together. First the sums over rows that are no products: of dq, ds,
-// dg, dn and dn * n. The loop sums a step's rows and then the steps, these kernels the steps of a row first:
-// what cancels early there is large here, so float32 is summed up in float64.
+// The gradients of AttnRNN's weights. First the sums over rows that are no products: of dq, ds, dg, dn and dn
+// * n. The loop sums over rows and then over steps, these kernels over the steps of a row first, where large
+// terms have not cancelled yet: float32 is therefore summed in float64.
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
@@ -71,7 +71,7 @@ KERNEL(attn_rnn_sums, Sums, THREADS) {
   }
 }
 
-// Then the sums of the pieces, in the type of the weights.
+// Then add up the pieces, in the type of the weights.
 struct Finish {
   const float* products;  // (4, pieces, H, H): of dq, ds, dg with seen, aC, o, and of dg with seen
   const Wide* partial;    // (parts, 5, H)

@@ -1,11 +1,10 @@
-// What the kernels of gated cells share: some rows of the batch go through time on one block, or on a cluster
-// of blocks. A block has some units of everything and their rows of all weights, as A of mma. A product runs
-// in all warps: a warp has a tile of units and a part of the sum. The parts are added up through shared
-// memory by SPANS warps for each row of the batch, whose lanes have two units each: they do all that is
-// pointwise, keep the state in float32, and send what the next product needs to every block, this one
-// included. Buffers have two sides, which take turns: whoever has all of one side knows that all blocks are
-// done with the other. They are [row][unit], as B of mma, padded so that no two lanes of a load meet in a
-// bank.
+// Gated cells on one block or a cluster of blocks, which take some rows of the batch through time. A block
+// has some of the units and their rows of all weights, as A of mma. All warps compute a product: a warp has a
+// tile of units and a part of the sum. SPANS warps to each row of the batch add up the parts through shared
+// memory; a lane has two units. They do everything pointwise, keep the state in float32, and send what the
+// next product needs to every block, their own included. Buffers have two sides, used in turn: a block that
+// has received all of one side knows that all blocks are done with the other. They are [row][unit], as B of
+// mma, padded so that the lanes of a load use different banks.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/cluster.cuh"
@@ -17,7 +16,7 @@
 #define FLOWN 0  // of a warp's tiles of weights, how many come from the cache in every step
 #endif
 
-#if CLUSTER == 1  // needs no GPU that knows clusters
+#if CLUSTER == 1  // runs on GPUs without clusters
 #undef CLUSTER_KERNEL
 #define CLUSTER_KERNEL(name, Args, threads, size) KERNEL(name, Args, threads)
 #endif
@@ -27,7 +26,7 @@ constexpr int WARPS = EACH * SPLIT;
 constexpr int THREADS = 32 * WARPS;
 constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;
 constexpr int SPANS = (UNITS + 63) / 64, SPAN = UNITS < 64 ? UNITS : 64;  // warps to a row, and units of each
-// numbers of a unit in a buffer, and products of it
+// Numbers of a unit in a buffer, and products per unit.
 constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;
 constexpr int ROW = 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW, SIDE = SENT * BUFFER;  // bytes
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
@@ -39,7 +38,7 @@ constexpr int AT_STAGE = AT_PARTS + MADE * PARTS;
 constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
 constexpr int AT_FEW = AT_SUMS + SUMS, AT_BARRIERS = AT_FEW + FEW, AT_WEIGHTS = AT_BARRIERS + 32;
 constexpr int GATED_BYTES = AT_WEIGHTS + KEPT * WARPS * 512;
-// barriers: the two sides have 0 and 1
+// Barriers: the two sides have 0 and 1.
 constexpr int OF_SUMS = 2, OF_FEW = 3;
 static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &&
                   KEPT + FLOWN <= GATES * DEEP,
@@ -74,7 +73,7 @@ struct Block {
   DEV bool leads() const { return rank == 0 && span == 0 && lane == 0; }  // one lane of a row
   DEV u32 barrier(int which) const { return memory + AT_BARRIERS + 8 * which; }
 
-  // Zeros where no unit is, barriers, and every block at this point.
+  // Clear the buffers, initialise the barriers, and wait for every block.
   DEV void open() const {
     for (int i = thread; i < 2 * SIDE / 4; i += THREADS) put_shared(memory + 4 * i, 0u);
     if constexpr (CLUSTER == 1)
@@ -88,11 +87,11 @@ struct Block {
       wait_cluster();
     }
   }
-  // nobody sends to a block that has ended
+  // Wait: nobody may send to a block that has ended.
   DEV void close() const {
     if constexpr (CLUSTER > 1) wait_cluster();
   }
-  // What step i brings, counted from the first one here.
+  // Announce the bytes of step i, counted from 0.
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
       expect(barrier(i & 1), SENT * ROWS * 2 * H);
@@ -100,14 +99,14 @@ struct Block {
       if constexpr (MEMORY) expect(barrier(OF_FEW), FEW);
     }
   }
-  // Until all of step i's side is there.
+  // Wait until step i's side is complete.
   DEV void take(int i) const {
     if constexpr (CLUSTER == 1)
       wait_block();
     else
       await(barrier(i & 1), i >> 1 & 1);
   }
-  // Two units of this lane into step i's side of all blocks.
+  // Write two units of this lane into step i's side of all blocks.
   DEV void share(const Pair (&v)[SENT], int i) const {
     const u32 side = (i & 1) * SIDE + column * ROW;
     if constexpr (CLUSTER == 1) {
@@ -134,7 +133,7 @@ struct Block {
       wait_warp();
     }
   }
-  // Sums of N numbers over all units of this row, in step i: 8 between gates, 4 in the memory.
+  // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 for the memory.
   template <int N>
   DEV void over_row(float (&v)[N], int i) const {
     constexpr int WHERE = N == 8 ? AT_SUMS : AT_FEW, WHICH = N == 8 ? OF_SUMS : OF_FEW;
@@ -181,7 +180,7 @@ struct Block {
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = from_lane(sum, j);
   }
-  // A part of the products to shared memory, and the sums of the parts for the units of this lane.
+  // Write a part of the products to shared memory; get_sums adds up the parts for this lane's units.
   DEV void put_parts(const float (&c)[MADE][NTILES][4]) const {
 #pragma unroll
     for (int m = 0; m < MADE; m++)

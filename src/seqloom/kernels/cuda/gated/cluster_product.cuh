@@ -2,17 +2,17 @@
 #pragma once
 #include "gated/cluster.cuh"
 
-// tiles of B that there are registers for
+// Tiles of B that fit into registers.
 constexpr int FREE = 8 / NTILES / (BACK ? 2 : 1), AHEAD = DEEP < FREE ? DEEP : FREE;
 
 // A warp's tiles of weights in the order of their use, 0 .. ALL - 1. Most lie in registers; those that do not
-// are spread evenly, so that what comes from the cache has time to come.
+// are spread evenly, so that loads from the cache have time to arrive.
 constexpr int ALL = GATES * DEEP;
 constexpr int REST = ALL - FLOWN;
 constexpr int HELD = REST - KEPT;
 constexpr int RING = FLOWN < 64 / WARPS ? FLOWN : 64 / WARPS;
 DEV constexpr int flown_before(int j) { return j * FLOWN / ALL; }
-// the f-th of them
+// The f-th tile that comes from the cache.
 DEV constexpr int flown(int f) { return FLOWN ? ((f + 1) * ALL + FLOWN - 1) / (FLOWN ? FLOWN : 1) - 1 : 0; }
 DEV constexpr int kept_before(int i) { return i * KEPT / (REST ? REST : 1); }
 
@@ -45,7 +45,7 @@ struct Weights {
     if (there && first + j / GATES < TILES)
       get_global(w, from + ((i64)(j % GATES) * TILES * TILES + j / GATES) * 256);
   }
-  // What will come from the cache first: asked for before anything is waited for.
+  // Start the first loads from the cache before waiting for anything.
   DEV void begin(u32 (&ring)[RING ? RING : 1][4]) const {
 #pragma unroll
     for (int f = 0; f < RING; f++) load(ring[f], flown(f));
@@ -64,7 +64,7 @@ struct Weights {
       for (int n = 0; n < 4; n++) w[n] = held[i - k][n];
   }
 };
-// Forward U_k h for every gate, reverse the sum of all U_k^T du_k: for step i.
+// Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
 DEV void product(float (&c)[MADE][NTILES][4], const Weights& W, u32 (&ring)[RING ? RING : 1][4], int i,
                  const Block& b) {
   const u32 at = b.memory + (i & 1) * SIDE + (b.lane & 7) * ROW + 32 * b.slice * DEEP;
@@ -106,7 +106,7 @@ DEV void product(float (&c)[MADE][NTILES][4], const Weights& W, u32 (&ring)[RING
       to = BACK && gate ? to + sum[gate][j / 4][j % 4] : sum[gate][j / 4][j % 4];
     }
 }
-// The products of step i, their parts in shared memory; `meanwhile` runs in their time.
+// Compute the products of step i and put their parts into shared memory; `meanwhile` runs beside them.
 template <class F>
 DEV void products(const Weights& W, int i, const Block& b, F meanwhile) {
   float c[MADE][NTILES][4];

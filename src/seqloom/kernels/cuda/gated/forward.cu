@@ -1,7 +1,8 @@
-// A gated cell through time: each block or cluster takes its rows of the batch through all steps.
+// A gated cell forward through time: each block, cluster or group takes its rows of the batch through all
+// steps.
 #include "gated/units.cuh"
 
-// steps before it is taken, input is on its way to the cache
+// SOON: input is prefetched into the cache this many steps ahead.
 constexpr int GATED_FORWARD_BYTES = GATED_BYTES, SOON = 4;
 
 struct Forward {
@@ -13,13 +14,13 @@ struct Forward {
   const Element* mask;               // (B, H)
   const u8* reset;                   // (B, T)
   const i64* lengths;                // (B,), or null
-  // (B, T, H), zeros past a length already; c: null where no gradient will be asked
+  // (B, T, H), zeros past a length already; c: null if no backward follows
   Element *y, *c;
   float *last[2], *spread;  // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
   int B, T;
 };
 
-// What a lane takes of a step: as it comes, since whoever looks at it waits for it.
+// What a lane loads of a step, unconverted: any use would wait for the load.
 struct Taken {
   Pair x[GATES], keep[STATES];
   int anew;

@@ -1,10 +1,9 @@
-// What the kernels of gated cells share where a group of blocks anywhere on the GPU takes some rows of the
-// batch through time. A block has 32 units of everything and their rows of all weights, as A of mma; a warp
-// has both tiles of them, and of every sum the units of four other blocks: what these send is its B of mma as
-// it comes, a lane's words from one of them. What is pointwise has 16 lanes to a row. A row of a block, 16
-// words of two units, is six packets of three words: words 8half .. 8half + 7 in three of them. Packets have
-// two sides, which take turns: whoever sends to one has had all of the other, and so has everyone who sent
-// that.
+// Gated cells on a group of blocks anywhere on the GPU, which takes some rows of the batch through time. A
+// block has 32 units and their rows of all weights, as A of mma. A warp has both tiles of them, and of every
+// sum the units of four other blocks: what these send is its B of mma as it arrives, a lane's words from one
+// of them. Pointwise work has 16 lanes to a row. A row of a block, 16 words of two units, is six packets of
+// three words: words 8half .. 8half + 7 in three of them. Packets have two sides, used in turn: a block sends
+// to one side only after it has received all of the other.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/packets.cuh"
@@ -12,7 +11,7 @@
 
 constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 2, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
 constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
-// numbers of a unit in a message, and products of it
+// Numbers of a unit in a message, and products per unit.
 constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int NORMS = GATES * NORM + MEMORY;
@@ -56,7 +55,7 @@ struct Block {
   DEV void open() const {}
   DEV void close() const {}
   DEV void expect_all(int) const {}
-  // Words of N messages of step i, from the k-th on: eight rows of one number of all units each.
+  // Receive N messages of step i, from the k-th on: eight rows of one number of all units each.
   template <int N>
   DEV void take(u32 (&v)[N][DEEP][2], int i, int k) const {
     u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
@@ -74,7 +73,7 @@ struct Block {
 #pragma unroll
       for (int w = 0; w < 16; w++) v[n][w / 2][w % 2] = p[PACKETS * n + 3 * (w / 8) + w % 8 / 3][w % 8 % 3];
   }
-  // Two units of this lane to all blocks, in step i.
+  // Send two units of this lane to all blocks, in step i.
   DEV void share(const Pair (&v)[SENT], int i) const {
     const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = (lane & 16) + 8 * (j / 3) + 3 * (j % 3);
     Packet* to = packets + (i & 1) * SIDE + ((column * SPLIT + rank / SOURCES) * PACKETS + j) * SOURCES +
@@ -86,7 +85,7 @@ struct Block {
       if (sends && lane % 16 < PACKETS) put_packet(to + k * MESSAGE, bits(a), bits(b), bits(c), i + 1);
     }
   }
-  // Sums of N numbers over the lanes of a row, of number j in lane EVERY * j of its 16.
+  // Sum N numbers over the lanes of a row; the sum of number j is in lane EVERY * j of its 16.
   template <int N>
   DEV float over_lanes(float (&v)[N]) const {
 #pragma unroll
@@ -99,8 +98,7 @@ struct Block {
     }
     return v[0];
   }
-  // Sums of N numbers over all units of this row, in step i: 8 between gates, 4 in the memory, of which the
-  // last is none.
+  // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 (the last unused) for the memory.
   template <int N>
   DEV void over_row(float (&v)[N], int i) const {
     constexpr int EVERY = 16 / N, PIECES = N == 8 ? 3 : 1, TIMES = (CLUSTER + 15) / 16;
@@ -133,8 +131,8 @@ struct Block {
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = from_lane(sum, (lane & 16) + EVERY * k);
   }
-  // A part of one product of eight rows to shared memory, and the sums of the parts for the units of this
-  // lane.
+  // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
+  // units.
   DEV void put_part(const float (&c)[TALL][4], int made, int tile) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {

@@ -1,4 +1,4 @@
-// A warp's share of the gates' weights where packets bring what they are multiplied with, and the products.
+// A warp's share of the gates' weights, and their products with what packets bring.
 // Tiles in the order of their use, 0 .. ALL - 1: forward all gates of some columns, reverse all columns of a
 // gate.
 #pragma once
@@ -45,9 +45,8 @@ struct Weights {
       for (int n = 0; n < 4; n++) w[n] = held[j - kept][n];
   }
 };
-// Forward U_k h for every gate, reverse the sum of all U_k^T du_k: the products of step i, their parts in
-// shared memory; `meanwhile` runs before these are written over. AT_ONCE: messages that there are registers
-// for.
+// Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k. The parts go to shared
+// memory; `meanwhile` runs before they are overwritten. AT_ONCE: messages that fit into registers.
 constexpr int AT_ONCE = SENT * NTILES < 3 ? SENT * NTILES : SENT == 3 && NTILES == 1 ? 3 : 2;
 template <class F>
 DEV void products(const Weights& W, int i, const Block& b, F meanwhile) {
@@ -83,7 +82,7 @@ DEV void products(const Weights& W, int i, const Block& b, F meanwhile) {
     if (tile == 0) {
       meanwhile();
       wait_block();
-    }  // nobody reads the parts of the step before any more
+    }  // all have read the parts of the previous step
     if (BACK)
 #pragma unroll
       for (int gate = 1; gate < GATES; gate++)

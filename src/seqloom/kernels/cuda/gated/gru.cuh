@@ -1,4 +1,4 @@
-// GRU, one unit. x is what the input gives, u is U h + b or its norm.
+// GRU, one unit. x comes from the input, u is U h + b or its norm.
 //   r = sigmoid(x_r + u_r)   z = sigmoid(x_z + u_z)   n = tanh(x_n + r u_n)   h' = n + z (h - n)
 #pragma once
 #include "gated/math.cuh"

@@ -1,4 +1,4 @@
-// LSTM, one unit. x is what the input gives, u is U h + b or its norm; the state is h, c.
+// LSTM, one unit. x comes from the input, u is U h + b or its norm; the state is h, c.
 //   i, f, o = sigmoid(x + u)   g = tanh(x_g + u_g)   c' = f c + i g
 //   h' = o tanh(c'), or with MEMORY h' = o tanh(N(c'))
 #pragma once
@@ -8,7 +8,7 @@
 constexpr int GATES = 4, STATES = 2;
 struct Inside {
   float i, f, g, o, c, q;
-};  // c: c'; q: the tanh
+};  // c is c', q is the tanh
 
 DEV Inside inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
   const float i = sigmoid(x[0] + u[0]), f = sigmoid(x[1] + u[1]), g = tangent(x[2] + u[2]),
@@ -19,7 +19,7 @@ DEV void step(float (&s)[STATES], const Inside& in) {
   s[0] = in.o * in.q;
   s[1] = in.c;
 }
-// The gradient of what q is the tanh of.
+// Return the gradient of the argument of the tanh q.
 DEV float into_memory(const float (&d)[STATES], const Inside& in) {
   return d[0] * in.o * (1.f - in.q * in.q);
 }

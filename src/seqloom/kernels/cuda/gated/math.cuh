@@ -1,9 +1,9 @@
-// Functions of gates.
+// Gate functions.
 #pragma once
 #include "runtime/pairs.cuh"
 
 DEV float sigmoid(float v) {
-  // within 2^-11, of which bf16 sees nothing
+  // within 2^-11, below the precision of bf16
   if constexpr (TYPE == BF16)
     return 0.5f * tanh_(0.5f * v) + 0.5f;
   else

@@ -1,5 +1,5 @@
-// A gated cell back through a chunk of time, with the products of its steps. Letters as in the cell's own
-// file; d is a gradient.
+// A gated cell back through a chunk of time. Letters as in the cell's file (gru.cuh, lstm.cuh); d is a
+// gradient.
 #define BACK 1
 #include "gated/units.cuh"
 
@@ -23,13 +23,13 @@ struct Reverse {
   int B, T, from, steps;
 };
 
-// What a lane takes of a step: as it comes, since whoever looks at it waits for it.
+// What a lane loads of a step, unconverted: any use would wait for the load.
 struct Taken {
   Pair dy, x[GATES], u[GATES], keep[STATES], past[STATES];
   float spread[NORMS ? NORMS : 1][2];
   int anew;
 };
-// What was inside of it.
+// The inside of that step.
 struct Known {
   Inside in[2];
   float dy[2], past[2][STATES], keep[2][STATES], xhat[2][GATES], deviation[GATES], mhat[2], deviation_c;

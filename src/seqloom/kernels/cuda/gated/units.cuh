@@ -1,4 +1,4 @@
-// What the kernels of gated cells read once.
+// What the kernels of gated cells read before the first step.
 #pragma once
 #include "gated/setting.cuh"
 #if GRID
@@ -7,7 +7,7 @@
 #include "gated/cluster_product.cuh"
 #endif
 
-// Two numbers of this lane's units of each of N planes; zeros where there are none.
+// Load two numbers, of this lane's units, from each of N planes; zeros if there are none.
 template <int N>
 DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool there) {
 #pragma unroll
@@ -15,7 +15,7 @@ DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool there)
 #pragma unroll
     for (int e = 0; e < 2; e++) v[e][k] = there && from ? get_one(from + k * H + unit + e) : 0.f;
 }
-// Steps of this warp's row, and of the longest of the group's.
+// Find the length of this warp's row, and the longest of the group.
 DEV void lengths_of(int& length, int& end, const i64* lengths, int B, int T, const Block& b) {
   length = end = 0;
   for (int i = 0; i < b.each; i++)

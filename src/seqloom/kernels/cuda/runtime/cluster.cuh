@@ -1,7 +1,6 @@
-// The instructions of clusters: blocks that run at the same time and write into each other's shared memory
-// (Hopper and later). The tests put a CPU emulation of this file in its place. A barrier here is 8 bytes of
-// shared memory that count the bytes which arrive; a phase of it ends when all that were expected are there,
-// and so does the wait for that phase.
+// Instructions of clusters (Hopper and later): blocks that run at the same time and write into each other's
+// shared memory. The tests replace this file by a CPU emulation. A barrier is 8 bytes of shared memory that
+// count arriving bytes; its phase ends when all expected bytes have arrived.
 #pragma once
 #include "runtime/device.cuh"
 
@@ -14,13 +13,13 @@ DEV void wait_cluster() {
 }
 DEV void make_barrier(u32 at) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory"); }
 DEV void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// The address of the same place in another block.
+// Return the address of the same place in another block.
 DEV u32 in_block(u32 at, int block) {
   u32 r;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at), "r"(block));
   return r;
 }
-// To another block, which counts the bytes at its barrier when they are there.
+// Send to another block; its barrier counts the bytes when they arrive.
 DEV void send(u32 to, u32 barrier, float v) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
                "r"(__float_as_uint(v)), "r"(barrier)
@@ -33,13 +32,12 @@ DEV void send(u32 to, u32 barrier, const float (&v)[4]) {
       "r"(__float_as_uint(v[3])), "r"(barrier)
       : "memory");
 }
-// One thread says once a phase how many bytes there will be; they may come before.
+// Announce the bytes of a phase, by one thread, once; they may arrive earlier.
 DEV void expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Until the phase of this parity is over. What never comes ends the kernel with an error, in place of waiting
-// for ever.
+// Wait until the phase of this parity is over. Trap if it never ends.
 DEV void await(u32 barrier, u32 parity) {
   u32 over = 0;
   for (int i = 0; !over; i++) {

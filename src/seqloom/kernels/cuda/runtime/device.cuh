@@ -1,5 +1,5 @@
 // The instructions that the kernels use, and nothing else of CUDA: inline PTX, so that NVRTC needs no header.
-// The tests put a CPU emulation of this file in its place and compile the kernels' own text as C++.
+// The tests replace this file by a CPU emulation and compile the kernels as C++.
 //
 // Layouts of mma.m16n8k16 (PTX ISA), lane = 4 * row + pair:
 //   A  a0 (row, k 2pair..)   a1 (row + 8, k 2pair..)   a2 (row, k 2pair + 8..)   a3 (row + 8, k 2pair + 8..)
@@ -26,9 +26,10 @@ DEV void wait_block() { asm volatile("bar.sync 0;" ::: "memory"); }
 DEV void wait_some(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
+// Count these threads at a barrier without waiting.
 DEV void arrive_some(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}  // for others that wait
+}
 DEV void wait_warp() { __syncwarp(); }
 
 template <int TYPE>
@@ -46,8 +47,8 @@ DEV void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// The same for 32 bits, of which a product sees 19: mma.m16n8k8, where a0 and a1 have k = pair, a2 and a3
-// pair + 4, as b0 and b1.
+// The same for tf32 (19 of 32 bits): mma.m16n8k8, where a0 and a1 have k = pair, a2 and a3 have pair + 4, and
+// b0 and b1 likewise.
 DEV void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -55,7 +56,7 @@ DEV void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// c is the product alone.
+// The same with c = A B instead of c += A B.
 DEV void mma_tf32_alone(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -68,7 +69,7 @@ DEV u32 to_tf32(float v) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return r;
 }
-// The same of finite numbers, in two instructions in place of four; and so that it is done every time anew.
+// The same for finite numbers, in two instructions instead of four; to_tf32_here is never hoisted or reused.
 DEV u32 to_tf32_finite(float v) { return __float_as_uint(v) + 0x1000u & 0xffffe000u; }
 DEV u32 to_tf32_here(float v) {
   u32 r;
@@ -79,7 +80,7 @@ DEV u32 to_tf32_here(float v) {
 }
 DEV u32 bits(float v) { return __float_as_uint(v); }
 DEV float number(u32 v) { return __uint_as_float(v); }
-// 8 x 8 matrices of 16 bits; a lane names the address of one row, and gets (row, 2pair..), or transposed
+// Load 8 x 8 matrices of 16 bits; a lane passes the address of one row and gets (row, 2pair..), or transposed
 // (2pair.., row).
 DEV void load4(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -110,7 +111,7 @@ DEV u32 turn(u32 v) {
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
   return r;
 }
-// 16 bytes from global to shared memory in the background; the last 16 - n are zeros.
+// Copy n bytes from global to shared memory in the background, and zeros up to 16.
 DEV void fetch16(u32 to, const void* from, int n) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory");
 }
@@ -153,9 +154,8 @@ DEV void get_shared(u32 (&v)[4], u32 at) {
                : "r"(at)
                : "memory");
 }
-DEV void ask_global(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}  // it will be needed soon
+// Prefetch into the L2 cache.
+DEV void ask_global(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 DEV void get_global(float& v, float& w, const float* from) {
   asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v), "=f"(w) : "l"(from));
 }

@@ -1,13 +1,12 @@
-// The instructions of blocks that run at the same time anywhere on a GPU and talk through its memory: packets
-// of 16 bytes, which are written and read whole, three words and a number that says which message it is.
-// Whoever reads the number that it waits for has the words too; no flag, no fence. The tests put a CPU
-// emulation of this file in its place.
+// Instructions of blocks that run at the same time anywhere on a GPU and exchange packets through its memory.
+// A packet is written and read as a whole: whoever reads the expected number has the words too, without flags
+// or fences. The tests replace this file by a CPU emulation.
 #pragma once
 #include "runtime/packet.cuh"
 
 #define CLUSTER_KERNEL(name, Args, threads, size) \
   extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Exchanged<Args> a)
-constexpr int PATIENCE = 1 << 22;  // looks at a packet, some seconds
+constexpr int PATIENCE = 1 << 22;  // reads of a packet before giving up: some seconds
 
 DEV void put_packet(Packet* to, u32 v0, u32 v1, u32 v2, u32 number) {
   asm volatile(
@@ -24,9 +23,9 @@ DEV void get_packet(u32 (&v)[4], const Packet* from) {
       : "l"(from)
       : "memory");
 }
-// What never comes ends the kernel with an error, in place of waiting for ever.
+// End the kernel with an error instead of waiting for ever.
 DEV void give_up() { asm volatile("trap;"); }
-// A pointer that is kept, not computed again.
+// Keep a pointer in a register instead of computing it again.
 DEV Packet* as_it_is(Packet* p) {
   asm volatile("" : "+l"(p));
   return p;

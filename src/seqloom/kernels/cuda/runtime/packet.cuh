@@ -1,12 +1,12 @@
-// Messages between blocks: packets of 16 bytes, three words and a number that says which message it is.
+// Messages between blocks: packets of 16 bytes, three words and the number of the message.
 #pragma once
 #include "runtime/device.cuh"
 
 struct alignas(16) Packet {
   u32 word[4];
 };
-// What a kernel gets beside its own arguments: packets with the number 0, the first row of the batch, rows of
-// each group.
+// A kernel's arguments, then packets with the number 0, the first row of the batch, and the rows of each
+// group.
 template <class Args>
 struct Exchanged : Args {
   Packet* packets;

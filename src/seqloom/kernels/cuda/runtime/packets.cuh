@@ -2,11 +2,11 @@
 #pragma once
 #include "runtime/grid.cuh"
 
-// rows of a group that would be in each other's way if all of them asked all the time
+// From this many rows on, polling by all lanes of a group would slow down those that send.
 constexpr int CROWD = 9;
-// Until packets with these numbers have come to all lanes, all asked for at once, and then those that are
-// missing; 0: nothing will come. If all asked all the time, those that send would wait for them: until a
-// first one is there, one row asks for its first.
+// Wait until packets with these numbers have arrived for all lanes (0: none is expected). All are read at
+// once, then those that are missing. With MANY rows only one row polls, for its first packet, until that
+// arrives.
 template <bool MANY, int N>
 DEV void collect(u32 (&p)[N][4], const Packet* const (&from)[N], const u32 (&numbers)[N], int rows, int row) {
   bool all = true, missing = true;
