@@ -34,12 +34,12 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
 
     Args:
         data: The bytes.
-        file: Where they were read; messages name it.
-        format: The newest number under "format" that the caller can read.
+        file: The file they were read from, for messages.
+        format: The newest "format" number that the caller can read.
 
     Raises:
-        Damaged: If they are not what `dumps` has made.
-        ValueError: If a newer version has made them.
+        DamagedError: If they are not what `dumps` returned.
+        UserError: If a newer version of seqloom wrote them.
     """
     try:
         record = json.loads(data)
@@ -61,13 +61,13 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
 
 @contextmanager
 def interpret(file: Path) -> Iterator[None]:
-    """Report whatever goes wrong inside as damage to a file: for the code that turns its record into objects.
+    """Turn errors inside into `DamagedError`; for code that builds objects from the record of a file.
 
     Args:
-        file: Where the record was read; the message names it.
+        file: The file the record was read from, for the message.
 
     Raises:
-        Damaged: In place of any error but a missing package and an error of the file system.
+        DamagedError: In place of any error except ImportError and OSError.
     """
     try:
         yield

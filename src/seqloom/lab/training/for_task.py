@@ -217,8 +217,8 @@ class ForTranslate(ForTask):
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:
         limits = 2 * batch.lengths + 20  # per row, so that a translation does not depend on the rest of the batch
-        found = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
-        return Prediction(found.tokens, torch.minimum(found.lengths, limits))
+        decoded = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
+        return Prediction(decoded.tokens, torch.minimum(decoded.lengths, limits))
 
 
 class ForTranscribe(ForTask):
@@ -239,9 +239,9 @@ class ForTranscribe(ForTask):
         return n * (n + repeats <= steps)
 
     def choose(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Prediction:
-        found = [torch.tensor(row, dtype=torch.long) for row in greedy(*scores)]
-        values = nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=END)
-        return Prediction(values, torch.tensor([len(row) for row in found]))
+        rows = [torch.tensor(row, dtype=torch.long) for row in greedy(*scores)]
+        values = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=END)
+        return Prediction(values, torch.tensor([len(row) for row in rows]))
 
 
 def _y(batch: Batch) -> Tensor:

@@ -218,9 +218,9 @@ def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix
         translations: list[tuple[Any, float | None]] = [("", None)] * len(rows)
         with torch.no_grad():
             for part, numbers in split_by_length(encode_rows(task, rows, prefix, done)):
-                found = model.model.translate(part.x, part.lengths, beam)
-                texts = task.decode(found.tokens[:, 0], found.lengths[:, 0])
-                for number, text, score in zip(numbers, texts, found.scores[:, 0].tolist(), strict=True):
+                beams = model.model.translate(part.x, part.lengths, beam)
+                texts = task.decode(beams.tokens[:, 0], beams.lengths[:, 0])
+                for number, text, score in zip(numbers, texts, beams.scores[:, 0].tolist(), strict=True):
                     translations[number] = text, score
         for row, (text, score) in zip(rows, translations, strict=True):
             source = row.get(column) if isinstance(row, dict) else row
@@ -271,8 +271,8 @@ def generate(
     words = TextSampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, end=has_ends)
     for prompt in prompts:
         start = _encode_prompt(task, prompt, has_ends).expand(count, -1)
-        found = model.model.sample(start, words, stop=END if has_ends else None, max_length=max_tokens)
-        for text in task.decode(torch.cat([start, found.tokens], 1), start.shape[1] + found.lengths):
+        sampled = model.model.sample(start, words, stop=END if has_ends else None, max_length=max_tokens)
+        for text in task.decode(torch.cat([start, sampled.tokens], 1), start.shape[1] + sampled.lengths):
             yield {"prompt": prompt, "text": text}
 
 

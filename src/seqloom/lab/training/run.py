@@ -168,7 +168,7 @@ class Run:
 
         Raises:
             UntrustedError: If this user has not trained with that code and the run was not opened with `trust=True`.
-            Damaged: If the copy was changed.
+            DamagedError: If the copy was changed.
         """
         model = self.settings.model
         if ".py:" not in model:
@@ -222,25 +222,25 @@ class Run:
         if which not in WHICH:
             raise UserError(f"which must be one of {', '.join(WHICH)}, got {which!r}")
         try:
-            found = self._read_checkpoint(which, files)
+            loaded = self._read_checkpoint(which, files)
         except DamagedError as error:
             other = WHICH[1 - WHICH.index(which)]
             try:
-                found = self._read_checkpoint(other, files)
+                loaded = self._read_checkpoint(other, files)
             except DamagedError:
-                found = None
-            if found is None:
+                loaded = None
+            if loaded is None:
                 raise DamagedError(f"{error}, and there is no other checkpoint to fall back to") from None
-            warnings.warn(f"{error}; using {other}/ of step {found.facts['step']} instead", stacklevel=2)
-        if found is None and not missing_ok:
+            warnings.warn(f"{error}; using {other}/ of step {loaded.facts['step']} instead", stacklevel=2)
+        if loaded is None and not missing_ok:
             raise UserError(f"{self.folder} has no checkpoint yet; train it longer first")
-        return found
+        return loaded
 
     def _read_checkpoint(self, which: str, files: Sequence[str]) -> Checkpoint | None:
         for _ in range(READ_ATTEMPTS):
             try:
-                found = checkpoint.find(self.folder / which)
-                return None if found is None else found.load(*files)
+                loaded = checkpoint.find(self.folder / which)
+                return None if loaded is None else loaded.load(*files)
             except (FileNotFoundError, DamagedError) as error:
                 wrong = error
         raise wrong if isinstance(wrong, DamagedError) else DamagedError(str(wrong))
@@ -255,16 +255,16 @@ class Run:
         from seqloom.lab.training.checkpoint import check_weights, load_weights
         from seqloom.lab.training.model import build
 
-        found = self.checkpoint(which, files=["weights"])
-        assert found is not None
+        loaded = self.checkpoint(which, files=["weights"])
+        assert loaded is not None
         task, settings = self.task, self.settings_to_build()
         try:
             with torch.device(
                 "meta"
             ):  # needs no memory: settings that do not match the weights may describe a huge model
-                check_weights(build(task, settings), found.tensors("weights"))
+                check_weights(build(task, settings), loaded.tensors("weights"))
             model = build(task, settings)
-            load_weights(model, found.tensors("weights"))
+            load_weights(model, loaded.tensors("weights"))
         except UserError as error:
             raise UserError(f"{self.folder}: {error}") from error
         return model.to(device).eval()
