@@ -40,6 +40,7 @@ def describe_commands() -> str:
     from seqloom.cli.main import app
 
     text = app.generate_docs(output_format="markdown", heading_level=1)
+    text = re.sub(r"## Table of Contents\n.*?(?=\*\*Commands\*\*)", "", text, flags=re.S)  # the site has its own
     return re.sub(r"^# .*$", "# Command line", text, count=1, flags=re.M)
 
 
