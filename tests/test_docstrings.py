@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,9 @@ def test_every_example_runs_and_prints_what_it_shows(file: Path, monkeypatch: py
     )
     assert result.attempted
     assert not result.failed
+
+
+def test_every_public_name_has_an_example() -> None:
+    names = {*seqloom.__all__, *seqloom._LAB} - {"measure", "testing"}
+    without = [name for name in sorted(names) if ">>> " not in (inspect.getdoc(getattr(seqloom, name)) or "")]
+    assert not without

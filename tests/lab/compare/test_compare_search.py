@@ -12,7 +12,7 @@ from seqloom.cli.commands.compare import compare
 from seqloom.lab.compare import rung
 from seqloom.lab.compare.candidates import Hyperparameters
 from seqloom.lab.compare.folder import resume_comparison, start_comparison, store_winner
-from seqloom.lab.compare.jobs import Trial
+from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.page import build_document, build_page
 from seqloom.lab.compare.results import collect_results
@@ -161,7 +161,7 @@ def test_a_new_folder_appears_together_with_its_record(tmp_path, monkeypatch):
 def test_a_speed_job_writes_only_to_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     comparison = start_comparison(None, {}, CompareSettings(models="rnn", steps=9), tmp_path / "c")
-    trial = Trial(comparison.candidates["rnn"], Hyperparameters(1e-3), 8)
+    trial = CandidateTrial(comparison.candidates["rnn"], Hyperparameters(1e-3), 8)
     (result,) = runner.run([comparison.job_factory.speed(trial, 0.0)], runner.Here(), comparison.folder / "jobs")
     assert result.value["valid"] > 0
     assert sorted(path.name for path in (comparison.folder / "jobs" / result.key).iterdir()) == [".lock", "result.json"]

@@ -21,7 +21,7 @@ GPU_SHARE = 0.25  # of a GPU that a job takes, if the machine has one
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateTrial:
     """One training of a candidate, from its first step to its last."""
 
     candidate: Candidate
@@ -51,12 +51,12 @@ class JobFactory:
         settings = {"source": self.source, "name": name, "batch": self.batch}
         return Job(baseline_key(name), "seqloom.lab.compare.baselines.registry:fit_baseline", settings)
 
-    def speed(self, trial: Trial, seconds: float) -> Job:
+    def speed(self, trial: CandidateTrial, seconds: float) -> Job:
         """Return the job that measures the training speed of a trial."""
         settings = {"source": self.source, "settings": self._settings(trial), "sizes": asdict(self.task_size)}
         return self._job(f"speed-{trial.key}", "timing:measure_speed", settings | {"seconds": seconds})
 
-    def rung(self, trial: Trial, plan: TrainingPlan, until: int, test: bool = False) -> Job:
+    def rung(self, trial: CandidateTrial, plan: TrainingPlan, until: int, test: bool = False) -> Job:
         """Return the job that trains a trial up to step `until`."""
         steps = {"steps": plan.steps, "validate_every": plan.every, "patience": plan.patience}
         settings = {
@@ -66,15 +66,15 @@ class JobFactory:
         }
         return self._job(rung_key(trial, until), "rung:train_rung", settings | {"until": until, "test": test})
 
-    def latency(self, trial: Trial) -> Job:
+    def latency(self, trial: CandidateTrial) -> Job:
         """Return the job that measures the latency of a trained trial."""
         settings = {"source": self.source, "run": str(self.run_folder(trial))}
         return self._job(latency_key(trial.candidate.name), "timing:measure_latency", settings)
 
-    def run_folder(self, trial: Trial) -> Path:
+    def run_folder(self, trial: CandidateTrial) -> Path:
         return self.folder / "runs" / trial.key
 
-    def _settings(self, trial: Trial) -> dict[str, Any]:
+    def _settings(self, trial: CandidateTrial) -> dict[str, Any]:
         c, chosen = trial.candidate, trial.settings
         wide = embedding_size(self.kind, c, trial.hidden)
         settings = TrainSettings(
@@ -86,7 +86,7 @@ class JobFactory:
         return Job(key, f"seqloom.lab.compare.{function}", settings, GPU_SHARE if torch.cuda.is_available() else 0)
 
 
-def rung_key(trial: Trial, until: int) -> str:
+def rung_key(trial: CandidateTrial, until: int) -> str:
     return f"{trial.key}-to{until}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.error_analysis import analyse_errors
-from seqloom.lab.compare.jobs import Trial
+from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption, verdict
 from seqloom.lab.compare.plan import format_seconds
 from seqloom.lab.compare.results import Results
@@ -21,7 +21,7 @@ from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
 
-def find_winner(comparison: Comparison, results: Results) -> Trial | None:
+def find_winner(comparison: Comparison, results: Results) -> CandidateTrial | None:
     """Return the training of the best model whose seed did best on the validation rows."""
     if not results.models or comparison.plan is None:
         return None

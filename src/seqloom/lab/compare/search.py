@@ -21,7 +21,7 @@ from seqloom.lab.compare.candidates import (
     default_hyperparameters,
     propose_hyperparameters,
 )
-from seqloom.lab.compare.jobs import JobFactory, Trial, rung_key
+from seqloom.lab.compare.jobs import JobFactory, CandidateTrial, rung_key
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.plan import Limits, Speed, TrainingPlan, format_seconds, plan_budget, plan_steps
 from seqloom.lab.compare.settings import CompareSettings
@@ -63,8 +63,8 @@ class Comparison:
         self.sizes: dict[str, Size] = {}
         self.speeds: dict[str, Speed] = {}
         self.plan: TrainingPlan | None = None
-        self.trials: dict[str, list[Trial]] = {}  # of each model, with the first seed
-        self.finalists: list[list[Trial]] = []  # a trial for each seed
+        self.trials: dict[str, list[CandidateTrial]] = {}  # of each model, with the first seed
+        self.finalists: list[list[CandidateTrial]] = []  # a trial for each seed
 
     def jobs(self) -> Jobs:
         """Yield all jobs in order, and None while the next job depends on results that are not there yet."""
@@ -111,7 +111,7 @@ class Comparison:
         while any(job.key not in self.results for job in jobs):
             yield None
 
-    def _train(self, trials: Sequence[Trial], steps: int, test: bool = False) -> Jobs:
+    def _train(self, trials: Sequence[CandidateTrial], steps: int, test: bool = False) -> Jobs:
         """Train seed by seed, so that an interrupted comparison has all models; slow models first, to end together."""
         assert self.plan is not None
         ordered = sorted(trials, key=lambda trial: (trial.seed, -self.speeds[trial.candidate.name].step))
@@ -140,7 +140,7 @@ class Comparison:
         )
         speed_jobs = {
             name: self.job_factory.speed(
-                Trial(self.candidates[name], Hyperparameters(1e-3), size.hidden), min(SPEED_SECONDS, seconds)
+                CandidateTrial(self.candidates[name], Hyperparameters(1e-3), size.hidden), min(SPEED_SECONDS, seconds)
             )
             for name, size in self.sizes.items()
         }
@@ -203,7 +203,7 @@ class Comparison:
             yield from self._train(best, plan.second)
             best = sorted((t for t in best if self._value(rung_key(t, plan.second))), key=self.rank_of)
         self.finalists = [
-            [Trial(t.candidate, t.settings, t.hidden, seed) for seed in range(plan.seeds)]
+            [CandidateTrial(t.candidate, t.settings, t.hidden, seed) for seed in range(plan.seeds)]
             for t in best[: plan.finalists]
         ]
 
@@ -225,43 +225,43 @@ class Comparison:
                 new += fresh
             yield from self._train(list({t.key: t for t in new}.values()), first)
 
-    def _build_trials(self, candidate: Candidate, settings: Sequence[Hyperparameters]) -> list[Trial]:
+    def _build_trials(self, candidate: Candidate, settings: Sequence[Hyperparameters]) -> list[CandidateTrial]:
         trials = []
         for one in settings:
             size = self.sizes[candidate.name]
             if one.factor != 1:
                 size = fit_size(self.task, candidate, int(one.factor * self.parameters))
-            trials.append(Trial(candidate, one, size.hidden))
+            trials.append(CandidateTrial(candidate, one, size.hidden))
         return trials
 
-    def _rank_models(self, until: int) -> list[Trial]:
+    def _rank_models(self, until: int) -> list[CandidateTrial]:
         """Return the best trial of each model, the best model first."""
         done = [t for ts in self.trials.values() for t in ts if self._value(rung_key(t, until))]
-        best: dict[str, Trial] = {}
+        best: dict[str, CandidateTrial] = {}
         for trial in sorted(done, key=self.rank_of):
             best.setdefault(trial.candidate.name, trial)
         return list(best.values())
 
-    def rank_of(self, trial: Trial) -> tuple[float, float]:
+    def rank_of(self, trial: CandidateTrial) -> tuple[float, float]:
         value = self.latest_value(trial)
         assert value is not None
         return rank(self.task.kind, value["valid"])
 
-    def latest_value(self, trial: Trial) -> dict[str, Any] | None:
+    def latest_value(self, trial: CandidateTrial) -> dict[str, Any] | None:
         """Return the result of the last rung that a trial has completed."""
         return next((value for key in reversed(self._rung_keys(trial)) if (value := self._value(key))), None)
 
-    def failure_of(self, trial: Trial) -> str:
+    def failure_of(self, trial: CandidateTrial) -> str:
         """Return why a trial failed, or ""."""
         results = [self.results[key] for key in self._rung_keys(trial) if key in self.results]
         return next((result.failed for result in results if result.failed), "")
 
-    def final_folder(self, trial: Trial) -> Path | None:
+    def final_folder(self, trial: CandidateTrial) -> Path | None:
         """Return the folder with the scores of the trial's test rows, if it was trained to the end."""
         key = self._rung_keys(trial)[-1]
         return self.folder / "jobs" / key if self._value(key) else None
 
-    def _rung_keys(self, trial: Trial) -> list[str]:
+    def _rung_keys(self, trial: CandidateTrial) -> list[str]:
         assert self.plan is not None
         return [rung_key(trial, until) for until in (self.plan.first, self.plan.second, self.plan.steps)]
 
