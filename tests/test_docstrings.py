@@ -15,7 +15,10 @@ FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_t
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_every_example_runs_and_prints_what_it_shows(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_runs_and_prints_what_it_shows(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # examples write runs
     monkeypatch.setattr(seqloom.Cell, "registry", dict(seqloom.Cell.registry))  # examples define cells
     name = ".".join(("seqloom", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
     result = doctest.testmod(

@@ -120,8 +120,6 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
 class SequenceClassifier(ClassifierMixin, _SequenceEstimator):  # type: ignore[misc]
     """Predict a class for each sequence.
 
-        SequenceClassifier(epochs=5).fit(["good", "bad"] * 20, [1, 0] * 20).predict(["good"])
-
     Args:
         model: A layer by name, as `seqloom train --model` takes it.
         hidden: Hidden size of the layer.
@@ -131,6 +129,11 @@ class SequenceClassifier(ClassifierMixin, _SequenceEstimator):  # type: ignore[m
         validation: Share of the examples that is held out to choose the best epoch.
         settings: Any other setting of `seqloom train`, by name.
         random_state: Seed of the initial weights, the order of the data and the held-out examples.
+
+    Example:
+        >>> model = seqloom.SequenceClassifier(hidden=8, epochs=5, random_state=0)
+        >>> model.fit(["good", "bad"] * 20, [1, 0] * 20).predict(["good"])
+        array([1])
     """
 
     _kind = "classify"
@@ -168,8 +171,6 @@ class SequenceClassifier(ClassifierMixin, _SequenceEstimator):  # type: ignore[m
 class SequenceRegressor(RegressorMixin, _SequenceEstimator):  # type: ignore[misc]
     """Predict a number, or several, for each sequence.
 
-        SequenceRegressor(epochs=5).fit(np.random.rand(40, 12), np.random.rand(40)).predict(np.random.rand(2, 12))
-
     Args:
         model: A layer by name, as `seqloom train --model` takes it.
         hidden: Hidden size of the layer.
@@ -179,6 +180,11 @@ class SequenceRegressor(RegressorMixin, _SequenceEstimator):  # type: ignore[mis
         validation: Share of the examples that is held out to choose the best epoch.
         settings: Any other setting of `seqloom train`, by name.
         random_state: Seed of the initial weights, the order of the data and the held-out examples.
+
+    Example:
+        >>> model = seqloom.SequenceRegressor(hidden=8, epochs=1, random_state=0)
+        >>> model.fit([[0.0, 1.0], [1.0, 2.0]] * 20, [1.0, 3.0] * 20).predict([[0.5, 1.5]]).shape
+        (1,)
     """
 
     _kind = "regress"
@@ -209,8 +215,6 @@ class SequenceRegressor(RegressorMixin, _SequenceEstimator):  # type: ignore[mis
 class SequenceTagger(_SequenceEstimator):
     """Predict a tag for every step of each sequence.
 
-        SequenceTagger(epochs=5).fit([["a", "cat"]] * 20, [["DET", "NOUN"]] * 20).predict([["a", "cat"]])
-
     Args:
         model: A layer by name, as `seqloom train --model` takes it.
         hidden: Hidden size of the layer.
@@ -220,6 +224,11 @@ class SequenceTagger(_SequenceEstimator):
         validation: Share of the examples that is held out to choose the best epoch.
         settings: Any other setting of `seqloom train`, by name.
         random_state: Seed of the initial weights, the order of the data and the held-out examples.
+
+    Example:
+        >>> model = seqloom.SequenceTagger(hidden=8, epochs=5, random_state=0)
+        >>> model.fit([["a", "cat"]] * 20, [["DET", "NOUN"]] * 20).predict([["a", "cat"]])
+        [['DET', 'NOUN']]
     """
 
     _kind = "tag"

@@ -21,7 +21,7 @@ from seqloom.lab.compare.candidates import (
     default_hyperparameters,
     propose_hyperparameters,
 )
-from seqloom.lab.compare.jobs import JobFactory, CandidateTrial, rung_key
+from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.plan import Limits, Speed, TrainingPlan, format_seconds, plan_budget, plan_steps
 from seqloom.lab.compare.settings import CompareSettings

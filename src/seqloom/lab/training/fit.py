@@ -32,9 +32,6 @@ _RANDOM_LOCK = threading.RLock()
 def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | str = RUNS, **settings: Any) -> Run:
     """Train a model on data and return the finished run.
 
-        run = seqloom.fit("reviews.csv", model="bi_lstm", target="stars", epochs=5)
-        run.predict(["What a film!"])
-
     Args:
         data: A file, a folder, a polars or pandas frame, a dict of splits, the name of a task, or a `Task`.
         model: A layer by name, or path/to/file.py:MyCell, as in `seqloom train --model`.
@@ -47,6 +44,14 @@ def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | 
 
     Raises:
         UserError: If a setting is unknown or invalid, the data cannot be read, or the name is taken.
+
+    Example:
+        >>> import polars
+        >>> texts = [f"{word} film {n}" for n in range(50) for word in ("good", "bad")]
+        >>> reviews = polars.DataFrame({"text": texts, "stars": ["5", "1"] * 50})
+        >>> run = seqloom.fit(reviews, model="gru", target="stars", hidden=8, epochs=1, name="reviews")
+        >>> run.folder.as_posix()
+        'runs/reviews'
     """
     training, reading = split_settings({"model": model} | settings)
     task, source = open_data(data, reading)

@@ -70,14 +70,18 @@ class TakenError(UserError):
 class Run:
     """A training on disk.
 
-        run = seqloom.Run.load("runs/reviews")
-        run.predict(["What a film!"])
-
     Attributes:
         folder: The run's folder.
         record: The content of run.json.
         settings: The settings of the training.
         trust: Whether Python code stored in the folder may be executed.
+
+    Example:
+        >>> seqloom.fit("adding", steps=2, hidden=8, name="sums").folder.name
+        'sums'
+        >>> run = seqloom.Run.load("runs/sums")
+        >>> run.settings.model
+        'gru'
     """
 
     def __init__(self, folder: Path, record: dict[str, Any], settings: TrainSettings, trust: bool = False) -> None:
