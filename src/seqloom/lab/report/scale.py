@@ -15,6 +15,8 @@ HUGE = 1e300  # differences between larger numbers overflow
 
 @dataclass(frozen=True)
 class Tick:
+    """A labelled position on an axis."""
+
     at: float  # share of the axis, 0 to 1
     text: str
 

@@ -48,7 +48,7 @@ def tabulate_grid(grid: Grid) -> Table:
 
 
 def _make_distinct(names: list[str]) -> list[str]:
-    """Number repeated headings: a, a (2)."""
+    """Add numbers to repeated headings: a, a (2)."""
     found: list[str] = []
     for name in names:
         free, k = name, 2

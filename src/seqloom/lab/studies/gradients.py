@@ -36,6 +36,8 @@ STAGES = {"start": 0.0, "half-way": 0.5, "trained": 1.0}
 
 @dataclass(frozen=True)
 class GradientSettings:
+    """Settings of the gradients study."""
+
     models: tuple[str, ...] = ("attn_rnn", "rnn", "lstm", "gru")
     seeds: int = 20
     starts: tuple[str, ...] = ("default", "keep 1", "keep 3", "keep 5", "chrono")

@@ -34,6 +34,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class ParameterSettings:
+    """Settings of the parameters study."""
+
     sizes: tuple[tuple[int, int], ...] = ((64, 128), (100, 128), (12, 20))  # d, h at which a formula is tried
 
 

@@ -92,6 +92,8 @@ class ForTask(nn.Module):
 
 
 class ForClassify(ForTask):
+    """Cross-entropy over classes."""
+
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch))
 

@@ -58,7 +58,9 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, model: nn.Module, tensor
 
 
 class Schedule:
-    """The share of the maximum learning rate at each step s of S: a linear rise over w steps, then
+    """The share of the maximum learning rate at each step s of S.
+
+    It rises linearly over w steps, then follows one of:
 
     cosine     (1 + cos(pi (s - w) / (S - w))) / 2
     step       decay ^ floor(validations / decay_after)

@@ -108,7 +108,7 @@ def _select_metrics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tabulate_results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the metrics of one run as table rows: of the test beside the validation, or of the validation alone."""
+    """Return the metrics of one run as table rows: test and validation, or validation alone."""
     if not document["test"]:
         rows = tabulate_metrics({"metrics": document["valid"], "intervals": document["test_intervals"]})
         return [

@@ -74,7 +74,7 @@ def _search(frames: list[list[float]], beam: int) -> list[tuple[list[int], float
 
 
 def _add(*logs: float) -> float:
-    """log sum exp."""
+    """Return log(sum(exp(logs)))."""
     top = max(logs, default=-math.inf)
     return top if top == -math.inf else top + math.log(sum(math.exp(x - top) for x in logs))
 

@@ -181,7 +181,7 @@ class BackwardChunk(_Chunk):
         self._launch("back_end", self.B, values)
 
     def _parts(self) -> dict[str, Tensor]:
-        """Return the planes of which a step back takes its own step."""
+        """Return the tensors (over all steps of a chunk) from which a backward step reads its own slice."""
         n = self.n if self.setting.norm else self.o
         parts = {"dy": self.dy, "g": self.g, "n": n, "past": self.past, "deviation": self.deviation}
         parts |= {"dg": self.dg, "dn": self.dn}

@@ -39,7 +39,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job\'s sequences."""
+    """Run the cell over the job's sequences."""
 
     def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x

@@ -61,7 +61,7 @@ class Setting:
 
     @cached_property
     def pointwise(self) -> dict[str, Code]:
-        """The kernels between products, a block to a row."""
+        """Return the pointwise kernels that run between the products; each block handles one row."""
         return {name: self._find_pointwise(name) for name in POINTWISE}
 
     def _find_pointwise(self, name: str) -> Code:

@@ -25,7 +25,7 @@ class ClusterCode(Code):
         return (*super().attributes, *([(LARGE_CLUSTERS, 1)] if self.blocks > 1 else []))
 
     def why_not(self, device: torch.device) -> str | None:
-        """Return why it cannot run there: no room for one cluster, or no way to build it."""
+        """Return why the kernel cannot run on this device: no room for one cluster, or no way to build it."""
         return _why_not_cluster(self, _find_index(device))
 
 
@@ -49,7 +49,7 @@ class GridCode(Code):
             self.launch(extended, self.blocks * count, device)
 
     def why_not(self, device: torch.device) -> str | None:
-        """Return why it cannot run there: too few multiprocessors, too little memory, or no way to build it."""
+        """Return why the kernel cannot run on this device: too few multiprocessors, too little memory, no compiler."""
         return _why_not_grid(self, _find_index(device))
 
     def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:

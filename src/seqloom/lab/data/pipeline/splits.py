@@ -93,7 +93,7 @@ def _hold_out(
 
 
 def _rank(column: pl.Series) -> Array:
-    """Number the distinct values of a column; missing ones are 0."""
+    """Assign a number to each distinct value of a column; missing ones get 0."""
     return column.cast(pl.String).rank("dense").fill_null(0).to_numpy().astype(np.int64)
 
 

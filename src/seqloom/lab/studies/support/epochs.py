@@ -78,8 +78,9 @@ def fast(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Epochs(Trials[S]):
-    """A subclass defines `examples` and `network`; the task of a condition has "rounds" and "train" (rows).
+    """Trials that are trained for several rounds over real data and scored after each.
 
+    A subclass defines `examples` and `network`; the task of a condition has "rounds" and "train" (rows).
     The round with the best score on "valid" is the result, and only this round is tested. Under the protocol "paper"
     the test set chooses the round, as in the articles.
     """
