@@ -39,8 +39,11 @@ def write(model: nn.Module, file: Path) -> None:
     example = (torch.randn(2, 8, 3), torch.zeros(1, 2, 16))
     with torch.no_grad():
         program = export(model.eval(), example, dynamic_shapes=({0: rows, 1: steps}, {1: rows}))
-        names = {"input_names": ["x", "state"], "output_names": ["forecast", "new_state"]}
-        torch.onnx.export(program, **names, dynamo=True, verbose=False).save(file)
+        onnx = torch.onnx.export(
+            program, input_names=["x", "state"], output_names=["forecast", "new_state"], dynamo=True, verbose=False
+        )
+    assert onnx is not None
+    onnx.save(file)
 
 
 def main(file: Path | None = None) -> float:

@@ -40,7 +40,7 @@ class WordClassifier(nn.Module):
 
 def make_words(count: int, seed: int) -> list[dict[str, Any]]:
     """Return words of 5 to 20 letters with their class."""
-    draw, rows = random.Random(seed), []
+    draw, rows = random.Random(seed), list[dict[str, Any]]()
     while len(rows) < count:
         word = "".join(draw.choices(LETTERS[1:], k=draw.randint(5, 20)))
         if word.count("a") != word.count("b"):

@@ -68,8 +68,9 @@ def main(epochs: int = 6, count: int = 600) -> float:
     """Train and return the accuracy on new waves."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     lightning.seed_everything(0, verbose=False)
-    train = DataLoader(make_waves(count, seed=1), batch_size=32, shuffle=True, collate_fn=collate)
-    test = DataLoader(make_waves(count // 3, seed=2), batch_size=100, collate_fn=collate)
+    waves, others = make_waves(count, seed=1), make_waves(count // 3, seed=2)
+    train: DataLoader[Batch] = DataLoader(waves, 32, shuffle=True, collate_fn=collate)  # type: ignore[arg-type]
+    test: DataLoader[Batch] = DataLoader(others, 100, collate_fn=collate)  # type: ignore[arg-type]
     quiet = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
     trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", gradient_clip_val=1.0, **quiet)
     trainer.fit(WaveClassifier(), train, test)

@@ -57,7 +57,9 @@ class Policy(nn.Module):
 def main(updates: int = 80, copies: int = 32, steps: int = 40) -> float:
     """Train by policy gradient and return the share of right answers in the last ten updates."""
     torch.manual_seed(0)
-    game, policy, state, shares = SignalGame(copies), Policy(), None, []
+    game, policy = SignalGame(copies), Policy()
+    state: Tensor | None = None
+    shares: list[float] = []
     optimiser = torch.optim.Adam(policy.parameters(), lr=1e-2)
     for update in range(updates):
         rows, first = [], state  # the rollout starts from the state in which the last one ended

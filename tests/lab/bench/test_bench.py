@@ -168,7 +168,8 @@ def test_the_document_is_on_stdout_and_the_progress_on_stderr(here):
     assert len(err.splitlines()) == len(found["rows"]) == 8
 
 
-def test_the_table_says_how_it_was_made(here):
+def test_the_table_says_how_it_was_made(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # a narrower table is divided, by the width of the times
     code, out, _ = here(*WORDS, "--dtype", "float32,float64", "--ragged")
     assert code == 0
     heading = " ".join(out.split("\n")[0].split())

@@ -84,7 +84,7 @@ def never_end(*_):
 seqloom.lab.data.pipeline.build.open_files = never_end
 from seqloom.lab.data.pipeline.subprocess_reader import main; main()
 '''
-subprocess_reader.read_apart("a.jsonl", make_reading())
+subprocess_reader.fill_cache("a.jsonl", make_reading())
 """
 
 

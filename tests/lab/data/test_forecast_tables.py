@@ -73,7 +73,7 @@ def test_a_model_of_groups_predicts_from_a_file_of_groups_in_their_order(tmp_pat
     found = list(run.predict(tmp_path / "new.csv"))
     assert [row["who"] for row in found] == new["who"].unique(maintain_order=True).to_list()
     assert all(row["prediction"] == "ny"[int(row["who"][1:]) % 2] for row in found)
-    with pytest.raises(ValueError, match="no column 'who', which training had"):
+    with pytest.raises(ValueError, match="no column 'who', which the training data have"):
         list(run.predict(new.drop("who").write_csv(tmp_path / "no.csv") or tmp_path / "no.csv"))
 
 

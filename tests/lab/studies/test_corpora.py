@@ -131,4 +131,4 @@ def test_every_kernel_that_runs_is_timed_once(tmp_path):
     assert {"rnn_cpu", "rnn_aten", "any_loop", "torch"} <= {row.kernel for row in rows}
     assert all(row.us_per_step for row in rows)
     assert list(Speed(told, folder=tmp_path).run(said.append)) == rows and len(said) == 4
-    assert "RNN before GRU before LSTM" in study.verdict(rows) and len(study.blocks(rows)) == 2
+    assert "RNN is faster than GRU and GRU faster than LSTM" in study.verdict(rows) and len(study.blocks(rows)) == 2
