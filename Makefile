@@ -3,7 +3,7 @@ PYTHON ?= python3
 # Packages are installed without bytecode; each file is compiled by the first process that imports it, and kept.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-EXTRAS := lab,tune,subwords,onnx,docs,test
+EXTRAS := lab,tune,subwords,onnx,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 CPP := $(wildcard csrc/* $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -53,6 +53,7 @@ audit: .venv/installed
 
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
+	$(PIP) -e '.[$(EXTRAS),docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build)
 
 lint: .venv/installed

@@ -1,11 +1,9 @@
 """Two processes make the steps of one."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -93,28 +91,3 @@ def test_two_processes_carry_their_own_states_and_accumulate(tmp_path, monkeypat
 def test_a_process_without_rows_takes_part(tmp_path, monkeypatch):
     one = run(tmp_path, monkeypatch, "one", more={"batch": 1})
     assert_alike(run_two(tmp_path, "two", more={"batch": 1}), one)
-
-
-@pytest.mark.slow
-def test_torchrun_starts_them(tmp_path, monkeypatch):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + "run()")
-    torchrun = Path(sys.executable).with_name("torchrun")
-    command = [
-        str(torchrun),
-        "--nproc-per-node=2",
-        "--standalone",
-        str(script),
-        "reverse",
-        str(tmp_path / "two"),
-        "{}",
-        "",
-    ]
-    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", SEQLOOM_CACHE=str(tmp_path / "cache"))
-    for _ in range(2):
-        made = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
-        if "SIGABRT" not in made.stderr:  # which gloo's own threads raise now and then on a busy machine
-            break
-        shutil.rmtree(tmp_path / "two", ignore_errors=True)
-    assert made.returncode == 0, made.stderr[-3000:]
-    assert_alike(Run.load(tmp_path / "two"), run(tmp_path, monkeypatch, "one"))
