@@ -90,7 +90,7 @@ def test_the_last_day_again_has_the_known_error_on_the_temperature(data):
     study = Applications()
     hours = next(c for c in study.settings.conditions if c.name == HOURS)
     assert len(study.read(hours).parts["test"][0]) == 2_785
-    assert study.without(hours, "test") == pytest.approx(0.512, abs=5e-4)
+    assert study.trivial_error(hours, "test") == pytest.approx(0.512, abs=5e-4)
 
 
 def test_every_application_is_trained_and_measured_over_what_needs_no_model(data):
@@ -98,7 +98,7 @@ def test_every_application_is_trained_and_measured_over_what_needs_no_model(data
     rows = run(study)
     assert [t.failed for t in rows] == [""] * 3
     for trial, c in zip(rows, study.settings.conditions, strict=True):
-        assert trial.scores["error"] == pytest.approx(trial.scores["absolute error"] / study.without(c, "test"))
+        assert trial.scores["error"] == pytest.approx(trial.scores["absolute error"] / study.trivial_error(c, "test"))
 
 
 @pytest.mark.slow
@@ -108,11 +108,11 @@ def test_spoken_digits_are_split_by_recording(data):
     assert all(part[1].bincount().tolist() == [len(part[1]) // 10] * 10 for part in parts.values())
 
 
-def test_translations_are_scored_and_timed_beside_the_document(data):
+def test_translations_are_scored_and_timed_beside_the_article(data):
     study = tiny(Translation, ("none", "dot", "transformer"), pairs=50, T=8, layers=1, beam=1)
     rows = run(study)
     assert [t.failed for t in rows] == [""] * 3 and all(t.scores["ms per batch"] > 0 for t in rows)
-    assert study._relative(rows)[0] == {"model": "none", "time": 1.0, "document": 1.0}
+    assert study._relative(rows)[0] == {"model": "none", "time": 1.0, "article": 1.0}
     with pytest.raises(ValueError, match="no model 'gru'; known are none, additive"):
         study.grid("gru")
 
