@@ -22,6 +22,7 @@ FLOORS = (
     {"models"},
     {"layers"},
     {"kernels", "cells", "attention"},
+    {"compiler"},
     {"core"},
 )
 FLOOR = {folder: depth for depth, folders in enumerate(FLOORS) for folder in folders}
