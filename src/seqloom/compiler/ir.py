@@ -122,6 +122,16 @@ class Nest:
     stores: tuple[Store, ...]
     reductions: tuple[Reduction, ...] = ()
 
+    def reads(self) -> list[Access]:
+        """Return what the nest reads from memory."""
+        values = [a for i in self.body for a in i.arguments]
+        values += [s.value for s in self.stores] + [r.value for r in self.reductions]
+        return [a for a in values if isinstance(a, Access)]
+
+    def writes(self) -> list[Access]:
+        """Return what the nest writes to memory."""
+        return [s.to for s in self.stores] + [r.to for r in self.reductions]
+
 
 @dataclass(frozen=True)
 class Product:
@@ -172,9 +182,7 @@ class Program:
             if isinstance(part, Product):
                 depth[part.out] = depth.get(part.source, 0) + 1
                 continue
-            reads = [a for i in part.body for a in i.arguments if isinstance(a, Access)]
-            reads += [s.value for s in (*part.stores, *part.reductions) if isinstance(s.value, Access)]
-            level = max((depth.get(a.buffer, 0) for a in reads), default=0)
-            for store in (*part.stores, *part.reductions):
-                depth[store.to.buffer] = max(depth.get(store.to.buffer, 0), level)
+            level = max((depth.get(a.buffer, 0) for a in part.reads()), default=0)
+            for access in part.writes():
+                depth[access.buffer] = max(depth.get(access.buffer, 0), level)
         return max(depth.values(), default=0)
