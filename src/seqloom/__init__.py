@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -178,7 +178,7 @@ _LAB = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES and name not in _LAB:
         raise AttributeError(f"module 'seqloom' has no attribute {name!r}")
     from seqloom.core.errors import check_torch, require

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from seqloom.attention.parts import Heads, Lengths, State, check_input, mask_steps, real_steps, softmax, weigh
+from seqloom.attention.parts import Aside, Heads, Lengths, State, check_input, mask_steps, real_steps, softmax, weigh
 from seqloom.attention.position import Position, make_position
 from seqloom.core.errors import InputError, UserTypeError
 
@@ -124,7 +124,7 @@ class Attention(Heads):
             a = softmax(s + mask.clamp(min=torch.finfo(s.dtype).min / 2), mask != -torch.inf)
         return a if real is None else a * real[:, None, :, None]
 
-    def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State | None]:
+    def step(self, x: Tensor, state: State | None = None, **aside: Unpack[Aside]) -> tuple[Tensor, State | None]:
         """Run one step of a causal layer, or one query to a memory: (B, D) -> (B, D), state.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,14 @@ from seqloom.core.masks import make_mask
 
 State = tuple[Tensor, ...]
 Lengths = Tensor | Sequence[int] | None
+
+
+class Aside(TypedDict, total=False):
+    """Further arguments of a step, as in `Attention.forward`."""
+
+    memory: Tensor | None
+    memory_lengths: Lengths
+    mask: Tensor | None
 
 
 class Heads(nn.Module):
@@ -76,7 +84,7 @@ class Heads(nn.Module):
         """(B, heads, T, d) -> the output (B, T, D)."""
         return self.out(t.transpose(1, 2).flatten(2))
 
-    def step(self, x: Tensor, state: State | None = None, **aside: Any) -> tuple[Tensor, State | None]:
+    def step(self, x: Tensor, state: State | None = None, **aside: Unpack[Aside]) -> tuple[Tensor, State | None]:
         """Run one step of a causal layer: (B, D) -> (B, D), state. Matches running the whole sequence."""
         if not self.causal:
             raise InputError(f"step: {type(self).__name__} with causal=False needs the whole sequence")
@@ -163,17 +171,26 @@ def softmax(s: Tensor, allowed: Tensor | None) -> Tensor:
     return a.masked_fill(~allowed, 0.0)
 
 
-def weigh(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
+def weigh(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+) -> Tensor:
     """Call torch's scaled_dot_product_attention, unfused where the fused forms lack a derivative.
 
     These cases are forward-mode derivatives, and a bias inside vmap or grad, where torch does not see that the bias
     requires a gradient.
     """
-    plain = not torch.compiler.is_compiling() and (
-        forward_ad._current_level >= 0 or _is_transformed_bias(settings.get("attn_mask"))
-    )
+    plain = not torch.compiler.is_compiling() and (forward_ad._current_level >= 0 or _is_transformed_bias(attn_mask))
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
-        return F.scaled_dot_product_attention(q, k, v, **settings)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, enable_gqa=enable_gqa
+        )
 
 
 def _is_transformed_bias(mask: Tensor | None) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from seqloom.core.checks import check_placement, read_state
 from seqloom.core.errors import InputError, UserError, UserTypeError
@@ -25,7 +26,13 @@ by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary(
 class _CellType(ABCMeta):
     """Accept torch's `device=` and `dtype=` when any cell is constructed, also one whose `__init__` lacks them."""
 
-    def __call__(cls, *args: Any, device: Any = None, dtype: torch.dtype | None = None, **settings: Any) -> Any:
+    def __call__(  # Any makes type checkers take the signature of `__init__`
+        cls,
+        *args: object,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        **settings: object,
+    ) -> Any:  # noqa: ANN401
         if device is None and dtype is None:
             cell = super().__call__(*args, **settings)
         else:
@@ -91,7 +98,7 @@ class Cell(nn.Module, metaclass=_CellType):
     name: ClassVar[str] = ""
     takes: ClassVar[frozenset[str]] = frozenset()
 
-    def __init_subclass__(cls, name: str = "", **kwargs: Any) -> None:
+    def __init_subclass__(cls, name: str = "", **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.takes = frozenset(inspect.signature(cls.step).parameters) & {"mask", "dt"}
         cls.name = name  # not inherited: a subclass has other equations, so its parent's kernels do not apply
@@ -273,7 +280,7 @@ class Cell(nn.Module, metaclass=_CellType):
         super().__setstate__(state)
         self._register_handle()  # a copy is another cell
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # parameters, modules and what a subclass holds
         names = self.__dict__.get("_names")
         if names is not None and name in names:
             return getattr(self.__dict__["_home"], names[name])

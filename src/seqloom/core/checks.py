@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,13 @@ from seqloom.core.precision import autocast_dtype
 
 _PLAIN = (Tensor, nn.Parameter)  # other kinds, such as the fake tensors of an export, own no memory
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad or jvp
+
+
+class SavedTensors(Protocol):
+    """The context of a torch.autograd.Function in its backward pass."""
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]: ...
 
 
 def check_placement(x: Tensor, weight: Tensor, name: str = "input") -> None:
@@ -126,7 +133,7 @@ def has_memory(t: Tensor) -> bool:
     return size > last * t.itemsize or not t.numel()  # an expanded view has fewer elements in memory
 
 
-def read_saved(ctx: Any) -> tuple[Any, ...]:
+def read_saved(ctx: SavedTensors) -> tuple[Any, ...]:
     """Return the tensors that a forward pass saved for its backward pass.
 
     Args:

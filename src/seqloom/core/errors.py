@@ -1,7 +1,7 @@
 """Errors that seqloom raises, and imports of optional packages."""
 
 from importlib import import_module, metadata
-from typing import Any
+from types import ModuleType
 
 TORCH = (2, 11)  # oldest supported version; keep equal to pyproject.toml
 
@@ -34,7 +34,7 @@ class MissingPackageError(ImportError, UserError):
     """An optional package that is not installed."""
 
 
-def require(package: str, purpose: str, extra: str = "") -> Any:
+def require(package: str, purpose: str, extra: str = "") -> ModuleType:
     """Import an optional package.
 
     Args:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import torch
+from torch.types import Device
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
@@ -47,7 +47,7 @@ def useful_autocast(device: str) -> Iterator[None]:
 
 
 @contextmanager
-def parameter_defaults(device: Any, dtype: torch.dtype | None) -> Iterator[None]:
+def parameter_defaults(device: Device, dtype: torch.dtype | None) -> Iterator[None]:
     """Create parameters on this device and of this type inside; None leaves torch's default."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or before)

@@ -30,7 +30,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title:
     """Raise an error for a keyword that a function does not take, and suggest the most similar one.
 
     Args:
-        function: A function; one that takes any keyword (`**settings: Any`) is not checked.
+        function: A function; one that takes any keyword (`**settings`) is not checked.
         keywords: The keywords of the call.
         title: What the message calls the function.
 
@@ -68,7 +68,7 @@ class Checked(type):
 
     if not TYPE_CHECKING:  # type checkers must see the signature of __init__
 
-        def __call__(cls, *args: Any, **settings: Any) -> Any:
+        def __call__(cls, *args: object, **settings: object) -> object:
             if settings:
                 check_keywords(cls.__init__, settings, cls.__name__)
             return super().__call__(*args, **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
 
+Sequences: TypeAlias = Tensor | PackedSequence
+SequencesT = TypeVar("SequencesT", Tensor, PackedSequence)
+
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
@@ -24,7 +27,7 @@ class PaddedBatch:
     x: Tensor  # (B, T, D)
     lengths: Tensor | None  # (B,)
     batch_first: bool
-    source: Any = None  # the input, if it was packed, nested or a single sequence
+    source: Sequences | None = None  # the input, if it was packed, nested or a single sequence
     order: Tensor | None = None  # (B,): the input row of each row here, if rows were moved
     inverse: Tensor | None = None
 
@@ -36,9 +39,9 @@ class PaddedBatch:
     def is_packed(self) -> bool:
         return isinstance(self.source, PackedSequence)
 
-    def restore(self, y: Tensor) -> Any:
+    def restore(self, y: Tensor) -> Any:  # noqa: ANN401  # the type of the input
         """Convert outputs (B, T, H) to the format of the input."""
-        if self.is_packed:
+        if isinstance(self.source, PackedSequence):
             return _pack(y, self.source)
         if isinstance(self.source, Tensor) and self.source.is_nested:
             assert self.lengths is not None
@@ -100,7 +103,7 @@ class PaddedBatch:
 
 
 def read_input(
-    source: Any, lengths: Tensor | Sequence[int] | None, batch_first: bool, input_size: int, check: bool = False
+    source: Sequences, lengths: Tensor | Sequence[int] | None, batch_first: bool, input_size: int, check: bool = False
 ) -> PaddedBatch:
     """Convert an input of any format to a padded batch.
 
@@ -149,7 +152,7 @@ def read_input(
     if batch.x.shape[1] == 0:
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:
-        _check_finite(batch.x, batch.lengths, source.sorted_indices if batch.is_packed else None)
+        _check_finite(batch.x, batch.lengths, source.sorted_indices if isinstance(source, PackedSequence) else None)
     return replace(batch, x=zero_padding(batch.x, batch.lengths))  # NaN there must not reach a gradient
 
 
@@ -168,8 +171,9 @@ def _check_finite(x: Tensor, lengths: Tensor | None, order: Tensor | None = None
         raise InputError(f"input has NaN or infinite values, first in row {row} at step {step}; mask or replace them")
 
 
-def _offsets(nested: Any) -> Tensor:
-    return nested.offsets()
+def _offsets(nested: Tensor) -> Tensor:
+    offsets: Tensor = cast(Any, nested).offsets()
+    return offsets
 
 
 def _unpack(packed: PackedSequence) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +66,7 @@ class Hybrid(Layer):
             raise UserError(f"layers must be at least 1, got {layers}")
         self.blocks = nn.ModuleList(_Mix(hidden_size, cell, heads, kernel, dropout, causal) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
-        self.state_size = layers * (1 + ATTENTION_STATES + _count_states(self.blocks[0].rnn))
+        self.state_size = layers * (1 + ATTENTION_STATES + _count_states(cast(_Mix, self.blocks[0]).rnn))
 
     def shares(self) -> Tensor:
         """Return the weights (layers, 3) of convolution, attention and recurrence in each block."""
@@ -207,7 +207,7 @@ def _make_recurrent(cell: str, width: int, hidden: int, layers: int, dropout: fl
     return Recurrent(cell, width, hidden, layers, True, True, between, bidirectional)
 
 
-def _count_states(rnn: Any) -> int:
+def _count_states(rnn: Recurrent) -> int:
     return len(rnn.cell_at(0).initial_state(torch.zeros(1, rnn.input_size)))
 
 

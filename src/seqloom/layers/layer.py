@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from seqloom.core.cell import State
 from seqloom.core.checks import check_placement
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.job import zero_padding
 from seqloom.core.suggest import Checked
-from seqloom.layers.formats import read_input
+from seqloom.layers.formats import SequencesT, read_input
+
+StateT = TypeVar("StateT", bound=Tensor | State | None)
 
 
 class Layer(nn.Module, metaclass=Checked):
@@ -54,8 +57,12 @@ class Layer(nn.Module, metaclass=Checked):
         return self.in_format(self.run, x, state, lengths)
 
     def in_format(
-        self, run: Callable[..., tuple[Tensor, Any]], x: Any, state: Any, lengths: Tensor | Sequence[int] | None
-    ) -> tuple[Any, Any]:
+        self,
+        run: Callable[..., tuple[Tensor, StateT]],
+        x: SequencesT,
+        state: State | None,
+        lengths: Tensor | Sequence[int] | None,
+    ) -> tuple[SequencesT, StateT]:
         """Convert x to (B, T, D), call `run` on it, and convert y to the format of x.
 
         Args:
@@ -66,13 +73,13 @@ class Layer(nn.Module, metaclass=Checked):
         """
         batch = read_input(x, lengths, self.batch_first, self.input_size)
         check_placement(batch.x, next(self.parameters()))
-        order = batch.source if batch.is_packed else None  # its rows are sorted, longest first
+        order = batch.source if isinstance(batch.source, PackedSequence) else None  # its rows are sorted, longest first
         if state is not None and order is not None and order.sorted_indices is not None:
             state = self.select(state, order.sorted_indices)
-        y, state = run(batch.x, state, batch.lengths)
-        if state is not None and order is not None and order.unsorted_indices is not None:
-            state = self.select(state, order.unsorted_indices)
-        return batch.restore(zero_padding(y, batch.lengths)), state
+        y, end = run(batch.x, state, batch.lengths)
+        if end is not None and order is not None and order.unsorted_indices is not None:
+            end = self.select(end, order.unsorted_indices)
+        return batch.restore(zero_padding(y, batch.lengths)), end
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run one time step of a stream; the results match running the whole sequence.
@@ -93,23 +100,21 @@ class Layer(nn.Module, metaclass=Checked):
         assert state is not None
         return y.squeeze(1), state
 
-    def select(self, state: Any, rows: Tensor) -> Any:
+    def select(self, state: StateT, rows: Tensor) -> StateT:
         """Return the state of some rows of the batch.
 
         Args:
             state: What a call returned.
             rows: (N,), row numbers in any order; a row may occur more than once.
         """
-        return tuple(s.index_select(0, rows) for s in state)
+        return map_state(lambda s: s.index_select(0, rows), state)
 
-    def detach(self, state: Any) -> Any:
+    def detach(self, state: StateT) -> StateT:
         """Detach the state from its graph, for truncated back-propagation; None stays None."""
-        if state is None or isinstance(state, Tensor):
-            return state if state is None else state.detach()
-        return tuple(s.detach() for s in state)
+        return map_state(Tensor.detach, state)
 
 
-def select_rows(layer: nn.Module, state: Any, rows: Tensor) -> Any:
+def select_rows(layer: nn.Module, state: StateT, rows: Tensor) -> StateT:
     """Return the state of some rows of the batch, for any layer.
 
     Args:
@@ -118,10 +123,16 @@ def select_rows(layer: nn.Module, state: Any, rows: Tensor) -> Any:
         rows: (N,), row numbers in any order; a row may occur more than once.
     """
     if state is None:
-        return None
-    own = getattr(layer, "select", None)
+        return state
+    own: Callable[[StateT, Tensor], StateT] | None = getattr(layer, "select", None)
     if callable(own):
         return own(state, rows)
-    if isinstance(state, Tensor):
-        return state.index_select(1, rows)
-    return tuple(s.index_select(1, rows) for s in state)
+    return map_state(lambda s: s.index_select(1, rows), state)
+
+
+def map_state(change: Callable[[Tensor], Tensor], state: StateT) -> StateT:
+    """Apply a function to every tensor of a state; None stays None."""
+    if state is None:
+        return state
+    changed: Any = change(state) if isinstance(state, Tensor) else tuple(map(change, state))
+    return changed

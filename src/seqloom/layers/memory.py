@@ -13,6 +13,7 @@ from seqloom.attention.parts import Lengths, State, check_input, check_state
 from seqloom.cells.lookup import find_cell
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import UserError
+from seqloom.layers.formats import SequencesT
 from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block
@@ -39,7 +40,7 @@ class Recurrence(nn.Module):
     """
 
     def __init__(
-        self, dim: int, heads: int = 4, *, cell: str = "attn_rnn", causal: bool = True, **settings: Any
+        self, dim: int, heads: int = 4, *, cell: str = "attn_rnn", causal: bool = True, **settings: object
     ) -> None:
         super().__init__()
         if not causal:
@@ -81,7 +82,7 @@ class Segmented(Layer):
         y, state = self(x.unsqueeze(1), state)
         return y.squeeze(1), cast(State, state)
 
-    def forward(self, x: Any, state: State | None = None, lengths: Lengths = None) -> tuple[Any, State]:
+    def forward(self, x: SequencesT, state: State | None = None, lengths: Lengths = None) -> tuple[SequencesT, State]:
         """Run over x, (B, T, D) or another format of `Layer`; return y in the same format, and the state."""
         if isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first:
             return self.run(x, state, lengths)

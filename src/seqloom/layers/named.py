@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import nn
+from torch.types import Device
 
 import seqloom.cells
 from seqloom.cells.attn_rnn import CONTEXT
@@ -35,7 +36,7 @@ class RNN(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -66,7 +67,7 @@ class LSTM(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         proj_size: int = 0,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
@@ -97,7 +98,7 @@ class GRU(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         reset_after: bool = True,
@@ -133,7 +134,7 @@ class AttnRNN(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         heads: int = 4,
@@ -178,7 +179,7 @@ class LNGRU(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         update_bias: float | None = None,
@@ -208,7 +209,7 @@ class LNLSTM(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
@@ -235,7 +236,7 @@ class IndRNN(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -260,7 +261,7 @@ class MinGRU(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -288,7 +289,7 @@ class MinLSTM(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
@@ -319,7 +320,7 @@ class NTM(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         rows: int = 32,
@@ -351,7 +352,7 @@ class ODEGRU(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         substeps: int = 4,
@@ -382,7 +383,7 @@ class RNNAttention(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         window: int = 16,

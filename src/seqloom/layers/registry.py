@@ -101,7 +101,7 @@ def describe(name: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def make(name: str, input_size: int, hidden_size: int, **settings: Any) -> nn.Module:
+def make(name: str, input_size: int, hidden_size: int, **settings: object) -> nn.Module:
     """Build the layer of this name, such as `make("bi_gru", 8, 64, layers=2, dropout=0.1)`.
 
     Args:
@@ -114,7 +114,13 @@ def make(name: str, input_size: int, hidden_size: int, **settings: Any) -> nn.Mo
 
 
 def _recurrent(
-    cell: str, input_size: int, hidden_size: int, *, layers: int = 1, bidirectional: bool = False, **settings: Any
+    cell: str,
+    input_size: int,
+    hidden_size: int,
+    *,
+    layers: int = 1,
+    bidirectional: bool = False,
+    **settings: Any,  # noqa: ANN401  # forwarded to Recurrent
 ) -> nn.Module:
     return Recurrent(cell, input_size, hidden_size, layers, batch_first=True, bidirectional=bidirectional, **settings)
 
@@ -126,7 +132,7 @@ def _make_projected(
     *,
     dropout: float = 0.0,
     block: Block | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> Projected:
     """Build a Transformer of width `hidden_size` for inputs of another width.
 

@@ -6,18 +6,19 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.cell import Cell
+from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
 from seqloom.kernels import tuning
 from seqloom.kernels.cpu.engine import TYPES, load_library
 from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
 
-StepFunction = Callable[[Tensor, Any], Any]
+HiddenState: TypeAlias = Tensor | State
+StepFunction: TypeAlias = Callable[[Tensor, HiddenState], tuple[Tensor, HiddenState] | None]
 
 _gates = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "scale_c"), ("bias_ih", "bias_hh", "", "", "bias_c")
 _attention = (
@@ -51,7 +52,7 @@ Whole = ctypes.c_int64 * 3  # Stack of csrc/step.hpp
 _call = struct.Struct("7Q")  # Call of csrc/step.hpp, separate bytes for each call and thread
 
 
-def load_step() -> Any:
+def load_step() -> Callable[[bytes], int] | str:
     """Return the engine's function seqloom_step, or the reason why it cannot be used."""
     engine = load_library()
     if isinstance(engine, str):
@@ -59,7 +60,7 @@ def load_step() -> Any:
     size = getattr(engine, "seqloom_step_size", lambda: 0)()
     if size != ctypes.sizeof(Record) + ctypes.sizeof(Whole) + _call.size:
         return "the CPU engine belongs to another version of seqloom; install it again"
-    step = engine.seqloom_step
+    step: Any = engine.seqloom_step
     step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int
     return step
 
@@ -112,7 +113,9 @@ class Stack:
     Threads may share it: after construction only functions for further shapes are added.
     """
 
-    def __init__(self, settings: Any, cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None) -> None:
+    def __init__(
+        self, settings: tuple[object, ...], cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None
+    ) -> None:
         self.layer_settings, self.cells, self.reason = settings, cells, reason
         self.addresses = [w.data_ptr() for w in home.values()]
         if reason is not None:
@@ -150,6 +153,7 @@ class Stack:
             shape: (B, D) or (D,).
         """
         rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, load_step()
+        assert not isinstance(call, str)  # why_not_step has looked
         fits = 1 <= rows.numel() <= tuning.STEP_MOST_ROWS
         if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not fits:
             return _decline
@@ -161,12 +165,12 @@ class Stack:
         self.alive.append(whole)
         stack, h_shape = ctypes.addressof(whole), h_like.shape
 
-        def prepare(s: Any) -> Tensor | None:
+        def prepare(s: Tensor) -> Tensor | None:
             if type(s) is not Tensor or s.shape != h_shape or s.dtype is not dtype or not s.is_cpu:
                 return None
             return s if s.is_contiguous() else s.contiguous()
 
-        def step_one_state(x: Tensor, h: Any) -> Any:
+        def step_one_state(x: Tensor, h: HiddenState) -> tuple[Tensor, HiddenState] | None:
             if type(h) is not Tensor or h.shape != h_shape or h.dtype is not dtype or x.dtype is not dtype:
                 return None
             if not (x.is_cpu and h.is_cpu):
@@ -181,7 +185,7 @@ class Stack:
                 raise MemoryError(NO_MEMORY)
             return y, h1
 
-        def step_two_states(x: Tensor, hc: Any) -> Any:
+        def step_two_states(x: Tensor, hc: HiddenState) -> tuple[Tensor, HiddenState] | None:
             if type(hc) is not tuple or len(hc) != 2:
                 return None
             h, c = prepare(hc[0]), prepare(hc[1])
@@ -203,7 +207,7 @@ class Stack:
 _address, _empty_like, _pack = Tensor.data_ptr, torch.empty_like, _call.pack
 
 
-def _decline(x: Tensor, hx: Any) -> None:
+def _decline(x: Tensor, hx: HiddenState) -> None:
     """Return None, for shapes that need the checks of `forward`."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.types import Device
 
 from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
@@ -24,8 +25,8 @@ from seqloom.core.suggest import suggest
 from seqloom.kernels.aten.cudnn import flatten_parameters
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
-from seqloom.layers.formats import read_input
-from seqloom.layers.layer import Layer
+from seqloom.layers.formats import SequencesT, read_input
+from seqloom.layers.layer import Layer, StateT, map_state
 from seqloom.layers.recurrent.gpu.row_order import should_sort, sort_longest_first
 from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
 from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
@@ -78,7 +79,7 @@ class Recurrent(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
         *,
         dropouts: Dropouts = Dropouts(),
@@ -86,7 +87,7 @@ class Recurrent(Layer):
         learn_initial_state: bool = False,
         kernel: str = "auto",
         check: bool = False,
-        **settings: Any,
+        **settings: Any,  # noqa: ANN401  # of any cell; object would refuse an unpacked dict
     ) -> None:
         super().__init__()
         flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
@@ -132,14 +133,14 @@ class Recurrent(Layer):
 
     def forward(  # type: ignore[override]  # torch's names come first
         self,
-        input: Any,
+        input: SequencesT,
         hx: Tensor | State | None = None,
         lengths: Tensor | Sequence[int] | None = None,
         *,
         state: Tensor | State | None = None,
         reset: Tensor | None = None,
         timespans: Tensor | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[SequencesT, Any]:
         """Run the layer over sequences.
 
         Args:
@@ -170,13 +171,13 @@ class Recurrent(Layer):
     def run_with(
         self,
         run: Callable[..., tuple[Tensor, State]],
-        input: Any,
+        input: SequencesT,
         hx: Tensor | State | None = None,
         lengths: Tensor | Sequence[int] | None = None,
         *,
         reset: Tensor | None = None,
         timespans: Tensor | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[SequencesT, Any]:
         """Do what `forward` does, with `run` in place of the scan of each layer and direction."""
         batch = read_input(input, lengths, self.batch_first, self.input_size, self.check)
         weight = self._any_weight()
@@ -261,7 +262,7 @@ class Recurrent(Layer):
         y, state = self(input.unsqueeze(time), hx, timespans=spans)
         return y.squeeze(time), state
 
-    def _try_single_step(self, input: Any, hx: Tensor | State | None) -> tuple[Tensor, Any] | None:
+    def _try_single_step(self, input: SequencesT, hx: Tensor | State | None) -> tuple[SequencesT, Any] | None:
         """Run a sequence of one step, as decoders pass it, on the engine; return None if that is not possible."""
         if type(input) is not Tensor or input.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
             return None
@@ -269,10 +270,8 @@ class Recurrent(Layer):
         result = try_engine_step(self, self.__dict__, input.squeeze(time), hx) if input.shape[time] == 1 else None
         return None if result is None else (result[0].unsqueeze(time), result[1])
 
-    def select(self, state: Any, rows: Tensor) -> Any:
-        if isinstance(state, Tensor):
-            return state.index_select(1, rows)
-        return tuple(s.index_select(1, rows) for s in state)
+    def select(self, state: StateT, rows: Tensor) -> StateT:
+        return map_state(lambda s: s.index_select(1, rows), state)
 
     def chunks(
         self,
@@ -327,7 +326,7 @@ class Recurrent(Layer):
         for i in range(len(self.cells)):
             flatten_parameters(self.cell_at(i))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.__dict__.pop("_stack", None)  # it holds addresses and a type
         super()._apply(fn, recurse)
         self.flatten_parameters()
@@ -349,13 +348,13 @@ class Recurrent(Layer):
 
     # torch.ao.quantization sets `qconfig` on every module, and then quantises torch.nn's own classes only.
     @property
-    def qconfig(self) -> Any:
+    def qconfig(self) -> object:
         if "_qconfig" not in self.__dict__:
             raise AttributeError("qconfig")
         return self.__dict__["_qconfig"]
 
     @qconfig.setter
-    def qconfig(self, value: Any) -> None:
+    def qconfig(self, value: object) -> None:
         self.__dict__["_qconfig"] = value
         warnings.warn(
             f"torch.ao.quantization leaves this {type(self).__name__} in floating point: it quantises torch.nn's own "

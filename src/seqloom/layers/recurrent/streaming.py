@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+if TYPE_CHECKING:  # a cycle, and the engine's Python side, which only streams need
+    from seqloom.core.cell import Cell, State
+    from seqloom.kernels.cpu.step import Stack
+    from seqloom.layers.recurrent.layer import Recurrent
 
-def try_engine_step(layer: Any, own: dict[str, Any], x: Tensor, hx: Any) -> tuple[Tensor, Any] | None:
+
+def try_engine_step(
+    layer: Recurrent, own: dict[str, Any], x: Tensor, hx: Tensor | State | None
+) -> tuple[Tensor, Tensor | State] | None:
     """Run a step on the engine; return None if `forward` has to do it, or has to raise the error.
 
     `own` is the module's `__dict__`: at this speed every attribute look-up counts. Weights are compared by address at
@@ -52,23 +59,32 @@ _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are
 _autocast = torch._C._is_any_autocast_enabled
 
 
-def _build_stack(layer: Any, settings: Any) -> Any:
+def _build_stack(layer: Recurrent, settings: tuple[object, ...]) -> Stack:
     from seqloom.kernels.cpu.step import Stack
 
-    return Stack(settings, tuple(layer.cells), layer._parameters, why_not_stream(layer))
+    return Stack(settings, _list_cells(layer), _own_weights(layer), why_not_stream(layer))
 
 
-def _has_gradient(x: Tensor, hx: Any, parameters: dict[str, Tensor]) -> bool:
+def _list_cells(layer: Recurrent) -> list[Cell]:
+    return [layer.cell_at(i) for i in range(len(layer.cells))]
+
+
+def _own_weights(layer: Recurrent) -> dict[str, Tensor]:
+    weights: dict[str, Any] = layer._parameters  # one may be None, which has no address
+    return weights
+
+
+def _has_gradient(x: Tensor, hx: Tensor | State | None, parameters: dict[str, Tensor]) -> bool:
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else hx
     return any(t.requires_grad for t in (x, *states, *parameters.values()))
 
 
-def why_not_stream(layer: Any) -> str | None:
+def why_not_stream(layer: Recurrent) -> str | None:
     """Return why a step of this layer goes through `forward`; None if the engine runs steps without gradients."""
     from seqloom.kernels.cpu.step import why_not_step  # only streams need the engine's Python side
     from seqloom.layers.recurrent.layer import Recurrent
 
-    kind, name, noise = type(layer), layer.cells[0].name, layer.dropouts
+    kind, name, noise = type(layer), layer.cell_at(0).name, layer.dropouts
     if layer.bidirectional:
         return "a bidirectional layer needs the whole sequence"
     if kind.forward is not Recurrent.forward or kind.run_with is not Recurrent.run_with or "forward" in vars(layer):
@@ -81,4 +97,5 @@ def why_not_stream(layer: Any) -> str | None:
         return "the engine's step has no zoneout"
     if layer.training and (noise.recurrent or noise.weight or (layer.dropout and layer.num_layers > 1)):
         return "the engine's step has no dropout"
-    return next((reason for cell in layer.cells if (reason := why_not_step(cell, layer._parameters))), None)
+    home = _own_weights(layer)
+    return next((reason for cell in _list_cells(layer) if (reason := why_not_step(cell, home))), None)

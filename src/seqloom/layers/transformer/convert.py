@@ -57,7 +57,7 @@ def from_torch(module: nn.Module, causal: bool | None = None) -> Transformer:
     return new.train(module.training)
 
 
-def _read_block(layer: Any) -> Block:
+def _read_block(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> Block:
     acts = {F.gelu: "gelu", F.relu: "relu"}
     act = acts.get(layer.activation) or {nn.GELU: "gelu", nn.ReLU: "relu"}.get(type(layer.activation))
     if act is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from seqloom.attention import ATTENTIONS
 from seqloom.attention.dense import Attention
-from seqloom.attention.parts import Lengths, State, check_input, check_state, mask_steps, real_steps
+from seqloom.attention.parts import Aside, Lengths, State, check_input, check_state, mask_steps, real_steps
 from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Position
 from seqloom.core.errors import InputError, UserError
-from seqloom.layers.layer import Layer
+from seqloom.layers.layer import Layer, StateT, select_rows
 from seqloom.layers.transformer.block import Block, TransformerLayer
 
 
@@ -142,7 +142,7 @@ class Transformer(Layer):
             ends += end or ()
         return mask_steps(self.norm(x), real), tuple(ends) if self.causal else None
 
-    def step(self, x: Tensor, state: State | None = None, **memory: Any) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None, **memory: Unpack[Aside]) -> tuple[Tensor, State]:
         """Run one time step of a stream: x (B, D) to y (B, D) and the state; `memory` as in `forward`."""
         if not self.causal:
             raise InputError("step: a Transformer with causal=False needs the whole sequence")
@@ -165,8 +165,8 @@ class Projected(Layer):
     def run(self, x: Tensor, state: State | None, lengths: Lengths) -> tuple[Tensor, State | None]:
         return self.layer(self.project(x), state, lengths)
 
-    def select(self, state: State, rows: Tensor) -> State:
-        return self.layer.select(state, rows)  # type: ignore[operator]
+    def select(self, state: StateT, rows: Tensor) -> StateT:
+        return select_rows(self.layer, state, rows)
 
 
 def _split_position(position: str | nn.Module | None, dim: int) -> tuple[nn.Module | None, str | Position | None]:

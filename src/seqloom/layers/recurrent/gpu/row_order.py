@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from seqloom.core.cell import Cell
+from seqloom.core.checks import SavedTensors
 from seqloom.core.job import ScanJob
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.fused import why_not_fused
@@ -34,7 +36,7 @@ def should_sort(batch: PaddedBatch, cell: Cell, kernel: str) -> bool:
 class SortedBatch(PaddedBatch):
     """A batch with sorted rows that returns its outputs in the caller's order."""
 
-    def restore(self, y: Tensor) -> Any:
+    def restore(self, y: Tensor) -> Any:  # noqa: ANN401  # the type of the input
         assert self.order is not None and self.inverse is not None
         return super().restore(permute_rows(y, self.inverse, self.order))
 
@@ -58,11 +60,11 @@ class _PermuteRows(torch.autograd.Function):
     """index_select for a permutation: the backward moves rows, where torch's would add them up."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(order, inverse)
         return x.index_select(0, order)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: SavedTensors, dy: Tensor) -> tuple[Tensor, None, None]:
         order, inverse = ctx.saved_tensors
         return permute_rows(dy, inverse, order), None, None

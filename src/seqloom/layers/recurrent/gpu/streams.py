@@ -104,7 +104,7 @@ def pass_to_stream(job: CellJob, stream: torch.cuda.Stream | None) -> CellJob:
     would wait for work outside it.
     """
 
-    def pass_tensor(t: Any) -> Any:
+    def pass_tensor(t: Any) -> Any:  # noqa: ANN401  # returns the kind that it takes
         if isinstance(t, tuple):
             return tuple(map(pass_tensor, t))
         if not isinstance(t, Tensor):
