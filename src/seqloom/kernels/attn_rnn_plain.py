@@ -10,15 +10,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seqloom.core.cell import Cell
 from seqloom.kernels import tuning
 
 WEIGHT_NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
+
+
+@dataclass(frozen=True)
+class Equations:
+    """The fields of a cell that its equations use."""
+
+    hidden_size: int
+    heads: int
+    context: tuple[str, ...]
+    norm: bool
+    slots: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Inside:
         return [Inside(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
 
 
-def compute_inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
+def compute_inside(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
     """Compute the values inside steps.
 
     Args:
@@ -64,7 +75,7 @@ def compute_inside(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[
     return Inside(h, u, q, C, p, aC, s, o, g)
 
 
-def step_forward(cell: Any, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
+def step_forward(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
     """Return the state after a step; arguments as in `compute_inside`."""
     at = compute_inside(cell, h, seen, u, own)
     n = F.layer_norm(at.o + h, h.shape[-1:], own[6], own[7]) if cell.norm else at.o
@@ -96,7 +107,9 @@ def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
     return Slopes(gelu, (n - at.h) * at.g * (1 - at.g), xhat, r)
 
 
-def step_backward(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def step_backward(
+    cell: Cell | Equations, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """Run one step backward: from dh' to the gradients of h, seen, q, s, the gate's sigmoid input, n and u."""
     Wq, _, Wo, _, Wg, _, scale, _ = own
     dn = dh * at.g
@@ -117,7 +130,7 @@ def step_backward(cell: Any, at: Inside, slopes: Slopes, dh: Tensor, own: Sequen
     return past + dch, dgh + dq @ Wq, dq, ds, dg, dn, du
 
 
-def _split_context(cell: Any, at: Inside, dC: Tensor) -> tuple[Tensor, Tensor]:
+def _split_context(cell: Cell | Equations, at: Inside, dC: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of h and u from that of the context C."""
     m = at.h.shape[-2]
     rows = dict(zip(cell.context, dC.split([1 if part == "x" else m for part in cell.context], -2), strict=True))
@@ -167,7 +180,7 @@ def _sum_steps(d: Tensor) -> Tensor:
     return d.sum(0, dtype=torch.float64).sum(0).to(d.dtype)
 
 
-def split_heads(cell: Any, t: Tensor) -> Tensor:
+def split_heads(cell: Cell | Equations, t: Tensor) -> Tensor:
     """(..., H) -> (..., heads, d)."""
     return t.unflatten(-1, (cell.heads, -1))
 

@@ -18,6 +18,7 @@ from seqloom.kernels import loop
 
 RunKernel = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
 Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
+Flat = Callable[..., tuple[Tensor, ...]]  # input, states and weights to outputs and states
 
 
 def why_not_fused() -> str | None:
@@ -72,7 +73,13 @@ class _Twice(torch.autograd.Function):
     """First derivative by the fused kernel's backward, higher ones through the reference loop."""
 
     @staticmethod
-    def forward(ctx: Any, leaves: Any, fast: Any, slow: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        leaves: Leaves,
+        fast: Flat,
+        slow: Flat,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
         inputs = leaves(tensors)
         with torch.enable_grad():
             for leaf, t in zip(inputs, tensors, strict=True):
@@ -83,7 +90,10 @@ class _Twice(torch.autograd.Function):
         return tuple(o.detach() for o in outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        *grads: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         again, keep = torch.is_grad_enabled(), torch._C._autograd._get_current_graph_task_keep_graph()
         if again or ctx.inner is None:  # if freed, reading saved_tensors raises torch's error
             inputs = read_saved(ctx)

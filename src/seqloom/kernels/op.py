@@ -106,19 +106,38 @@ def _run(cell: int, kernel: str, amp: torch.dtype | None, job: ScanJob, own: lis
 
 
 @scan_op.register_fake
-def _(cell: int, kernel: str, amp: Any, x: Tensor, state: list[Tensor], own: list[Tensor], *rest: Any) -> list[Tensor]:
+def _(
+    cell: int,
+    kernel: str,
+    amp: torch.dtype | None,
+    x: Tensor,
+    state: list[Tensor],
+    own: list[Tensor],
+    *rest: object,
+) -> list[Tensor]:
     y = x.new_empty(x.shape[0], x.shape[1], by_handle[cell].output_size, dtype=amp or x.dtype)
     return [y, *(torch.empty_like(s, memory_format=torch.contiguous_format) for s in state)]
 
 
 @scan_backward.register_fake
 def _(
-    grads: list[Tensor], cell: int, kernel: str, amp: Any, x: Tensor, state: list[Tensor], own: list[Tensor], *rest: Any
+    grads: list[Tensor],
+    cell: int,
+    kernel: str,
+    amp: torch.dtype | None,
+    x: Tensor,
+    state: list[Tensor],
+    own: list[Tensor],
+    *rest: object,
 ) -> list[Tensor]:
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, *state, *own)]
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def _setup(
+    ctx: Any,  # noqa: ANN401  # takes any attribute
+    inputs: tuple[Any, ...],
+    output: list[Tensor],
+) -> None:
     cell, kernel, amp, x, state, own, *more, keep = inputs
     ctx.names = cell, kernel, amp
     ctx.counts = len(state), len(own)
@@ -126,7 +145,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.save_for_backward(x, *state, *own, *(t for t in more if t is not None), *keep)
 
 
-def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+def _backward(
+    ctx: Any,  # noqa: ANN401  # has what _setup set
+    grads: list[Tensor],
+) -> tuple[Any, ...]:
     x, *rest = read_saved(ctx)
     k, n = ctx.counts
     state, own, others = rest[:k], rest[k : k + n], iter(rest[k + n :])

@@ -123,9 +123,10 @@ class _Compiled:
             reduce(getattr, path, self.view).__dict__[leaf] = value.detach()
 
 
-def mark_dynamic(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
+def mark_dynamic(
+    x: Tensor, now: Parts, states: State, start: State, mask: Tensor | None, *grads: Tensor | State
+) -> tuple[object, ...]:
     """Mark length and batch size of the arguments as dynamic, so that one program serves all, and return them."""
-    states, start, mask, *grads = rest
     over_time = [x, *now.values(), *(g for part in grads for g in (part if isinstance(part, tuple) else (part,)))]
     over_time += states if grads else ()
     over_rows = [*start, *(() if mask is None else (mask,)), *(() if grads else states)]
@@ -133,7 +134,7 @@ def mark_dynamic(x: Tensor, now: Parts, *rest: Any) -> tuple[Any, ...]:
         for t in tensors:
             for dim in range(dims):
                 torch._dynamo.maybe_mark_dynamic(t, dim)
-    return x, now, *rest
+    return x, now, states, start, mask, *grads
 
 
 _cache: weakref.WeakKeyDictionary[Cell, _Compiled] = weakref.WeakKeyDictionary()
@@ -150,7 +151,12 @@ def _compile(cell: Cell) -> _Compiled:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, code: _Compiled, job: ScanJob, names: list[str], x: Tensor, *rest: Tensor
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        code: _Compiled,
+        job: ScanJob,
+        names: list[str],
+        x: Tensor,
+        *rest: Tensor,
     ) -> tuple[Tensor, ...]:
         k = len(job.state)
         j = len(rest) - len(names)  # states, then starts
@@ -165,7 +171,11 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor, *dstates: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        *dstates: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         code, job, names = ctx.code, ctx.job, ctx.names
         x, *rest = (t.detach() for t in read_saved(ctx))
         k = len(job.state)

@@ -6,10 +6,9 @@ On a GPU that would make the host wait for the lengths and launch a kernel for e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +74,9 @@ class AtenKernel:
         return y, tuple(s.to(dtype) for s, dtype in zip(state, state_types, strict=True))
 
 
-def _call(function: Any, x: Tensor, state: Any, weights: list[Tensor]) -> Any:
+def _call(
+    function: Callable[..., tuple[Tensor, ...]], x: Tensor, state: Tensor | list[Tensor], weights: list[Tensor]
+) -> tuple[Tensor, ...]:
     """Call one of torch's fused functions for one layer in one direction, batch first."""
     has_bias, layers, dropout, bidirectional, batch_first = len(weights) >= 4, 1, 0.0, False, True
     return function(x, state, weights, has_bias, layers, dropout, torch.is_grad_enabled(), bidirectional, batch_first)

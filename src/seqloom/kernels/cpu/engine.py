@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -168,7 +168,7 @@ def record_size(cell: str, dtype: torch.dtype, args: Args) -> int:
     return int(engine.seqloom_record(CELLS.index(cell), TYPES[dtype], ctypes.byref(args)))
 
 
-def set_addresses(args: Args, **tensors: Any) -> Args:
+def set_addresses(args: Args, **tensors: Tensor | Sequence[Tensor | None] | None) -> Args:
     """Set fields of args to the addresses of contiguous tensors or sequences of them; None leaves a field at 0."""
     for name, value in tensors.items():
         if isinstance(value, Tensor):

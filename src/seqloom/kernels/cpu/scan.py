@@ -86,7 +86,12 @@ class _Scan(torch.autograd.Function):
     """x, k states, k starts, weights -> outputs, k last states."""
 
     @staticmethod
-    def forward(ctx: Any, constants: _Constants, k: int, *tensors: Any) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        constants: _Constants,
+        k: int,
+        *tensors: Any,  # noqa: ANN401  # Tensor; None for a start or a weight that the cell lacks
+    ) -> tuple[Tensor, ...]:
         x, h = tensors[0], tensors[1]
         (B, T), H = x.shape[:2], h.shape[-1]
         split, train = split_threads(B, H, constants.kind["slots"]), any(ctx.needs_input_grad)
@@ -102,7 +107,11 @@ class _Scan(torch.autograd.Function):
         return y, *last
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Maybe, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        *dlast: Tensor,
+    ) -> tuple[Maybe, ...]:
         constants, k = ctx.constants, ctx.k
         y, c, saved, *tensors = read_saved(ctx)
         args, x = constants.args(k, tensors, ctx.split), tensors[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import Code
 
@@ -137,7 +137,7 @@ class DividedChunk(Chunk):
 
     find_code: Callable[..., Any]  # of the kernel "reverse"
 
-    def __init__(self, inputs: Inputs, steps: int, values: dict[str, Any], weights: Any) -> None:
+    def __init__(self, inputs: Inputs, steps: int, values: dict[str, Any], weights: Weights) -> None:
         u: Tensor = values["x"]
         B, _, H = u.shape
         super().__init__(inputs.setting, B, steps, u, values)

@@ -18,7 +18,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
 from seqloom.kernels.cuda.runtime.launch import Code
 
 ROWS = 8  # of a block: the columns of a product
@@ -48,7 +48,7 @@ def find_code(setting: Setting, name: str) -> Code:
     return Code(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
 
 
-def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Any) -> FusedChunk:
+def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
     setting = inputs.setting
     inside, reverse = (find_code(setting, name) for name in ("inside", "reverse"))
     return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), setting.aux)

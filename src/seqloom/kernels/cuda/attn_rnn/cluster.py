@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,14 +26,14 @@ from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.groups import ClusterCode
 
 
-def why_not(cell: Any, job: ScanJob) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     dtype = autocast_dtype("cuda") or job.x.dtype
     largest = tuning.CLUSTER_LARGEST_HIDDEN.get(dtype.itemsize)
     return scan.why_not(cell, job, TYPES, largest=largest) or scan.why_not_code(_TIER, cell, job)
 
 
-def why_not_auto(cell: Any, job: ScanJob) -> str | None:
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     H, B, most = cell.hidden_size, len(job.x), tuning.CLUSTER_AUTO_HIDDEN
     if B > tuning.GRID_MOST_ROWS:

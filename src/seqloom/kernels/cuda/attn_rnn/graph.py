@@ -60,7 +60,12 @@ def _count_left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, inputs: Inputs, u: Tensor, h0: Tensor, start: Tensor | None, *weights: Any
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        inputs: Inputs,
+        u: Tensor,
+        h0: Tensor,
+        start: Tensor | None,
+        *weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.inputs = inputs
         (B, T), m = u.shape[:2], inputs.cell.slots
@@ -78,7 +83,11 @@ class _Scan(torch.autograd.Function):
         return states if m == 1 else states.sum(2).to(u.dtype), chunk.h.clone()
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        dlast: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         inputs: Inputs = ctx.inputs
         u, h0, start, states, *weights = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted

@@ -5,16 +5,16 @@ Time comes first in the planes, (steps, B, ..), so that the operands of a produc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from seqloom.core.job import ScanJob
+from seqloom.kernels.attn_rnn_plain import Equations
 from seqloom.kernels.cuda.attn_rnn.backward import count_pieces
 from seqloom.kernels.cuda.attn_rnn.manual import run_backward, run_forward
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
 
 
 class _Chunk:
@@ -35,7 +35,7 @@ class _Chunk:
     def _new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return torch.zeros(shape, dtype=dtype or self.setting.dtype, device=self.device)
 
-    def set_weights(self, weights: Any, mask: Tensor | None, start: Tensor | None) -> None:
+    def set_weights(self, weights: Weights, mask: Tensor | None, start: Tensor | None) -> None:
         Wq, bq, Wo, bo, Wg, bg, scale, bias = weights
         H = self.setting.hidden
         pairs = [(self.Wqg[:H], Wq), (self.Wqg[H:], Wg[:, :H]), (self.Wg, Wg), (self.Wo, Wo)]
@@ -211,23 +211,12 @@ def _multiply(d: Tensor, r: Tensor) -> Tensor:
     return torch.bmm(d.transpose(1, 2).float(), r.float())
 
 
-@dataclass(frozen=True)
-class _Equations:
-    """The fields of the cell that its equations use."""
-
-    hidden_size: int
-    heads: int
-    context: tuple[str, ...]
-    norm: bool
-    slots: int
-
-
 class _SlotsChunk:
     """Weights, input and noise of some steps with slots: plain torch, in float32 for every type."""
 
     def __init__(self, setting: Setting, B: int, steps: int, device: torch.device, slots: int) -> None:
         H, K, self.steps, self.device = setting.hidden, steps, steps, device
-        self.cell = _Equations(H, setting.heads, setting.context, setting.norm, slots)
+        self.cell = Equations(H, setting.heads, setting.context, setting.norm, slots)
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
         self.own = [self._new(*shape) for shape in shapes]
         self.u, self.h = self._new(B, K, H), self._new(B, slots, H)
@@ -246,7 +235,7 @@ class _SlotsChunk:
     def weights(self) -> list[Any]:
         return self.own if self.cell.norm else [*self.own[:6], None, None]
 
-    def set_weights(self, weights: Any, mask: Tensor | None, start: Tensor | None) -> None:
+    def set_weights(self, weights: Weights, mask: Tensor | None, start: Tensor | None) -> None:
         for to, source in zip((*self.own, self.job.mask, self.start), (*weights, mask, start), strict=True):
             if to is not None and source is not None:
                 to.copy_(source)

@@ -9,7 +9,6 @@ backward are those of attn_rnn_cluster.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +25,13 @@ WARPS = 8
 PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row, by bytes of a number: GROUP of grid_post.cuh
 
 
-def why_not(cell: Any, job: ScanJob) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     reason = scan.why_not(cell, job, TYPES, largest=tuning.GRID_LARGEST_HIDDEN)
     return reason or scan.why_not_code(_TIER, cell, job)
 
 
-def why_not_auto(_: Any, job: ScanJob) -> str | None:
+def why_not_auto(_: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     most = tuning.GRID_MOST_ROWS
     return f"attn_rnn_graph is faster above {most} rows" if len(job.x) > most else None

@@ -21,7 +21,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import attn_rnn_plain, loop
-from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES, Equations
 from seqloom.kernels.fused import run_fused, why_not_fused
 
 
@@ -53,7 +53,13 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, cell: Cell, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, *own: Any
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        cell: Cell,
+        job: ScanJob,
+        start: Tensor | None,
+        u: Tensor,
+        h0: Tensor,
+        *own: Any,  # noqa: ANN401  # Tensor; None for scale and bias without a norm
     ) -> tuple[Tensor, Tensor]:
         states, h = run_forward(cell, job, start, u, h0, own)
         ctx.cell, ctx.job = cell, replace(job, x=u.detach(), state=())
@@ -61,13 +67,17 @@ class _Scan(torch.autograd.Function):
         return sum_slots(cell, states), h.clone()
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        dlast: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         start, u, h0, states, *own = read_saved(ctx)
         return None, None, *run_backward(ctx.cell, ctx.job, (start, u, h0), states, (dy, dlast), own)
 
 
 def run_forward(
-    cell: Any, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, own: Sequence[Tensor]
+    cell: Cell | Equations, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, own: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the states after all steps, (B, T, ...), and the last; `own`: the weights, as in WEIGHT_NAMES."""
     steps: Any = _Steps(cell, start, own)
@@ -78,7 +88,7 @@ def run_forward(
 class _Steps:
     """The cell for the loop, with the state as its output: the backward needs every slot."""
 
-    def __init__(self, cell: Any, start: Tensor | None, own: Sequence[Tensor]) -> None:
+    def __init__(self, cell: Cell | Equations, start: Tensor | None, own: Sequence[Tensor]) -> None:
         self.cell, self.own, self.first = cell, own, start
 
     def project(self, u: Tensor) -> Tensor:
@@ -97,13 +107,13 @@ class _Steps:
         return h, (h,)
 
 
-def sum_slots(cell: Any, states: Tensor) -> Tensor:
+def sum_slots(cell: Cell | Equations, states: Tensor) -> Tensor:
     """Return the cell's output from its states: (B, T, H)."""
     return states if cell.slots == 1 else states.sum(2)
 
 
 def run_backward(
-    cell: Any,
+    cell: Cell | Equations,
     job: ScanJob,
     inputs: tuple[Tensor | None, Tensor, Tensor],
     states: Tensor,

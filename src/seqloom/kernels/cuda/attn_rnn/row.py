@@ -24,7 +24,7 @@ from seqloom.kernels.cuda.runtime.launch import Code
 STAGES = 4  # steps in the ring of what comes from the GPU's memory, as in row.cuh
 
 
-def why_not(cell: Any, job: ScanJob) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     reason = scan.why_not(cell, job, (torch.float32,), largest=tuning.ROW_LARGEST_HIDDEN)
     return reason or _why_no_room(scan.read_setting(cell, job), job.x.device)
@@ -39,7 +39,7 @@ def _why_no_room(setting: Setting, device: torch.device) -> str | None:
     return None
 
 
-def why_not_auto(cell: Any, job: ScanJob) -> str | None:
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     B = len(job.x)
     if B * -(-cell.hidden_size // 64) <= tuning.ROW_MOST_ROWS:
@@ -66,7 +66,7 @@ def find_code(setting: Setting, name: str) -> Code:
     return Code(f"attn_rnn_row_{name}", source, macros, threads, shared + 64 * away * threads)
 
 
-def _find_code(setting: Setting, name: str, *_: Any) -> Code:
+def _find_code(setting: Setting, name: str, *_: object) -> Code:
     return find_code(setting, name)
 
 

@@ -18,7 +18,7 @@ from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop, tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, find_setting
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights, find_setting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.fused import why_not_fused
 
@@ -30,13 +30,13 @@ class Tier:
     """One way to divide the work over a GPU."""
 
     find_code: Callable[[Setting, str, int, torch.device], Any]  # of the kernel "forward" or "reverse", for B rows
-    chunk: Callable[[Inputs, int, dict[str, Any], Any], Chunk]
+    chunk: Callable[[Inputs, int, dict[str, Any], Weights], Chunk]
     count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
     make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # saved for the backward; y if it is enough
 
 
 def why_not(
-    cell: Any,
+    cell: Cell,
     job: ScanJob,
     types: Collection[torch.dtype],
     heads: int = 16,
@@ -69,14 +69,14 @@ def why_not(
     return reason
 
 
-def why_not_code(tier: Tier, cell: Any, job: ScanJob) -> str | None:
+def why_not_code(tier: Tier, cell: Cell, job: ScanJob) -> str | None:
     """Return why the kernels of this tier cannot run on the job's device."""
     setting, device = read_setting(cell, job), job.x.device
     codes = (tier.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
     return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
 
 
-def read_setting(cell: Any, job: ScanJob) -> Setting:
+def read_setting(cell: Cell, job: ScanJob) -> Setting:
     flags = (job.mask is not None, bool(job.keep), job.reset is not None)
     dtype = autocast_dtype("cuda") or job.x.dtype
     return find_setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
@@ -87,7 +87,7 @@ def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return y, (h.to(job.state[0].dtype),)
 
 
-def prepare(cell: Any, job: ScanJob) -> tuple[Any, ...]:
+def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
     """Return the Inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
     dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
     u = (F.linear(job.x, w["weight_u"], w["bias_u"]) if "weight_u" in w else job.x).to(dtype)
@@ -118,21 +118,27 @@ def differentiate(inputs: Inputs, tensors: Sequence[Tensor | None], grads: Seque
     return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
 
 
-def convert(values: dict[str, Any], weights: Any) -> dict[str, Any]:
+def convert(values: dict[str, Any], weights: Weights) -> dict[str, Any]:
     """Return the arguments of a backward with its states in the kernel's type, and the weights."""
     dtype = values["x"].dtype
     starts = {n: None if values[n] is None else values[n].to(dtype).contiguous() for n in ("h0", "start")}
     return values | starts | {"w": _name_weights(weights)}
 
 
-def _name_weights(weights: Any) -> dict[str, Tensor | None]:
+def _name_weights(weights: Weights) -> dict[str, Tensor | None]:
     return {name: None if w is None else _align(w) for name, w in zip(WEIGHTS, weights, strict=True)}
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tier: Tier, inputs: Inputs, u: Tensor, h0: Tensor, start: Tensor | None, *weights: Any
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        tier: Tier,
+        inputs: Inputs,
+        u: Tensor,
+        h0: Tensor,
+        start: Tensor | None,
+        *weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.tier, ctx.inputs = tier, inputs
         B, T, _ = u.shape
@@ -149,7 +155,11 @@ class _Scan(torch.autograd.Function):
         return y, last
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        dlast: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         inputs: Inputs = ctx.inputs
         u, h0, start, states, *weights = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from seqloom.core.cell import Cell
 from seqloom.kernels.cuda.runtime.launch import Code
 
 CONTEXT_ROWS = ("h", "x", "h+x", "h*x")
 POINTWISE = ("begin", "before", "attend", "gelu", "end", "back_end", "back_gelu", "back_attend")
+Weights: TypeAlias = Sequence[Any]  # as in WEIGHT_NAMES; scale and bias are None without a norm
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
 
 
@@ -79,7 +82,7 @@ class Setting:
 class Inputs:
     """The inputs of a scan that have no gradient."""
 
-    cell: Any
+    cell: Cell
     setting: Setting
     lengths: Tensor | None
     mask: Tensor | None
@@ -88,6 +91,6 @@ class Inputs:
 
 
 @cache
-def find_setting(*fields: Any) -> Setting:
+def find_setting(*fields: Any) -> Setting:  # noqa: ANN401  # the fields of Setting
     """Return one object for equal fields: it keeps the kernels that are loaded."""
     return Setting(*fields)

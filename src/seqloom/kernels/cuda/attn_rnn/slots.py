@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.core.cell import State
+from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import block, scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting
+from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
 from seqloom.kernels.cuda.runtime.launch import Code
 
 
-def why_not(cell: Any, job: ScanJob) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     most, largest = tuning.MOST_SLOTS, tuning.BLOCK_LARGEST_HIDDEN
     reason = scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=largest, slots=most)
@@ -31,7 +31,7 @@ def why_not(cell: Any, job: ScanJob) -> str | None:
     return reason
 
 
-def run(cell: Any, job: ScanJob) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
     return scan.run(_make_tier(cell.slots, torch.is_grad_enabled()), cell, job)
 
@@ -44,7 +44,7 @@ def _make_tier(slots: int, train: bool) -> scan.Tier:
         B, T, H = y.shape
         return y.new_empty(B, T, slots, H) if train else None
 
-    def find(setting: Setting, name: str, *_: Any) -> Code:
+    def find(setting: Setting, name: str, *_: object) -> Code:
         return find_code(setting, slots, name)
 
     return scan.Tier(find, _make_chunk, lambda u: block.count_steps(u, slots), make_states)
@@ -67,7 +67,7 @@ def find_code(setting: Setting, slots: int, name: str) -> Code:
     return Code(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, tuning.MOST_SLOTS // slots)
 
 
-def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Any) -> FusedChunk:
+def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
     setting, slots = inputs.setting, inputs.cell.slots
     inside, reverse = (find_code(setting, slots, name) for name in ("inside", "reverse"))
     return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), 4, slots)

@@ -116,7 +116,12 @@ class _Scan(torch.autograd.Function):
     """Map x, weights, states and starts to outputs and last states."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: _Inputs, x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        inputs: _Inputs,
+        x: Tensor,
+        *tensors: Any,  # noqa: ANN401  # Tensor; None for a weight that the cell lacks
+    ) -> tuple[Tensor, ...]:
         kind, H = inputs.setting.kind, inputs.setting.hidden
         own, first, start = _divide(tensors, kind.states)
         (B, T), train = x.shape[:2], any(ctx.needs_input_grad)
@@ -136,7 +141,11 @@ class _Scan(torch.autograd.Function):
         return y, *last
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, *dlast: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        *dlast: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         x, y, c, spread, *tensors = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, *_differentiate(ctx.inputs, (x, *tensors), (dy, *dlast))

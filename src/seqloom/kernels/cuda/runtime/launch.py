@@ -45,7 +45,7 @@ class Code:
         """Launch as many blocks as a batch of B rows takes."""
         self.launch(arguments, self.blocks * -(-B // self.rows), device)
 
-    def pack(self, values: Mapping[str, Any]) -> Any:
+    def pack(self, values: Mapping[str, object]) -> ctypes.Structure:
         """Return the kernel's arguments, filled by name."""
         return pack(self.arguments, values)
 
@@ -108,7 +108,7 @@ def _load(code: Code, index: int) -> ctypes.c_void_p:
     return function
 
 
-def pack(kind: type[ctypes.Structure], values: Mapping[str, Any]) -> Any:
+def pack(kind: type[ctypes.Structure], values: Mapping[str, object]) -> ctypes.Structure:
     """Fill a struct of arguments by name: a tensor gives its address, a mapping a nested struct, None is null."""
     fields: dict[str, Any] = {}
     for name, type_ in _list_fields(kind):
