@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.cell import State
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
 from seqloom.layers.layer import select_rows
@@ -59,7 +60,11 @@ class Generate(nn.Module):
         self.head = Head(cast(int, layer.output_size), embed, tied=tied, dropout=dropout)
 
     def forward(
-        self, ids: Tensor, lengths: Lengths = None, condition: Tensor | None = None, state: Any = None
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        condition: Tensor | None = None,
+        state: Tensor | State | None = None,
     ) -> tuple[Tensor, Any]:
         """Return logits of the next token at each step.
 
@@ -174,23 +179,26 @@ class _Prompt:
         return cls(start[:, :-1], n - 1, start.gather(1, n.unsqueeze(1) - 1).squeeze(1), condition)
 
 
+_DecodingState: TypeAlias = tuple[Tensor | State | None, Tensor | None]
+
+
 class _Steps:
     """The interface of a Generate for decoding; its state is that of the layer, and the condition."""
 
     def __init__(self, model: Generate) -> None:
         self.model = model
 
-    def start(self, batch: _Prompt) -> tuple[Any, Tensor | None]:
+    def start(self, batch: _Prompt) -> _DecodingState:
         if batch.before.shape[1] == 0:
             return None, batch.condition
         _, state = self.model(batch.before, batch.lengths, batch.condition)
         return state, batch.condition
 
-    def step(self, tokens: Tensor, state: tuple[Any, Tensor | None]) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: _DecodingState) -> tuple[Tensor, _DecodingState]:
         inner, c = state
         y, inner = self.model.layer.step(self.model._append_condition(self.model.embed(tokens), c), inner)
         return self.model.head(y).log_softmax(-1), (inner, c)
 
-    def select(self, state: tuple[Any, Tensor | None], rows: Tensor) -> tuple[Any, Tensor | None]:
+    def select(self, state: _DecodingState, rows: Tensor) -> _DecodingState:
         inner, c = state
         return select_rows(self.model.layer, inner, rows), None if c is None else c.index_select(0, rows)

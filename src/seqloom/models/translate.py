@@ -134,15 +134,15 @@ class _Steps:
         self.model = model
         self.decoder: Any = model.decoder
 
-    def start(self, batch: tuple[Tensor, Lengths]) -> Any:
+    def start(self, batch: tuple[Tensor, Lengths]) -> object:
         return self.decoder.start(self.model.encoder(*batch))
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: object) -> tuple[Tensor, object]:
         logits, state = self.decoder.step(tokens, state)
         # Padding and start are never predicted.
         logits[:, self.model.marks.padding] = -torch.inf
         logits[:, self.model.marks.start] = -torch.inf
         return logits.float().log_softmax(-1) if logits.dtype.itemsize < 4 else logits.log_softmax(-1), state
 
-    def select(self, state: Any, rows: Tensor) -> Any:
+    def select(self, state: object, rows: Tensor) -> object:
         return self.decoder.select(state, rows)

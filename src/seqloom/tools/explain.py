@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seqloom.core.cell import Cell
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import useful_autocast, why_not_autocast
@@ -33,7 +36,11 @@ class Explanation:
         return "\n".join([*lines, *(f"autocast: {text}" for text in [self.autocast] if text)])
 
 
-def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
+def explain(
+    layer: Recurrent,
+    *args: Any,  # noqa: ANN401  # forwarded to run_with
+    **kwargs: Any,  # noqa: ANN401
+) -> Explanation:
     """Run a layer and show which kernels it uses.
 
     Args:
@@ -58,7 +65,9 @@ def explain(layer: Recurrent, *args: Any, **kwargs: Any) -> Explanation:
     names = ["", "_reverse"][: 1 + layer.bidirectional]
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}
 
-    def record(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> Any:
+    def record(
+        cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, State]:
         with useful_autocast(job.x.device.type):
             choices.append((places[id(cell)], choose(cell, job, kernel)))
         return run_job(cell, job, kernel, values)

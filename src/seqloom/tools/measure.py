@@ -62,7 +62,12 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def cost(cell: str | type[Cell], input_size: int, hidden_size: int, **settings: Any) -> Cost:
+def cost(
+    cell: str | type[Cell],
+    input_size: int,
+    hidden_size: int,
+    **settings: Any,  # noqa: ANN401  # forwarded to Recurrent
+) -> Cost:
     """Measure the cost of one layer of a cell, by counting and by running a short sequence.
 
     Args:
@@ -119,7 +124,7 @@ def kept_bytes(call: Callable[[], Any], *known: Tensor) -> int:
     return sum(sizes.values())
 
 
-def jacobian_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
+def jacobian_norms(layer: Recurrent, x: Tensor, hx: Tensor | State | None = None) -> Tensor:
     """Return the spectral norms (T,) of dh_t / dh_(t-1) for each step of one sequence x (T, D).
 
     They are those of the first layer's whole state, an LSTM's h and c together.
@@ -133,7 +138,7 @@ def jacobian_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
     return torch.stack(norms)
 
 
-def gradient_norms(layer: Recurrent, x: Tensor, hx: Any = None) -> Tensor:
+def gradient_norms(layer: Recurrent, x: Tensor, hx: Tensor | State | None = None) -> Tensor:
     """Return the spectral norms (T + 1,) of dh_T / dh_(T-k) for k = 0 .. T of one sequence x (T, D).
 
     This is the product of the steps' Jacobians, which starts at 1 for k = 0.
@@ -169,7 +174,7 @@ def _check_sequence(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _walk(layer: Recurrent, x: Tensor, hx: Any) -> tuple[Cell, list[State]]:
+def _walk(layer: Recurrent, x: Tensor, hx: Tensor | State | None) -> tuple[Cell, list[State]]:
     """Return the first cell, and the state before every step."""
     _check_sequence(x)
     cell = layer.cell_at(0)

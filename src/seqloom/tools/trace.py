@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from seqloom.attention.parts import Lengths
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import ScanJob, advance, reset_rows, reverse_steps
@@ -37,7 +39,7 @@ class Trace:
     attention: dict[str, Tensor] = field(default_factory=dict)  # "layers.0.attention": (B, heads, T, S), ...
 
 
-def trace(layer: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+def trace(layer: nn.Module, *args: object, **kwargs: object) -> Trace:
     """Run a layer and keep what happened inside: states, gates and attention weights.
 
     Args:
@@ -96,21 +98,29 @@ def _is_attention(module: nn.Module) -> bool:
     return callable(getattr(module, "weights", None))
 
 
-def _weigh(module: Any, x: Tensor, state: Any = None, lengths: Any = None, **others: Any) -> Tensor | None:
+def _weigh(
+    module: nn.Module, x: Tensor, state: State | None = None, lengths: Lengths = None, **others: object
+) -> Tensor | None:
     """Return the weights of one call; None if it has a state and the module takes none for its weights."""
-    if "state" in inspect.signature(module.weights).parameters:
-        weights: Tensor = module.weights(x, state, lengths, **others)
-        return weights
-    return module.weights(x, lengths) if state is None else None
+    compute: Callable[..., Tensor] = cast(Any, module).weights
+    if "state" in inspect.signature(compute).parameters:
+        return compute(x, state, lengths, **others)
+    return compute(x, lengths) if state is None else None
 
 
-def _trace_cells(layer: Recurrent, *args: Any, **kwargs: Any) -> Trace:
+def _trace_cells(
+    layer: Recurrent,
+    *args: Any,  # noqa: ANN401  # forwarded to run_with
+    **kwargs: Any,  # noqa: ANN401
+) -> Trace:
     """Run a layer of a cell step by step."""
     layers: dict[str, LayerTrace] = {}
     ends = ["", "_reverse"][: 1 + layer.bidirectional]
     calls = iter(range(len(layer.cells)))
 
-    def record(cell: Cell, job: ScanJob, kernel: str = "auto", values: Any = None) -> tuple[Tensor, State]:
+    def record(
+        cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, State]:
         i = next(calls)
         seen = _trace_steps(bind_weights(cell, values) if values else cell, job)
         end = ends[i % len(ends)]

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from seqloom.core.errors import InputError, UserError
 
+Source_contra = TypeVar("Source_contra", contravariant=True)
+DecodingState = TypeVar("DecodingState")
 
-class Steps(Protocol):
+
+class Steps(Protocol[Source_contra, DecodingState]):
     """The interface of a model for decoding: a state, and log-probabilities of the next token."""
 
-    def start(self, batch: Any) -> Any:
+    def start(self, batch: Source_contra) -> DecodingState:
         """Return the state before the first token, for a batch of B sources."""
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """Return log-probabilities (N, V) after tokens (N,), and the state; N is B, or B K in a beam of size K."""
 
-    def select(self, state: Any, rows: Tensor) -> Any:
+    def select(self, state: DecodingState, rows: Tensor) -> DecodingState:
         """Return the state of these rows. Rows of a source stay together: the first N / B belong to source 0."""
 
 
@@ -74,7 +77,7 @@ class Hypotheses:
         return _trim(self.tokens.tolist(), self.lengths.tolist())
 
 
-def _trim(tokens: Any, lengths: Any) -> Any:
+def _trim(tokens: list[Any], lengths: int | list[Any]) -> list[Any]:
     return tokens[:lengths] if isinstance(lengths, int) else [_trim(t, n) for t, n in zip(tokens, lengths, strict=True)]
 
 
@@ -85,8 +88,8 @@ def check_max_length(max_length: int) -> None:
 
 @torch.no_grad()
 def follow(
-    steps: Steps,
-    batch: Any,
+    steps: Steps[Source_contra, DecodingState],
+    batch: Source_contra,
     first: Tensor,
     stop: int | None,
     max_length: int,
@@ -124,7 +127,9 @@ def follow(
 
 
 @torch.no_grad()
-def beam_search(steps: Steps, batch: Any, first: Tensor, stop: int, beam: Beam = Beam()) -> Hypotheses:
+def beam_search(
+    steps: Steps[Source_contra, DecodingState], batch: Source_contra, first: Tensor, stop: int, beam: Beam = Beam()
+) -> Hypotheses:
     """Find the best continuations of each row's token, for all rows and hypotheses at once.
 
     A row has K open hypotheses and the best finished ones so far. The search ends when no open hypothesis of any row

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.attention.score import SCORES, Score, attend
+from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.layers.layer import select_rows
 from seqloom.layers.recurrent.layer import Recurrent
@@ -24,7 +25,7 @@ class DecoderState:
     """The state of a decoder between steps. The memory has B rows, the rest N, N / B for each source."""
 
     memory: Memory
-    layer: Any
+    layer: Tensor | State | None
     output: Tensor | None = None  # (N, H): input or query of the next step
 
 
@@ -175,7 +176,7 @@ class _Bridge(nn.Module):
         self.cells = len(layer.cells)
         self.linear = nn.Linear(memory_size, self.cells * int(layer.output_size))
 
-    def forward(self, summary: Tensor, layer: Recurrent) -> Any:
+    def forward(self, summary: Tensor, layer: Recurrent) -> Tensor | State:
         h = torch.tanh(self.linear(summary)).unflatten(-1, (self.cells, -1)).transpose(0, 1).contiguous()
         starts = [layer.cell_at(i).start(summary) for i in range(self.cells)]
         _, *others = (torch.stack(parts) for parts in zip(*starts, strict=True))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.checks import check_width
@@ -52,12 +53,12 @@ class TransformerDecoder(nn.Module):
             inputs["memory"] = memory.values.repeat_interleave(each, 0)
             if memory.lengths is not None:
                 inputs["memory_lengths"] = memory.lengths.repeat_interleave(each, 0)
-        y, state = self.layer.step(self.embed(tokens), carried.layer, **inputs)
+        y, state = self.layer.step(self.embed(tokens), cast(State | None, carried.layer), **inputs)
         return self.head(y), DecoderState(memory, state)
 
     def select(self, carried: DecoderState, rows: Tensor) -> DecoderState:
         """Return the state of other rows of the same sources; keys and values of the memory stay as they are."""
-        state: Any = carried.layer
+        state = cast(State | None, carried.layer)
         if state is None:
             return carried
         if len(rows) != len(state[0]):

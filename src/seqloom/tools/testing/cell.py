@@ -14,7 +14,12 @@ from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.testing.layer import assert_same, check_layer
 
 
-def check_cell(cell: str | type[Cell], input_size: int = 5, hidden_size: int = 8, **settings: Any) -> None:
+def check_cell(
+    cell: str | type[Cell],
+    input_size: int = 5,
+    hidden_size: int = 8,
+    **settings: Any,  # noqa: ANN401  # forwarded to Recurrent
+) -> None:
     """Check that a cell works in `Recurrent`.
 
     Checks shapes, types, gradients (float64, against finite differences), lengths, independence of the rows of a batch,

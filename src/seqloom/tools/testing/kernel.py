@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.cells.lookup import find_cell
-from seqloom.core.cell import Cell
+from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.registry import Code, find_kernel
@@ -29,7 +29,7 @@ def check_kernel(
     cell: str | type[Cell],
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    **settings: Any,
+    **settings: Any,  # noqa: ANN401  # forwarded to the cell
 ) -> None:
     """Check that a kernel computes what the reference loop does: outputs, last state and all gradients.
 
@@ -141,11 +141,13 @@ def _convert_job(cell: Cell, job: ScanJob, dtype: torch.dtype) -> ScanJob:
     return replace(job, x=x, state=state, mask=mask, keep=tuple(k.to(dtype) for k in job.keep))
 
 
-def run_with_gradients(run: Any, cell: Cell, job: ScanJob, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def run_with_gradients(
+    run: Callable[[Cell, ScanJob], tuple[Tensor, State]], cell: Cell, job: ScanJob, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
     """Return outputs, last state and the gradients of a loss that weights every output differently, by name."""
     job = _convert_job(cell, job, dtype)
     y, last = run(cell, job)
-    loss = sum(
+    loss: Any = sum(
         (t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype, device=t.device).view(t.shape)).sum() for t in (y, *last)
     )
     leaves = {"dx": job.x, **{f"dstate {i}": s for i, s in enumerate(job.state)}}

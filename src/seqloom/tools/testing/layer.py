@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.layers.layer import select_rows
+from seqloom.layers.layer import Layer, select_rows
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -28,7 +28,7 @@ def check_layer(make: Callable[[], nn.Module]) -> None:
     Example:
         >>> seqloom.testing.check_layer(lambda: seqloom.TCN(4, 8))
     """
-    layer: Any = make().eval()
+    layer = cast(Layer, make().eval())
     weight = next(layer.parameters())
     x = torch.randn(3, 6, layer.input_size, dtype=weight.dtype)
     _check_shapes(layer, x)
@@ -41,7 +41,7 @@ def check_layer(make: Callable[[], nn.Module]) -> None:
     _check_types(layer, x)
 
 
-def _check_shapes(layer: Any, x: Tensor) -> None:
+def _check_shapes(layer: Layer, x: Tensor) -> None:
     y, state = layer(x)
     assert tuple(y.shape) == (*x.shape[:2], layer.output_size), f"output is {tuple(y.shape)}"
     rows = isinstance(layer, Recurrent)  # its states are torch's: (layers, batch, ...)
@@ -58,7 +58,7 @@ def _check_shapes(layer: Any, x: Tensor) -> None:
     layer(x[:0])
 
 
-def _check_lengths(layer: Any, x: Tensor) -> None:
+def _check_lengths(layer: Layer, x: Tensor) -> None:
     lengths = torch.tensor([6, 0, 3])
     y, state = layer(x, lengths=lengths)
     assert not y[1].any() and not y[2, 3:].any(), "outputs past a row's length must be 0"
@@ -74,7 +74,7 @@ def _check_lengths(layer: Any, x: Tensor) -> None:
             assert_same(a[:, 2:], c, "the last state is not the one at a row's length")
 
 
-def _check_continuing(layer: Any, x: Tensor) -> None:
+def _check_continuing(layer: Layer, x: Tensor) -> None:
     """Continue from the state at each row's length, and from the state of other rows."""
     lengths, more = torch.tensor([3, 0, 2]), x[:, 3:]
     y, _ = layer(more, layer(x[:, :3], lengths=lengths)[1])
@@ -87,14 +87,14 @@ def _check_continuing(layer: Any, x: Tensor) -> None:
     assert_same(y, layer(more, state)[0][rows], "selected rows continue differently")
 
 
-def _check_rows(layer: Any, x: Tensor) -> None:
+def _check_rows(layer: Layer, x: Tensor) -> None:
     y, _ = layer(x)
     other = x.clone()
     other[1:] = torch.randn_like(other[1:])
     assert_same(layer(other)[0][:1], y[:1], "a row's output depends on the other rows of the batch")
 
 
-def _check_streaming(layer: Any, x: Tensor) -> None:
+def _check_streaming(layer: Layer, x: Tensor) -> None:
     y, state = layer(x)
     now: Any = None
     for t in range(x.shape[1]):
@@ -108,14 +108,14 @@ def _check_streaming(layer: Any, x: Tensor) -> None:
     )
 
 
-def _check_state_dict(layer: Any, make: Callable[[], nn.Module], x: Tensor) -> None:
+def _check_state_dict(layer: Layer, make: Callable[[], nn.Module], x: Tensor) -> None:
     other = make().eval()
     other.load_state_dict(layer.state_dict())
     assert_same(other(x)[0], layer(x)[0], "a loaded state_dict gives another output: a weight is not in it")
     assert_same(copy.deepcopy(layer)(x)[0], layer(x)[0], "a deep copy gives another output")
 
 
-def _check_types(layer: Any, x: Tensor) -> None:
+def _check_types(layer: Layer, x: Tensor) -> None:
     for dtype in (torch.bfloat16, torch.float64):
         low = copy.deepcopy(layer).to(dtype)
         y, state = low(x.to(dtype))
