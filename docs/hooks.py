@@ -25,6 +25,10 @@ LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 PIECES = re.compile(
     r"(?P<code>^ *```.*?^ *```|`[^`\n]+`)|\$\$(?P<block>.+?)\$\$|\$(?P<line>[^\s$][^$\n]*?)\$", re.S | re.M
 )
+TABLE = re.compile(r"<table>.*?</table>", re.S)
+CELL = re.compile(r"<td((?! class)[^>]*)>(.*?)</td>", re.S)
+SHORT_CELL = 24  # letters; in a table without long cells such a cell stays on one line
+LONG_CELL = 60  # letters; longer cells get a larger minimum width, which matters on phones
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -56,8 +60,30 @@ def typeset(match: re.Match[str]) -> str:
     """Return code as it is and a formula as MathML."""
     if match["code"]:
         return match["code"]
-    block = match["block"]
-    return latex2mathml.converter.convert(block or match["line"], display="block" if block else "inline")
+    if match["block"]:
+        return latex2mathml.converter.convert(match["block"], display="block")
+    # Markdown would end the paragraph before a line that starts with <math>; <span> belongs to the paragraph.
+    return f"<span>{latex2mathml.converter.convert(match['line'], display='inline')}</span>"
+
+
+def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
+    """Mark the cells of tables by their length; assets/site.css gives them their width."""
+    return TABLE.sub(mark_cells, html)
+
+
+def mark_cells(match: re.Match[str]) -> str:
+    """Return a table whose cells have the class `short`, `medium` or `long`; only tables of short texts have `short`."""
+    texts = [re.sub(r"<[^>]*>", "", cell[2]) for cell in CELL.finditer(match[0])]
+    is_prose = any(len(text) >= LONG_CELL for text in texts)
+
+    def mark(cell: re.Match[str], text: str) -> str:
+        length = "long" if len(text) >= LONG_CELL else "medium" if len(text) > SHORT_CELL else "short"
+        if "<math" in cell[2] or is_prose and length == "short":
+            return cell[0]
+        return f'<td class="{length}"{cell[1]}>{cell[2]}</td>'
+
+    remaining = iter(texts)
+    return CELL.sub(lambda cell: mark(cell, next(remaining)), match[0])
 
 
 def link(match: re.Match[str], source: str, uri: str) -> str:
