@@ -72,13 +72,13 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
 
 
 def mark_cells(match: re.Match[str]) -> str:
-    """Return a table whose cells have the class `short`, `medium` or `long`; only tables of short texts have `short`."""
+    """Return a table whose cells have a class: `medium` and `long`, and `short` if the table has no long cell."""
     texts = [re.sub(r"<[^>]*>", "", cell[2]) for cell in CELL.finditer(match[0])]
     is_prose = any(len(text) >= LONG_CELL for text in texts)
 
     def mark(cell: re.Match[str], text: str) -> str:
         length = "long" if len(text) >= LONG_CELL else "medium" if len(text) > SHORT_CELL else "short"
-        if "<math" in cell[2] or is_prose and length == "short":
+        if "<math" in cell[2] or (is_prose and length == "short"):
             return cell[0]
         return f'<td class="{length}"{cell[1]}>{cell[2]}</td>'
 
