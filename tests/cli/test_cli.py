@@ -163,6 +163,27 @@ def test_a_table_that_is_too_wide_continues_below_with_its_first_column(capsys, 
     assert max(map(len, lines)) <= 40
 
 
+def test_prose_wraps_below_its_label_and_keeps_flags_and_commands_whole():
+    flag = "--valid 0.3"
+    text = f"note    {'word ' * 5}{flag} and `seqloom train my.csv` again\n\nseqloom train {'long ' * 12}"
+    for width in range(24, 60):
+        *wrapped, empty, command = console.wrap(text, width).split("\n")
+        assert (empty, command) == ("", text.rsplit("\n", maxsplit=1)[-1])
+        assert all(line.startswith(" " * 8) for line in wrapped[1:])
+        assert any(flag in line for line in wrapped) and any("`seqloom train my.csv`" in line for line in wrapped)
+        assert " ".join(" ".join(wrapped).split()) == " ".join(text.split("\n", maxsplit=1)[0].split())
+        assert all(len(line) <= width or len(line.split("`")) == 3 for line in wrapped)
+
+
+def test_prose_is_80_columns_wide_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console.show_text("word " * 40)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "50")
+    console.show_text("word " * 40)
+    assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 50
+
+
 def test_doctor_finds_every_kernel_right(here):
     code, out, _ = here("doctor", "--json")
     found = json.loads(out)
@@ -197,7 +218,7 @@ def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_repor
     }
     again, _ = command("compare", "--resume", "--out", str(tmp_path / "c"), "--json")
     found = json.loads(again)
-    assert found["finished"] is True and found["verdict"] in out
+    assert found["finished"] is True and found["verdict"] in " ".join(out.split())  # printed in several lines
     assert {row["label"] for row in found["rows"]} > {"majority", "logistic regression"}
 
 

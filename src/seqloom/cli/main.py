@@ -138,7 +138,7 @@ def cells(
     if json:
         return console.show_json(rows)
     console.show_table([{"cell": row["cell"], "description": row["description"]} for row in rows])
-    print(f"\nOne layer with {input} inputs (d) and {hidden} units (h); flops and saved bytes per step:\n")
+    console.show_text(f"\nOne layer with {input} inputs (d) and {hidden} units (h); flops and saved bytes per step:\n")
     return console.show_table(
         [
             {
@@ -169,7 +169,7 @@ def layers(*, json: Json = False) -> None:
     if json:
         return console.show_json(rows)
     console.show_table([row | {"both ways": "bi_" if row["both ways"] else None} for row in rows])
-    return print("\nboth ways: layers with a bidirectional version, such as bi_gru")
+    return console.show_text("\nboth ways: layers with a bidirectional version, such as bi_gru")
 
 
 @listing.command
@@ -251,7 +251,7 @@ def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSett
         console.show_json(race.build_document(settings, rows, finished))
     else:
         console.show_table(race.tabulate(settings, rows))
-        print(f"\n{race.describe_setup(settings)}")
+        console.show_text(f"\n{race.describe_setup(settings)}")
     if not finished:
         return INTERRUPTED
     return int(any(row.reason.startswith(race.CHECK_FAILED) for row in rows))

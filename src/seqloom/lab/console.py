@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,10 @@ from typing import Any
 PIPED_WIDTH = 400  # columns if stdout is not a terminal and COLUMNS is not set: every row stays on one line
 FOLDED_WIDTH = 30  # columns; longer text folds into several lines before a table is split
 GAP = 2  # columns between two columns of a table
+PROSE_WIDTH = 80  # columns of prose if stdout is not a terminal and COLUMNS is not set
+COMMAND = "seqloom "  # a line that starts so can be copied, and is never broken
+LABEL = re.compile(r" *\S+ {2,}|")  # "note    " before a text, which continues below its first letter
+UNBREAKABLE = re.compile(r"`[^`\n]*`|--[\w-]+ [\d.]+")  # commands and flags inside a sentence
 OPTION = re.compile(r"\b(\w+)=\.\.\.")
 OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
 
@@ -30,6 +36,38 @@ def report_error(text: str) -> None:
 def write_as_flags(text: str) -> str:
     """Rewrite Python options in a text as flags: lookback=... as --lookback, input=a as --input a."""
     return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
+
+
+def text_width() -> int:
+    """Return the columns that prose may use: those of the terminal or of COLUMNS."""
+    return shutil.get_terminal_size((PROSE_WIDTH, 24)).columns
+
+
+def wrap(text: str, width: int) -> str:
+    """Break the lines of a text that are longer than `width`.
+
+    A line with a label ("note    ...") continues below its text. Commands, flags with their values and long words
+    stay whole.
+    """
+    return "\n".join(_wrap_line(line, width) for line in text.split("\n"))
+
+
+def _wrap_line(line: str, width: int) -> str:
+    if len(line) <= width or line.startswith(COMMAND):
+        return line
+    label = LABEL.match(line)
+    indent = " " * label.end() if label and label.end() < width // 2 else ""
+    # NUL is no space for textwrap, so it holds a unit together.
+    glued = indent + UNBREAKABLE.sub(lambda unit: unit[0].replace(" ", "\0"), line[len(indent) :])
+    lines = textwrap.wrap(
+        glued, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False
+    )
+    return (line[: len(indent)] + "\n".join(lines)[len(indent) :]).replace("\0", " ")
+
+
+def show_text(text: str) -> None:
+    """Print prose on stdout, wrapped to the terminal."""
+    print(wrap(text, text_width()))
 
 
 def show_json(document: Any) -> None:

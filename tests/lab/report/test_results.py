@@ -44,6 +44,11 @@ def test_the_results_hold_verdicts_tables_commands_and_hardware_in_the_order_of_
     assert "(#a-title)" in text and '<a id="a-title"></a>' in text
 
 
+def test_a_note_beside_a_study_stands_before_its_verdict(studies):
+    (studies / "b" / "note.md").write_text("Measured again since.\n")
+    assert "\n\nMeasured again since.\n\n**It `holds`.**" in build_results(studies)
+
+
 def test_the_command_prints_the_results_or_writes_them(studies, capsys):
     for words in (["results", str(studies)], ["results", str(studies), "--out", str(studies / "docs" / "results.md")]):
         with pytest.raises(SystemExit) as end:

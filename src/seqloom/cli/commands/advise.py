@@ -47,5 +47,5 @@ def advise(
     console.show_table(output.facts_table(advice.facts, advice.gradient_steps))
     print()
     console.show_table(output.ranking_table(advice))
-    print("\n" + "\n".join(output.describe_rules(advice)))
-    return print(f"\n{output.summarise(advice)}\n\n" + "\n".join(commands))
+    console.show_text("\n" + "\n".join(output.describe_rules(advice)))
+    return console.show_text(f"\n{output.summarise(advice)}\n\n" + "\n".join(commands))

@@ -52,7 +52,8 @@ def compare(
             comparison = resume_comparison(data, options, settings, out, trust)
         else:
             comparison = start_comparison(data, options, settings, out)
-    for line in [*describe_task(comparison.task), "", f"comparing in {_short_path(comparison.folder)}"]:
+    facts = describe_task(comparison.task, console.text_width())
+    for line in [*facts, "", f"comparing in {_short_path(comparison.folder)}"]:
         console.note(line)
     finished = False
     try:
@@ -72,7 +73,7 @@ def compare(
         console.show_json(document)
     else:
         console.show_table(build_leaderboard(results))
-        print(f"\n{caption(results, comparison.seeds, comparison.valid_rows)}\n\n{document['verdict']}")
+        console.show_text(f"\n{caption(results, comparison.seeds, comparison.valid_rows)}\n\n{document['verdict']}")
     _print_next_steps(comparison, results, finished)
     if not finished:
         return INTERRUPTED

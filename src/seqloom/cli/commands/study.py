@@ -92,7 +92,7 @@ def study(
         console.show_json(document)
     else:
         console.show_table(_format_rows(document["table"]))
-        print(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
+        console.show_text(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
     return 0 if finished else INTERRUPTED
 
 

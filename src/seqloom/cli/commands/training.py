@@ -37,7 +37,7 @@ def look(data: Data, *, reading: ReadingFlags = Reading(), task: TaskOptions = N
         found = open_or_print_columns(data, explicit_options(reading) | (task or {}))
     if json:
         return console.show_json(make_document(found))
-    return print("\n".join(describe_task(found)))
+    return print("\n".join(describe_task(found, console.text_width())))
 
 
 def init(
@@ -60,7 +60,7 @@ def init(
     place = write_template(text, out or Path(f"{found.name}.toml"), force)
     if json:
         return console.show_json(make_document(found) | {"settings": str(place)})
-    print("\n".join(describe_task(found)))
+    print("\n".join(describe_task(found, console.text_width())))
     return console.note(f"\nwritten: {place}\nnext:    seqloom train --config {place}")
 
 

@@ -79,7 +79,6 @@ def _read(name: str, record: Mapping[str, Any]) -> Entries:
         ("adding", "fair"): _adding,
         ("copy", "fair"): _copy,
         ("gradients", "paper"): _gradients,
-        ("long", "fair"): _pixels,
     }
     study = record.get("study", ""), record.get("protocol")
     if name.endswith("-stream.json"):
@@ -128,13 +127,6 @@ def _copy(record: Mapping[str, Any]) -> Entries:
         if form == "delay":
             what = f"accuracy of copying 10 symbols after {length} steps, tuned, {row['seeds']} seeds; chance 0.125"
             yield f"copy.{row['model']}.{length.replace(',', '')}", row["accuracy"], what
-
-
-def _pixels(record: Mapping[str, Any]) -> Entries:
-    for row in record["table"]:
-        if row["condition"] == "sequential MNIST":
-            what = f"accuracy on MNIST a pixel at a time, 784 steps, 4 epochs, tuned, {row['seeds']} seeds"
-            yield f"pixels.{row['model']}", 100 * row["accuracy"], f"{what}, in percent"
 
 
 def _gradients(record: Mapping[str, Any]) -> Entries:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.console import write_as_flags
+from seqloom.lab.console import wrap, write_as_flags
 from seqloom.lab.data.registry import open_data
 from seqloom.lab.data.task import Classes, Column, Input, Notes, Tags, Target, Task, Tokens, Values
 
@@ -36,10 +36,11 @@ def _read_columns(data: str, options: Mapping[str, Any]) -> list[Column]:
         return []
 
 
-def describe_task(task: Task) -> list[str]:
-    """Format columns, kind, splits and notes of a task as lines of text."""
+def describe_task(task: Task, width: int | None = None) -> list[str]:
+    """Format columns, kind, splits and notes of a task as lines of text; `width` wraps all but the columns."""
     columns = _format_columns(task.columns) if task.columns else []
-    return [*columns, *([""] if columns else []), *summarize_task(task)]
+    summary = summarize_task(task)
+    return [*columns, *([""] if columns else []), *(summary if width is None else [wrap(s, width) for s in summary])]
 
 
 def summarize_task(task: Task) -> list[str]:

@@ -13,11 +13,12 @@ from seqloom.lab.report.stored import page_from_json
 from seqloom.lab.report.text import make_slug
 
 FILE = "study.json"
+NOTE = "note.md"  # optional, written by hand: what later measurements say about a stored study
 FACTS = ("command", "date", "data", "hardware")  # shown here; the others are only in study.json
 
 
 def build_results(folder: Path) -> str:
-    """Return the verdict, tables and command of every FOLDER/*/study.json as Markdown."""
+    """Return the verdict, tables and command of every FOLDER/*/study.json as Markdown, after its note.md if any."""
     documents = read_documents(folder)
     taken: set[str] = set()
     pages = [page_from_json(document) for document in documents.values()]
@@ -29,8 +30,8 @@ def build_results(folder: Path) -> str:
         "do not edit it by hand.",
         "\n".join(f"- [{title}](#{place})" for title, place in zip(titles, places, strict=True)),
     ]
-    for page, place, document in zip(pages, places, documents.values(), strict=True):
-        parts += _render_study(page, place, document)
+    for page, place, (name, document) in zip(pages, places, documents.items(), strict=True):
+        parts += _render_study(page, place, document, folder / name / NOTE)
     return "\n\n".join(parts) + "\n"
 
 
@@ -57,10 +58,12 @@ def read_documents(folder: Path) -> dict[str, dict[str, Any]]:
     return documents
 
 
-def _render_study(page: Page, place: str, document: dict[str, Any]) -> list[str]:
+def _render_study(page: Page, place: str, document: dict[str, Any], note: Path) -> list[str]:
     parts = [f'<a id="{place}"></a>\n\n## {escape_line(_format_title(page))}']
     if document.get("finished") is False:
         parts.append("This study was interrupted; the results are incomplete.")
+    if note.exists():
+        parts.append(note.read_text(encoding="utf-8").strip())
     parts.append(f"**{escape_line(page.verdict)}**")
     for block in page.blocks:
         if isinstance(block, Table):

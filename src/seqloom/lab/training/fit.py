@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
+from seqloom.lab import console
 from seqloom.lab.data.description import describe_task, format_notes
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, reopen
@@ -146,7 +147,7 @@ def prepare_new(
     task, source = open_data(data, options)
     check_model(task, settings)
     folder = choose_folder(task.name, settings.model, name, runs)
-    lines = [*describe_task(task), "", f"training {settings.model} in {folder}"]
+    lines = [*describe_task(task, console.text_width()), "", f"training {settings.model} in {folder}"]
     return PreparedTraining(task, settings, folder, source, False, lines)
 
 
@@ -168,9 +169,8 @@ def prepare_resume(
     flags = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened
     changed = TrainSettings(**(run.settings.model_dump() | flags)) if flags else None
-    return PreparedTraining(
-        task, changed, run.folder, None, True, [*format_notes(task), f"resuming {run.folder}"], trust
-    )
+    notes = [console.wrap(note, console.text_width()) for note in format_notes(task)]
+    return PreparedTraining(task, changed, run.folder, None, True, [*notes, f"resuming {run.folder}"], trust)
 
 
 def use_command(run: Run) -> str:
