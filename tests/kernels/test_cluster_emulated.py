@@ -130,17 +130,17 @@ def test_what_lies_past_a_length_does_not_matter():
 
 FAULTS = {
     "no barrier between the parts of q": (
-        "b.gather(g);\n      if (b.mine(g)) {\n        float q[2]",
-        "if (b.mine(g)) {\n        float q[2]",
+        "b.gather(g);\n      if (b.is_member(g)) {\n        float q[2]",
+        "if (b.is_member(g)) {\n        float q[2]",
     ),
     "the state taken before it came": (
-        "b.take(FIRST, parity, g);\n      product(c, Wq",
-        "product(c, Wq",
+        "b.take(FIRST, parity, g);\n      multiply(c, Wq",
+        "multiply(c, Wq",
     ),
     "sent after the last step": ("if (t + 1 < end) begin();", "begin();"),
     "sums over a row not expected": ("b.expect_all(THIRD, ", "b.expect_all(-1, "),
     "no wait for the other blocks of a head": (
-        "if constexpr (CROSSED) await(barrier(HEAD, team), parity); else wait_warp();",
+        "if constexpr (SPLIT_HEADS) await(barrier(HEAD, team), parity); else wait_warp();",
         "wait_warp();",
     ),
     "ds taken before it came": (
@@ -151,11 +151,11 @@ FAULTS = {
         "b.put_part(back[i], i);\n      b.gather(i);",
         "b.put_part(back[i], i);",
     ),
-    "x taken before it came": ("if constexpr (MIXED) b.units_here();", ""),
+    "x taken before it came": ("if constexpr (MIX_CONTEXT) b.wait_units();", ""),
     "sums over heads taken before they came": ("    await(barrier(HEAD, g), parity);\n", ""),
     "sent to the barrier of the other team": (
-        "peer + at_barrier(buffer, team), w);",
-        "peer + at_barrier(buffer, 0), w);",
+        "peer + barrier_offset(buffer, team), w);",
+        "peer + barrier_offset(buffer, 0), w);",
     ),
 }
 

@@ -143,7 +143,7 @@ def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
 
 
 FAULTS = {
-    "no barrier before the first product": ("    wait_block();\n    arrived();", "    arrived();"),
+    "no barrier before the first product": ("    wait_block();\n    on_arrival();", "    on_arrival();"),
     "no barrier before the second product": (
         "store_buffer(memory + AT_A, v[0], v[1], l);\n    wait_block();",
         "store_buffer(memory + AT_A, v[0], v[1], l);",
@@ -153,7 +153,7 @@ FAULTS = {
         "    u32 ob[TILES][2];",
     ),
     "no barrier between the warps of a head": (
-        "wait_some(1 + l.warp / SPAN, 32 * SPAN);\n      s[0][0] =",
+        "wait_threads(1 + l.warp / SPAN, 32 * SPAN);\n      s[0][0] =",
         "s[0][0] =",
     ),
     "input taken before it arrived": ("    fetch_wait<RING - 2>();\n  }\n  put(end - 1);", "  }\n  put(end - 1);"),

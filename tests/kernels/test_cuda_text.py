@@ -40,8 +40,8 @@ def test_structs_of_arguments_have_the_layout_of_cpp(tmp_path, name):
 
 def test_the_struct_that_carries_packets_follows_the_arguments():
     arguments = launch.read_arguments("gated/forward.cu", "gated_forward")
-    extended = launch.read_struct("runtime/packet.cuh", "Exchanged", arguments)
-    assert [name for name, _ in launch._list_fields(extended)][-3:] == ["packets", "begin", "each"]
+    extended = launch.read_struct("runtime/packet.cuh", "GroupArguments", arguments)
+    assert [name for name, _ in launch._list_fields(extended)][-3:] == ["packets", "begin", "group_rows"]
     assert extended.packets.offset == ctypes.sizeof(arguments)
 
 

@@ -127,9 +127,9 @@ def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kept", "flown"), [(4, 0), (1, 10)])
-def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, kept, flown):
-    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 4, 2, 3, kept, flown))
+@pytest.mark.parametrize(("in_shared", "from_cache"), [(4, 0), (1, 10)])
+def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, in_shared, from_cache):
+    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 4, 2, 3, in_shared, from_cache))
     cell = cell_of("lstm", 24, 96)
     assert worst("lstm", cell, job_of(cell, 3, 3, FP16), FP16)[0] < 2
 
@@ -163,15 +163,21 @@ def test_a_second_derivative_is_the_loops(name):
 
 
 FAULTS = {
-    "no barrier between the parts": ("products(W, t, b, [] {});\n    wait_block();", "products(W, t, b, [] {});"),
+    "no barrier between the parts": (
+        "compute_products(W, t, b, [] {});\n    wait_block();",
+        "compute_products(W, t, b, [] {});",
+    ),
     "the state taken before it came": ("b.take(i);", ""),
-    "sent after the last step": ("if (t + 1 < end) show(t + 1, later.anew);", "show(t + 1, later.anew);"),
+    "sent after the last step": (
+        "if (t + 1 < end) share_state(t + 1, later.is_reset);",
+        "share_state(t + 1, later.is_reset);",
+    ),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
-    "sums not expected": ("if constexpr (NORM) expect(barrier(OF_SUMS), SUMS);", ""),
+    "sums not expected": ("if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS);", ""),
     "sums taken before they came": ("await(barrier(WHICH), i & 1);", ""),
     "gradients taken before they came": ("b.take(i);", ""),
     "a wrong sign": ("d[0] *= in.z;", "d[0] *= -in.z;"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

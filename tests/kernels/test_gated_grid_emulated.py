@@ -21,7 +21,7 @@ def test_a_block_has_room_for_its_weights(monkeypatch, kind):
         found = [find_code(how, name, B, torch.device("cpu")) for B in (32, 33)]
         assert [(code.rows, code.blocks, code.threads) for code in found] == [(8, 32, 256), (16, 32, 256)]
         for code in found:
-            held = kind.gates * 16 - dict(code.macros)["KEPT"]
+            held = kind.gates * 16 - dict(code.macros)["IN_SHARED"]
             assert tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES and 0 <= held <= 28
 
 
@@ -52,10 +52,10 @@ def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
 
 FAULTS = {
     "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
-    "a number that stays": ("bits(c), i + 1);", "bits(c), 1);"),
-    "parts of sums that are written over": ("meanwhile(); wait_block();", "meanwhile();"),
+    "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),
+    "parts of sums that are written over": ("side_work(); wait_block();", "side_work();"),
     "another block's units": ("c = UNITS * b.source() + 4 * k", "c = UNITS * b.source() + 4 * (k ^ 1)"),
-    "sums of one block": ("from[j] = sent ? at + other * PIECES", "from[j] = sent ? at + rank * PIECES"),
+    "sums of one block": ("from[j] = arrives ? at + other * PIECES", "from[j] = arrives ? at + rank * PIECES"),
 }
 
 

@@ -99,16 +99,16 @@ def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
 FAULTS = {
     "a packet read without its number": ("missing |= p[k][3] != numbers[k];", ";"),
     "parts of sums in one place": (
-        "parts = memory + (turn[g] & 1) * PARTS;",
+        "parts = memory + (message_count[g] & 1) * PARTS;",
         "",
     ),  # seen where two warps have blocks to wait for
     "a warp that takes from no block runs ahead": (" || SOURCES * slice >= CLUSTER", ""),
     "words of two blocks for those of one": ("+ 4 * (k / PACKETS);", ";"),
     "squares from the mean of another": (
-        "const float off = sums[r][0] * (1.0f / UNITS) - mean;",
-        "const float off = 0.f;",
+        "const float difference = sums[r][0] * (1.0f / UNITS) - mean;",
+        "const float difference = 0.f;",
     ),
-    "sums over a row that nobody sends": ("b.expect_all(THIRD, MIXED ? SECOND : -1);", ""),
+    "sums over a row that nobody sends": ("b.expect_all(THIRD, MIX_CONTEXT ? SECOND : -1);", ""),
 }
 WHOLE = ("words of two blocks for those of one", "squares from the mean of another")  # of float32
 SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}

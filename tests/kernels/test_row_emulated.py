@@ -28,7 +28,7 @@ def test_every_size_fits_a_multiprocessor():
             how = find_setting(H, 16, FP32, ("h", "x"), True, noisy, noisy, noisy)
             for name in ("forward", "reverse"):
                 code = attn_rnn_row.find_code(how, name)
-                held = 16 * (4 * -(-H // 32) - dict(code.macros)["AWAY"])
+                held = 16 * (4 * -(-H // 32) - dict(code.macros)["QUADS_IN_SHARED"])
                 assert code.shared <= tuning.SHARED_BYTES and held <= 192 and code.threads <= 256
 
 
@@ -94,7 +94,7 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
 
 @pytest.mark.slow
 def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
-    change = "size(v) * exp2_(", "1.0000002f * size(v) * exp2_("  # as far as ex2.approx may be
+    change = "absolute(v) * exp2_(", "1.0000002f * absolute(v) * exp2_("  # as far as ex2.approx may be
     monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=change))
     torch.manual_seed(1)
     cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
@@ -108,9 +108,9 @@ FAULTS = {
     "attended before it is whole": ("attend(h, x[0], s));\n    wait_block();", "attend(h, x[0], s));"),
     "the next state seen too early": ("fetch_wait<STAGES - 2>();\n    wait_block();\n  }\n", "  }\n"),
     "x not waited for": ("y[t * a.y_step] = after;\n    fetch_wait<STAGES - 2>();", "y[t * a.y_step] = after;"),
-    "lanes without a last quad count it": ("less = UNEVEN && share >= SHARES / 2;", "less = false;"),
+    "lanes without a last quad count it": ("is_shorter = UNEVEN && share >= SHARES / 2;", "is_shorter = false;"),
     "dgate taken before it came": ("wait_block();\n    float p[DEEP][4]", "float p[DEEP][4]"),
-    "dq taken before it came": ("wait_block();\n    l.get(p, QUERY);", "l.get(p, QUERY);"),
+    "dq taken before it came": ("wait_block();\n    l.get(p, DQ);", "l.get(p, DQ);"),
 }
 
 

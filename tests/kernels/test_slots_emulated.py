@@ -104,7 +104,7 @@ def test_it_is_taken_unasked(monkeypatch):
 FAULTS = {
     "no barrier between the warps of a head": ("wait_head(l);\n      get_scores(s, ", "get_scores(s, "),
     "the slots of another sequence count": (" == l.row / SLOTS; }", " >= 0; }"),
-    "a gradient of scores is not turned": ("turn(pack<TYPE>(z[0], z[1])));", "pack<TYPE>(z[0], z[1]));"),
+    "a gradient of scores is not transposed": ("transpose(pack<TYPE>(z[0], z[1])));", "pack<TYPE>(z[0], z[1]));"),
     "no barrier before W_o^T ds": ("    wait_block();\n    float vC[4]", "    float vC[4]"),
 }
 

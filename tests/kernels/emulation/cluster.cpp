@@ -71,7 +71,7 @@ void make_barrier(u32 at) {
   if (gpu::fits(at, 8, 8)) gpu::phases[at] = gpu::Phase();
 }
 void show_barriers() {}
-u32 in_block(u32 at, int block) {
+u32 map_to_block(u32 at, int block) {
   if (block < 0 || block >= (int)gpu::fibers.size() / gpu::threads) gpu::fail("no such block in the cluster");
   return at % gpu::room + block * gpu::room;
 }

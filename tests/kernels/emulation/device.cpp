@@ -98,15 +98,15 @@ u16 thin(float f) {
   }
   return float_to_half(f);
 }
-inline void load(u32* r, int n, u32 at, bool turned) {
+inline void load(u32* r, int n, u32 at, bool transposed) {
   words[warp()][lane()][0] = at;
   meet();
   const int row = lane() >> 2, pair = lane() & 3;
   for (int m = 0; m < n; m++)
     for (int j = 0; j < 2; j++) {
-      const u32 from = words[warp()][8 * m + (turned ? 2 * pair + j : row)][0];
+      const u32 from = words[warp()][8 * m + (transposed ? 2 * pair + j : row)][0];
       u16 v = 0;
-      if (fits(from, 16, 16)) memcpy(&v, &memory[from + 2 * (turned ? row : 2 * pair + j)], 2);
+      if (fits(from, 16, 16)) memcpy(&v, &memory[from + 2 * (transposed ? row : 2 * pair + j)], 2);
       r[m] = j ? r[m] | (u32)v << 16 : v;
     }
   meet();
@@ -190,8 +190,8 @@ int block() { return gpu::block + gpu::rank(); }
 int blocks() { return gpu::blocks; }
 u32 shared_memory() { return gpu::rank() * gpu::room; }
 void wait_block() { gpu::wait(gpu::whole[gpu::rank()], gpu::threads); }
-void wait_some(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
-void arrive_some(int name, int threads) {
+void wait_threads(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
+void arrive_threads(int name, int threads) {
   gpu::Barrier& b = gpu::named[gpu::rank()][name];
   if (++b.waiting == threads) {
     b.waiting = 0;
@@ -216,24 +216,24 @@ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   }
   gpu::meet();
 }
-u32 bits(float v) {
+u32 to_bits(float v) {
   u32 r;
   memcpy(&r, &v, 4);
   return r;
 }
-float number(u32 v) {
+float to_float(u32 v) {
   float r;
   memcpy(&r, &v, 4);
   return r;
 }
-u32 to_tf32(float v) { return std::isfinite(v) ? (bits(v) + 0x1000) & ~0x1fffu : bits(v); }
-u32 to_tf32_finite(float v) { return (bits(v) + 0x1000) & ~0x1fffu; }
-u32 to_tf32_here(float v) { return to_tf32_finite(v); }
+u32 to_tf32(float v) { return std::isfinite(v) ? (to_bits(v) + 0x1000) & ~0x1fffu : to_bits(v); }
+u32 to_tf32_finite(float v) { return (to_bits(v) + 0x1000) & ~0x1fffu; }
+u32 to_tf32_volatile(float v) { return to_tf32_finite(v); }
 // cuts off bits of operands and of sums
 void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   auto& warp = gpu::operands[gpu::warp()];
   const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
-  for (int i = 0; i < 6; i++) warp[gpu::lane()][i] = number(mine[i] & ~0x1fffu);
+  for (int i = 0; i < 6; i++) warp[gpu::lane()][i] = to_float(mine[i] & ~0x1fffu);
   gpu::meet();
   const int row = gpu::lane() >> 2, pair = gpu::lane() & 3;
   for (int i = 0; i < 4; i++) {
@@ -246,7 +246,7 @@ void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   }
   gpu::meet();
 }
-void mma_tf32_alone(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+void mma_tf32_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   c[0] = c[1] = c[2] = c[3] = 0.f;
   mma_tf32(c, a0, a1, a2, a3, b0, b1);
 }
@@ -264,7 +264,7 @@ void load2(u32& a, u32& b, u32 at) {
   a = r[0];
   b = r[1];
 }
-void load4_turned(u32& a, u32& b, u32& c, u32& d, u32 at) {
+void load4_transposed(u32& a, u32& b, u32& c, u32& d, u32 at) {
   u32 r[4];
   gpu::load(r, 4, at, true);
   a = r[0];
@@ -272,13 +272,13 @@ void load4_turned(u32& a, u32& b, u32& c, u32& d, u32 at) {
   c = r[2];
   d = r[3];
 }
-void load2_turned(u32& a, u32& b, u32 at) {
+void load2_transposed(u32& a, u32& b, u32 at) {
   u32 r[2];
   gpu::load(r, 2, at, true);
   a = r[0];
   b = r[1];
 }
-u32 turn(u32 v) {
+u32 transpose(u32 v) {
   gpu::words[gpu::warp()][gpu::lane()][0] = v;
   gpu::meet();
   const int row = gpu::lane() >> 2, pair = gpu::lane() & 3;
@@ -342,7 +342,7 @@ void get_shared(u32 (&v)[4], u32 at) {
   if (gpu::fits(at, 16, 16)) memcpy(v, &gpu::memory[at], 16);
   gpu::give_way();
 }
-void ask_global(const void* from) { (void)*(const volatile char*)from; }
+void prefetch_global(const void* from) { (void)*(const volatile char*)from; }
 void get_global(float& v, float& w, const float* from) {
   if ((uintptr_t)from % 8) gpu::fail("global memory: misaligned load");
   v = from[0];
@@ -382,14 +382,14 @@ void put_global(float* to, const float (&v)[4]) {
   else
     memcpy(to, v, 16);
 }
-float from_lane(float v, int lane) {
+float shuffle(float v, int lane) {
   gpu::values[gpu::warp()][gpu::lane()] = v;
   gpu::meet();
   const float r = gpu::values[gpu::warp()][lane];
   gpu::meet();
   return r;
 }
-float from_other(float v, int bits) { return from_lane(v, gpu::lane() ^ bits); }
+float shuffle_xor(float v, int bits) { return shuffle(v, gpu::lane() ^ bits); }
 bool any_lane(bool v) {
   gpu::words[gpu::warp()][gpu::lane()][0] = v;
   gpu::meet();
@@ -406,9 +406,9 @@ float tanh_(float v) {  // as far off as tanh.approx, in a direction that depend
   memcpy(&b, &v, 4);
   return tanhf(v) * (1.f + (b * 2654435761u >> 31 ? 3e-4f : -3e-4f));
 }
-float larger(float v, float w) { return fmaxf(v, w); }
-float smaller(float v, float w) { return fminf(v, w); }
-float size(float v) { return fabsf(v); }
+float maximum(float v, float w) { return fmaxf(v, w); }
+float minimum(float v, float w) { return fminf(v, w); }
+float absolute(float v) { return fabsf(v); }
 template <int TYPE>
 u32 pack(float low, float high) {
   return gpu::thin<TYPE>(low) | (u32)gpu::thin<TYPE>(high) << 16;

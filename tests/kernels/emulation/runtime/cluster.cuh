@@ -8,7 +8,7 @@
 void wait_cluster();
 void make_barrier(u32 at);
 void show_barriers();
-u32 in_block(u32 at, int block);
+u32 map_to_block(u32 at, int block);
 void send(u32 to, u32 barrier, float v);
 void send(u32 to, u32 barrier, const float (&v)[4]);
 void expect(u32 barrier, u32 bytes);

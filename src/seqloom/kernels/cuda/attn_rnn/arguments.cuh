@@ -56,7 +56,7 @@ struct BlockReverse {
 
 // Back through a chunk of time, a row to a block, or with the units divided among blocks.
 struct Reverse {
-  Weights w;                                  // q, o and g turned: (H, H), (H, H), (2H, H)
+  Weights w;                                  // q, o and g transposed: (H, H), (H, H), (2H, H)
   const Element *dy, *x, *keep;               // (B, T, H)
   const Element* mask;                        // (B, H)
   const Element *q, *slope, *g, *n;           // (B, steps, H), but q (B, steps, 2H), its first half

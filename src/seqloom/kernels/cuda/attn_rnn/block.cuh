@@ -46,7 +46,7 @@ DEV void load_weight(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l
   }
 }
 // Load this warp's rows of W transposed, as A.
-DEV void load_weight_turned(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
+DEV void load_weight_transposed(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++)
 #pragma unroll
@@ -64,9 +64,9 @@ DEV void load_vector(float (&v)[2], const u16* from, const Lane& l) {
 DEV void load_buffer(u32 (&b)[TILES][2], u32 at, const Lane& l) {
 #pragma unroll
   for (int k = 0; k + 1 < TILES; k += 2)
-    load4_turned(b[k][0], b[k][1], b[k + 1][0], b[k + 1][1], at + k * 256 + l.lane * 16);
+    load4_transposed(b[k][0], b[k][1], b[k + 1][0], b[k + 1][1], at + k * 256 + l.lane * 16);
   if constexpr (TILES % 2)
-    load2_turned(b[TILES - 1][0], b[TILES - 1][1], at + (TILES - 1) * 256 + (l.lane & 15) * 16);
+    load2_transposed(b[TILES - 1][0], b[TILES - 1][1], at + (TILES - 1) * 256 + (l.lane & 15) * 16);
 }
 DEV void store_buffer(u32 at, u32 v, u32 w, const Lane& l) {
   put_shared(at + l.word[0], v);
@@ -74,7 +74,7 @@ DEV void store_buffer(u32 at, u32 v, u32 w, const Lane& l) {
 }
 // Load this warp's units of 8 rows of a sequence, as C.
 DEV void load_sequence(u32 (&v)[2], u32 at, const Lane& l) {
-  load2_turned(v[0], v[1], at + (l.lane & 7) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
+  load2_transposed(v[0], v[1], at + (l.lane & 7) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
 }
 // Find the batch rows of this lane's two columns and their lengths, and load their first state and mask, as
 // C; zeros past the last row.
@@ -89,12 +89,12 @@ DEV void load_rows(int (&column)[2], int (&length)[2], float (&h)[4], float (&ma
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const i64 at = (i64)column[i & 1] * H + l.unit[i >> 1];
-    const bool there = column[i & 1] < a.B;
-    h[i] = there ? start[at] : 0.f;
+    const bool active = column[i & 1] < a.B;
+    h[i] = active ? start[at] : 0.f;
     if constexpr (MASK) {
       float none;
       mask[i] = 0.f;
-      if (there) unpack<TYPE>(mask[i], none, (u32)a.mask[at]);
+      if (active) unpack<TYPE>(mask[i], none, (u32)a.mask[at]);
     }
   }
 }
@@ -107,14 +107,15 @@ DEV void narrow(u32 (&p)[2], const float (&v)[4]) {
   p[1] = pack<TYPE>(v[2], v[3]);
 }
 
-DEV void turn_both(u32 (&to)[2], const u32 (&p)[2]) {
-  to[0] = turn(p[0]);
-  to[1] = turn(p[1]);
+DEV void transpose_both(u32 (&to)[2], const u32 (&p)[2]) {
+  to[0] = transpose(p[0]);
+  to[1] = transpose(p[1]);
 }
 
 // c = start + W b, in independent sums so that they overlap.
 template <int CHAINS>
-DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4], const u32 (&b)[TILES][2]) {
+DEV void multiply(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4],
+                  const u32 (&b)[TILES][2]) {
   float part[CHAINS][4] = {};
 #pragma unroll
   for (int i = 0; i < 4; i++) part[0][i] = start[i];
@@ -128,36 +129,36 @@ DEV void product(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4
 }
 
 // Sum over the units of every head, for three products at once. If a head is whole warps, a lane then works
-// on one column (`half` says which; all its units agree), else on all four of its places.
+// on one column (`is_second_half` says which; all its units agree), else on all four of its places.
 constexpr int PLACES = WHOLE_WARPS ? 1 : 4;
-DEV bool half(const Lane& l) { return (l.lane & 16) != 0; }
-DEV int head_of(const Lane& l, int place) { return (WHOLE_WARPS ? l.unit[0] : l.unit[place >> 1]) / D; }
-DEV int column_of(const Lane& l, int place) {
-  return 2 * l.pair + (WHOLE_WARPS ? (half(l) ? 1 : 0) : (place & 1));
+DEV bool is_second_half(const Lane& l) { return (l.lane & 16) != 0; }
+DEV int find_head(const Lane& l, int place) { return (WHOLE_WARPS ? l.unit[0] : l.unit[place >> 1]) / D; }
+DEV int find_column(const Lane& l, int place) {
+  return 2 * l.pair + (WHOLE_WARPS ? (is_second_half(l) ? 1 : 0) : (place & 1));
 }
 
-DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, const Lane& l) {
+DEV void sum_heads(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, const Lane& l) {
   if constexpr (WHOLE_WARPS) {
-    const bool second = half(l);
+    const bool second = is_second_half(l);
 #pragma unroll
     for (int j = 0; j < 3; j++) {
       const float v = p[j][0] + p[j][2], w = p[j][1] + p[j][3];
-      s[j][0] = (second ? w : v) + from_other(second ? v : w, 16);
+      s[j][0] = (second ? w : v) + shuffle_xor(second ? v : w, 16);
     }
 #pragma unroll
     for (int bit = 8; bit >= 4; bit /= 2)
 #pragma unroll
-      for (int j = 0; j < 3; j++) s[j][0] += from_other(s[j][0], bit);
+      for (int j = 0; j < 3; j++) s[j][0] += shuffle_xor(s[j][0], bit);
     if constexpr (SPAN > 1) {
-      const u32 mine = scratch + column_of(l, 0) * 16;
+      const u32 address = scratch + find_column(l, 0) * 16;
       const int j = l.row & 3, first = l.warp / SPAN * SPAN;
-      if (j < 3) put_shared(mine + l.warp * 128 + j * 4, j == 0 ? s[0][0] : j == 1 ? s[1][0] : s[2][0]);
-      wait_some(1 + l.warp / SPAN, 32 * SPAN);
+      if (j < 3) put_shared(address + l.warp * 128 + j * 4, j == 0 ? s[0][0] : j == 1 ? s[1][0] : s[2][0]);
+      wait_threads(1 + l.warp / SPAN, 32 * SPAN);
       s[0][0] = s[1][0] = s[2][0] = 0.f;
 #pragma unroll
       for (int o = 0; o < SPAN; o++) {
         float v[4];
-        get_shared(v, mine + (first + o) * 128);
+        get_shared(v, address + (first + o) * 128);
 #pragma unroll
         for (int k = 0; k < 3; k++) s[k][0] += v[k];
       }
@@ -165,12 +166,12 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
   } else {
     // A says which unit belongs to which head, so that mma sums over units. Numbers are split in two: 16 bits
     // would be too few.
-    u32 is[4];
+    u32 members[4];
     const int first = 16 * l.warp / D;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int head = first + l.row + (i & 1 ? 8 : 0), unit = 16 * l.warp + 2 * l.pair + (i & 2 ? 8 : 0);
-      is[i] = (unit / D == head ? 0x3f80u : 0u) | ((unit + 1) / D == head ? 0x3f800000u : 0u);
+      members[i] = (unit / D == head ? 0x3f80u : 0u) | ((unit + 1) / D == head ? 0x3f800000u : 0u);
     }
 #pragma unroll
     for (int j = 0; j < 3; j++) {
@@ -178,12 +179,13 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
       float a, b, c, d, sum[4] = {};
       unpack<BF16>(a, b, v);
       unpack<BF16>(c, d, w);
-      mma<BF16>(sum, is[0], is[1], is[2], is[3], turn(v), turn(w));
-      mma<BF16>(sum, is[0], is[1], is[2], is[3], turn(pack<BF16>(p[j][0] - a, p[j][1] - b)),
-                turn(pack<BF16>(p[j][2] - c, p[j][3] - d)));
-      const u32 mine = scratch + l.warp * 1536 + j * 512 + l.row * 32 + l.pair * 8;
-      put_shared(mine, sum[0], sum[1]);
-      put_shared(mine + 256, sum[2], sum[3]);
+      mma<BF16>(sum, members[0], members[1], members[2], members[3], transpose(v), transpose(w));
+      mma<BF16>(sum, members[0], members[1], members[2], members[3],
+                transpose(pack<BF16>(p[j][0] - a, p[j][1] - b)),
+                transpose(pack<BF16>(p[j][2] - c, p[j][3] - d)));
+      const u32 address = scratch + l.warp * 1536 + j * 512 + l.row * 32 + l.pair * 8;
+      put_shared(address, sum[0], sum[1]);
+      put_shared(address + 256, sum[2], sum[3]);
     }
     if constexpr (IN_WARP)
       wait_warp();
@@ -212,41 +214,44 @@ DEV void head_sums(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
 // Spread the results of each lane's places to all four.
 DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane& l) {
   if constexpr (WHOLE_WARPS) {
-    const float other = from_other(v[0], 16);
-    all[0] = all[2] = half(l) ? other : v[0];
-    all[1] = all[3] = half(l) ? v[0] : other;
+    const float other = shuffle_xor(v[0], 16);
+    all[0] = all[2] = is_second_half(l) ? other : v[0];
+    all[1] = all[3] = is_second_half(l) ? v[0] : other;
   } else {
 #pragma unroll
     for (int i = 0; i < 4; i++) all[i] = v[i];
   }
 }
-// head_sums for both columns of a lane, if a head is whole warps: sums by mma, numbers split in two.
-DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch, const Lane& l) {
+// sum_heads for both columns of a lane, if a head is whole warps: sums by mma, numbers split in two.
+DEV void sum_heads_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int j = 0; j < 3; j++) {
     const float v = p[j][0] + p[j][2], w = p[j][1] + p[j][3];
     const u32 high = pack<BF16>(v, w);
     float a, b, sum[4] = {};
     unpack<BF16>(a, b, high);
-    mma<BF16>(sum, ONES_BF16, ONES_BF16, ONES_BF16, ONES_BF16, turn(high), turn(pack<BF16>(v - a, w - b)));
+    mma<BF16>(sum, ONES_BF16, ONES_BF16, ONES_BF16, ONES_BF16, transpose(high),
+              transpose(pack<BF16>(v - a, w - b)));
     s[j][0] = sum[0];
     s[j][1] = sum[1];
   }
   if constexpr (SPAN > 1) {
-    const u32 mine = scratch + 2 * l.pair * 16;
+    const u32 address = scratch + 2 * l.pair * 16;
     const int first = l.warp / SPAN * SPAN;
     if (l.row < 3) {
-      put_shared(mine + l.warp * 128 + l.row * 4, l.row == 0 ? s[0][0] : l.row == 1 ? s[1][0] : s[2][0]);
-      put_shared(mine + l.warp * 128 + 16 + l.row * 4, l.row == 0 ? s[0][1] : l.row == 1 ? s[1][1] : s[2][1]);
+      put_shared(address + l.warp * 128 + l.row * 4, l.row == 0 ? s[0][0] : l.row == 1 ? s[1][0] : s[2][0]);
+      put_shared(address + l.warp * 128 + 16 + l.row * 4, l.row == 0   ? s[0][1]
+                                                          : l.row == 1 ? s[1][1]
+                                                                       : s[2][1]);
     }
-    wait_some(1 + l.warp / SPAN, 32 * SPAN);
+    wait_threads(1 + l.warp / SPAN, 32 * SPAN);
 #pragma unroll
     for (int c = 0; c < 2; c++) {
       s[0][c] = s[1][c] = s[2][c] = 0.f;
 #pragma unroll
       for (int o = 0; o < SPAN; o++) {
         float v[4];
-        get_shared(v, mine + (first + o) * 128 + 16 * c);
+        get_shared(v, address + (first + o) * 128 + 16 * c);
 #pragma unroll
         for (int k = 0; k < 3; k++) s[k][c] += v[k];
       }
@@ -254,9 +259,9 @@ DEV void head_sums_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch
   }
 }
 template <int N>
-DEV void head_sums_at(float (&s)[3][N], const float (&p)[3][4], u32 scratch, const Lane& l) {
+DEV void sum_heads_at(float (&s)[3][N], const float (&p)[3][4], u32 scratch, const Lane& l) {
   if constexpr (N == 2)
-    head_sums_of_both(s, p, scratch, l);
+    sum_heads_of_both(s, p, scratch, l);
   else
-    head_sums(s, p, scratch, l);
+    sum_heads(s, p, scratch, l);
 }

@@ -16,14 +16,16 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   float h[4], mask[4];
   load_rows(column, length, h, mask, a.h0, a, l);
   // Thread k of H brings 16 bytes of row k / (H / 8); the other half of the block brings keep.
-  const int lead = l.thread < H ? l.thread : l.thread - H, its = lead / (H / 8), part = lead % (H / 8) * 8;
-  const bool inside = first + its < a.B, second = l.thread >= H;
-  const u16* from = second ? a.keep + (inside && KEEP ? ((i64)(first + its) * a.T) * H + part : 0)
-                           : a.x + (inside ? (i64)(first + its) * a.x_row + part : 0);
+  const int fetch_index = l.thread < H ? l.thread : l.thread - H, fetch_row = fetch_index / (H / 8),
+            part = fetch_index % (H / 8) * 8;
+  const bool in_batch = first + fetch_row < a.B, second = l.thread >= H;
+  const u16* from = second ? a.keep + (in_batch && KEEP ? ((i64)(first + fetch_row) * a.T) * H + part : 0)
+                           : a.x + (in_batch ? (i64)(first + fetch_row) * a.x_row + part : 0);
   const i64 stride = second ? H : a.x_step;
-  const u32 to = memory + AT_RING + (second ? SEQUENCE : 0) + its * ROW + part * 2;
+  const u32 to = memory + AT_RING + (second ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
   auto fetch = [&](int t) {
-    if ((KEEP || !second) && t < a.T) fetch16(to + t % RING * STAGE, from + (i64)t * stride, inside ? 16 : 0);
+    if ((KEEP || !second) && t < a.T)
+      fetch16(to + t % RING * STAGE, from + (i64)t * stride, in_batch ? 16 : 0);
     fetch_commit();
   };
   const int row = first + l.row, row_length = row >= a.B ? 0 : a.lengths ? (int)a.lengths[row] : a.T;
@@ -36,20 +38,20 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
       end = n > end ? n : end;
     }
   auto put = [&](int t) {
-    const u32 v = turn(out[0]), w = turn(out[1]);
+    const u32 v = transpose(out[0]), w = transpose(out[1]);
     if (t >= 0 && t < row_length) {
       put_global(y + (i64)t * a.y_step, v);
       put_global(y + (i64)t * a.y_step + 8, w);
     }
   };
-  auto look = [&](bool (&anew)[2], int t) {
+  auto read_reset = [&](bool (&is_reset)[2], int t) {
 #pragma unroll
-    for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
+    for (int c = 0; c < 2; c++) is_reset[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
   };
   auto load_x = [&](u32(&v)[2], u32 stage) { load_sequence(v, stage, l); };
-  auto show = [&] { narrow(out, h); };
-  run_steps<RING, AT_RING, STAGE>(step, h, mask, column, length, end, memory, a, load_x, look, fetch, show,
-                                  put);
+  auto copy_output = [&] { narrow(out, h); };
+  run_steps<RING, AT_RING, STAGE>(step, h, mask, column, length, end, memory, a, load_x, read_reset, fetch,
+                                  copy_output, put);
 #pragma unroll
   for (int i = 0; i < 4; i++)
     if (column[i & 1] < a.B) a.last[(i64)column[i & 1] * H + l.unit[i >> 1]] = h[i];

@@ -5,7 +5,7 @@
 //   dh += W_q^T dq + W_gh^T dg
 #include "attn_rnn/reverse.cuh"
 
-constexpr int WEIGHED = WHOLE_WARPS ? 2 : 4;  // places at which a head's sums differ
+constexpr int SUM_PLACES = WHOLE_WARPS ? 2 : 4;  // places at which a head's sums differ
 constexpr int AT_RING = AT_SUMS + SUMS;
 constexpr int AUX_ROW = 4 * AUX;
 constexpr int STAGE = STREAMS * SEQUENCE + 8 * AUX_ROW;
@@ -16,10 +16,10 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   const u32 memory = shared_memory();
   const int first = 8 * block();
   u32 Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
-  load_weight_turned(Wq, a.w.q, H, l);
-  load_weight_turned(Wh, a.w.g, 2 * H, l);
-  load_weight_turned(Wo, a.w.o, H, l);
-  load_weight_turned(Wc, a.w.g + H, 2 * H, l);
+  load_weight_transposed(Wq, a.w.q, H, l);
+  load_weight_transposed(Wh, a.w.g, 2 * H, l);
+  load_weight_transposed(Wo, a.w.o, H, l);
+  load_weight_transposed(Wc, a.w.g + H, 2 * H, l);
   float scale[2], bias[2], dh[4], dstart[4] = {}, mask[4];
   if constexpr (NORM) {
     load_vector(scale, a.w.scale, l);
@@ -29,42 +29,42 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   load_rows(column, length, dh, mask, a.dh, a, l);
   // Each half of the block brings one of a pair of streams; some threads the attention, too.
   const bool second = l.thread >= H;
-  const int lead = second ? l.thread - H : l.thread, its = lead / (H / 8), part = lead % (H / 8) * 8;
-  const int b = first + its < a.B ? first + its : 0, its_length = first + its >= a.B ? 0
-                                                                  : a.lengths        ? (int)a.lengths[b]
-                                                                                     : a.T;
+  const int fetch_index = second ? l.thread - H : l.thread, fetch_row = fetch_index / (H / 8),
+            part = fetch_index % (H / 8) * 8;
+  const int b = first + fetch_row < a.B ? first + fetch_row : 0;
+  const int fetch_length = first + fetch_row >= a.B ? 0 : a.lengths ? (int)a.lengths[b] : a.T;
   // where its steps begin
   const i64 whole = (i64)b * a.T * H + part, piece = ((i64)b * a.steps - a.from) * H + part;
   auto fetch = [&](int t) {
     if (t >= a.from) {
       const u32 stage = memory + AT_RING + t % RING * STAGE,
-                to = stage + (second ? SEQUENCE : 0) + its * ROW + part * 2;
-      const int bytes = t < its_length ? 16 : 0;
-      const i64 in_whole = whole + (i64)t * H, in_piece = piece + (i64)t * H;
-      const u16* past = t == 0 ? a.h0 + (i64)b * H + part : a.y + in_whole - H;
+                to = stage + (second ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
+      const int bytes = t < fetch_length ? 16 : 0;
+      const i64 whole_at = whole + (i64)t * H, piece_at = piece + (i64)t * H;
+      const u16* past = t == 0 ? a.h0 + (i64)b * H + part : a.y + whole_at - H;
       if constexpr (RESET)
-        if (t < its_length && a.reset[(i64)b * a.T + t]) past = a.start + (i64)b * H + part;
-      fetch16(to, (second ? a.x : a.dy) + in_whole, bytes);
-      fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + in_piece, bytes);
-      fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + in_piece, bytes);
-      if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + in_whole : past, bytes);
+        if (t < fetch_length && a.reset[(i64)b * a.T + t]) past = a.start + (i64)b * H + part;
+      fetch16(to, (second ? a.x : a.dy) + whole_at, bytes);
+      fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + piece_at, bytes);
+      fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + piece_at, bytes);
+      if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + whole_at : past, bytes);
 #pragma unroll
       for (int i = 0; i < (8 * (HEADS + 1) + THREADS - 1) / THREADS; i++) {
         const int k = l.thread + i * THREADS, r = k / (HEADS + 1), column = k % (HEADS + 1);
-        const bool there = first + r < a.B;
+        const bool active = first + r < a.B;
         if (k < 8 * (HEADS + 1))
           fetch16(stage + STREAMS * SEQUENCE + r * AUX_ROW + column * 16,
-                  a.aux + ((i64)(there ? first + r : 0) * a.steps + t - a.from) * AUX + 4 * column,
-                  there ? 16 : 0);
+                  a.aux + ((i64)(active ? first + r : 0) * a.steps + t - a.from) * AUX + 4 * column,
+                  active ? 16 : 0);
       }
     }
     fetch_commit();
   };
   const int row = first + l.row;
-  const i64 mine = row < a.B ? ((i64)row * a.steps - a.from) * H + 16 * l.warp + 2 * l.pair : 0;
-  const i64 mine_whole = row < a.B ? (i64)row * a.T * H + 16 * l.warp + 2 * l.pair : 0;
+  const i64 base = row < a.B ? ((i64)row * a.steps - a.from) * H + 16 * l.warp + 2 * l.pair : 0;
+  const i64 whole_base = row < a.B ? (i64)row * a.T * H + 16 * l.warp + 2 * l.pair : 0;
   auto put = [&](u16* to, const u32(&p)[2]) {
-    const u32 v = turn(p[0]), w = turn(p[1]);
+    const u32 v = transpose(p[0]), w = transpose(p[1]);
     if (row < a.B) {
       put_global(to, v);
       put_global(to + 8, w);
@@ -79,7 +79,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
 #pragma unroll 1
   for (int t = last; t >= a.from; t--) {
     const u32 stage = memory + AT_RING + t % RING * STAGE;
-    const i64 here = mine + (i64)t * H;
+    const i64 offset = base + (i64)t * H;
     u32 v[2], xp[2], qp[2], slope_p[2];
     float h[4], g[4], n[4], dnew[4], dn[4], dx[4], dgate[4], acc[4];
     load_sequence(v, stage + DY * SEQUENCE, l);
@@ -95,13 +95,13 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     load_sequence(qp, stage + Q * SEQUENCE, l);
     float keep[4];
     if constexpr (KEEP) {
-      load_sequence(v, stage + KEPT * SEQUENCE, l);
+      load_sequence(v, stage + KEEP_STREAM * SEQUENCE, l);
       widen(keep, v);
     }
-    bool anew[2] = {false, false};
+    bool is_reset[2] = {false, false};
     if constexpr (RESET)
 #pragma unroll
-      for (int c = 0; c < 2; c++) anew[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
+      for (int c = 0; c < 2; c++) is_reset[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
     fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
     back_end(dn, dgate, dx, acc, dnew, dh, keep, g, n, h, scale, bias, length, t);
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
@@ -115,9 +115,9 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_DG, l);
-      product<4>(ds, zero, Wc, b);
-      product<2>(back, zero, Wh, b);
-      put(a.dn + here, dnp);
+      multiply<4>(ds, zero, Wc, b);
+      multiply<2>(back, zero, Wh, b);
+      put(a.dn + offset, dnp);
     }
     if constexpr (NORM) {  // {xhat^T; ones} dx: on its diagonal the sums of xhat dx, and below the sums of dx
       float sums[2][4] = {};
@@ -144,12 +144,12 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     narrow(dsp, ds);
     store_buffer(memory + AT_DS, dsp[0], dsp[1], l);
     wait_block();
-    float vC[4], x[4], q[4], p[3][4], sum[3][WEIGHED];
+    float vC[4], x[4], q[4], p[3][4], sum[3][SUM_PLACES];
     {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_DS, l);
-      put(a.dg + here, dgp);
-      product<4>(vC, zero, Wo, b);
+      put(a.dg + offset, dgp);
+      multiply<4>(vC, zero, Wo, b);
     }
     widen(x, xp);
     widen(q, qp);
@@ -159,11 +159,11 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       p[1][i] = vC[i] * x[i];
       p[2][i] = vC[i] * (h[i] * x[i]);
     }
-    head_sums_at(sum, p, memory + AT_SUMS, l);
+    sum_heads_at(sum, p, memory + AT_SUMS, l);
     // w: what v is weighed with in dh, du and both; z: what q is
-    float w[3][WEIGHED], z[3][WEIGHED];
+    float w[3][SUM_PLACES], z[3][SUM_PLACES];
 #pragma unroll
-    for (int i = 0; i < WEIGHED; i++) {
+    for (int i = 0; i < SUM_PLACES; i++) {
       float at[4];
       get_shared(at,
                  stage + STREAMS * SEQUENCE + (2 * l.pair + (i & 1)) * AUX_ROW + 16 * (l.unit[i >> 1] / D));
@@ -180,7 +180,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     float dq[4], du4[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const int k = i % WEIGHED;
+      const int k = i % SUM_PLACES;
       dq[i] = z[0][k] * h[i] + x[i] * (z[1][k] + z[2][k] * h[i]);
       const float both = w[2][k] * vC[i] + z[2][k] * q[i];
       acc[i] += w[0][k] * vC[i] + z[0][k] * q[i] + x[i] * both;
@@ -194,15 +194,15 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_DQ, l);
       narrow(v, du4);
-      put(a.ds + here, dsp);
-      put(a.dq + here, dqp);
-      put(a.du + mine_whole + (i64)t * H, v);
+      put(a.ds + offset, dsp);
+      put(a.dq + offset, dqp);
+      put(a.du + whole_base + (i64)t * H, v);
       back_query(acc, mask, Wq, b);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if constexpr (RESET)
-        if (anew[i & 1]) {
+        if (is_reset[i & 1]) {
           dstart[i] += acc[i];
           acc[i] = 0.f;
         }

@@ -9,52 +9,52 @@ constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;  // tiles of a weight to a war
 // bytes
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
-constexpr bool CROSSED = UNITS % D != 0 && CLUSTER > 1;  // heads lie in several blocks
+constexpr bool SPLIT_HEADS = UNITS % D != 0 && CLUSTER > 1;  // heads lie in several blocks
 // If heads lie in several blocks, and there is no other team to work on meanwhile, aC is not sent: every
-// block computes it from sums over heads, h and x. PART, MET: units of a warp's part of a sum, and heads that
-// they have.
-constexpr int PART = 16 * DEEP, MET = PART % D == 0 ? PART / D : 1;
-constexpr bool MIXES = CROSSED && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && MET <= 4;
+// block computes it from sums over heads, h and x. PART, PART_HEADS: units of a warp's part of a sum, and
+// heads that they have.
+constexpr int PART = 16 * DEEP, PART_HEADS = PART % D == 0 ? PART / D : 1;
+constexpr bool CAN_MIX = SPLIT_HEADS && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && PART_HEADS <= 4;
 // Computed from h and x: the first and second buffer.
 constexpr int MIXTURE = 3;
-constexpr int BUFFERS = 3, BUSY = (H + UNITS - 1) / UNITS;  // blocks that have units
-constexpr int SCORES = 16 * ROWS * PIECES * (CROSSED ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
+constexpr int BUFFERS = 3, ACTIVE_BLOCKS = (H + UNITS - 1) / UNITS;  // blocks that have units
+constexpr int SCORES = 16 * ROWS * PIECES * (SPLIT_HEADS ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
 // Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
 constexpr int AT_BUFFERS = PARTS;
 constexpr int AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER;
 constexpr int AT_SCORES = AT_STAGE + STAGE;
 constexpr int AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
-constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
+constexpr int CLUSTER_BYTES = AT_WEIGHTS + (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) * WARPS * WORDS * 128;
 // No registers are left for weights in shared memory.
-constexpr int SOON = 0, SOON_BACK = 0;
+constexpr int PRELOAD_TILES = 0, PRELOAD_TILES_BACK = 0;
 // Barriers of a team: 0 to 2 for its buffers, then one for its sums over heads.
 constexpr int HEAD = 3;
 // No registers are left for the reverse to hold two steps.
-constexpr bool LATE = WARPS > 8;
-constexpr bool EARLY = true;  // sums over a row arrive with their buffer
+constexpr bool FETCH_LATE = WARPS > 8;
+constexpr bool EARLY_SUMS = true;  // sums over a row arrive with their buffer
 
 struct Block : Units {
-  int from, to, senders;     // the blocks that share heads with this one
-  int teams;                 // that have rows
-  u32 coefficients[MET][3];  // of h, x and h * x, as words of a buffer
+  int from, to, senders;            // the blocks that share heads with this one
+  int teams;                        // that have rows
+  u32 coefficients[PART_HEADS][3];  // of h, x and h * x, as words of a buffer
   template <class Args>
   DEV Block(const Args& a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
-    works = works && team < teams;
+    has_row = has_row && team < teams;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
     senders = to - from + 1;
   }
   // Send all sums over heads to all blocks.
-  DEV void tell_all() {
+  DEV void send_to_all() {
     from = base < H ? 0 : 1;
     to = base < H ? CLUSTER - 1 : 0;
-    senders = BUSY;
+    senders = ACTIVE_BLOCKS;
   }
-  DEV u32 at_barrier(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
-  DEV u32 barrier(int which, int g) const { return memory + at_barrier(which, g); }
+  DEV u32 barrier_offset(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
+  DEV u32 barrier(int which, int g) const { return memory + barrier_offset(which, g); }
 
   // Clear the buffers, initialise the barriers, and wait for every block.
   DEV void open() const {
@@ -78,7 +78,7 @@ struct Block : Units {
           for (int i = 0; i < 3; i++)
             if (i != unsent)
               expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
-          if constexpr (CROSSED) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
+          if constexpr (SPLIT_HEADS) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
         }
     }
   }
@@ -89,14 +89,16 @@ struct Block : Units {
     else
       await(barrier(buffer, g), parity);
   }
-  DEV void gather(int g) const { Units::gather(mine(g) || (BUSY < CLUSTER && base >= H), 1 + g); }
+  DEV void gather(int g) const {
+    Units::gather(is_member(g) || (ACTIVE_BLOCKS < CLUSTER && base >= H), 1 + g);
+  }
   // Write two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
 #if FORMAT == 2 && TF32
-    v = {number(to_tf32(v.low)), number(to_tf32(v.high))};
+    v = {to_float(to_tf32(v.low)), to_float(to_tf32(v.high))};
 #endif
     if constexpr (CLUSTER == 1) {
-      if (there) put_pair_shared(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 2 * SIZE * lane, v);
+      if (active) put_pair_shared(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 2 * SIZE * lane, v);
     } else {
       const u32 stage = memory + AT_STAGE + column * SIZE * UNITS;
       if (2 * lane < UNITS) put_pair_shared(stage + 2 * SIZE * lane, v);
@@ -106,10 +108,10 @@ struct Block : Units {
         const int other = (lane + 32 * i) / CHUNKS, piece = (lane + 32 * i) % CHUNKS;
         if (other < CLUSTER && base + 16 / SIZE * piece < H) {
           float w[4];
-          const u32 peer = in_block(memory, other);
+          const u32 peer = map_to_block(memory, other);
           get_shared(w, stage + 16 * piece);
           send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece,
-               peer + at_barrier(buffer, team), w);
+               peer + barrier_offset(buffer, team), w);
         }
       }
       wait_warp();
@@ -128,25 +130,25 @@ struct Block : Units {
     if constexpr (CLUSTER == 1) {
       if ((lane & 15) == 0) put_shared(memory + at, s);
     } else if ((lane & 15) < CLUSTER) {
-      const u32 peer = in_block(memory, lane & 15);
-      send(peer + at, peer + at_barrier(buffer, team), s);
+      const u32 peer = map_to_block(memory, lane & 15);
+      send(peer + at, peer + barrier_offset(buffer, team), s);
     }
   }
   // Sum two numbers over all units of this row: send this block's sums to all blocks, then add those of all.
-  DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, over_lanes(v, w)); }
+  DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, sum_lanes(v, w)); }
   DEV void get_sums(float& v, float& w) const {
     const bool second = (lane & 16) != 0;
     float s = (lane & 15) < CLUSTER
                   ? get_shared(memory + AT_STATISTICS + 4 * (((lane & 15) * ROWS + column) * 2 + second))
                   : 0.f;
-    s = over_half(s);
-    const float other = from_other(s, 16);
+    s = sum_half(s);
+    const float other = shuffle_xor(s, 16);
     v = second ? other : s;
     w = second ? s : other;
   }
-  DEV float over_half(float s) const {
+  DEV float sum_half(float s) const {
 #pragma unroll
-    for (int bits = 8; bits; bits /= 2) s += from_other(s, bits);
+    for (int bits = 8; bits; bits /= 2) s += shuffle_xor(s, bits);
     return s;
   }
   // If aC is not sent: load all units of this warp's row of x in the background, into the buffer that is
@@ -156,15 +158,15 @@ struct Block : Units {
       fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
     fetch_commit();
   }
-  DEV void units_here() const { fetch_wait<0>(); }
-  DEV int head_of(int j) const { return slice * PART / D + j; }
+  DEV void wait_units() const { fetch_wait<0>(); }
+  DEV int find_head(int j) const { return slice * PART / D + j; }
   // Find the coefficients of this lane's row of a team, from sums over the heads of this warp's part.
   template <class F>
-  DEV void take_mixed(const Element*, i64, u32 parity, int g, F coefficients_of) {
+  DEV void take_mixture(const Element*, i64, u32 parity, int g, F find_coefficients) {
     await(barrier(HEAD, g), parity);
 #pragma unroll
-    for (int j = 0; j < MET; j++) {
-      const int head = head_of(j), first = head * D / UNITS, last = (head * D + D - 1) / UNITS;
+    for (int j = 0; j < PART_HEADS; j++) {
+      const int head = find_head(j), first = head * D / UNITS, last = (head * D + D - 1) / UNITS;
       float s[3] = {}, c[3];
 #pragma unroll
       for (int i = 0; i < SPAN; i++)
@@ -176,39 +178,39 @@ struct Block : Units {
 #pragma unroll
           for (int k = 0; k < 3; k++) s[k] += v[k];
         }
-      coefficients_of(c, s, j);
+      find_coefficients(c, s, j);
 #pragma unroll
       for (int k = 0; k < 3; k++) coefficients[j][k] = to_word(c[k]);
     }
   }
-  DEV int units_of(int rank) const {
+  DEV int count_units(int rank) const {
     return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS;
   }
   // Mean and 1 / deviation of a row. In float32 a difference of large sums would lose digits: each block sums
   // squares around its own mean.
-  DEV void share_spread(int buffer, const float (&z)[2]) const {
+  DEV void share_moments(int buffer, const float (&z)[2]) const {
     if constexpr (TYPE == FP32) {
-      float sum = there ? z[0] + z[1] : 0.f;
-      sum = over_half(sum + from_other(sum, 16));
-      const float mine = there ? sum * (1.f / units_of(rank)) : 0.f, v = there ? z[0] - mine : 0.f,
-                  w = there ? z[1] - mine : 0.f;
+      float sum = active ? z[0] + z[1] : 0.f;
+      sum = sum_half(sum + shuffle_xor(sum, 16));
+      const float own_mean = active ? sum * (1.f / count_units(rank)) : 0.f,
+                  v = active ? z[0] - own_mean : 0.f, w = active ? z[1] - own_mean : 0.f;
       float square = v * v + w * w;
-      square = over_half(square + from_other(square, 16));
+      square = sum_half(square + shuffle_xor(square, 16));
       share_number(buffer, lane & 16 ? square : sum);
     } else
       share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
   }
-  DEV void get_spread(float& mean, float& r) const {
+  DEV void get_moments(float& mean, float& r) const {
     if constexpr (TYPE == FP32) {
       float sum = 0.f, square = 0.f;
-      const int n = (lane & 15) < CLUSTER ? units_of(lane & 15) : 0;
+      const int n = (lane & 15) < CLUSTER ? count_units(lane & 15) : 0;
       if (n) get_shared(sum, square, memory + AT_STATISTICS + 8 * ((lane & 15) * ROWS + column));
-      mean = over_half(sum) * (1.0f / H);
-      const float off = n ? sum * (1.f / n) - mean : 0.f;
-      r = 1.f / sqrtf(over_half(square + n * off * off) * (1.0f / H) + 1e-5f);
+      mean = sum_half(sum) * (1.0f / H);
+      const float difference = n ? sum * (1.f / n) - mean : 0.f;
+      r = 1.f / sqrtf(sum_half(square + n * difference * difference) * (1.0f / H) + 1e-5f);
     } else {
       get_sums(mean, r);
-      spread(mean, r);
+      find_moments(mean, r);
     }
   }
   // Sum three numbers over the units of the lane's head: send this block's sums to the others, then add all.
@@ -216,35 +218,36 @@ struct Block : Units {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-      const float sum = over_head(p, j);
-      const u32 at = AT_SCORES + 16 * (((CROSSED ? rank * PIECES : 0) + j) * ROWS + column);
-      if constexpr (CROSSED) {
-        const float all[4] = {from_lane(sum, 0), from_lane(sum, 8), from_lane(sum, 16), 0.f};
+      const float sum = sum_head(p, j);
+      const u32 at = AT_SCORES + 16 * (((SPLIT_HEADS ? rank * PIECES : 0) + j) * ROWS + column);
+      if constexpr (SPLIT_HEADS) {
+        const float all[4] = {shuffle(sum, 0), shuffle(sum, 8), shuffle(sum, 16), 0.f};
         if (from + lane <= to) {
-          const u32 peer = in_block(memory, from + lane);
-          send(peer + at, peer + at_barrier(HEAD, team), all);
+          const u32 peer = map_to_block(memory, from + lane);
+          send(peer + at, peer + barrier_offset(HEAD, team), all);
         }
       } else if (lane < 24 && lane % 8 == 0)
         put_shared(memory + at + 4 * which, sum);
     }
   }
   DEV void get_scores(float (&s)[PER][3], u32 parity) const {
-    if constexpr (CROSSED)
+    if constexpr (SPLIT_HEADS)
       await(barrier(HEAD, team), parity);
     else
       wait_warp();
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-      const int head = (unit + e) / D, first = CROSSED ? head * D / UNITS : 0,
-                last = CROSSED ? (head * D + D - 1) / UNITS : 0;
+      const int head = (unit + e) / D, first = SPLIT_HEADS ? head * D / UNITS : 0,
+                last = SPLIT_HEADS ? (head * D + D - 1) / UNITS : 0;
       s[e][0] = s[e][1] = s[e][2] = 0.f;
 #pragma unroll
-      for (int i = 0; i < (CROSSED ? SPAN : 1); i++)
-        if (there && first + i <= last) {
+      for (int i = 0; i < (SPLIT_HEADS ? SPAN : 1); i++)
+        if (active && first + i <= last) {
           float v[4];
-          const int home = CROSSED ? (first + i) * UNITS / D : base / D;
+          const int home = SPLIT_HEADS ? (first + i) * UNITS / D : base / D;
           get_shared(v, memory + AT_SCORES +
-                            16 * ((CROSSED ? (first + i) * PIECES : 0) + head - home) * ROWS + 16 * column);
+                            16 * ((SPLIT_HEADS ? (first + i) * PIECES : 0) + head - home) * ROWS +
+                            16 * column);
 #pragma unroll
           for (int k = 0; k < 3; k++) s[e][k] += v[k];
         }
@@ -256,52 +259,52 @@ struct Block : Units {
 // order does not change the sum.
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int r = b.base + 16 * b.tile + b.row, c = 16 * (b.slice * DEEP + k) + SIZE * b.pair;
-  const bool there = r < H && c < H;
-  const Element* p = W + (there ? (i64)r * stride + c : 0);
+  const bool active = r < H && c < H;
+  const Element* p = W + (active ? (i64)r * stride + c : 0);
 #if FORMAT == 2
 #pragma unroll
   // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), and again from c + 2
   for (int i = 0; i < 8; i++) {
-    const float v = there ? p[(i64)(i & 1) * 8 * stride + i / 2] : 0.f;
-    w[i] = TF32 ? to_tf32(v) : bits(v);
+    const float v = active ? p[(i64)(i & 1) * 8 * stride + i / 2] : 0.f;
+    w[i] = TF32 ? to_tf32(v) : to_bits(v);
   }
 #else
-  w[0] = there ? get_global(p) : 0u;
-  w[1] = there ? get_global(p + 8 * stride) : 0u;
-  w[2] = there ? get_global(p + 8) : 0u;
-  w[3] = there ? get_global(p + 8 * stride + 8) : 0u;
+  w[0] = active ? get_global(p) : 0u;
+  w[1] = active ? get_global(p + 8 * stride) : 0u;
+  w[2] = active ? get_global(p + 8) : 0u;
+  w[3] = active ? get_global(p + 8 * stride + 8) : 0u;
 #endif
 }
 // Load a warp's slice of a team's rows of a buffer, as B.
-template <int SOME>
-DEV void load_rows(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block& b) {
+template <int COUNT>
+DEV void load_rows(u32 (&v)[COUNT][SIZE], int buffer, int g, int from, const Block& b) {
 #if FORMAT == 2
   const u32 at = b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + b.row) * ROW +
                  64 * (b.slice * DEEP + from) + 16 * b.pair;
 #pragma unroll
-  for (int k = 0; k < SOME; k++) get_shared(v[k], at + 64 * k);
+  for (int k = 0; k < COUNT; k++) get_shared(v[k], at + 64 * k);
 #else
   const u32 at =
       b.memory + AT_BUFFERS + buffer * BUFFER + (8 * g + (b.lane & 7)) * ROW + 32 * (b.slice * DEEP + from);
 #pragma unroll
-  for (int k = 0; k + 1 < SOME; k += 2)
+  for (int k = 0; k + 1 < COUNT; k += 2)
     load4(v[k][0], v[k][1], v[k + 1][0], v[k + 1][1], at + 32 * k + (b.lane >> 3) * 16);
-  if constexpr (SOME % 2)
-    load2(v[SOME - 1][0], v[SOME - 1][1], at + 32 * (SOME - 1) + (b.lane >> 3 & 1) * 16);
+  if constexpr (COUNT % 2)
+    load2(v[COUNT - 1][0], v[COUNT - 1][1], at + 32 * (COUNT - 1) + (b.lane >> 3 & 1) * 16);
 #endif
 }
 // The same; MIXTURE is computed from h and x.
-template <int SOME>
-DEV void load_buffer(u32 (&v)[SOME][SIZE], int buffer, int g, int from, const Block& b) {
+template <int COUNT>
+DEV void load_buffer(u32 (&v)[COUNT][SIZE], int buffer, int g, int from, const Block& b) {
   load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);
   if (buffer == MIXTURE) {
-    u32 x[SOME][SIZE];
+    u32 x[COUNT][SIZE];
     load_rows(x, SECOND, g, from, b);
 #pragma unroll
-    for (int k = 0; k < SOME; k++) {
-      const u32(&of)[3] = b.coefficients[MET == 1 ? 0 : 16 * (from + k) / D];
+    for (int k = 0; k < COUNT; k++) {
+      const u32(&c)[3] = b.coefficients[PART_HEADS == 1 ? 0 : 16 * (from + k) / D];
 #pragma unroll
-      for (int i = 0; i < SIZE; i++) v[k][i] = mixed(of, v[k][i], x[k][i]);
+      for (int i = 0; i < SIZE; i++) v[k][i] = mix(c, v[k][i], x[k][i]);
     }
   }
 }

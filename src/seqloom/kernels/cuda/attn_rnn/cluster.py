@@ -129,7 +129,7 @@ def choose_division(setting: Setting, B: int, multiprocessors: int, tf32: bool =
 def make_code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
     """Return the kernel attn_rnn_cluster_<name>, forward or reverse."""
     sizes = {"GRID": 0, "ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"TALL": 1, "KEPT": way.in_shared, "SPARE": 0, "LANES": 32}
+    sizes |= {"TALL": 1, "WEIGHTS_IN_SHARED": way.in_shared, "TILES_IN_SHARED": 0, "LANES": 32}
     sizes |= {"TF32": int(tf32 and setting.dtype == torch.float32)}
     shared = way.shared_bytes(setting.hidden // setting.heads, setting.dtype.itemsize)
     named = f"attn_rnn_cluster_{name}", f"attn_rnn/cluster_{name}.cu", (*setting.macros, *sizes.items())

@@ -3,45 +3,45 @@
 #include "attn_rnn/math.cuh"
 #include "attn_rnn/product.cuh"
 
-constexpr bool MIXED = MIXES && !MASK;  // what is attended is not sent
+constexpr bool MIX_CONTEXT = CAN_MIX && !MASK;  // what is attended is not sent
 // No other work waits while sums over heads are on their way.
-constexpr bool AT_ONCE = !MIXED && (TEAMS == 1 || !CROSSED);
+constexpr bool ATTEND_AT_ONCE = !MIX_CONTEXT && (TEAMS == 1 || !SPLIT_HEADS);
 
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Block b(a);
   const int row = b.first + b.column;
-  const bool there = b.there && row < a.B;
+  const bool active = b.active && row < a.B;
   Weight<0> Wq;
-  Weight<SPARE> Wo;
-  Weight<(KEPT > 0) * DEEP> Wh;
-  Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON> Wc;
+  Weight<TILES_IN_SHARED> Wo;
+  Weight<(WEIGHTS_IN_SHARED > 0) * DEEP> Wh;
+  Weight<(WEIGHTS_IN_SHARED > 1) * DEEP, (WEIGHTS_IN_SHARED > 1) * PRELOAD_TILES> Wc;
   Wq.load(a.w.q, H, b);
-  Wo.load(a.w.o, H, b, KEPT);
+  Wo.load(a.w.o, H, b, WEIGHTS_IN_SHARED);
   Wh.load(a.w.g, 2 * H, b, 0);
   Wc.load(a.w.g + H, 2 * H, b, 1);
-  const Pair bq = load_pair(a.w.bias_q + b.unit, b.there), bo = load_pair(a.w.bias_o + b.unit, b.there),
-             bg = load_pair(a.w.bias_g + b.unit, b.there);
-  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there),
-             bias = load_pair(a.w.bias + b.unit, NORM && b.there);
+  const Pair bq = load_pair(a.w.bias_q + b.unit, b.active), bo = load_pair(a.w.bias_o + b.unit, b.active),
+             bg = load_pair(a.w.bias_g + b.unit, b.active);
+  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.active),
+             bias = load_pair(a.w.bias + b.unit, NORM && b.active);
   float h[2], x[2], keep[2];
-  const i64 at = there ? (i64)row * H + b.unit : 0;
+  const i64 at = active ? (i64)row * H + b.unit : 0;
 #pragma unroll
-  for (int e = 0; e < 2; e++) h[e] = there ? a.h0[at + e] : 0.f;
-  const Pair mask = load_pair(a.mask + at, MASK && there);
+  for (int e = 0; e < 2; e++) h[e] = active ? a.h0[at + e] : 0.f;
+  const Pair mask = load_pair(a.mask + at, MASK && active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.B, a.T);
-  const Element *xs = a.x + (there ? (i64)row * a.x_row + b.unit : 0),
-                *keeps = a.keep + (KEEP && there ? (i64)row * a.T * H + b.unit : 0);
-  Element* y = a.y + (there ? (i64)row * a.y_row + b.unit : 0);
+  const Element *xs = a.x + (active ? (i64)row * a.x_row + b.unit : 0),
+                *keeps = a.keep + (KEEP && active ? (i64)row * a.T * H + b.unit : 0);
+  Element* y = a.y + (active ? (i64)row * a.y_row + b.unit : 0);
   Pair next_x{}, next_keep{};
-  bool anew = false;
+  bool is_reset = false;
   auto fetch = [&](int t) {  // long before it is needed
-    const bool now = there && t < length;
-    next_x = now ? get_pair(xs + (i64)t * a.x_step) : Pair{};
-    if constexpr (KEEP) next_keep = now ? get_pair(keeps + (i64)t * H) : Pair{};
+    const bool valid = active && t < length;
+    next_x = valid ? get_pair(xs + (i64)t * a.x_step) : Pair{};
+    if constexpr (KEEP) next_keep = valid ? get_pair(keeps + (i64)t * H) : Pair{};
   };
-  auto look = [&](int t) {
-    if constexpr (RESET) anew = there && t < length && a.reset[(i64)row * a.T + t];
+  auto read_reset = [&](int t) {
+    if constexpr (RESET) is_reset = active && t < length && a.reset[(i64)row * a.T + t];
   };
   auto begin = [&] {  // what the products of the next step see of the state
     float seen[2], m[2];
@@ -49,37 +49,38 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       if constexpr (RESET)
-        if (anew) h[e] = a.start[at + e];
+        if (is_reset) h[e] = a.start[at + e];
       seen[e] = MASK ? h[e] * m[e] : h[e];
     }
     b.share(FIRST, to_pair(seen[0], seen[1]));
   };
   auto fetch_units = [&](int t) {
-    if (MIXED && row < a.B && t < end) b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step, SECOND);
+    if (MIX_CONTEXT && row < a.B && t < end)
+      b.fetch_units(a.x + (i64)row * a.x_row + (i64)t * a.x_step, SECOND);
   };
-  if constexpr (MIXED) b.tell_all();
+  if constexpr (MIX_CONTEXT) b.send_to_all();
   b.open();
-  look(0);
+  read_reset(0);
   fetch(0);
-  if (b.works) fetch_units(0);
-  if (b.works && end > 0) begin();
+  if (b.has_row) fetch_units(0);
+  if (b.has_row && end > 0) begin();
 #pragma unroll 1
   for (int t = 0; t < end; t++) {
     const u32 parity = t & 1;
-    b.expect_all(THIRD, MIXED ? SECOND : -1);
+    b.expect_all(THIRD, MIX_CONTEXT ? SECOND : -1);
     Sums gate[TEAMS] = {};
     float s[2], o[2] = {}, z[2];
     from_pair(x[0], x[1], next_x);
     if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
     fetch(t + 1);
-    look(t + 1);
+    read_reset(t + 1);
     auto attend = [&] {
       float sum[PER][3], aC[2];
       b.get_scores(sum, parity);
 #pragma unroll
       for (int e = 0; e < PER; e++) {
         float w[4];
-        attention(w, sum[e][0], sum[e][1], sum[e][2]);
+        compute_attention(w, sum[e][0], sum[e][1], sum[e][2]);
 #pragma unroll
         for (int i = e; i < 2; i += PER)
           aC[i] = (w[0] + w[2]) * h[i] + ((w[1] + w[2]) * x[i] + w[3] * (h[i] * x[i]));
@@ -87,26 +88,26 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       b.share(SECOND, to_pair(aC[0], aC[1]));
     };
     auto take_attended = [&](int g) {
-      if constexpr (MIXED)
-        b.take_mixed(a.x + (i64)t * a.x_step, a.x_row, parity, g,
-                     [](float (&of)[3], const float (&sum)[3], int) {
-                       float w[4];
-                       attention(w, sum[0], sum[1], sum[2]);
-                       of[0] = w[0] + w[2];
-                       of[1] = w[1] + w[2];
-                       of[2] = w[3];
-                     });
+      if constexpr (MIX_CONTEXT)
+        b.take_mixture(a.x + (i64)t * a.x_step, a.x_row, parity, g,
+                       [](float (&c)[3], const float (&sum)[3], int) {
+                         float w[4];
+                         compute_attention(w, sum[0], sum[1], sum[2]);
+                         c[0] = w[0] + w[2];
+                         c[1] = w[1] + w[2];
+                         c[2] = w[3];
+                       });
       else
         b.take(SECOND, parity, g);
     };
     EACH_TEAM (g, b) {
       Sums c = {};
       b.take(FIRST, parity, g);
-      product(c, Wq, FIRST, b, g);
+      multiply(c, Wq, FIRST, b, g);
       b.put_part(c, g);
-      if constexpr (MIXED) b.units_here();
+      if constexpr (MIX_CONTEXT) b.wait_units();
       b.gather(g);
-      if (b.mine(g)) {
+      if (b.is_member(g)) {
         float q[2], p[3][2];
         b.get_sum(q, bq);
 #pragma unroll
@@ -116,41 +117,41 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
           p[2][e] = q[e] * (h[e] * x[e]);
         }
         b.share_scores(p);
-        if constexpr (AT_ONCE) attend();
+        if constexpr (ATTEND_AT_ONCE) attend();
       }
-      product(gate[g], Wh, FIRST, b, g);  // needed much later
+      multiply(gate[g], Wh, FIRST, b, g);  // needed much later
     }
-    if (!AT_ONCE && !MIXED && b.works) attend();
+    if (!ATTEND_AT_ONCE && !MIX_CONTEXT && b.has_row) attend();
     EACH_TEAM (g, b) {
       Sums c = {};
       take_attended(g);
-      product(c, Wo, MIXED ? MIXTURE : SECOND, b, g);
+      multiply(c, Wo, MIX_CONTEXT ? MIXTURE : SECOND, b, g);
       b.put_part(c, g);
       b.gather(g);
-      if (b.mine(g)) {
+      if (b.is_member(g)) {
         b.get_sum(s, bo);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          o[e] = b.there ? gelu(s[e]) : 0.f;
+          o[e] = b.active ? gelu(s[e]) : 0.f;
           z[e] = o[e] + h[e];
         }
         b.share(THIRD, to_pair(o[0], o[1]));
-        if constexpr (NORM) b.share_spread(THIRD, z);
+        if constexpr (NORM) b.share_moments(THIRD, z);
         fetch_units(t + 1);
       }
     }
     Wc.prepare();
     EACH_TEAM (g, b) {
       b.take(THIRD, parity, g);
-      product(gate[g], Wc, THIRD, b, g);
+      multiply(gate[g], Wc, THIRD, b, g);
       b.put_part(gate[g], g);
       float mean = 0.f, r = 1.f;
-      if constexpr (NORM && EARLY)
-        if (b.mine(g)) b.get_spread(mean, r);
+      if constexpr (NORM && EARLY_SUMS)
+        if (b.is_member(g)) b.get_moments(mean, r);
       b.gather(g);
-      if constexpr (NORM && !EARLY)
-        if (b.mine(g)) b.get_spread(mean, r);
-      if (b.mine(g)) {
+      if constexpr (NORM && !EARLY_SUMS)
+        if (b.is_member(g)) b.get_moments(mean, r);
+      if (b.is_member(g)) {
         float gate[2], w[2], v[2];
         b.get_sum(gate, bg);
         from_pair(w[0], w[1], scale);
@@ -164,12 +165,12 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         }
         const Pair out = to_pair(h[0], h[1]);
         if (t + 1 < end) begin();
-        if (there && t < length) put_pair(y + (i64)t * a.y_step, out);
+        if (active && t < length) put_pair(y + (i64)t * a.y_step, out);
       }
     }
   }
 #pragma unroll
   for (int e = 0; e < 2; e++)
-    if (there) a.last[at + e] = h[e];
+    if (active) a.last[at + e] = h[e];
   b.close();
 }

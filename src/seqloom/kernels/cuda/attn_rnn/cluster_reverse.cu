@@ -3,73 +3,74 @@
 #include "attn_rnn/product.cuh"
 
 // What a lane loads of a step.
-struct Taken {
+struct StepInputs {
   Pair dy, x, keep, q, slope, g, n;
   float past[2], attention[PER][4], deviation;
-  bool anew;
+  bool is_reset;
 };
 
 CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   Block b(a);
   const int row = b.first + b.column;
-  const bool there = b.there && row < a.B;
-  Weight<SPARE> Wo;
+  const bool active = b.active && row < a.B;
+  Weight<TILES_IN_SHARED> Wo;
   Weight<0> Wc;
-  Weight<(KEPT > 0) * DEEP> Wh;
-  Weight<(KEPT > 1) * DEEP, (KEPT > 1) * SOON_BACK> Wq;
-  Wo.load(a.w.o, H, b, KEPT);
+  Weight<(WEIGHTS_IN_SHARED > 0) * DEEP> Wh;
+  Weight<(WEIGHTS_IN_SHARED > 1) * DEEP, (WEIGHTS_IN_SHARED > 1) * PRELOAD_TILES_BACK> Wq;
+  Wo.load(a.w.o, H, b, WEIGHTS_IN_SHARED);
   Wc.load(a.w.g + (i64)H * H, H, b);
   Wh.load(a.w.g, H, b, 0);
   Wq.load(a.w.q, H, b, 1);
-  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.there),
-             bias = load_pair(a.w.bias + b.unit, NORM && b.there);
+  const Pair scale = load_pair(a.w.scale + b.unit, NORM && b.active),
+             bias = load_pair(a.w.bias + b.unit, NORM && b.active);
   float dh[2], dstart[2] = {};
-  const i64 at = there ? (i64)row * H + b.unit : 0;
+  const i64 at = active ? (i64)row * H + b.unit : 0;
 #pragma unroll
-  for (int e = 0; e < 2; e++) dh[e] = there ? a.dh[at + e] : 0.f;
-  const Pair mask = load_pair(a.mask + at, MASK && there);
+  for (int e = 0; e < 2; e++) dh[e] = active ? a.dh[at + e] : 0.f;
+  const Pair mask = load_pair(a.mask + at, MASK && active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.B, a.T);
   // where its steps begin
-  const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;
-  auto fetch = [&](Taken& v, int t) {  // long before it is needed
-    const bool now = there && t >= a.from && t < length;
-    const i64 i = now ? (whole + t) * H + b.unit : 0, k = now ? piece + t : 0, j = k * H + (now ? b.unit : 0);
-    v.dy = now ? get_pair(a.dy + i) : Pair{};
-    v.x = now ? get_pair(a.x + i) : Pair{};
-    if constexpr (KEEP) v.keep = now ? get_pair(a.keep + i) : Pair{};
-    v.q = now ? get_pair(a.q + j + k * H) : Pair{};
-    v.slope = now ? get_pair(a.slope + j) : Pair{};
-    v.g = now ? get_pair(a.g + j) : Pair{};
-    v.n = now ? get_pair(a.n + j) : Pair{};
+  const i64 whole = active ? (i64)row * a.T : 0, piece = active ? (i64)row * a.steps - a.from : 0;
+  auto fetch = [&](StepInputs& v, int t) {  // long before it is needed
+    const bool valid = active && t >= a.from && t < length;
+    const i64 i = valid ? (whole + t) * H + b.unit : 0, k = valid ? piece + t : 0,
+              j = k * H + (valid ? b.unit : 0);
+    v.dy = valid ? get_pair(a.dy + i) : Pair{};
+    v.x = valid ? get_pair(a.x + i) : Pair{};
+    if constexpr (KEEP) v.keep = valid ? get_pair(a.keep + i) : Pair{};
+    v.q = valid ? get_pair(a.q + j + k * H) : Pair{};
+    v.slope = valid ? get_pair(a.slope + j) : Pair{};
+    v.g = valid ? get_pair(a.g + j) : Pair{};
+    v.n = valid ? get_pair(a.n + j) : Pair{};
 #pragma unroll
-    for (int e = 0; e < 2; e++) v.past[e] = now ? a.past[j + e] : 0.f;
+    for (int e = 0; e < 2; e++) v.past[e] = valid ? a.past[j + e] : 0.f;
 #pragma unroll
     for (int e = 0; e < PER; e++)
 #pragma unroll
       for (int m = 0; m < 4; m++)
-        v.attention[e][m] = now ? a.attention[(k * HEADS + (b.unit + e) / D) * 4 + m] : 0.f;
-    if constexpr (NORM) v.deviation = now ? a.deviation[k] : 0.f;
-    v.anew = false;
-    if constexpr (RESET) v.anew = now && a.reset[whole + t];
+        v.attention[e][m] = valid ? a.attention[(k * HEADS + (b.unit + e) / D) * 4 + m] : 0.f;
+    if constexpr (NORM) v.deviation = valid ? a.deviation[k] : 0.f;
+    v.is_reset = false;
+    if constexpr (RESET) v.is_reset = valid && a.reset[whole + t];
   };
-  auto ask = [&](int t) {  // the same, but no further than the cache on its way here
-    if (there && t >= a.from && t < length) {
+  auto prefetch = [&](int t) {  // the same, but no further than the cache on its way here
+    if (active && t >= a.from && t < length) {
       const i64 i = (whole + t) * H + b.unit, k = piece + t, j = k * H + b.unit;
-      ask_global(a.dy + i);
-      ask_global(a.x + i);
-      if constexpr (KEEP) ask_global(a.keep + i);
-      ask_global(a.q + j + k * H);
-      ask_global(a.slope + j);
-      ask_global(a.g + j);
-      ask_global(a.n + j);
-      ask_global(a.past + j);
-      ask_global(a.attention + (k * HEADS + b.unit / D) * 4);
-      if constexpr (NORM) ask_global(a.deviation + k);
+      prefetch_global(a.dy + i);
+      prefetch_global(a.x + i);
+      if constexpr (KEEP) prefetch_global(a.keep + i);
+      prefetch_global(a.q + j + k * H);
+      prefetch_global(a.slope + j);
+      prefetch_global(a.g + j);
+      prefetch_global(a.n + j);
+      prefetch_global(a.past + j);
+      prefetch_global(a.attention + (k * HEADS + b.unit / D) * 4);
+      if constexpr (NORM) prefetch_global(a.deviation + k);
     }
   };
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
-  if (there)
+  if (active)
     for (int t = last; t > top && t >= a.from; t--) {  // where no row of the group has a step
       const i64 j = (piece + t) * H + b.unit;
       put_pair(a.du + (whole + t) * H + b.unit, Pair{});
@@ -79,17 +80,17 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       put_pair(a.dq + j, Pair{});
     }
   b.open();
-  Taken next;
+  StepInputs next;
   fetch(next, top);
   const float root = TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D);
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const u32 parity = (top - t) & 1;
-    const Taken v = next;
+    const StepInputs v = next;
     b.expect_all(FIRST);
     float h[2], x[2], g[2], n[2], slope[2], acc[2], dn[2], dx[2], dgate[2];
-    const i64 here = (piece + t) * H + b.unit;
-    if (b.works) {
+    const i64 offset = (piece + t) * H + b.unit;
+    if (b.has_row) {
       float dy[2], keep[2], w[2], u[2];
       from_pair(w[0], w[1], scale);
       from_pair(u[0], u[1], bias);
@@ -102,22 +103,23 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         h[e] = v.past[e];
-        const float down = t < length ? dy[e] + dh[e] : 0.f, rest = KEEP ? down * (1.f - keep[e]) : down;
+        const float dafter = t < length ? dy[e] + dh[e] : 0.f,
+                    rest = KEEP ? dafter * (1.f - keep[e]) : dafter;
         dn[e] = rest * g[e];
-        acc[e] = KEEP ? rest - dn[e] + down * keep[e] : rest - dn[e];
+        acc[e] = KEEP ? rest - dn[e] + dafter * keep[e] : rest - dn[e];
         dgate[e] = ((NORM ? n[e] * w[e] + u[e] : n[e]) - h[e]) * (rest - dn[e]) * g[e];
         dx[e] = NORM ? dn[e] * w[e] : dn[e];
       }
       const Pair p = to_pair(dgate[0], dgate[1]);
       b.share(FIRST, p);
       if constexpr (NORM) b.share_sums(FIRST, dx[0] + dx[1], dx[0] * n[0] + dx[1] * n[1]);
-      if (there) {
-        put_pair(a.dg + here, p);
-        put_pair(a.dn + here, to_pair(dn[0], dn[1]));
+      if (active) {
+        put_pair(a.dg + offset, p);
+        put_pair(a.dn + offset, to_pair(dn[0], dn[1]));
       }
     }
-    if constexpr (LATE)
-      ask(t - 1);
+    if constexpr (FETCH_LATE)
+      prefetch(t - 1);
     else
       fetch(next, t - 1);
     Sums back[TEAMS] = {};
@@ -125,15 +127,15 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     EACH_TEAM (i, b) {
       Sums c = {};
       b.take(FIRST, parity, i);
-      product(c, Wc, FIRST, b, i);
+      multiply(c, Wc, FIRST, b, i);
       b.put_part(c, i);
       float mean = 0.f, both = 0.f;
-      if constexpr (NORM && EARLY)
-        if (b.mine(i)) b.get_sums(mean, both);
+      if constexpr (NORM && EARLY_SUMS)
+        if (b.is_member(i)) b.get_sums(mean, both);
       b.gather(i);
-      if constexpr (NORM && !EARLY)
-        if (b.mine(i)) b.get_sums(mean, both);
-      if (b.mine(i)) {
+      if constexpr (NORM && !EARLY_SUMS)
+        if (b.is_member(i)) b.get_sums(mean, both);
+      if (b.is_member(i)) {
         float ds[2];
         b.get_sum(ds, Pair{});
 #pragma unroll
@@ -146,17 +148,17 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         }
         const Pair p = to_pair(ds[0], ds[1]);
         b.share(SECOND, p);
-        if (there) put_pair(a.ds + here, p);
+        if (active) put_pair(a.ds + offset, p);
       }
-      product(back[i], Wh, FIRST, b, i);  // needed much later
+      multiply(back[i], Wh, FIRST, b, i);  // needed much later
     }
     EACH_TEAM (i, b) {
       Sums c = {};
       b.take(SECOND, parity, i);
-      product(c, Wo, SECOND, b, i);
+      multiply(c, Wo, SECOND, b, i);
       b.put_part(c, i);
       b.gather(i);
-      if (b.mine(i)) {
+      if (b.is_member(i)) {
         float p[3][2];
         b.get_sum(vC, Pair{});
 #pragma unroll
@@ -168,7 +170,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         b.share_scores(p);
       }
     }
-    if (b.works) {
+    if (b.has_row) {
       float q[2], sum[PER][3], dq[2], du[2];
       from_pair(q[0], q[1], v.q);
       b.get_scores(sum, parity);
@@ -189,27 +191,27 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       }
       const Pair o = to_pair(dq[0], dq[1]);
       b.share(THIRD, o);
-      if (there) {
-        put_pair(a.dq + here, o);
+      if (active) {
+        put_pair(a.dq + offset, o);
         put_pair(a.du + (whole + t) * H + b.unit, to_pair(du[0], du[1]));
       }
     }
-    if constexpr (LATE) fetch(next, t - 1);
+    if constexpr (FETCH_LATE) fetch(next, t - 1);
     Wq.prepare();
     EACH_TEAM (i, b) {
       b.take(THIRD, parity, i);
-      product(back[i], Wq, THIRD, b, i);
+      multiply(back[i], Wq, THIRD, b, i);
       b.put_part(back[i], i);
       b.gather(i);
-      if (b.mine(i)) {
-        float through[2], m[2];
+      if (b.is_member(i)) {
+        float dseen[2], m[2];
         from_pair(m[0], m[1], mask);
-        b.get_sum(through, Pair{});
+        b.get_sum(dseen, Pair{});
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          acc[e] += MASK ? m[e] * through[e] : through[e];
+          acc[e] += MASK ? m[e] * dseen[e] : dseen[e];
           if constexpr (RESET)
-            if (v.anew) {
+            if (v.is_reset) {
               dstart[e] += acc[e];
               acc[e] = 0.f;
             }
@@ -218,7 +220,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       }
     }
   }
-  if (there)
+  if (active)
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       a.dh[at + e] = dh[e];

@@ -3,8 +3,8 @@
 #include "attn_rnn/grid_post.cuh"
 
 struct Block : Post {
-  Pair two{};            // units that are sent later, together with a sum
-  Words v, kept[TEAMS];  // B; and h, as B
+  Pair pending{};               // units that are sent later, together with a sum
+  Words v, state_words[TEAMS];  // B; and h, as B
   float sums[ROUNDS][2];
   int with_sums = -1;
   template <class Args>
@@ -12,14 +12,14 @@ struct Block : Post {
   // Sums over a row travel with this message.
   DEV void expect_all(int with, int = -1) { with_sums = with; }
   DEV void take(int buffer, u32, int g) {
-    u32 p[ASKED][4] = {}, numbers[ASKED];
-    const Packet* from[ASKED];
+    u32 p[LANE_PACKETS][4] = {}, numbers[LANE_PACKETS];
+    const Packet* from[LANE_PACKETS];
     begin(buffer, g);
 #pragma unroll
-    for (int k = 0; k < ASKED; k++) {
+    for (int k = 0; k < LANE_PACKETS; k++) {
       from[k] =
           inbox + buffer * MESSAGE + (8 * g * SPLIT * PACKETS + k % PACKETS) * SOURCES + 4 * (k / PACKETS);
-      numbers[k] = asks(k / PACKETS, g) ? turn[g] : 0u;
+      numbers[k] = is_expected(k / PACKETS, g) ? message_count[g] : 0u;
     }
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
@@ -27,63 +27,64 @@ struct Block : Post {
 #pragma unroll
       for (int i = 0; i < 16; i++)
         v[(16 * r + i) / SIZE][i % SIZE] = p[PACKETS * r + 3 * (i / 8) + i % 8 / 3][i % 8 % 3];
-      sums[r][0] = number(p[PACKETS * r + 2][2]);
-      sums[r][1] = number(p[PACKETS * r + 5][2]);
+      sums[r][0] = to_float(p[PACKETS * r + 2][2]);
+      sums[r][1] = to_float(p[PACKETS * r + 5][2]);
     }
     if (buffer == FIRST)
 #pragma unroll
-      for (int i = 0; i < 16 * ROUNDS; i++) kept[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
+      for (int i = 0; i < 16 * ROUNDS; i++) state_words[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
   }
   // Send two units of this lane to all blocks, and with them two sums over this block's units.
   DEV void share(int buffer, Pair v) {
-    two = there ? v : Pair{};
+    pending = active ? v : Pair{};
 #if FORMAT == 2 && TF32
-    two = {number(to_tf32(two.low)), number(to_tf32(two.high))};
+    pending = {to_float(to_tf32(pending.low)), to_float(to_tf32(pending.high))};
 #endif
     if (!NORM || buffer != with_sums) send(buffer, 0.f);
   }
-  DEV void share_sums(int buffer, float v, float w) { send(buffer, over_lanes(v, w)); }
-  DEV u32 word(int i) const {  // of this half of the lanes, whose first word is the 16th of the upper half
+  DEV void share_sums(int buffer, float v, float w) { send(buffer, sum_lanes(v, w)); }
+  // Return word i of this half of the lanes; the first word of the upper half is the 16th.
+  DEV u32 read_word(int i) const {
 #if FORMAT == 2
-    const float low = from_lane(two.low, (i & 16) + i % 16 / 2),
-                high = from_lane(two.high, (i & 16) + i % 16 / 2);
-    return bits(i & 1 ? high : low);
+    const float low = shuffle(pending.low, (i & 16) + i % 16 / 2),
+                high = shuffle(pending.high, (i & 16) + i % 16 / 2);
+    return to_bits(i & 1 ? high : low);
 #else
-    return bits(from_lane(number(two), i));
+    return to_bits(shuffle(to_float(pending), i));
 #endif
   }
   DEV void send(int buffer, float s) const {  // a packet by each of six lanes
     const int i = lane % 16 < PACKETS ? lane % 16 : 0, half = i / 3, which = i % 3,
               from = (lane & 16) + 8 * half + 3 * which;
-    const u32 sum = bits(from_lane(s, (lane & 16) + 8 * half)), a = word(from), b = word(from + 1),
-              c = word(from + 2 & 31);
+    const u32 sum = to_bits(shuffle(s, (lane & 16) + 8 * half)), a = read_word(from), b = read_word(from + 1),
+              c = read_word(from + 2 & 31);
     Packet* to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES +
                  rank % SOURCES;
-    if (sends && lane % 16 < PACKETS) put_packet(to, a, b, which == 2 ? sum : c, next());
+    if (sends && lane % 16 < PACKETS) put_packet(to, a, b, which == 2 ? sum : c, next_number());
   }
-  DEV float over_sources(float s) const {
-    s += from_other(s, 1);
-    return s + from_other(s, 2);
+  DEV float sum_sources(float s) const {
+    s += shuffle_xor(s, 1);
+    return s + shuffle_xor(s, 2);
   }
   DEV void put_part(const Sums& c, int g) const {
     Units::put_part(c, g);
-    if (NORM && taken == with_sums) {
+    if (NORM && last_message == with_sums) {
       float s[2] = {sums[0][0], sums[0][1]};
 #pragma unroll
       for (int r = 1; r < ROUNDS; r++) {
         s[0] += sums[r][0];
         s[1] += sums[r][1];
       }
-      s[0] = over_sources(s[0]);
-      if (SPREADS && taken == THIRD) {
-        const float mean = s[0] * (1.f / units_of(slice));
+      s[0] = sum_sources(s[0]);
+      if (CENTERS_SQUARES && last_message == THIRD) {
+        const float mean = s[0] * (1.f / count_units(slice));
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
-          const float off = sums[r][0] * (1.0f / UNITS) - mean;
-          if (asks(r, g)) s[1] += UNITS * (off * off);
+          const float difference = sums[r][0] * (1.0f / UNITS) - mean;
+          if (is_expected(r, g)) s[1] += UNITS * (difference * difference);
         }
       }
-      s[1] = over_sources(s[1]);
+      s[1] = sum_sources(s[1]);
       if (pair == 0) put_shared(parts + 4 * ((slice * ROWS + 8 * g + row) * LINE + UNITS), s[0], s[1]);
     }
   }
@@ -100,58 +101,59 @@ struct Block : Post {
   // Mean and 1 / deviation of a row, from sums and squares that come with the third message of a step. In
   // float32 a difference of large sums would lose digits: blocks sum squares around their own mean, and so do
   // the warps that combine them.
-  DEV int units_of(int slice) const {
+  DEV int count_units(int slice) const {
     const int n = H - slice * SOURCES * UNITS;
     return n < 1 ? 1 : n < SOURCES * UNITS ? n : SOURCES * UNITS;
   }
-  DEV void share_spread(int buffer, const float (&z)[2]) {
-    if constexpr (SPREADS) {
-      float sum = over_lanes(z[0] + z[1], z[0] + z[1]);
-      const float mean = sum * (1.0f / UNITS), v = there ? z[0] - mean : 0.f, w = there ? z[1] - mean : 0.f,
-                  square = over_lanes(v * v + w * w, v * v + w * w);
+  DEV void share_moments(int buffer, const float (&z)[2]) {
+    if constexpr (CENTERS_SQUARES) {
+      float sum = sum_lanes(z[0] + z[1], z[0] + z[1]);
+      const float mean = sum * (1.0f / UNITS), v = active ? z[0] - mean : 0.f, w = active ? z[1] - mean : 0.f,
+                  square = sum_lanes(v * v + w * w, v * v + w * w);
       send(buffer, lane & LANES / 2 ? square : sum);
     } else
       share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
   }
-  DEV void get_spread(float& mean, float& r) const {
+  DEV void get_moments(float& mean, float& r) const {
     get_sums(mean, r);
-    if constexpr (SPREADS) {
+    if constexpr (CENTERS_SQUARES) {
       mean *= 1.0f / H;
 #pragma unroll
       for (int i = 0; i < SPLIT; i++) {
-        const float n = units_of(i),
-                    off = get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
-        if (i * SOURCES < CLUSTER) r += n * (off * off);
+        const float n = count_units(i),
+                    difference =
+                        get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
+        if (i * SOURCES < CLUSTER) r += n * (difference * difference);
       }
       r = 1.f / sqrtf(r * (1.0f / H) + 1e-5f);
     } else
-      spread(mean, r);
+      find_moments(mean, r);
   }
   // Sum three numbers over the units of the lane's head: a packet from each block that has some.
   DEV void share_scores(const float (&p)[3][2]) const {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
-      const float sum = over_head(p, j), a = from_lane(sum, lane & 16), b = from_lane(sum, (lane & 16) + 4),
-                  c = from_lane(sum, (lane & 16) + 8);
+      const float sum = sum_head(p, j), a = shuffle(sum, lane & 16), b = shuffle(sum, (lane & 16) + 4),
+                  c = shuffle(sum, (lane & 16) + 8);
       if (sends && lane % 16 == j)
-        put_packet(packets + 3 * MESSAGE + (column * CLUSTER + rank) * PIECES + j, bits(a), bits(b), bits(c),
-                   next());
+        put_packet(packets + 3 * MESSAGE + (column * CLUSTER + rank) * PIECES + j, to_bits(a), to_bits(b),
+                   to_bits(c), next_number());
     }
   }
   DEV void get_scores(float (&s)[PER][3], u32) const {
     const Packet *scores = packets + 3 * MESSAGE, *at = scores + column * CLUSTER * PIECES;
     const int home = base / D, end = base + UNITS < H ? base + UNITS : H;
-    u32 v[PIECES * FAR][4] = {}, numbers[PIECES * FAR];
-    const Packet* from[PIECES * FAR];
+    u32 v[PIECES * SCORE_ROUNDS][4] = {}, numbers[PIECES * SCORE_ROUNDS];
+    const Packet* from[PIECES * SCORE_ROUNDS];
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
       const int begin = (home + j) * D, last = (begin + D - 1) / UNITS;
 #pragma unroll
-      for (int i = 0; i < FAR; i++) {
-        const int other = begin / UNITS + NEAR * i + lane % NEAR;
-        const bool sent = sends && begin < end && other <= last;
-        from[j * FAR + i] = sent ? at + other * PIECES + home + j - other * UNITS / D : scores;
-        numbers[j * FAR + i] = sent ? next() : 0u;
+      for (int i = 0; i < SCORE_ROUNDS; i++) {
+        const int other = begin / UNITS + SCORE_LANES * i + lane % SCORE_LANES;
+        const bool arrives = sends && begin < end && other <= last;
+        from[j * SCORE_ROUNDS + i] = arrives ? at + other * PIECES + home + j - other * UNITS / D : scores;
+        numbers[j * SCORE_ROUNDS + i] = arrives ? next_number() : 0u;
       }
     }
     collect<false>(v, from, numbers, rows, row);
@@ -161,9 +163,9 @@ struct Block : Post {
       for (int j = 0; j < PIECES; j++) {
         float sum = 0.f;
 #pragma unroll
-        for (int i = 0; i < FAR; i++) sum += number(v[j * FAR + i][k]);
+        for (int i = 0; i < SCORE_ROUNDS; i++) sum += to_float(v[j * SCORE_ROUNDS + i][k]);
 #pragma unroll
-        for (int bits = NEAR / 2; bits; bits /= 2) sum += from_other(sum, bits);
+        for (int bits = SCORE_LANES / 2; bits; bits /= 2) sum += shuffle_xor(sum, bits);
 #pragma unroll
         for (int e = 0; e < PER; e++)
           if (j == 0 || (unit + e) / D == home + j) s[e][k] = sum;
@@ -172,17 +174,17 @@ struct Block : Post {
 
   // If aC is not sent: the same sums, but of this lane's row and sources of B.
   DEV void take_scores(float (&s)[ROUNDS][3], int g) {
-    u32 p[ROUNDS * ASKS][4] = {}, numbers[ROUNDS * ASKS];
-    const Packet* from[ROUNDS * ASKS];
+    u32 p[ROUNDS * HEAD_PACKETS][4] = {}, numbers[ROUNDS * HEAD_PACKETS];
+    const Packet* from[ROUNDS * HEAD_PACKETS];
     begin(-1, g);
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
       const Packet* at =
-          packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source(r) / SPAN * SPAN + pair % CLOSE;
+          packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source(r) / SPAN * SPAN + pair % HEAD_LANES;
 #pragma unroll
-      for (int i = 0; i < ASKS; i++) {
-        from[ASKS * r + i] = at + CLOSE * i;
-        numbers[ASKS * r + i] = asks(r, g) ? turn[g] : 0u;
+      for (int i = 0; i < HEAD_PACKETS; i++) {
+        from[HEAD_PACKETS * r + i] = at + HEAD_LANES * i;
+        numbers[HEAD_PACKETS * r + i] = is_expected(r, g) ? message_count[g] : 0u;
       }
     }
     collect<false>(p, from, numbers, rows, row);
@@ -192,39 +194,39 @@ struct Block : Post {
       for (int r = 0; r < ROUNDS; r++) {
         s[r][k] = 0.f;
 #pragma unroll
-        for (int i = 0; i < ASKS; i++) s[r][k] += number(p[ASKS * r + i][k]);
+        for (int i = 0; i < HEAD_PACKETS; i++) s[r][k] += to_float(p[HEAD_PACKETS * r + i][k]);
 #pragma unroll
-        for (int bits = CLOSE / 2; bits; bits /= 2) s[r][k] += from_other(s[r][k], bits);
+        for (int bits = HEAD_LANES / 2; bits; bits /= 2) s[r][k] += shuffle_xor(s[r][k], bits);
       }
   }
   template <class F>
-  DEV void take_mixed(const Element* x, i64 x_row, u32, int g, F coefficients_of) {
+  DEV void take_mixture(const Element* x, i64 x_row, u32, int g, F find_coefficients) {
     Words w;
     float s[ROUNDS][3], c[3];
-    get_words(w, x + (asks(0, g) ? first + 8 * g + row : 0) * x_row, g);
+    get_words(w, x + (is_expected(0, g) ? first + 8 * g + row : 0) * x_row, g);
     take_scores(s, g);
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
-      coefficients_of(c, s[r], 0);
-      const u32 of[3] = {to_word(c[0]), to_word(c[1]), to_word(c[2])};
+      find_coefficients(c, s[r], 0);
+      const u32 words[3] = {to_word(c[0]), to_word(c[1]), to_word(c[2])};
 #pragma unroll
       for (int i = 16 * r; i < 16 * r + 16; i++)
-        v[i / SIZE][i % SIZE] = mixed(of, kept[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
+        v[i / SIZE][i % SIZE] = mix(words, state_words[g][i / SIZE][i % SIZE], w[i / SIZE][i % SIZE]);
     }
   }
-  DEV void tell_all() const {}
+  DEV void send_to_all() const {}
   DEV void fetch_units(const Element*, int) const {}
-  DEV void units_here() const {}
+  DEV void wait_units() const {}
   // Load the words of this lane's sources, of a row that begins at `line`.
   DEV void get_words(Words& w, const Element* line, int g) const {
 #pragma unroll
     for (int j = 0; j < 4 * ROUNDS; j++) {
       float four[4] = {};
       // two loads share a sector of 32 bytes
-      if (asks(j / 4, g))
+      if (is_expected(j / 4, g))
         get_global(four, (const float*)(line + UNITS * source(j / 4) + 16 / SIZE * (j % 4)));
 #pragma unroll
-      for (int i = 0; i < 4; i++) w[(4 * j + i) / SIZE][(4 * j + i) % SIZE] = bits(four[i]);
+      for (int i = 0; i < 4; i++) w[(4 * j + i) / SIZE][(4 * j + i) % SIZE] = to_bits(four[i]);
     }
   }
 };
@@ -233,30 +235,30 @@ struct Block : Post {
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int n = k / TALL, r = b.base + 16 * (k % TALL) + b.row,
             c = UNITS * b.source(4 * n * SIZE / 64) + 4 * n % UNITS;
-  const bool there = r < H && c < H;
-  const Element* p = W + (there ? (i64)r * stride + c : 0);
+  const bool active = r < H && c < H;
+  const Element* p = W + (active ? (i64)r * stride + c : 0);
 #if FORMAT == 2
   float v[2][4] = {};
-  if (there) {
+  if (active) {
     get_global(v[0], p);
     get_global(v[1], p + (i64)8 * stride);
   }
 #pragma unroll
-  for (int i = 0; i < 8; i++) w[i] = TF32 ? to_tf32(v[i & 1][i / 2]) : bits(v[i & 1][i / 2]);
+  for (int i = 0; i < 8; i++) w[i] = TF32 ? to_tf32(v[i & 1][i / 2]) : to_bits(v[i & 1][i / 2]);
 #else
   float v[4] = {};
-  if (there) {
+  if (active) {
     get_global(v[0], v[2], (const float*)p);
     get_global(v[1], v[3], (const float*)(p + 8 * stride));
   }
 #pragma unroll
-  for (int i = 0; i < 4; i++) w[i] = bits(v[i]);
+  for (int i = 0; i < 4; i++) w[i] = to_bits(v[i]);
 #endif
 }
-template <int SOME>
-DEV void load_buffer(u32 (&v)[SOME][SIZE], int, int, int from, const Block& b) {
+template <int COUNT>
+DEV void load_buffer(u32 (&v)[COUNT][SIZE], int, int, int from, const Block& b) {
 #pragma unroll
-  for (int k = 0; k < SOME; k++)
+  for (int k = 0; k < COUNT; k++)
 #pragma unroll
     for (int i = 0; i < SIZE; i++) v[k][i] = b.v[from + k][i];
 }

@@ -60,10 +60,11 @@ def make_code(setting: Setting, name: str, rows: int, tf32: bool = False) -> Gri
     units = tuning.GRID_UNITS[size]
     blocks, tiles = -(-setting.hidden // units), units // 16
     rounds = 1 if blocks <= tuning.GRID_ONE_ROUND_BLOCKS else 2
-    kept, spare = tuning.GRID_WEIGHTS_IN_SHARED[rounds, size, rows]
+    whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED[rounds, size, rows]
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles, "ROUNDS": rounds}
-    sizes |= {"KEPT": kept, "SPARE": spare, "LANES": 16, "TF32": int(tf32 and setting.dtype == torch.float32)}
-    weights = 256 * size * WARPS * (kept * tiles * 16 * rounds // size + spare)
+    sizes |= {"WEIGHTS_IN_SHARED": whole_weights, "TILES_IN_SHARED": more_tiles, "LANES": 16}
+    sizes |= {"TF32": int(tf32 and setting.dtype == torch.float32)}
+    weights = 256 * size * WARPS * (whole_weights * tiles * 16 * rounds // size + more_tiles)
     shared = 2 * 4 * WARPS * rows * (units + 4) + weights
     named = f"attn_rnn_cluster_{name}", f"attn_rnn/cluster_{name}.cu", (*setting.macros, *sizes.items())
     least = 8 if name == "forward" and blocks > tuning.GRID_FILL_BLOCKS else 1

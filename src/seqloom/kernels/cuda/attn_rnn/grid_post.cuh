@@ -16,8 +16,8 @@
 #define EACH 2
 #define SPLIT 8
 #define TALL 2
-#define KEPT 2
-#define SPARE 2
+#define WEIGHTS_IN_SHARED 2
+#define TILES_IN_SHARED 2
 #define LANES 16
 #define ROUNDS 1
 #define TF32 0
@@ -27,27 +27,28 @@
 
 constexpr int SOURCES = 4 * ROUNDS;  // blocks to a warp
 // Packets of a block, packets that a lane asks for, tiles of a weight.
-constexpr int PACKETS = 6, ASKED = ROUNDS * PACKETS, DEEP = TALL * 16 * ROUNDS / SIZE;
+constexpr int PACKETS = 6, LANE_PACKETS = ROUNDS * PACKETS, DEEP = TALL * 16 * ROUNDS / SIZE;
 constexpr int AT_WEIGHTS = 2 * PARTS;
-constexpr int CLUSTER_BYTES = AT_WEIGHTS + (KEPT * DEEP + SPARE) * WARPS * WORDS * 128;
+constexpr int CLUSTER_BYTES = AT_WEIGHTS + (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) * WARPS * WORDS * 128;
 // Packets of one of the three messages in a step, and of the sums over heads.
 constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SCORES = ROWS * CLUSTER * PIECES;
 constexpr int GROUP = 3 * MESSAGE + SCORES;  // all of them
 // Lanes that ask for the blocks of a head, and how many times.
-constexpr int NEAR = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN, FAR = (SPAN + NEAR - 1) / NEAR;
+constexpr int SCORE_LANES = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN;
+constexpr int SCORE_ROUNDS = (SPAN + SCORE_LANES - 1) / SCORE_LANES;
 // Tiles of a weight in shared memory that there are registers for while blocks wait.
-constexpr int SOON = TYPE == FP32 || TEAMS > 1 ? 0 : 12;
-constexpr int SOON_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;
+constexpr int PRELOAD_TILES = TYPE == FP32 || TEAMS > 1 ? 0 : 12;
+constexpr int PRELOAD_TILES_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;
 // Sums over a row are complete after a barrier; heads lie in several blocks.
-constexpr bool EARLY = false, CROSSED = true;
+constexpr bool EARLY_SUMS = false, SPLIT_HEADS = true;
 // No registers are left for the reverse to hold two steps.
-constexpr bool LATE = TYPE == FP32;
-constexpr bool SPREADS = TYPE == FP32;  // squares are taken from a mean
+constexpr bool FETCH_LATE = TYPE == FP32;
+constexpr bool CENTERS_SQUARES = TYPE == FP32;  // squares are taken from a mean
 // If a block's units belong to one head, aC is not sent: every block computes it from sums over heads, h and
-// x. CLOSE, ASKS: lanes of a row that ask for a head's sums, and packets of each.
-constexpr int CLOSE = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, ASKS = SPAN / CLOSE;
+// x. HEAD_LANES, HEAD_PACKETS: lanes of a row that ask for a head's sums, and packets of each.
+constexpr int HEAD_LANES = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, HEAD_PACKETS = SPAN / HEAD_LANES;
 // With two teams of float32 there are no registers for it.
-constexpr bool MIXES = D % UNITS == 0 && ROUNDS * ASKS <= 8 && (TYPE != FP32 || TEAMS == 1);
+constexpr bool CAN_MIX = D % UNITS == 0 && ROUNDS * HEAD_PACKETS <= 8 && (TYPE != FP32 || TEAMS == 1);
 constexpr int MIXTURE = SECOND;
 static_assert(EACH == TALL && UNITS == 64 / SIZE && LANES == 16 && SPLIT == 8 && CLUSTER <= SPLIT * SOURCES,
               "no such group");
@@ -55,23 +56,23 @@ static_assert(EACH == TALL && UNITS == 64 / SIZE && LANES == 16 && SPLIT == 8 &&
 typedef u32 Words[DEEP / TALL][SIZE];
 
 struct Post : Units {
-  Packet *packets, *inbox;  // of the group, and where this lane's begin
-  u32 turn[TEAMS] = {};     // messages that were taken of a team
-  int rows, teams, taken = 0;
+  Packet *packets, *inbox;        // of the group, and where this lane's begin
+  u32 message_count[TEAMS] = {};  // messages that were taken of a team
+  int rows, teams, last_message = 0;
   bool sends;  // whether this lane has a row
   template <class Args>
-  DEV Post(const Args& a) : Units(a.begin, a.each) {
+  DEV Post(const Args& a) : Units(a.begin, a.group_rows) {
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
-    inbox = as_it_is(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
-    rows = a.B - first < a.each ? (a.B > first ? a.B - first : 0) : a.each;
+    inbox = keep_in_register(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
+    rows = a.B - first < a.group_rows ? (a.B > first ? a.B - first : 0) : a.group_rows;
     teams = rows > 8 ? TEAMS : 1;
-    works = TEAMS * warp < rows;
+    has_row = TEAMS * warp < rows;
     column = TEAMS == 2 ? 2 * warp + lane / 16 : warp;
     team = TEAMS == 2 ? warp / 4 : 0;
     sends = column < rows && (TEAMS == 2 || lane < 16);
     unit = base + 2 * (lane % 16);
-    there = sends && 2 * (lane % 16) < UNITS && unit < H;
-    unit = there ? unit : base;
+    active = sends && 2 * (lane % 16) < UNITS && unit < H;
+    unit = active ? unit : base;
   }
   DEV void open() const {}
   DEV void close() const {}
@@ -79,16 +80,18 @@ struct Post : Units {
   DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }
 
   // Return whether there is such a block, and a row of the team.
-  DEV bool asks(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }
+  DEV bool is_expected(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }
   DEV void begin(int message, int g) {
-    turn[g]++;
-    taken = message;
-    parts = memory + (turn[g] & 1) * PARTS;
+    message_count[g]++;
+    last_message = message;
+    parts = memory + (message_count[g] & 1) * PARTS;
   }
   // Warps that receive from no block wait too: they would run ahead of the others.
   DEV void gather(int g) const {
-    Units::gather(mine(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (turn[g] & 1));
+    Units::gather(is_member(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (message_count[g] & 1));
   }
   // Return the number of this warp's next message.
-  DEV u32 next() const { return 1 + (TEAMS == 2 && team ? turn[TEAMS - 1] : turn[0]); }
+  DEV u32 next_number() const {
+    return 1 + (TEAMS == 2 && team ? message_count[TEAMS - 1] : message_count[0]);
+  }
 };

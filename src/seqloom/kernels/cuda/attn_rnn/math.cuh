@@ -4,8 +4,8 @@
 #include "runtime/pairs.cuh"
 
 // log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 5, fitted to the product u Phi(-u): 5e-7 in gelu.
-DEV float tail(float v) {
-  const float u = smaller(size(v), 6.0f);
+DEV float normal_tail(float v) {
+  const float u = minimum(absolute(v), 6.0f);
   float p = -0.0004732773231808096f;
   p = p * u + 0.00708435894921422f;
   p = p * u - 0.051826950162649155f;
@@ -18,10 +18,10 @@ DEV float gelu(float v) {
   if constexpr (TYPE == FP32)
     return 0.5f * v * (1.f + erff(v * 0.7071067811865476f));
   else
-    return larger(v, 0.f) - size(v) * tail(v);
+    return maximum(v, 0.f) - absolute(v) * normal_tail(v);
 }
 DEV float gelu_slope(float v) {
-  const float t = tail(v), cdf = v > 0.f ? 1.f - t : t;
+  const float t = normal_tail(v), cdf = v > 0.f ? 1.f - t : t;
   return cdf + v * 0.3989422804014327f * exp2_(-0.7213475204444817f * v * v);
 }
 DEV float sigmoid(float v) {
@@ -34,14 +34,14 @@ DEV float sigmoid(float v) {
     return inverse(1.0f + exp2_(-1.4426950408889634f * v));
 }
 // Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. Rows that are left out get 0.
-DEV void attention(float (&a)[4], float qh, float qx, float qp) {
+DEV void compute_attention(float (&a)[4], float qh, float qx, float qp) {
   constexpr float LOG2E = TYPE == FP32 ? 1.f : 1.4426950408889634f;
   const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D)),
               s[4] = {k * qh, k * qx, k * (qh + qx), k * qp};
   float top = -3.0e38f, sum = 0.f;
 #pragma unroll
   for (int j = 0; j < 4; j++)
-    if (CONTEXT >> j & 1) top = larger(top, s[j]);
+    if (CONTEXT >> j & 1) top = maximum(top, s[j]);
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     a[j] = !(CONTEXT >> j & 1) ? 0.f : TYPE == FP32 ? expf(s[j] - top) : exp2_(s[j] - top);

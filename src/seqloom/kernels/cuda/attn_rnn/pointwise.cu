@@ -41,14 +41,14 @@ struct Before {
 KERNEL(attn_rnn_before, Before, WIDE) {
   const int row = block() / a.steps, t = a.from + block() % a.steps;
   const i64 step = (i64)row * a.T + t;
-  const bool anew = RESET && a.reset[step], real = !a.lengths || t < a.lengths[row];
+  const bool is_reset = RESET && a.reset[step], in_length = !a.lengths || t < a.lengths[row];
   for (int i = thread(); i < H; i += WIDE) {
     const i64 at = (i64)block() * H + i, own = (i64)row * H + i;
-    const float h = anew ? a.start[own] : t ? get_one(a.y + (step - 1) * H + i) : a.h0[own];
+    const float h = is_reset ? a.start[own] : t ? get_one(a.y + (step - 1) * H + i) : a.h0[own];
     a.past[at] = h;
     put_one(a.seen + at, MASK ? h * get_one(a.mask + own) : h);
     // what lies past a length may be anything, and 0 times NaN is NaN
-    put_one(a.u + at, real ? get_one(a.x + step * H + i) : 0.f);
+    put_one(a.u + at, in_length ? get_one(a.x + step * H + i) : 0.f);
   }
 }
 
@@ -72,12 +72,12 @@ KERNEL(attn_rnn_attend, Attend, 32 * HEADS * SHARE) {
     su += q * u[k];
     sp += q * h[k] * u[k];
   }
-  over_head(sh, su, sp);
+  sum_head(sh, su, sp);
   const float root = 1.f / sqrtf((float)D);
   float s[4] = {sh * root, su * root, (sh + su) * root, sp * root}, top = -3.0e38f, sum = 0.f;
 #pragma unroll
   for (int j = 0; j < 4; j++)
-    if (CONTEXT >> j & 1) top = larger(top, s[j]);
+    if (CONTEXT >> j & 1) top = maximum(top, s[j]);
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     s[j] = CONTEXT >> j & 1 ? expf(s[j] - top) : 0.f;
@@ -139,18 +139,18 @@ KERNEL(attn_rnn_end, End, WIDE) {
   if constexpr (NORM) {
     // twice, since a difference of large sums would cost digits that float32 has
     if constexpr (FORMAT == 2) {
-      mean = over_row(sum) / H;
+      mean = sum_row(sum) / H;
       square = 0.f;
 #pragma unroll
       for (int k = 0; k < PER; k++) {
         const float d = o[k] + h[k] - mean;
         if (thread() + WIDE * k < H) square += d * d;
       }
-      r = 1.f / sqrtf(over_row(square) / H + 1e-5f);
+      r = 1.f / sqrtf(sum_row(square) / H + 1e-5f);
     } else {
-      over_row(sum, square);
+      sum_row(sum, square);
       mean = sum / H;
-      r = 1.f / sqrtf(larger(square / H - mean * mean, 0.f) + 1e-5f);
+      r = 1.f / sqrtf(maximum(square / H - mean * mean, 0.f) + 1e-5f);
     }
     if (a.deviation && thread() == 0) a.deviation[row] = r;
   }
@@ -168,10 +168,10 @@ KERNEL(attn_rnn_end, End, WIDE) {
     if (!a.h) continue;
     float after = h[k] + gate * (n - h[k]);
     if constexpr (KEEP) after += keep[k] * (h[k] - after);
-    const bool now = a.next.step <= a.next.left[row];  // this step is the one before next's
-    if (!now) after = h[k];
+    const bool valid = a.next.step <= a.next.left[row];  // this step is the one before next's
+    if (!valid) after = h[k];
     a.h[at] = after;
-    put_one(a.y + at, now ? after : 0.f);
+    put_one(a.y + at, valid ? after : 0.f);
     begin(after, at, row, a.next, a.next.step);
   }
 }

@@ -10,16 +10,16 @@ constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps to 
 constexpr int PER_LANE = (D + 32 * SHARE - 1) / (32 * SHARE), HEAD_BYTES = SHARE > 1 ? 16 * HEADS * SHARE : 0;
 constexpr float ROOT_HALF = 0.7071067811865476f, ROOT_2PI = 2.5066282746310002f;
 
-DEV float over_warp(float v) {
+DEV float sum_warp(float v) {
 #pragma unroll
-  for (int bits = 16; bits; bits /= 2) v += from_other(v, bits);
+  for (int bits = 16; bits; bits /= 2) v += shuffle_xor(v, bits);
   return v;
 }
 // Sum over a block of WIDE threads, always in the same order.
-DEV void over_row(float& v, float& w) {
+DEV void sum_row(float& v, float& w) {
   const int warp = thread() / 32;
-  v = over_warp(v);
-  w = over_warp(w);
+  v = sum_warp(v);
+  w = sum_warp(w);
   wait_block();
   if (thread() % 32 == 0) put_shared(shared_memory() + 8 * warp, v, w);
   wait_block();
@@ -32,16 +32,16 @@ DEV void over_row(float& v, float& w) {
     w += b;
   }
 }
-DEV float over_row(float v) {
+DEV float sum_row(float v) {
   float none = 0.f;
-  over_row(v, none);
+  sum_row(v, none);
   return v;
 }
 // Sum over the warps of a head.
-DEV void over_head(float& v, float& w, float& x) {
-  v = over_warp(v);
-  w = over_warp(w);
-  x = over_warp(x);
+DEV void sum_head(float& v, float& w, float& x) {
+  v = sum_warp(v);
+  w = sum_warp(w);
+  x = sum_warp(x);
   if constexpr (SHARE > 1) {
     const int warp = thread() / 32, first = warp / SHARE * SHARE;
     if (thread() % 32 == 0) {

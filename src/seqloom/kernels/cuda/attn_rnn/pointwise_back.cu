@@ -16,11 +16,11 @@ struct BackEnd {
   int step;
 };
 // Return the gradient of the state between two steps: what was passed on, and what came through products.
-DEV float between(i64 at, int row, int i, const BackEnd& a, int after) {
+DEV float find_state_gradient(i64 at, int row, int i, const BackEnd& a, int after) {
   float dh = a.dh[at];
   if (a.before && after < a.left[row]) {
-    const float through = get_one(a.before + (i64)row * 2 * H + i) + get_one(a.query + at);
-    dh = a.acc[at] + (MASK ? get_one(a.mask + at) * through : through);
+    const float dseen = get_one(a.before + (i64)row * 2 * H + i) + get_one(a.query + at);
+    dh = a.acc[at] + (MASK ? get_one(a.mask + at) * dseen : dseen);
     if constexpr (RESET)
       if (a.reset[row]) {
         a.dstart[at] += dh;
@@ -31,7 +31,7 @@ DEV float between(i64 at, int row, int i, const BackEnd& a, int after) {
 }
 KERNEL(attn_rnn_back_end, BackEnd, WIDE) {
   const i64 row = block();
-  const bool now = a.step >= 0 && a.step < a.left[row];
+  const bool valid = a.step >= 0 && a.step < a.left[row];
   float dx[PER], xhat[PER], dn[PER], acc[PER], sum = 0.f, both = 0.f;
 #pragma unroll
   for (int k = 0; k < PER; k++) {
@@ -39,14 +39,14 @@ KERNEL(attn_rnn_back_end, BackEnd, WIDE) {
     const i64 at = row * H + i;
     dx[k] = xhat[k] = dn[k] = acc[k] = 0.f;
     if (i >= H) continue;
-    const float dh = between(at, row, i, a, a.step + 1);
+    const float dh = find_state_gradient(at, row, i, a, a.step + 1);
     a.dh[at] = dh;
     if (a.step < 0) continue;
-    const float down = now ? dh + get_one(a.dy + at) : 0.f, keep = KEEP ? get_one(a.keep + at) : 0.f,
+    const float dafter = valid ? dh + get_one(a.dy + at) : 0.f, keep = KEEP ? get_one(a.keep + at) : 0.f,
                 g = get_one(a.g + at), n = get_one(a.n + at);
-    const float rest = KEEP ? down * (1.f - keep) : down;
+    const float rest = KEEP ? dafter * (1.f - keep) : dafter;
     dn[k] = rest * g;
-    acc[k] = rest - dn[k] + down * keep;
+    acc[k] = rest - dn[k] + dafter * keep;
     const float scale = NORM ? get_one(a.scale + i) : 1.f, value = NORM ? n * scale + get_one(a.bias + i) : n;
     put_one(a.dg + at, (value - a.past[at]) * (rest - dn[k]) * g);
     put_one(a.dn + at, dn[k]);
@@ -56,7 +56,7 @@ KERNEL(attn_rnn_back_end, BackEnd, WIDE) {
     both += dx[k] * n;
   }
   if (a.step < 0) return;
-  if constexpr (NORM) over_row(sum, both);
+  if constexpr (NORM) sum_row(sum, both);
 #pragma unroll
   for (int k = 0; k < PER; k++) {
     const int i = thread() + WIDE * k;
@@ -106,7 +106,7 @@ KERNEL(attn_rnn_back_attend, BackAttend, 32 * HEADS * SHARE) {
     su += v[k] * u[k];
     sp += v[k] * h[k] * u[k];
   }
-  over_head(sh, su, sp);
+  sum_head(sh, su, sp);
   const float root = 1.f / sqrtf((float)D), both = sh + su, mean = p0 * sh + p1 * su + p2 * both + p3 * sp,
               shared = p2 * (both - mean);
   const float zh = root * (p0 * (sh - mean) + shared), zu = root * (p1 * (su - mean) + shared),

@@ -9,13 +9,14 @@
 
 // The rows of the warp's tiles and the columns of its slice. IN_SHARED of its tiles lie in shared memory,
 // where a lane reads only what it wrote itself, the others in registers. Tiles are 16 by 16; the TALL tiles
-// of units with the same columns follow each other. SOON of the tiles in shared memory are loaded before the
-// wait for a product.
-template <int IN_SHARED, int SOON = 0>
+// of units with the same columns follow each other. PRELOAD of the tiles in shared memory are loaded before
+// the wait for a product.
+template <int IN_SHARED, int PRELOAD = 0>
 struct Weight {
-  u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], soon[SOON ? SOON : 1][WORDS], at;
+  u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], preloaded[PRELOAD ? PRELOAD : 1][WORDS], at;
   DEV void load(const Element* W, int stride, const Block& b, int which = 0) {
-    at = b.memory + AT_WEIGHTS + (b.warp * (KEPT * DEEP + SPARE) + which * DEEP) * WORDS * 128 + 16 * b.lane;
+    at = b.memory + AT_WEIGHTS +
+         (b.warp * (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) + which * DEEP) * WORDS * 128 + 16 * b.lane;
 #pragma unroll
     for (int k = 0; k < DEEP; k++) {
       u32 v[WORDS];
@@ -33,21 +34,21 @@ struct Weight {
   }
   DEV void prepare() {
 #pragma unroll
-    for (int k = 0; k < SOON; k++)
+    for (int k = 0; k < PRELOAD; k++)
 #pragma unroll
       for (int i = 0; i < WORDS; i += 4) {
         u32 four[4];
         get_shared(four, at + (k * WORDS + i) * 128);
 #pragma unroll
-        for (int j = 0; j < 4; j++) soon[k][i + j] = four[j];
+        for (int j = 0; j < 4; j++) preloaded[k][i + j] = four[j];
       }
   }
   DEV void get(u32 (&v)[4], int k, int i) const {  // the i-th four words of tile k
-    if (k >= SOON && k < IN_SHARED)
+    if (k >= PRELOAD && k < IN_SHARED)
       get_shared(v, at + (k * WORDS + 4 * i) * 128);
     else
 #pragma unroll
-      for (int j = 0; j < 4; j++) v[j] = k < SOON ? soon[k][4 * i + j] : w[k - IN_SHARED][4 * i + j];
+      for (int j = 0; j < 4; j++) v[j] = k < PRELOAD ? preloaded[k][4 * i + j] : w[k - IN_SHARED][4 * i + j];
   }
 };
 
@@ -55,12 +56,12 @@ struct Weight {
 // the second is NaN. Weights are split in every step if no registers are left to keep the parts.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
 DEV void split(u32& big, u32& small, u32 v, bool keep) {
-  big = keep ? to_tf32_finite(number(v)) : to_tf32_here(number(v));
-  small = bits(number(v) - number(big));
+  big = keep ? to_tf32_finite(to_float(v)) : to_tf32_volatile(to_float(v));
+  small = to_bits(to_float(v) - to_float(big));
 }
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
-template <int IN_SHARED, int SOON>
-DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Block& b, int g) {
+template <int IN_SHARED, int PRELOAD>
+DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, const Block& b, int g) {
   // Tiles of B: all, and those that fit into registers.
   constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;
   u32 v[AHEAD][SIZE];
@@ -83,7 +84,7 @@ DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Bl
       float sum[4];
       split(x[0], y[0], v[at][2 * i], true);
       split(x[1], y[1], v[at][2 * i + 1], true);
-      mma_tf32_alone(sum, small[0], small[1], small[2], small[3], x[0], x[1]);
+      mma_tf32_from_zero(sum, small[0], small[1], small[2], small[3], x[0], x[1]);
       mma_tf32(sum, big[0], big[1], big[2], big[3], y[0], y[1]);
       mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
 #pragma unroll
@@ -102,6 +103,6 @@ DEV void product(Sums& c, const Weight<IN_SHARED, SOON>& W, int buffer, const Bl
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
 }
 // Load two numbers, of this lane's units; zeros if it has none.
-DEV Pair load_pair(const Element* from, bool there) {
-  return there ? to_pair(get_one(from), get_one(from + 1)) : Pair{};
+DEV Pair load_pair(const Element* from, bool active) {
+  return active ? to_pair(get_one(from), get_one(from + 1)) : Pair{};
 }

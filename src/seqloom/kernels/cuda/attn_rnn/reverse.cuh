@@ -5,7 +5,7 @@
 
 // Steps that are on their way, and their streams in shared memory.
 constexpr int RING = 4, STREAMS = 7 + KEEP, DY = 0, X = 1, Q = 2, G = 3, N_ = 4, SLOPE = 5, PAST = 6,
-              KEPT = 7;
+              KEEP_STREAM = 7;
 constexpr int AT_DG = 0, AT_DN = BUFFER, AT_DS = 2 * BUFFER, AT_DQ = 3 * BUFFER, AT_SUMS = 4 * BUFFER;
 
 // Gradients at the end of a step, from those of its output (dy) and of the state after it (dh): of n, of what
@@ -17,10 +17,11 @@ DEV void back_end(float (&dn)[4], float (&dgate)[4], float (&dx)[4], float (&acc
                   const int (&length)[2], int t) {
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    const float down = t < length[i & 1] ? dy[i] + dh[i] : 0.f, dnew = KEEP ? down * (1.f - keep[i]) : down;
+    const float dafter = t < length[i & 1] ? dy[i] + dh[i] : 0.f,
+                dnew = KEEP ? dafter * (1.f - keep[i]) : dafter;
     dn[i] = dnew * g[i];
     const float rest = dnew - dn[i];
-    acc[i] = KEEP ? rest + down * keep[i] : rest;
+    acc[i] = KEEP ? rest + dafter * keep[i] : rest;
     dgate[i] = ((NORM ? n[i] * scale[i >> 1] + bias[i >> 1] : n[i]) - h[i]) * rest * g[i];
     dx[i] = NORM ? dn[i] * scale[i >> 1] : 0.f;
   }
@@ -28,12 +29,12 @@ DEV void back_end(float (&dn)[4], float (&dgate)[4], float (&dx)[4], float (&acc
 // Through the norm, from {xhat^T; ones} dx: on its diagonal the sums of xhat dx, and below the sums of dx.
 // at: where 1 / deviation of this lane's first row lies, `apart` bytes from that of the next one.
 DEV void back_norm(float (&dx)[4], float (&acc)[4], const float (&sums)[2][4], const float (&n)[4], u32 at,
-                   int apart, const Lane& l) {
+                   int stride, const Lane& l) {
 #pragma unroll
   for (int c = 0; c < 2; c++) {
-    const float both = from_lane(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
+    const float both = shuffle(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
                 mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
-    const float r = get_shared(at + c * apart);
+    const float r = get_shared(at + c * stride);
 #pragma unroll
     for (int i = c; i < 4; i += 2) {
       dx[i] = r * (dx[i] - mean - n[i] * both);
@@ -56,10 +57,10 @@ DEV void back_query(float (&acc)[4], const float (&mask)[4], const u32 (&Wq)[TIL
   if constexpr (MASK) {
     const float zero[4] = {0.f, 0.f, 0.f, 0.f};
     float back[4];
-    product<4>(back, zero, Wq, b);
+    multiply<4>(back, zero, Wq, b);
 #pragma unroll
     for (int i = 0; i < 4; i++) acc[i] += mask[i] * back[i];
   } else {
-    product<4>(acc, acc, Wq, b);
+    multiply<4>(acc, acc, Wq, b);
   }
 }

@@ -7,7 +7,7 @@
 #pragma once
 #ifndef FORMAT
 #define FORMAT 2
-#define AWAY 0  // how many of a thread's quads of each weight lie in shared memory, not in registers
+#define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #endif
 #include "attn_rnn/arguments.cuh"
 
@@ -17,14 +17,14 @@ constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;  // a lane's quads of a ve
 constexpr bool UNEVEN = H % 32 != 0;
 // Units of a head that are summed inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
-constexpr bool CROSSED = PIECE != D;  // the pieces of a head meet in shared memory
+constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared memory
 // Steps in the ring of what comes from global memory.
 constexpr int STAGES = 4;
 // Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
 // Bytes; vectors that are written at once use different banks.
 constexpr int VECTOR = 128 * DEEP + 64;
-constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (CROSSED ? 16 * (H / PIECE) : 0);
-constexpr int REST = 16 * THREADS * AWAY;  // of a weight
+constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (SPLIT_HEADS ? 16 * (H / PIECE) : 0);
+constexpr int WEIGHT_BYTES = 16 * THREADS * QUADS_IN_SHARED;  // of a weight in shared memory
 
 struct Lane {
   // share: which of the eight; first: of the four units; unit: the one whose sum it ends up with
@@ -40,7 +40,7 @@ struct Lane {
     unit = first + (share >> 1);
     odd = share & 1;
   }
-  DEV int at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
+  DEV int unit_at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
   DEV u32 vector(int which) const { return memory + which * VECTOR; }
   DEV void clear() const {
     for (int i = thread; i < 5 * VECTOR / 4; i += THREADS) put_shared(memory + 4 * i, 0.f);
@@ -56,15 +56,15 @@ struct Lane {
   }
   DEV void get_four(float (&v)[4], u32 from) const {
 #pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * at(k));
+    for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * unit_at(k));
   }
   // Return the first of four sums, over all lanes that share them.
   DEV float scatter(const float (&c)[4]) const {
-    const float v = c[0] + from_other(c[2], 16), w = c[1] + from_other(c[3], 16), s = v + from_other(w, 8);
-    return s + from_other(s, 4);
+    const float v = c[0] + shuffle_xor(c[2], 16), w = c[1] + shuffle_xor(c[3], 16), s = v + shuffle_xor(w, 8);
+    return s + shuffle_xor(s, 4);
   }
   // Sum q h, q x and q h x over the units of the head; c are this lane's parts of q.
-  DEV void head_sums(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
+  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
     if constexpr (PIECE == 1) {
       const float q = scatter(c);
       s[0] = q * h[0];
@@ -81,12 +81,12 @@ struct Lane {
 #pragma unroll
       for (int bits = 4; bits < 8 * PIECE; bits *= 2)  // the eight lanes of four units, then the next four
 #pragma unroll
-        for (int m = 0; m < 3; m++) s[m] += from_other(s[m], bits < 32 ? bits : bits / 32);
+        for (int m = 0; m < 3; m++) s[m] += shuffle_xor(s[m], bits < 32 ? bits : bits / 32);
     }
-    if constexpr (CROSSED) {  // lanes that write to the same place write the same
-      const int mine = PIECE == 1 ? share & 1 : share & 3;
-      const float second = mine == 1 ? s[1] : s[2];
-      put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * mine, mine == 0 ? s[0] : second);
+    if constexpr (SPLIT_HEADS) {  // lanes that write to the same place write the same
+      const int which = PIECE == 1 ? share & 1 : share & 3;
+      const float second = which == 1 ? s[1] : s[2];
+      put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * which, which == 0 ? s[0] : second);
       if constexpr (PIECE == 1) put_shared(memory + AT_PIECES + 16 * unit + 8, s[2]);
       wait_block();
       s[0] = s[1] = s[2] = 0.f;
@@ -104,18 +104,18 @@ struct Lane {
 // The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, those of
 // neighbouring lanes side by side.
 struct Weight {
-  static constexpr int HERE = QUADS - AWAY;
-  float w[HERE][4];
-  u32 others;
+  static constexpr int IN_REGISTERS = QUADS - QUADS_IN_SHARED;
+  float w[IN_REGISTERS][4];
+  u32 in_shared;
   DEV void load(const Element* W, int stride, const Lane& l, u32 to) {
-    others = to + 16 * l.thread;
+    in_shared = to + 16 * l.thread;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
       const int column = 32 * (i / 4) + 4 * l.share;
       float v[4] = {};
-      if (column < H) get_global(v, W + (i64)l.at(i % 4) * stride + column);
-      if (i >= HERE)
-        put_shared(others + 16 * THREADS * (i - HERE), v);
+      if (column < H) get_global(v, W + (i64)l.unit_at(i % 4) * stride + column);
+      if (i >= IN_REGISTERS)
+        put_shared(in_shared + 16 * THREADS * (i - IN_REGISTERS), v);
       else
 #pragma unroll
         for (int e = 0; e < 4; e++) w[i][e] = v[e];
@@ -124,15 +124,16 @@ struct Weight {
 };
 
 // c += W v, a lane's part of it.
-DEV void product(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
-  float away[AWAY + 1][4];
+DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
+  float shared_quads[QUADS_IN_SHARED + 1][4];
 #pragma unroll
-  for (int i = 0; i < AWAY; i++) get_shared(away[i], W.others + 16 * THREADS * i);
+  for (int i = 0; i < QUADS_IN_SHARED; i++) get_shared(shared_quads[i], W.in_shared + 16 * THREADS * i);
 #pragma unroll
   for (int i = 0; i < QUADS; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      c[i % 4] += (i < Weight::HERE ? W.w[i][e] : away[i - Weight::HERE][e]) * v[i / 4][e];
+      c[i % 4] +=
+          (i < Weight::IN_REGISTERS ? W.w[i][e] : shared_quads[i - Weight::IN_REGISTERS][e]) * v[i / 4][e];
 }
 
 // What a thread loads of a step, some steps ahead: one quad of one plane.
@@ -140,8 +141,8 @@ struct Source {
   const float* from;  // of step 0
   i64 stride;
   u32 to;  // in the ring's first slot
-  bool any;
-  DEV void fetch(int t, int slot, bool now) const {
-    if (now && any) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);
+  bool has_source;
+  DEV void fetch(int t, int slot, bool valid) const {
+    if (valid && has_source) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);
   }
 };

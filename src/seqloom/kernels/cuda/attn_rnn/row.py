@@ -56,14 +56,14 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 def find_code(setting: Setting, name: str) -> Code:
     """Return the kernel attn_rnn_row_<name>: forward or reverse."""
     H, D, deep = setting.hidden, setting.hidden // setting.heads, -(-setting.hidden // 32)
-    away = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
+    in_shared = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
     threads, piece = 2 * H, 1 if D % 4 else min(16, D & -D)
-    slot, aside = 4 * H * (1 + setting.keep), 16 * threads
+    slot, spill = 4 * H * (1 + setting.keep), 16 * threads
     if name == "reverse":
         slot = 4 * H * (7 + setting.keep) + 16 * setting.heads
-    shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + aside
-    macros, source = (*setting.macros, ("AWAY", away)), f"attn_rnn/row_{name}.cu"
-    return Code(f"attn_rnn_row_{name}", source, macros, threads, shared + 64 * away * threads)
+    shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + spill
+    macros, source = (*setting.macros, ("QUADS_IN_SHARED", in_shared)), f"attn_rnn/row_{name}.cu"
+    return Code(f"attn_rnn_row_{name}", source, macros, threads, shared + 64 * in_shared * threads)
 
 
 def _find_code(setting: Setting, name: str, *_: object) -> Code:

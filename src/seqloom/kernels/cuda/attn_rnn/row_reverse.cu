@@ -3,49 +3,50 @@
 #include "attn_rnn/row.cuh"
 
 // Vectors: dgate, dx, dx * n, ds, dq.
-constexpr int GATE = 0, SPREAD = 1, PRODUCT = 2, SLOPED = 3, QUERY = 4;
+constexpr int DGATE = 0, DX = 1, DXN = 2, DS = 3, DQ = 4;
 // Planes of the ring, followed by the attention.
-constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, STAY = 7, PLANES = 7 + KEEP;
+constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, KEEP_PLANE = 7, PLANES = 7 + KEEP;
 constexpr int SLOT = 4 * H * PLANES + 16 * HEADS;
-constexpr int AT_ASIDE = AT_RING + STAGES * SLOT;
-constexpr int AT_WEIGHTS = AT_ASIDE + 16 * THREADS;
-constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * REST;
+constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
+constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
+constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
 
 // What a lane loads of a step: for its four units, or for the one.
-struct Taken {
+struct StepInputs {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
   DEV void get(const Lane& l, u32 ring) {
-    auto one = [&](int plane) { return get_shared(ring + 4 * (plane * H + l.unit)); };
-    dy = one(DY);
-    g = one(G);
-    n = one(N);
+    auto get_plane = [&](int plane) { return get_shared(ring + 4 * (plane * H + l.unit)); };
+    dy = get_plane(DY);
+    g = get_plane(G);
+    n = get_plane(N);
     l.get_four(past, ring + 4 * PAST * H);
-    if constexpr (KEEP) keep = one(STAY);
-    slope = one(SLOPE);
-    q = one(Q);
+    if constexpr (KEEP) keep = get_plane(KEEP_PLANE);
+    slope = get_plane(SLOPE);
+    q = get_plane(Q);
     l.get_four(x, ring + 4 * INPUT * H);
     get_shared(attention, ring + 4 * PLANES * H + 16 * (l.unit / D));
   }
 };
 
 // Sum two vectors over all units.
-DEV void both_sums(float& v, float& w, const Lane& l) {
+DEV void sum_both(float& v, float& w, const Lane& l) {
   // more lanes, where registers are few
-  constexpr int SHARES = DEEP == 4 ? 32 : 8, APART = 32 / SHARES, SOME = (H + 4 * SHARES - 1) / (4 * SHARES);
+  constexpr int SHARES = DEEP == 4 ? 32 : 8, LANE_STRIDE = 32 / SHARES,
+                COUNT = (H + 4 * SHARES - 1) / (4 * SHARES);
   v = w = 0.f;
 #pragma unroll
-  for (int i = 0; i < SOME; i++) {
+  for (int i = 0; i < COUNT; i++) {
     float p[4], q[4];
-    const u32 at = 16 * (SHARES * i + l.lane / APART);
-    get_shared(p, l.vector(SPREAD) + at);
-    get_shared(q, l.vector(PRODUCT) + at);
+    const u32 at = 16 * (SHARES * i + l.lane / LANE_STRIDE);
+    get_shared(p, l.vector(DX) + at);
+    get_shared(q, l.vector(DXN) + at);
     v += (p[0] + p[1]) + (p[2] + p[3]);
     w += (q[0] + q[1]) + (q[2] + q[3]);
   }
 #pragma unroll
-  for (int bits = 16; bits >= APART; bits /= 2) {
-    v += from_other(v, bits);
-    w += from_other(w, bits);
+  for (int bits = 16; bits >= LANE_STRIDE; bits /= 2) {
+    v += shuffle_xor(v, bits);
+    w += shuffle_xor(w, bits);
   }
 }
 
@@ -54,11 +55,11 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
   Weight Wo, Wc, Wh, Wq;
-  const u32 rest = l.memory + AT_WEIGHTS, aside = l.memory + AT_ASIDE + 16 * l.thread;
-  Wo.load(a.w.o, H, l, rest);
-  Wc.load(a.w.g + H * H, H, l, rest + REST);
-  Wh.load(a.w.g, H, l, rest + 2 * REST);
-  Wq.load(a.w.q, H, l, rest + 3 * REST);
+  const u32 weights = l.memory + AT_WEIGHTS, spill = l.memory + AT_SPILL + 16 * l.thread;
+  Wo.load(a.w.o, H, l, weights);
+  Wc.load(a.w.g + H * H, H, l, weights + WEIGHT_BYTES);
+  Wh.load(a.w.g, H, l, weights + 2 * WEIGHT_BYTES);
+  Wq.load(a.w.q, H, l, weights + 3 * WEIGHT_BYTES);
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
               mask = MASK ? a.mask[at] : 1.f;
   const float root = 1.f / sqrtf((float)D);
@@ -75,8 +76,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     d_query[i] = 0.f;
     if (!odd) d_sum[i] = 0.f;
   }
-  const int plane = l.thread / (H / 4), quad = l.thread % (H / 4), wide = plane == Q ? 2 * H : H;
-  const bool outside = plane == INPUT || plane == DY || plane == STAY;
+  const int plane = l.thread / (H / 4), quad = l.thread % (H / 4), row_stride = plane == Q ? 2 * H : H;
+  const bool is_input = plane == INPUT || plane == DY || plane == KEEP_PLANE;
   const float* planes = plane == PAST    ? a.past
                         : plane == INPUT ? a.x
                         : plane == DY    ? a.dy
@@ -86,7 +87,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
                         : plane == Q     ? a.q
                                          : a.keep;
   const i64 steps = row * a.steps - a.from;
-  const Source source{planes + (outside ? row * a.T : steps) * wide + 4 * quad, wide,
+  const Source source{planes + (is_input ? row * a.T : steps) * row_stride + 4 * quad, row_stride,
                       l.memory + AT_RING + 16 * l.thread, plane < PLANES};
   const Source heads{a.attention + steps * HEADS * 4 + 4 * l.thread, 4 * HEADS,
                      l.memory + AT_RING + 4 * PLANES * H + 16 * l.thread, l.thread < HEADS};
@@ -96,83 +97,85 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     source.fetch(t, SLOT, t >= a.from);
     fetch_commit();
   };
-  Taken v;
+  StepInputs v;
   l.clear();
   for (int t = end - 1; t > end - STAGES; t--) fetch(t);
   fetch_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, l.memory + AT_RING + (end - 1 & STAGES - 1) * SLOT);
   // The state after the step, if it is known: the state before the step of the previous iteration.
-  float next = 0.f;
-  bool known = false;
+  float next_state = 0.f;
+  bool has_next = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;
-  bool next_anew = RESET && end > a.from && a.reset[row * a.T + end - 1];
+  bool next_is_reset = RESET && end > a.from && a.reset[row * a.T + end - 1];
 #pragma unroll 1
   for (int t = end - 1; t >= a.from; t--) {
-    const i64 here = (i64)t * H;
+    const i64 offset = (i64)t * H;
     const float deviation = next_deviation;
-    const bool anew = next_anew;
+    const bool is_reset = next_is_reset;
     if (t > a.from) {
       if constexpr (NORM) next_deviation = deviations[t - 1];
-      if constexpr (RESET) next_anew = a.reset[row * a.T + t - 1];
+      if constexpr (RESET) next_is_reset = a.reset[row * a.T + t - 1];
     }
-    const float down = v.dy + dh, rest = KEEP ? down * (1.f - v.keep) : down, dn = rest * v.g, h = v.past[0];
+    const float dafter = v.dy + dh, rest = KEEP ? dafter * (1.f - v.keep) : dafter, dn = rest * v.g,
+                h = v.past[0];
     // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding
     // is small beside it. An n that is computed again is off by something else than the one that moved the
     // state, and over the steps that adds up in the gate's bias.
     const float share = KEEP ? v.g * (1.f - v.keep) : v.g,
-                again = share * ((NORM ? v.n * scale + bias : v.n) - h);
-    const float moved = known && share > 0.125f ? next - h : again, dgate = moved * (down - down * v.g);
-    next = h;
-    known = !anew;
-    float acc = KEEP ? rest - dn + down * v.keep : rest - dn, dx = NORM ? dn * scale : dn;
-    l.put(GATE, dgate);
-    if constexpr (NORM) l.put(SPREAD, dx, PRODUCT, dx * v.n);
+                recomputed = share * ((NORM ? v.n * scale + bias : v.n) - h);
+    const float change = has_next && share > 0.125f ? next_state - h : recomputed,
+                dgate = change * (dafter - dafter * v.g);
+    next_state = h;
+    has_next = !is_reset;
+    float acc = KEEP ? rest - dn + dafter * v.keep : rest - dn, dx = NORM ? dn * scale : dn;
+    l.put(DGATE, dgate);
+    if constexpr (NORM) l.put(DX, dx, DXN, dx * v.n);
     wait_block();
     float p[DEEP][4], c[4] = {}, back[4] = {}, s[3];
-    l.get(p, GATE);
-    product(c, Wc, p);
+    l.get(p, DGATE);
+    multiply(c, Wc, p);
     if constexpr (NORM) {
       float mean, both;
-      both_sums(mean, both, l);
+      sum_both(mean, both, l);
       dx = deviation * (dx - mean * (1.0f / H) - v.n * (both * (1.0f / H)));
       acc += dx;
     }
     const float ds = (l.scatter(c) + dx) * v.slope;
-    product(back, Wh, p);
-    put_shared(aside, back);  // found here, where there is time for it, as in the forward
-    l.put(SLOPED, ds);
-    d_gate[here] = odd ? dn : dgate;
+    multiply(back, Wh, p);
+    put_shared(spill, back);  // found here, where there is time for it, as in the forward
+    l.put(DS, ds);
+    d_gate[offset] = odd ? dn : dgate;
     fetch(t - STAGES + 1);
     wait_block();
-    l.get(p, SLOPED);
+    l.get(p, DS);
 #pragma unroll
     for (int k = 0; k < 4; k++) c[k] = 0.f;
-    product(c, Wo, p);
+    multiply(c, Wo, p);
     const float vC = l.scatter(c);
-    l.head_sums(s, c, v.past, v.x);
+    l.sum_heads(s, c, v.past, v.x);
     const float (&k)[4] = v.attention, x = v.x[0];
     const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
                 shared = k[2] * (two - mid);
     const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared),
                 zp = root * k[3] * (s[2] - mid);
     const float both = k[3] * vC + zp * v.q, dq = zh * h + x * (zx + zp * h);
-    l.put(QUERY, dq);
+    l.put(DQ, dq);
     acc += (k[0] + k[2]) * vC + zh * v.q + x * both;
     const float du = (k[1] + k[2]) * vC + zx * v.q + h * both;
-    if (!odd) d_sum[here] = ds;
-    d_query[here] = odd ? du : dq;
+    if (!odd) d_sum[offset] = ds;
+    d_query[offset] = odd ? du : dq;
     fetch_wait<STAGES - 2>();
-    get_shared(back, aside);
+    get_shared(back, spill);
     wait_block();
-    l.get(p, QUERY);
+    l.get(p, DQ);
     // of the next step: before the first it is not used
     v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);
-    product(back, Wq, p);
-    const float through = l.scatter(back);
-    acc += MASK ? mask * through : through;
+    multiply(back, Wq, p);
+    const float dseen = l.scatter(back);
+    acc += MASK ? mask * dseen : dseen;
     if constexpr (RESET)
-      if (anew) {
+      if (is_reset) {
         dstart += acc;
         acc = 0.f;
       }

@@ -33,16 +33,16 @@ struct Step {
       load_vector(bias, w.bias, l);
     }
   }
-  // AT_H holds h as the products see it. `arrived` runs when all stores and fetches are complete, and may
-  // fill x; `meanwhile` runs during the second product.
-  template <class Arrived, class Meanwhile>
-  DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const Arrived& arrived,
-               const Meanwhile& meanwhile) {
+  // AT_H holds h as the products see it. `on_arrival` runs when all stores and fetches are complete, and may
+  // fill x; `side_work` runs during the second product.
+  template <class OnArrival, class SideWork>
+  DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const OnArrival& on_arrival,
+               const SideWork& side_work) {
     wait_block();
-    arrived();
+    on_arrival();
     u32 hb[TILES][2];
     float gh[4], hx[4], p[3][4], sum[3][PLACES];
-    ask(gh, hb);
+    compute_query(gh, hb);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       hx[i] = h[i] * x[i];
@@ -50,11 +50,11 @@ struct Step {
       p[1][i] = q[i] * x[i];
       p[2][i] = q[i] * hx[i];
     }
-    head_sums(sum, p, memory + AT_SUMS, l);
+    sum_heads(sum, p, memory + AT_SUMS, l);
     float c[3][PLACES], ch[4], cx[4], cp[4];
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
-      attention(a[i], sum[0][i], sum[1][i], sum[2][i]);
+      compute_attention(a[i], sum[0][i], sum[1][i], sum[2][i]);
       c[0][i] = a[i][0] + a[i][2];
       c[1][i] = a[i][1] + a[i][2];
       c[2][i] = a[i][3];
@@ -64,19 +64,19 @@ struct Step {
     spread(cp, c[2], l);
 #pragma unroll
     for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
-    answer(after, h, gh, hb, meanwhile);
+    finish_step(after, h, gh, hb, side_work);
   }
   // Compute q, and the gate's product with h, which is needed much later; hb is h as they see it.
-  DEV void ask(float (&gh)[4], u32 (&hb)[TILES][2]) {
+  DEV void compute_query(float (&gh)[4], u32 (&hb)[TILES][2]) {
     const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]};
     load_buffer(hb, memory + AT_H, l);
-    product<4>(q, startq, Wq, hb);
-    product<2>(gh, startg, Wh, hb);
+    multiply<4>(q, startq, Wq, hb);
+    multiply<2>(gh, startg, Wh, hb);
   }
   // Compute the rest of the step from aC.
-  template <class Meanwhile>
-  DEV void answer(float (&after)[4], const float (&h)[4], const float (&gh)[4], const u32 (&hb)[TILES][2],
-                  const Meanwhile& meanwhile) {
+  template <class SideWork>
+  DEV void finish_step(float (&after)[4], const float (&h)[4], const float (&gh)[4],
+                       const u32 (&hb)[TILES][2], const SideWork& side_work) {
     const float starto[4] = {bo[0], bo[0], bo[1], bo[1]};
     u32 v[2];
     narrow(v, aC);
@@ -85,8 +85,8 @@ struct Step {
     {
       u32 b[TILES][2];
       load_buffer(b, memory + AT_A, l);
-      meanwhile();
-      product<4>(s, starto, Wo, b);
+      side_work();
+      multiply<4>(s, starto, Wo, b);
     }
     float z[4];
 #pragma unroll
@@ -103,7 +103,7 @@ struct Step {
     wait_block();
     u32 ob[TILES][2];
     load_buffer(ob, memory + AT_O, l);
-    product<4>(g, gh, Wc, ob);
+    multiply<4>(g, gh, Wc, ob);
     if constexpr (NORM) normalise(z, hb, ob);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -125,9 +125,9 @@ struct Step {
     }
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const float square = from_lane(part[0][c] + part[1][c], 9 * l.pair + 4 * c) * (1.0f / H);
+      const float square = shuffle(part[0][c] + part[1][c], 9 * l.pair + 4 * c) * (1.0f / H);
       const float mean = (part[0][c + 2] + part[1][c + 2]) * (1.0f / H);
-      r[c] = inverse_root(larger(square - mean * mean, 0.f) + 1e-5f);
+      r[c] = inverse_root(maximum(square - mean * mean, 0.f) + 1e-5f);
       xhat[c] = (z[c] - mean) * r[c];
       xhat[c + 2] = (z[c + 2] - mean) * r[c];
     }
@@ -135,41 +135,42 @@ struct Step {
 };
 
 // Take the state h of 8 rows, or slots, through all steps.
-//   place              the state of the batch that each of this lane's two columns has
-//   RING               stages in shared memory, from AT_RING on, for the input of as many steps
-//   load_x(v, stage)   loads the input of a step
-//   look(anew, t)      sets whether a reset comes before step t
-//   fetch(t)           starts loading the input of step t
-//   show(), put(t)     copy h as the output; write the copy as the output of step t
-template <int RING, int AT_RING, int STAGE, class AnyStep, class Args, class LoadX, class Look, class Fetch,
-          class Show, class Put>
+//   place                    the state of the batch that each of this lane's two columns has
+//   RING                     stages in shared memory, from AT_RING on, for the input of as many steps
+//   load_x(v, stage)         loads the input of a step
+//   read_reset(is_reset, t)  sets whether a reset comes before step t
+//   fetch(t)                 starts loading the input of step t
+//   copy_output(), put(t)    copy h as the output; write the copy as the output of step t
+template <int RING, int AT_RING, int STAGE, class AnyStep, class Args, class LoadX, class ReadReset,
+          class Fetch, class CopyOutput, class Put>
 DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const int (&place)[2],
                    const int (&length)[2], int end, u32 memory, const Args& a, const LoadX& load_x,
-                   const Look& look, const Fetch& fetch, const Show& show, const Put& put) {
+                   const ReadReset& read_reset, const Fetch& fetch, const CopyOutput& copy_output,
+                   const Put& put) {
   const Lane& l = step.l;
   float x[4], after[4], keep[4];
-  bool anew[2];
+  bool is_reset[2];
   auto begin = [&] {  // what the products of the next step see of the state
     u32 v[2];
     float seen[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if constexpr (RESET)
-        if (anew[i & 1]) h[i] = a.start[(i64)place[i & 1] * H + l.unit[i >> 1]];
+        if (is_reset[i & 1]) h[i] = a.start[(i64)place[i & 1] * H + l.unit[i >> 1]];
       seen[i] = MASK ? h[i] * mask[i] : h[i];
     }
     narrow(v, seen);
     store_buffer(memory + AT_H, v[0], v[1], l);
   };
-  show();
-  if constexpr (RESET) look(anew, 0);
+  copy_output();
+  if constexpr (RESET) read_reset(is_reset, 0);
   begin();
 #pragma unroll
   for (int t = 0; t < RING - 1; t++) fetch(t);
   fetch_wait<RING - 2>();
 #pragma unroll 1
   for (int t = 0; t < end; t++) {
-    auto arrived = [&] {
+    auto on_arrival = [&] {
       const u32 stage = memory + AT_RING + t % RING * STAGE;
       u32 v[2];
       load_x(v, stage);
@@ -178,16 +179,16 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
         load_sequence(v, stage + SEQUENCE, l);
         widen(keep, v);
       }
-      if constexpr (RESET) look(anew, t + 1);
+      if constexpr (RESET) read_reset(is_reset, t + 1);
       fetch(t + RING - 1);
     };
-    step.run(after, h, x, arrived, [&] { put(t - 1); });
+    step.run(after, h, x, on_arrival, [&] { put(t - 1); });
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if constexpr (KEEP) after[i] += keep[i] * (h[i] - after[i]);
       h[i] = t < length[i & 1] ? after[i] : h[i];
     }
-    show();
+    copy_output();
     begin();
     fetch_wait<RING - 2>();
   }
@@ -195,15 +196,15 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
 }
 
 // Recompute and write the inside of all tiles of this block; a tile has COLUMNS columns that are written.
-//   fetch(tile, place)     starts loading the input and the states of a tile
-//   load_x(v, stage)       loads its input
-//   token(tile, column)    returns the step, of N, that a column is
-//   there(tile, column)    returns whether the column is a step
-//   finish(tile)           writes the rest
+//   fetch(tile, place)       starts loading the input and the states of a tile
+//   load_x(v, stage)         loads its input
+//   token(tile, column)      returns the step, of N, that a column is
+//   is_active(tile, column)  returns whether the column is a step
+//   finish(tile)             writes the rest
 template <int RING, int AT_RING, int STAGE, int COLUMNS, class AnyStep, class LoadX, class Fetch, class Token,
-          class There, class Finish>
+          class IsActive, class Finish>
 DEV void run_inside(AnyStep& step, i64 tiles, i64 N, u32 memory, const Inside& a, const LoadX& load_x,
-                    const Fetch& fetch, const Token& token, const There& there, const Finish& finish) {
+                    const Fetch& fetch, const Token& token, const IsActive& is_active, const Finish& finish) {
   const Lane& l = step.l;
 #pragma unroll
   for (int i = 0; i < RING - 1; i++) fetch(block() + (i64)i * blocks(), i);
@@ -238,8 +239,8 @@ DEV void run_inside(AnyStep& step, i64 tiles, i64 N, u32 memory, const Inside& a
     auto put = [&](u16* to, const float (&value)[4]) {
       u32 p[2];
       narrow(p, value);
-      turn_both(p, p);
-      if (there(tile, l.row)) {
+      transpose_both(p, p);
+      if (is_active(tile, l.row)) {
         put_global(to + at, p[0]);
         put_global(to + at + 8, p[1]);
       }

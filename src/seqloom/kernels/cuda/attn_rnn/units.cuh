@@ -5,7 +5,7 @@
 // numbers of one team are on their way, all warps work on the products of the other. cluster.cuh and grid.cuh
 // say how blocks share: each defines Block, load_tile (of a weight) and load_buffer (of what was shared). A
 // number of the form (of h) h + (of x) x + (of both) h x, with three coefficients for each head, need not be
-// sent: a block that has the sums over heads, h and x can compute it (MIXES). aC has this form. So has the
+// sent: a block that has the sums over heads, h and x can compute it (CAN_MIX). aC has this form. So has the
 // gradient of q, but computing that is slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
@@ -17,11 +17,11 @@
 #define EACH 2     // tiles of 16 units to a block
 #define SPLIT 4    // warps that share the sum of one tile's product
 #define TALL 1     // tiles to a warp
-#define KEPT 0     // how many of the four weights lie in shared memory
-#define SPARE 0    // tiles of one more that do
-#define LANES 32   // to a row, in what is pointwise
-#define ROUNDS 1   // of GRID: blocks that a warp takes from, by fours
-#define TF32 0     // whether products of float32 may see 19 bits alone
+#define WEIGHTS_IN_SHARED 0  // how many of the four weights lie in shared memory
+#define TILES_IN_SHARED 0    // tiles of one more that do
+#define LANES 32             // to a row, in what is pointwise
+#define ROUNDS 1             // of GRID: blocks that a warp takes from, by fours
+#define TF32 0               // whether products of float32 may see 19 bits alone
 #endif
 
 constexpr int TILES = H / 16, TEAMS = ROWS / 8;
@@ -38,17 +38,18 @@ static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER
               "no such division");
 typedef float Sums[TALL][4];  // of a product, a lane's
 
-// A number as a word of a buffer: in 16 bits two copies. mixed() computes of[0] h + x (of[1] + of[2] h) of
+// A number as a word of a buffer: in 16 bits two copies. mix() computes c[0] h + x (c[1] + c[2] h) of
 // such words.
 #if FORMAT == 2
-DEV u32 to_word(float v) { return bits(v); }
-DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) {
-  return bits(number(x) * (number(of[2]) * number(h) + number(of[1])) + number(of[0]) * number(h));
+DEV u32 to_word(float v) { return to_bits(v); }
+DEV u32 mix(const u32 (&c)[3], u32 h, u32 x) {
+  return to_bits(to_float(x) * (to_float(c[2]) * to_float(h) + to_float(c[1])) +
+                 to_float(c[0]) * to_float(h));
 }
 #else
 DEV u32 to_word(float v) { return pack<TYPE>(v, v); }
-DEV u32 mixed(const u32 (&of)[3], u32 h, u32 x) {
-  return fma_pairs<TYPE>(x, fma_pairs<TYPE>(of[2], h, of[1]), fma_pairs<TYPE>(of[0], h, 0u));
+DEV u32 mix(const u32 (&c)[3], u32 h, u32 x) {
+  return fma_pairs<TYPE>(x, fma_pairs<TYPE>(c[2], h, c[1]), fma_pairs<TYPE>(c[0], h, 0u));
 }
 #endif
 
@@ -58,10 +59,10 @@ struct Units {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
   int first, column, unit;  // the first row of the group's, this warp's row of them, this lane's first unit
   int team;                 // of that row
-  bool works, there;        // whether this warp has a row, and this lane units
+  bool has_row, active;     // whether this warp has a row, and this lane units
   u32 memory, parts;        // parts of sums lie where shared memory begins
-  int each;                 // rows of a group, at most
-  DEV Units(int begin, int each) : each(each) {
+  int group_rows;           // rows of a group, at most
+  DEV Units(int begin, int group_rows) : group_rows(group_rows) {
     thread = ::thread();
     memory = parts = shared_memory();
     lane = thread & 31;
@@ -72,33 +73,33 @@ struct Units {
     base = rank * UNITS;
     tile = warp % (EACH / TALL) * TALL;
     slice = warp / (EACH / TALL);
-    first = begin + each * (block() / CLUSTER);
-    works = warp < ROWS;
-    column = works ? warp : 0;
+    first = begin + group_rows * (block() / CLUSTER);
+    has_row = warp < ROWS;
+    column = has_row ? warp : 0;
     team = column / 8;
-    there = works && 2 * lane < UNITS && base + 2 * lane < H;
-    unit = there ? base + 2 * lane : base;
+    active = has_row && 2 * lane < UNITS && base + 2 * lane < H;
+    unit = active ? base + 2 * lane : base;
   }
   // Find the length of this row, and the longest of the group.
   DEV void read_lengths(int& length, int& end, const i64* lengths, int B, int T) const {
     length = end = 0;
-    for (int i = 0; i < each; i++)
+    for (int i = 0; i < group_rows; i++)
       if (first + i < B) {
         const int n = lengths ? (int)lengths[first + i] : T;
         end = n > end ? n : end;
-        if (works && i == column) length = n;
+        if (has_row && i == column) length = n;
       }
   }
-  DEV bool mine(int g) const { return works && team == g; }
+  DEV bool is_member(int g) const { return has_row && team == g; }
   // Wait until all parts of a product are written: with one team all warps wait, with two only those that
   // need them.
   DEV void gather(bool needs, int name) const {
     if (TEAMS == 1)
       wait_block();
     else if (needs)
-      wait_some(name, THREADS);
+      wait_threads(name, THREADS);
     else
-      arrive_some(name, THREADS);
+      arrive_threads(name, THREADS);
   }
   // Write a part of a team's product to shared memory; get_sum adds up the parts for this lane's units.
   DEV void put_part(const Sums& c, int g) const {
@@ -113,7 +114,7 @@ struct Units {
   }
   DEV void get_sum(float (&v)[2], Pair start) const {
     from_pair(v[0], v[1], start);
-    if (there)
+    if (active)
 #pragma unroll
       for (int i = 0; i < SPLIT; i++) {
         float p, q;
@@ -123,34 +124,34 @@ struct Units {
       }
   }
   // Sum over the lanes of a row: v for the first half of the lanes, w for the other.
-  DEV float over_lanes(float v, float w) const {
+  DEV float sum_lanes(float v, float w) const {
     const bool second = (lane & LANES / 2) != 0;
-    float s = (second ? w : v) + from_other(second ? v : w, LANES / 2);
+    float s = (second ? w : v) + shuffle_xor(second ? v : w, LANES / 2);
 #pragma unroll
-    for (int bits = LANES / 4; bits; bits /= 2) s += from_other(s, bits);
+    for (int bits = LANES / 4; bits; bits /= 2) s += shuffle_xor(s, bits);
     return s;
   }
   // Mean and 1 / deviation from sums of numbers and of squares.
-  DEV void spread(float& mean, float& r) const {
+  DEV void find_moments(float& mean, float& r) const {
     mean *= 1.0f / H;
-    r = inverse_root(larger(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+    r = inverse_root(maximum(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
   }
   // Sum three numbers, of the units that belong to the j-th head of the block, over the lanes of a row: the
   // first for a quarter of the lanes, the second for the next quarter, the third for the others.
-  DEV float over_head(const float (&p)[3][2], int j) const {
+  DEV float sum_head(const float (&p)[3][2], int j) const {
     float v[3];
 #pragma unroll
     for (int k = 0; k < 3; k++) {
       const bool low = PIECES == 1 || unit / D == base / D + j,
                  high = PIECES == 1 || (unit + 1) / D == base / D + j;
-      v[k] = there ? (low ? p[k][0] : 0.f) + (high ? p[k][1] : 0.f) : 0.f;
+      v[k] = active ? (low ? p[k][0] : 0.f) + (high ? p[k][1] : 0.f) : 0.f;
     }
     const bool upper = (lane & LANES / 2) != 0, odd = (lane & LANES / 4) != 0;
-    const float a = (upper ? v[2] : v[0]) + from_other(upper ? v[0] : v[2], LANES / 2),
-                b = v[1] + from_other(v[1], LANES / 2);
-    float s = (upper || !odd ? a : b) + from_other(upper || odd ? a : b, LANES / 4);
+    const float a = (upper ? v[2] : v[0]) + shuffle_xor(upper ? v[0] : v[2], LANES / 2),
+                b = v[1] + shuffle_xor(v[1], LANES / 2);
+    float s = (upper || !odd ? a : b) + shuffle_xor(upper || odd ? a : b, LANES / 4);
 #pragma unroll
-    for (int bits = LANES / 8; bits; bits /= 2) s += from_other(s, bits);
+    for (int bits = LANES / 8; bits; bits /= 2) s += shuffle_xor(s, bits);
     return s;
   }
 };

@@ -23,8 +23,8 @@ constexpr int SUMS_BYTES = GROUPS == 1 ? 0 : GROUPS * 10 * PAIRS * 4, FINISH_BYT
 
 KERNEL(attn_rnn_sums, Sums, THREADS) {
   const int pair = thread() % PAIRS, group = thread() / PAIRS;
-  const i64 each = (a.rows + blocks() - 1) / blocks(), from = each * block(),
-            to = from + each < a.rows ? from + each : a.rows;
+  const i64 block_rows = (a.rows + blocks() - 1) / blocks(), from = block_rows * block(),
+            to = from + block_rows < a.rows ? from + block_rows : a.rows;
   Wide sum[10] = {};
 #pragma unroll 4
   for (i64 r = from + group; r < to; r += GROUPS) {

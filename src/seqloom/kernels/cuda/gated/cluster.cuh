@@ -10,10 +10,10 @@
 #include "runtime/cluster.cuh"
 #include "runtime/pairs.cuh"
 
-#ifndef EACH     // Python gives these with -D; the values here serve editors
-#define EACH 4   // tiles of 16 units to a block
-#define SPLIT 2  // warps that share the sum of one tile's product
-#define FLOWN 0  // of a warp's tiles of weights, how many come from the cache in every step
+#ifndef EACH          // Python gives these with -D; the values here serve editors
+#define EACH 4        // tiles of 16 units to a block
+#define SPLIT 2       // warps that share the sum of one tile's product
+#define FROM_CACHE 0  // of a warp's tiles of weights, how many come from the cache in every step
 #endif
 
 #if CLUSTER == 1  // runs on GPUs without clusters
@@ -27,28 +27,30 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;
 constexpr int SPANS = (UNITS + 63) / 64, SPAN = UNITS < 64 ? UNITS : 64;  // warps to a row, and units of each
 // Numbers of a unit in a buffer, and products per unit.
-constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;
-constexpr int ROW = 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW, SIDE = SENT * BUFFER;  // bytes
+constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
+constexpr int ROW = 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW, SIDE = UNIT_VALUES * BUFFER;  // bytes
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
-constexpr int CHUNKS = SPAN / 8, STAGE = 2 * SENT * SPAN;         // 16 bytes each; of a warp
-constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS, FEW = 16 * MEMORY * SLOTS * ROWS;
+constexpr int CHUNKS = SPAN / 8, STAGE = 2 * UNIT_VALUES * SPAN;  // 16 bytes each; of a warp
+constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS,
+              MEMORY_SUMS = 16 * MEMORY * SLOTS * ROWS;
 constexpr int NORMS = GATES * NORM + MEMORY;
 constexpr int AT_PARTS = 2 * SIDE;
-constexpr int AT_STAGE = AT_PARTS + MADE * PARTS;
+constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
 constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
-constexpr int AT_FEW = AT_SUMS + SUMS, AT_BARRIERS = AT_FEW + FEW, AT_WEIGHTS = AT_BARRIERS + 32;
-constexpr int GATED_BYTES = AT_WEIGHTS + KEPT * WARPS * 512;
+constexpr int AT_MEMORY_SUMS = AT_SUMS + SUMS, AT_BARRIERS = AT_MEMORY_SUMS + MEMORY_SUMS,
+              AT_WEIGHTS = AT_BARRIERS + 32;
+constexpr int GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
 // Barriers: the two sides have 0 and 1.
-constexpr int OF_SUMS = 2, OF_FEW = 3;
+constexpr int SUMS_BARRIER = 2, MEMORY_BARRIER = 3;
 static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &&
-                  KEPT + FLOWN <= GATES * DEEP,
+                  IN_SHARED + FROM_CACHE <= GATES * DEEP,
               "no such division");
 
 struct Block {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
-  int first, each;         // the first row of this cluster's, and how many it may have
+  int first, group_rows;   // the first row of this cluster's, and how many it may have
   int column, span, unit;  // this warp's row of the batch and part of the units, this lane's first unit
-  bool works, there;       // whether this warp has a row, and this lane units
+  bool has_row, active;    // whether this warp has a row, and this lane units
   u32 memory;
   template <class Args>
   DEV Block(const Args&) {
@@ -60,17 +62,17 @@ struct Block {
     pair = lane & 3;
     rank = block() % CLUSTER;
     base = rank * UNITS;
-    each = ROWS;
+    group_rows = ROWS;
     first = ROWS * (block() / CLUSTER);
     tile = warp % EACH;
     slice = warp / EACH;
-    works = warp < ROWS * SPANS;
+    has_row = warp < ROWS * SPANS;
     column = warp % ROWS;
-    span = works ? warp / ROWS : 0;
-    there = works && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
-    unit = there ? base + 64 * span + 2 * lane : base;
+    span = has_row ? warp / ROWS : 0;
+    active = has_row && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
+    unit = active ? base + 64 * span + 2 * lane : base;
   }
-  DEV bool leads() const { return rank == 0 && span == 0 && lane == 0; }  // one lane of a row
+  DEV bool is_leader() const { return rank == 0 && span == 0 && lane == 0; }  // one lane of a row
   DEV u32 barrier(int which) const { return memory + AT_BARRIERS + 8 * which; }
 
   // Clear the buffers, initialise the barriers, and wait for every block.
@@ -94,9 +96,9 @@ struct Block {
   // Announce the bytes of step i, counted from 0.
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
-      expect(barrier(i & 1), SENT * ROWS * 2 * H);
-      if constexpr (NORM) expect(barrier(OF_SUMS), SUMS);
-      if constexpr (MEMORY) expect(barrier(OF_FEW), FEW);
+      expect(barrier(i & 1), UNIT_VALUES * ROWS * 2 * H);
+      if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS);
+      if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS);
     }
   }
   // Wait until step i's side is complete.
@@ -107,25 +109,26 @@ struct Block {
       await(barrier(i & 1), i >> 1 & 1);
   }
   // Write two units of this lane into step i's side of all blocks.
-  DEV void share(const Pair (&v)[SENT], int i) const {
+  DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
     const u32 side = (i & 1) * SIDE + column * ROW;
     if constexpr (CLUSTER == 1) {
 #pragma unroll
-      for (int k = 0; k < SENT; k++)
-        if (there) put_shared(memory + side + k * BUFFER + 2 * unit, v[k]);
+      for (int k = 0; k < UNIT_VALUES; k++)
+        if (active) put_shared(memory + side + k * BUFFER + 2 * unit, v[k]);
     } else {
       const u32 stage = memory + AT_STAGE + warp * STAGE;
 #pragma unroll
-      for (int k = 0; k < SENT; k++)
+      for (int k = 0; k < UNIT_VALUES; k++)
         if (2 * lane < SPAN) put_shared(stage + 2 * SPAN * k + 4 * lane, v[k]);
       wait_warp();
 #pragma unroll
-      for (int n = 0; n < (SENT * CHUNKS * CLUSTER + 31) / 32; n++) {
-        const int other = (lane + 32 * n) / (SENT * CHUNKS), piece = (lane + 32 * n) % (SENT * CHUNKS);
+      for (int n = 0; n < (UNIT_VALUES * CHUNKS * CLUSTER + 31) / 32; n++) {
+        const int other = (lane + 32 * n) / (UNIT_VALUES * CHUNKS),
+                  piece = (lane + 32 * n) % (UNIT_VALUES * CHUNKS);
         const int first = base + 64 * span + 8 * (piece % CHUNKS);
         if (other < CLUSTER && first < H) {
           float w[4];
-          const u32 peer = in_block(memory, other);
+          const u32 peer = map_to_block(memory, other);
           get_shared(w, stage + 16 * piece);
           send(peer + side + piece / CHUNKS * BUFFER + 2 * first, peer + AT_BARRIERS + 8 * (i & 1), w);
         }
@@ -135,27 +138,27 @@ struct Block {
   }
   // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 for the memory.
   template <int N>
-  DEV void over_row(float (&v)[N], int i) const {
-    constexpr int WHERE = N == 8 ? AT_SUMS : AT_FEW, WHICH = N == 8 ? OF_SUMS : OF_FEW;
+  DEV void sum_row(float (&v)[N], int i) const {
+    constexpr int WHERE = N == 8 ? AT_SUMS : AT_MEMORY_SUMS, WHICH = N == 8 ? SUMS_BARRIER : MEMORY_BARRIER;
 #pragma unroll
     for (int n = N / 2, bits = 16; bits; n /= 2, bits /= 2) {  // halves of the numbers to halves of the lanes
       const bool upper = (lane & bits) != 0;
-      if (n == 0) v[0] += from_other(v[0], bits);
+      if (n == 0) v[0] += shuffle_xor(v[0], bits);
 #pragma unroll
       for (int j = 0; j < n; j++)
-        v[j] = (upper ? v[j + n] : v[j]) + from_other(upper ? v[j] : v[j + n], bits);
+        v[j] = (upper ? v[j + n] : v[j]) + shuffle_xor(upper ? v[j] : v[j + n], bits);
     }
     float sum = v[0];  // of number lane / (32 / N)
     constexpr int EVERY = 32 / N;
     if constexpr (SLOTS == 1) {
 #pragma unroll
-      for (int j = 0; j < N; j++) v[j] = from_lane(sum, EVERY * j);
+      for (int j = 0; j < N; j++) v[j] = shuffle(sum, EVERY * j);
       return;
     }
     const u32 slot = WHERE + ((rank * SPANS + span) * ROWS + column) * 4 * N;
     if constexpr (CLUSTER == 1) {
       if (lane % EVERY == 0) put_shared(memory + slot + 4 * (lane / EVERY), sum);
-      wait_some(1 + column, 32 * SPANS);
+      wait_threads(1 + column, 32 * SPANS);
     } else {
       const u32 stage = memory + AT_STAGE + warp * STAGE;
       if (lane % EVERY == 0) put_shared(stage + 4 * (lane / EVERY), sum);
@@ -163,7 +166,7 @@ struct Block {
       const int other = lane / (N / 4), piece = lane % (N / 4);
       if (other < CLUSTER) {
         float w[4];
-        const u32 peer = in_block(memory, other);
+        const u32 peer = map_to_block(memory, other);
         get_shared(w, stage + 16 * piece);
         send(peer + slot + 16 * piece, peer + AT_BARRIERS + 8 * WHICH, w);
       }
@@ -176,14 +179,14 @@ struct Block {
       if (from < SLOTS) sum += get_shared(memory + WHERE + (from * ROWS + column) * 4 * N + 4 * (lane % N));
     }
 #pragma unroll
-    for (int bits = N; bits < 32; bits *= 2) sum += from_other(sum, bits);
+    for (int bits = N; bits < 32; bits *= 2) sum += shuffle_xor(sum, bits);
 #pragma unroll
-    for (int j = 0; j < N; j++) v[j] = from_lane(sum, j);
+    for (int j = 0; j < N; j++) v[j] = shuffle(sum, j);
   }
   // Write a part of the products to shared memory; get_sums adds up the parts for this lane's units.
-  DEV void put_parts(const float (&c)[MADE][NTILES][4]) const {
+  DEV void put_parts(const float (&c)[UNIT_PRODUCTS][NTILES][4]) const {
 #pragma unroll
-    for (int m = 0; m < MADE; m++)
+    for (int m = 0; m < UNIT_PRODUCTS; m++)
 #pragma unroll
       for (int n = 0; n < NTILES; n++) {
         const u32 at =
@@ -194,11 +197,11 @@ struct Block {
         put_shared(at + 4 * LINE + 32, c[m][n][3]);
       }
   }
-  DEV void get_sums(float (&u)[2][MADE]) const {
+  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {
 #pragma unroll
-    for (int m = 0; m < MADE; m++) {
+    for (int m = 0; m < UNIT_PRODUCTS; m++) {
       u[0][m] = u[1][m] = 0.f;
-      if (there)
+      if (active)
 #pragma unroll
         for (int i = 0; i < SPLIT; i++) {
           float p, q;

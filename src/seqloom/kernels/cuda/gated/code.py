@@ -69,10 +69,10 @@ class Division:
 
     def shared_bytes(self, kind: Kind, back: bool) -> int:
         """Return the bytes of cluster.cuh: buffers, parts of sums, a stage, sums over rows, barriers, weights."""
-        R, U, sent, made = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
+        R, U, values, products = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
-        buffers = 2 * sent * R * (32 * self.split * self.deep + 16)
-        parts, stage = made * 4 * self.split * R * (U + 4), R * spans * 2 * sent * span
+        buffers = 2 * values * R * (32 * self.split * self.deep + 16)
+        parts, stage = products * 4 * self.split * R * (U + 4), R * spans * 2 * values * span
         sums = (32 * kind.norm + 16 * kind.memory) * self.cluster * spans * R
         return buffers + parts + stage + sums + 32 + self.in_shared * self.warps * 512
 
@@ -141,7 +141,7 @@ def make_code(setting: Setting, name: str, way: Division) -> GatedCode:
     """Return the kernel gated_<name>, forward or reverse, on one block or a cluster."""
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"KEPT": way.in_shared, "FLOWN": way.from_cache}
+    sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache}
     named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
     return GatedCode(*named, 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster)
 
@@ -150,14 +150,14 @@ def make_code(setting: Setting, name: str, way: Division) -> GatedCode:
 def make_grid_code(setting: Setting, name: str, rows: int) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
     kind, blocks, back = setting.kind, -(-setting.hidden // GRID_UNITS), name == "reverse"
-    made, sent = (1, kind.gates) if back else (kind.gates, 1)
-    parts = made * 4 * GRID_WARPS * rows * (GRID_UNITS + 4)
+    products, values = (1, kind.gates) if back else (kind.gates, 1)
+    parts = products * 4 * GRID_WARPS * rows * (GRID_UNITS + 4)
     rest = kind.gates * 16 - tuning.GATED_GRID_REGISTERS[name, rows]
-    kept = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
-    packets = 2 * sent * 6 * 32 + (3 * kind.norm + kind.memory) * blocks
-    sizes = {"ROWS": rows, "CLUSTER": blocks, "KEPT": kept}
+    in_shared = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
+    packets = 2 * values * 6 * 32 + (3 * kind.norm + kind.memory) * blocks
+    sizes = {"ROWS": rows, "CLUSTER": blocks, "IN_SHARED": in_shared}
     named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
-    return GridCode(*named, 32 * GRID_WARPS, parts + kept * GRID_WARPS * TILE, rows, blocks, packets)
+    return GridCode(*named, 32 * GRID_WARPS, parts + in_shared * GRID_WARPS * TILE, rows, blocks, packets)
 
 
 def find_code(setting: Setting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:

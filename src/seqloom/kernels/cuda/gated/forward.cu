@@ -2,8 +2,8 @@
 // steps.
 #include "gated/units.cuh"
 
-// SOON: input is prefetched into the cache this many steps ahead.
-constexpr int GATED_FORWARD_BYTES = GATED_BYTES, SOON = 4;
+// PREFETCH_STEPS: input is prefetched into the cache this many steps ahead.
+constexpr int GATED_FORWARD_BYTES = GATED_BYTES, PREFETCH_STEPS = 4;
 
 struct Forward {
   // tiles of U, (GATES, H) or null; with NORM scale and bias are the norm's
@@ -21,36 +21,36 @@ struct Forward {
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
-struct Taken {
+struct StepInputs {
   Pair x[GATES], keep[STATES];
-  int anew;
+  int is_reset;
 };
 
 CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   const Block b(a);
   const int row = b.first + b.column;
-  const bool there = b.there && row < a.B;
+  const bool active = b.active && row < a.B;
   const Weights W(a.weight, b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], s[2][STATES], mask[2];
-  load_units(bias, a.bias, b.unit, b.there);
-  if constexpr (NORM) load_units(scale, a.scale, b.unit, b.there);
+  load_units(bias, a.bias, b.unit, b.active);
+  if constexpr (NORM) load_units(scale, a.scale, b.unit, b.active);
   if constexpr (MEMORY) {
-    load_units(scale_c, a.scale_c, b.unit, b.there);
-    load_units(bias_c, a.bias_c, b.unit, b.there);
+    load_units(scale_c, a.scale_c, b.unit, b.active);
+    load_units(bias_c, a.bias_c, b.unit, b.active);
   }
-  const i64 at = there ? (i64)row * H + b.unit : 0, steps = there ? (i64)row * a.T : 0;
+  const i64 at = active ? (i64)row * H + b.unit : 0, steps = active ? (i64)row * a.T : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
 #pragma unroll
-    for (int i = 0; i < STATES; i++) s[e][i] = there ? a.first[i][at + e] : 0.f;
-    if constexpr (MASK) mask[e] = there ? get_one(a.mask + at + e) : 0.f;
+    for (int i = 0; i < STATES; i++) s[e][i] = active ? a.first[i][at + e] : 0.f;
+    if constexpr (MASK) mask[e] = active ? get_one(a.mask + at + e) : 0.f;
   }
   int length, end;
-  lengths_of(length, end, a.lengths, a.B, a.T, b);
-  const bool tells = a.spread && there && b.leads();
-  auto fetch = [&](Taken& v, int t) {  // two steps before it is needed
+  find_lengths(length, end, a.lengths, a.B, a.T, b);
+  const bool writes_spread = a.spread && active && b.is_leader();
+  auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
     v = {};
-    if (there && t < length) {
+    if (active && t < length) {
       const i64 i = steps + t;
       const Element* x = a.x + i * GATES * H + b.unit;
 #pragma unroll
@@ -58,18 +58,18 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       if constexpr (KEEP)
 #pragma unroll
         for (int k = 0; k < STATES; k++) v.keep[k] = get_pair(a.keep[k] + i * H + b.unit);
-      if constexpr (RESET) v.anew = a.reset[i];
-      if (t + SOON < length)
+      if constexpr (RESET) v.is_reset = a.reset[i];
+      if (t + PREFETCH_STEPS < length)
 #pragma unroll
-        for (int k = 0; k < GATES; k++) ask_global(x + (SOON * GATES + k) * H);
+        for (int k = 0; k < GATES; k++) prefetch_global(x + (PREFETCH_STEPS * GATES + k) * H);
     }
   };
-  auto show = [&](int t, int anew) {  // what the products of step t see of the state
+  auto share_state = [&](int t, int is_reset) {  // what the products of step t see of the state
     float seen[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       if constexpr (RESET)
-        if (anew)
+        if (is_reset)
 #pragma unroll
           for (int i = 0; i < STATES; i++) s[e][i] = a.start[i][at + e];
       seen[e] = MASK ? s[e][0] * mask[e] : s[e][0];
@@ -77,19 +77,19 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     const Pair all[1] = {to_pair(seen[0], seen[1])};
     b.share(all, t);
   };
-  auto go = [&](Taken& v, const Taken& later, int t) {
+  auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {
     float x[2][GATES], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
-    products(W, t, b, [] {});
+    compute_products(W, t, b, [] {});
     wait_block();
-    if (b.works) {
+    if (b.has_row) {
 #pragma unroll
       for (int k = 0; k < GATES; k++) from_pair(x[0][k], x[1][k], v.x[k]);
       if constexpr (KEEP)
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
       b.get_sums(u);
-      float* told = a.spread + (steps + t) * 2 * NORMS;
+      float* spread = a.spread + (steps + t) * 2 * NORMS;
       if constexpr (NORM) {
         float sums[8] = {};
 #pragma unroll
@@ -97,14 +97,14 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           sums[2 * k] = u[0][k] + u[1][k];
           sums[2 * k + 1] = u[0][k] * u[0][k] + u[1][k] * u[1][k];
         }
-        b.over_row(sums, t);
+        b.sum_row(sums, t);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           const float mean = sums[2 * k] * (1.0f / H),
-                      r = inverse_root(larger(sums[2 * k + 1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+                      r = inverse_root(maximum(sums[2 * k + 1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
 #pragma unroll
           for (int e = 0; e < 2; e++) u[e][k] = (u[e][k] - mean) * r * scale[e][k];
-          if (tells && t < length) put_global(told + 2 * k, mean, r);
+          if (writes_spread && t < length) put_global(spread + 2 * k, mean, r);
         }
       }
       Inside in[2];
@@ -112,24 +112,25 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       for (int e = 0; e < 2; e++) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) u[e][k] += bias[e][k];
-        in[e] = inside(x[e], u[e], s[e]);
+        in[e] = compute_inside(x[e], u[e], s[e]);
       }
 #if MEMORY
-      float sums[4] = {b.there ? in[0].c + in[1].c : 0.f,
-                       b.there ? in[0].c * in[0].c + in[1].c * in[1].c : 0.f};
-      b.over_row(sums, t);
+      float sums[4] = {b.active ? in[0].c + in[1].c : 0.f,
+                       b.active ? in[0].c * in[0].c + in[1].c * in[1].c : 0.f};
+      b.sum_row(sums, t);
       const float mean = sums[0] * (1.0f / H),
-                  r = inverse_root(larger(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+                  r = inverse_root(maximum(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
 #pragma unroll
-      for (int e = 0; e < 2; e++) in[e].q = tangent((in[e].c - mean) * r * scale_c[e][0] + bias_c[e][0]);
-      if (tells && t < length) put_global(told + 2 * GATES, mean, r);
+      for (int e = 0; e < 2; e++)
+        in[e].q = hyperbolic_tangent((in[e].c - mean) * r * scale_c[e][0] + bias_c[e][0]);
+      if (writes_spread && t < length) put_global(spread + 2 * GATES, mean, r);
 #endif
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         float after[STATES];
 #pragma unroll
         for (int i = 0; i < STATES; i++) after[i] = s[e][i];
-        step(after, in[e]);
+        update_state(after, in[e]);
 #pragma unroll
         for (int i = 0; i < STATES; i++) {
           if constexpr (KEEP) after[i] += keep[e][i] * (s[e][i] - after[i]);
@@ -137,8 +138,8 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         }
       }
       const Pair out = to_pair(s[0][0], s[1][0]), memory = to_pair(s[0][STATES - 1], s[1][STATES - 1]);
-      if (t + 1 < end) show(t + 1, later.anew);
-      if (there && t < length) {
+      if (t + 1 < end) share_state(t + 1, later.is_reset);
+      if (active && t < length) {
         put_pair(a.y + (steps + t) * H + b.unit, out);
         if (STATES > 1 && a.c) put_pair(a.c + (steps + t) * H + b.unit, memory);
       }
@@ -146,16 +147,16 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     }
   };
   b.open();
-  Taken even, odd;
+  StepInputs even, odd;
   fetch(even, 0);
   fetch(odd, 1);
-  if (b.works && end > 0) show(0, even.anew);
+  if (b.has_row && end > 0) share_state(0, even.is_reset);
 #pragma unroll 1
   for (int t = 0; t < end; t += 2) {
-    go(even, odd, t);
-    if (t + 1 < end) go(odd, even, t + 1);
+    run_step(even, odd, t);
+    if (t + 1 < end) run_step(odd, even, t + 1);
   }
-  if (there)
+  if (active)
 #pragma unroll
     for (int e = 0; e < 2; e++)
 #pragma unroll

@@ -12,22 +12,22 @@
 constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 2, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
 constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
-constexpr int SENT = BACK ? GATES : 1, MADE = BACK ? 1 : GATES;
+constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int NORMS = GATES * NORM + MEMORY;
-constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SIDE = SENT * MESSAGE;  // packets
+constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
-constexpr int AT_FEW = AT_SUMS + 3 * NORM * ROWS * CLUSTER;
-constexpr int GROUP = AT_FEW + MEMORY * ROWS * CLUSTER;
-constexpr int AT_WEIGHTS = MADE * PARTS, GATED_BYTES = AT_WEIGHTS + KEPT * WARPS * 512;
+constexpr int AT_MEMORY_SUMS = AT_SUMS + 3 * NORM * ROWS * CLUSTER;
+constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
+constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
 static_assert(CLUSTER <= SPLIT * SOURCES && UNITS * CLUSTER >= H, "no such group");
 
 struct Block {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
   int thread, lane, warp, row, pair, rank, base;
-  int first, each, rows;  // the first row of this group's, how many a group may have, how many this one has
-  int column, unit;       // this lane's row of the batch, and its first unit
-  bool works, sends, there;  // whether this warp has a row, this lane has one, and units
+  int first, group_rows, rows;  // the group's first row, how many rows it may have, how many it has
+  int column, unit;             // this lane's row of the batch, and its first unit
+  bool has_row, sends, active;  // whether this warp has a row, this lane has one, and units
   u32 memory;
   template <class Args>
   DEV Block(const Args& a) {
@@ -39,19 +39,19 @@ struct Block {
     pair = lane & 3;
     rank = block() % CLUSTER;
     base = rank * UNITS;
-    each = a.each;
-    first = a.begin + each * (block() / CLUSTER);
-    rows = a.B - first < each ? (a.B > first ? a.B - first : 0) : each;
+    group_rows = a.group_rows;
+    first = a.begin + group_rows * (block() / CLUSTER);
+    rows = a.B - first < group_rows ? (a.B > first ? a.B - first : 0) : group_rows;
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
-    inbox = as_it_is(packets + (row * SPLIT + warp) * PACKETS * SOURCES + pair);
-    works = NTILES * warp < rows;
+    inbox = keep_in_register(packets + (row * SPLIT + warp) * PACKETS * SOURCES + pair);
+    has_row = NTILES * warp < rows;
     column = NTILES == 2 ? 2 * warp + lane / 16 : warp;
     sends = column < rows && (NTILES == 2 || lane < 16);
-    there = sends && base + 2 * (lane % 16) < H;
-    unit = there ? base + 2 * (lane % 16) : base;
+    active = sends && base + 2 * (lane % 16) < H;
+    unit = active ? base + 2 * (lane % 16) : base;
   }
-  DEV bool leads() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
-  DEV int source() const { return SOURCES * warp + pair; }        // the block whose words this lane takes
+  DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
+  DEV int source() const { return SOURCES * warp + pair; }            // the block whose words this lane takes
   DEV void open() const {}
   DEV void close() const {}
   DEV void expect_all(int) const {}
@@ -62,7 +62,7 @@ struct Block {
     const Packet* from[N * PACKETS];
 #pragma unroll
     for (int j = 0; j < N * PACKETS; j++) {
-      const int message = (k + j / PACKETS) % SENT, tile = (k + j / PACKETS) / SENT;
+      const int message = (k + j / PACKETS) % UNIT_VALUES, tile = (k + j / PACKETS) / UNIT_VALUES;
       from[j] =
           inbox + (i & 1) * SIDE + message * MESSAGE + (8 * tile * SPLIT * PACKETS + j % PACKETS) * SOURCES;
       numbers[j] = 8 * tile + row < rows && source() < CLUSTER ? i + 1 : 0u;
@@ -74,80 +74,81 @@ struct Block {
       for (int w = 0; w < 16; w++) v[n][w / 2][w % 2] = p[PACKETS * n + 3 * (w / 8) + w % 8 / 3][w % 8 % 3];
   }
   // Send two units of this lane to all blocks, in step i.
-  DEV void share(const Pair (&v)[SENT], int i) const {
+  DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
     const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = (lane & 16) + 8 * (j / 3) + 3 * (j % 3);
     Packet* to = packets + (i & 1) * SIDE + ((column * SPLIT + rank / SOURCES) * PACKETS + j) * SOURCES +
                  rank % SOURCES;
 #pragma unroll
-    for (int k = 0; k < SENT; k++) {
-      const float w = number(there ? v[k] : 0u);
-      const float a = from_lane(w, from), b = from_lane(w, from + 1), c = from_lane(w, from + 2 & 31);
-      if (sends && lane % 16 < PACKETS) put_packet(to + k * MESSAGE, bits(a), bits(b), bits(c), i + 1);
+    for (int k = 0; k < UNIT_VALUES; k++) {
+      const float w = to_float(active ? v[k] : 0u);
+      const float a = shuffle(w, from), b = shuffle(w, from + 1), c = shuffle(w, from + 2 & 31);
+      if (sends && lane % 16 < PACKETS)
+        put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }
   // Sum N numbers over the lanes of a row; the sum of number j is in lane EVERY * j of its 16.
   template <int N>
-  DEV float over_lanes(float (&v)[N]) const {
+  DEV float sum_lanes(float (&v)[N]) const {
 #pragma unroll
     for (int n = N / 2, bits = 8; bits; n /= 2, bits /= 2) {  // halves of the numbers to halves of the lanes
       const bool upper = (lane & bits) != 0;
-      if (n == 0) v[0] += from_other(v[0], bits);
+      if (n == 0) v[0] += shuffle_xor(v[0], bits);
 #pragma unroll
       for (int j = 0; j < n; j++)
-        v[j] = (upper ? v[j + n] : v[j]) + from_other(upper ? v[j] : v[j + n], bits);
+        v[j] = (upper ? v[j + n] : v[j]) + shuffle_xor(upper ? v[j] : v[j + n], bits);
     }
     return v[0];
   }
   // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 (the last unused) for the memory.
   template <int N>
-  DEV void over_row(float (&v)[N], int i) const {
+  DEV void sum_row(float (&v)[N], int i) const {
     constexpr int EVERY = 16 / N, PIECES = N == 8 ? 3 : 1, TIMES = (CLUSTER + 15) / 16;
-    Packet* at = packets + (N == 8 ? AT_SUMS : AT_FEW) + column * CLUSTER * PIECES;
-    float sum = over_lanes(v), w[3];
+    Packet* at = packets + (N == 8 ? AT_SUMS : AT_MEMORY_SUMS) + column * CLUSTER * PIECES;
+    float sum = sum_lanes(v), w[3];
 #pragma unroll
     for (int j = 0; j < 3; j++) {
       const int which = 3 * (lane % 16) + j;
-      w[j] = from_lane(sum, (lane & 16) + (which < N ? EVERY * which : 0));
+      w[j] = shuffle(sum, (lane & 16) + (which < N ? EVERY * which : 0));
     }
     if (sends && lane % 16 < PIECES)
-      put_packet(at + rank * PIECES + lane % 16, bits(w[0]), bits(w[1]), bits(w[2]), i + 1);
+      put_packet(at + rank * PIECES + lane % 16, to_bits(w[0]), to_bits(w[1]), to_bits(w[2]), i + 1);
     u32 p[PIECES * TIMES][4] = {}, numbers[PIECES * TIMES];
     const Packet* from[PIECES * TIMES];
 #pragma unroll
     for (int j = 0; j < PIECES * TIMES; j++) {
       const int other = lane % 16 + 16 * (j / PIECES);
-      const bool sent = sends && other < CLUSTER;
-      from[j] = sent ? at + other * PIECES + j % PIECES : packets;
-      numbers[j] = sent ? i + 1 : 0u;
+      const bool arrives = sends && other < CLUSTER;
+      from[j] = arrives ? at + other * PIECES + j % PIECES : packets;
+      numbers[j] = arrives ? i + 1 : 0u;
     }
     collect<false>(p, from, numbers, rows, row);
 #pragma unroll
     for (int k = 0; k < N; k++) {
       v[k] = 0.f;
 #pragma unroll
-      for (int j = 0; j < TIMES && k < 3 * PIECES; j++) v[k] += number(p[j * PIECES + k / 3][k % 3]);
+      for (int j = 0; j < TIMES && k < 3 * PIECES; j++) v[k] += to_float(p[j * PIECES + k / 3][k % 3]);
     }
-    sum = over_lanes(v);
+    sum = sum_lanes(v);
 #pragma unroll
-    for (int k = 0; k < N; k++) v[k] = from_lane(sum, (lane & 16) + EVERY * k);
+    for (int k = 0; k < N; k++) v[k] = shuffle(sum, (lane & 16) + EVERY * k);
   }
   // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
   // units.
-  DEV void put_part(const float (&c)[TALL][4], int made, int tile) const {
+  DEV void put_part(const float (&c)[TALL][4], int which, int tile) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
-      const u32 at = memory + made * PARTS + 4 * ((warp * ROWS + 8 * tile + 2 * pair) * LINE + 16 * i + row);
+      const u32 at = memory + which * PARTS + 4 * ((warp * ROWS + 8 * tile + 2 * pair) * LINE + 16 * i + row);
       put_shared(at, c[i][0]);
       put_shared(at + 4 * LINE, c[i][1]);
       put_shared(at + 32, c[i][2]);
       put_shared(at + 4 * LINE + 32, c[i][3]);
     }
   }
-  DEV void get_sums(float (&u)[2][MADE]) const {
+  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {
 #pragma unroll
-    for (int m = 0; m < MADE; m++) {
+    for (int m = 0; m < UNIT_PRODUCTS; m++) {
       u[0][m] = u[1][m] = 0.f;
-      if (there)
+      if (active)
 #pragma unroll
         for (int i = 0; i < SPLIT; i++) {
           float p, q;

@@ -8,14 +8,14 @@ struct Inside {
   float r, z, n, u;
 };
 
-DEV Inside inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
+DEV Inside compute_inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
   const float r = sigmoid(x[0] + u[0]), z = sigmoid(x[1] + u[1]);
-  return {r, z, tangent(x[2] + r * u[2]), u[2]};
+  return {r, z, hyperbolic_tangent(x[2] + r * u[2]), u[2]};
 }
-DEV void step(float (&s)[STATES], const Inside& in) { s[0] = in.n + in.z * (s[0] - in.n); }
+DEV void update_state(float (&s)[STATES], const Inside& in) { s[0] = in.n + in.z * (s[0] - in.n); }
 // d: gradients of the state after the step, then of the one before it; dx and du: those of x and u.
-DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
-              const float (&s)[STATES]) {
+DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
+                       const float (&s)[STATES]) {
   const float dn = d[0] * (1.f - in.z) * (1.f - in.n * in.n);
   dx[0] = du[0] = dn * in.u * in.r * (1.f - in.r);
   dx[1] = du[1] = d[0] * (s[0] - in.n) * in.z * (1.f - in.z);

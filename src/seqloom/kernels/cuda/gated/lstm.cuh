@@ -10,23 +10,23 @@ struct Inside {
   float i, f, g, o, c, q;
 };  // c is c', q is the tanh
 
-DEV Inside inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
-  const float i = sigmoid(x[0] + u[0]), f = sigmoid(x[1] + u[1]), g = tangent(x[2] + u[2]),
+DEV Inside compute_inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
+  const float i = sigmoid(x[0] + u[0]), f = sigmoid(x[1] + u[1]), g = hyperbolic_tangent(x[2] + u[2]),
               c = f * s[1] + i * g;
-  return {i, f, g, sigmoid(x[3] + u[3]), c, MEMORY ? 0.f : tangent(c)};
+  return {i, f, g, sigmoid(x[3] + u[3]), c, MEMORY ? 0.f : hyperbolic_tangent(c)};
 }
-DEV void step(float (&s)[STATES], const Inside& in) {
+DEV void update_state(float (&s)[STATES], const Inside& in) {
   s[0] = in.o * in.q;
   s[1] = in.c;
 }
 // Return the gradient of the argument of the tanh q.
-DEV float into_memory(const float (&d)[STATES], const Inside& in) {
+DEV float find_memory_gradient(const float (&d)[STATES], const Inside& in) {
   return d[0] * in.o * (1.f - in.q * in.q);
 }
 // d: gradients of the states after the step, then of those before it; dx and du: those of x and u; dc: that
 // of c' through q.
-DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
-              const float (&s)[STATES], float dc) {
+DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
+                       const float (&s)[STATES], float dc) {
   const float all = d[1] + dc;
   du[0] = all * in.g * in.i * (1.f - in.i);
   du[1] = all * s[1] * in.f * (1.f - in.f);
@@ -37,7 +37,7 @@ DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const 
   d[0] = 0.f;
   d[1] = all * in.f;
 }
-DEV void back(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
-              const float (&s)[STATES]) {
-  back(d, dx, du, in, s, into_memory(d, in));
+DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
+                       const float (&s)[STATES]) {
+  backpropagate(d, dx, du, in, s, find_memory_gradient(d, in));
 }

@@ -9,7 +9,7 @@ DEV float sigmoid(float v) {
   else
     return inverse(1.0f + exp2_(-1.4426950408889634f * v));
 }
-DEV float tangent(float v) {
+DEV float hyperbolic_tangent(float v) {
   if constexpr (TYPE == BF16)
     return tanh_(v);
   else

@@ -3,7 +3,7 @@
 #define BACK 1
 #include "gated/units.cuh"
 
-constexpr int GATED_REVERSE_BYTES = GATED_BYTES, SOON = 4;
+constexpr int GATED_REVERSE_BYTES = GATED_BYTES, PREFETCH_STEPS = 4;
 
 struct Reverse {
   // tiles of every U^T; the others as in the forward, with NORM alone
@@ -24,49 +24,49 @@ struct Reverse {
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
-struct Taken {
+struct StepInputs {
   Pair dy, x[GATES], u[GATES], keep[STATES], past[STATES];
   float spread[NORMS ? NORMS : 1][2];
-  int anew;
+  int is_reset;
 };
 // The inside of that step.
-struct Known {
+struct StepValues {
   Inside in[2];
   float dy[2], past[2][STATES], keep[2][STATES], xhat[2][GATES], deviation[GATES], mhat[2], deviation_c;
-  bool anew = false;  // also for a warp without a row, which looks at nothing
+  bool is_reset = false;  // also for a warp without a row, which looks at nothing
 };
 
 CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   const Block b(a);
   const int row = b.first + b.column;
-  const bool there = b.there && row < a.B;
+  const bool active = b.active && row < a.B;
   const Weights W(a.weight, b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], mask[2];
   float ds[2][STATES], dstart[2][STATES] = {}, dbias[2][GATES] = {}, dscale[2][GATES] = {}, dbias_c[2] = {},
                        dscale_c[2] = {};
   if constexpr (NORM) {
-    load_units(bias, a.bias, b.unit, b.there);
-    load_units(scale, a.scale, b.unit, b.there);
+    load_units(bias, a.bias, b.unit, b.active);
+    load_units(scale, a.scale, b.unit, b.active);
   }
   if constexpr (MEMORY) {
-    load_units(scale_c, a.scale_c, b.unit, b.there);
-    load_units(bias_c, a.bias_c, b.unit, b.there);
+    load_units(scale_c, a.scale_c, b.unit, b.active);
+    load_units(bias_c, a.bias_c, b.unit, b.active);
   }
-  const i64 at = there ? (i64)row * H + b.unit : 0;
+  const i64 at = active ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
 #pragma unroll
-    for (int i = 0; i < STATES; i++) ds[e][i] = there ? a.ds[i][at + e] : 0.f;
-    if constexpr (MASK) mask[e] = there ? get_one(a.mask + at + e) : 0.f;
+    for (int i = 0; i < STATES; i++) ds[e][i] = active ? a.ds[i][at + e] : 0.f;
+    if constexpr (MASK) mask[e] = active ? get_one(a.mask + at + e) : 0.f;
   }
   int length, end;
-  lengths_of(length, end, a.lengths, a.B, a.T, b);
+  find_lengths(length, end, a.lengths, a.B, a.T, b);
   // where its steps begin
-  const i64 whole = there ? (i64)row * a.T : 0, piece = there ? (i64)row * a.steps - a.from : 0;
-  auto fetch = [&](Taken& v, int t) {  // two steps before it is needed
+  const i64 whole = active ? (i64)row * a.T : 0, piece = active ? (i64)row * a.steps - a.from : 0;
+  auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
     const i64 i = whole + t, j = piece + t;
     v = {};
-    if (there && t >= a.from && t < length) {
+    if (active && t >= a.from && t < length) {
       const Element *x = a.x + i * GATES * H + b.unit, *u = a.u + j * GATES * H + b.unit;
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
@@ -75,7 +75,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         v.x[k] = get_pair(x + k * H);
         v.u[k] = get_pair(u + k * H);
       }
-      if constexpr (RESET) v.anew = a.reset[i];
+      if constexpr (RESET) v.is_reset = a.reset[i];
 #pragma unroll
       for (int k = 0; k < STATES; k++) {
         if constexpr (KEEP) v.keep[k] = get_pair(a.keep[k] + i * H + b.unit);
@@ -84,20 +84,20 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int k = 0; k < NORMS; k++)
         get_global(v.spread[k][0], v.spread[k][1], a.spread + (i * NORMS + k) * 2);
-      if (t - SOON >= a.from) {
-        ask_global(dy - SOON * H);
-        ask_global(y - SOON * H);
+      if (t - PREFETCH_STEPS >= a.from) {
+        prefetch_global(dy - PREFETCH_STEPS * H);
+        prefetch_global(y - PREFETCH_STEPS * H);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
-          ask_global(x + (k - SOON * GATES) * H);
-          ask_global(u + (k - SOON * GATES) * H);
+          prefetch_global(x + (k - PREFETCH_STEPS * GATES) * H);
+          prefetch_global(u + (k - PREFETCH_STEPS * GATES) * H);
         }
       }
     }
   };
-  auto look = [&](Known& n, const Taken& v, int t) {  // what depends on no later step
+  auto prepare = [&](StepValues& n, const StepInputs& v, int t) {  // what depends on no later step
     float x[2][GATES], u[2][GATES];
-    n.anew = v.anew;
+    n.is_reset = v.is_reset;
     from_pair(n.dy[0], n.dy[1], v.dy);
 #pragma unroll
     for (int k = 0; k < GATES; k++) {
@@ -115,22 +115,22 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
     for (int i = 0; i < STATES; i++) {
       from_pair(n.past[0][i], n.past[1][i], v.past[i]);
-      if (there && (t == 0 || v.anew))
-        get_global(n.past[0][i], n.past[1][i], (v.anew ? a.start[i] : a.first[i]) + at);
+      if (active && (t == 0 || v.is_reset))
+        get_global(n.past[0][i], n.past[1][i], (v.is_reset ? a.start[i] : a.first[i]) + at);
       if constexpr (KEEP) from_pair(n.keep[0][i], n.keep[1][i], v.keep[i]);
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      n.in[e] = inside(x[e], u[e], n.past[e]);
+      n.in[e] = compute_inside(x[e], u[e], n.past[e]);
 #if MEMORY
       n.deviation_c = v.spread[GATES][1];
       n.mhat[e] = (n.in[e].c - v.spread[GATES][0]) * n.deviation_c;
-      n.in[e].q = tangent(n.mhat[e] * scale_c[e][0] + bias_c[e][0]);
+      n.in[e].q = hyperbolic_tangent(n.mhat[e] * scale_c[e][0] + bias_c[e][0]);
 #endif
     }
   };
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
-  if (there)
+  if (active)
     for (int t = last; t > top && t >= a.from; t--)  // where no row of the cluster has a step
 #pragma unroll
       for (int k = 0; k < GATES; k++) {
@@ -138,53 +138,53 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, Pair{});
       }
   b.open();
-  Taken next;
-  Known n;
-  if (b.works) {
+  StepInputs next;
+  StepValues n;
+  if (b.has_row) {
     fetch(next, top);
-    look(n, next, top);
+    prepare(n, next, top);
     fetch(next, top - 1);
   }
-  auto go_on = [&](int t) {
-    look(n, next, t - 1);
+  auto prepare_next = [&](int t) {
+    prepare(n, next, t - 1);
     fetch(next, t - 2);
   };
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const int i = top - t;
     float acc[2][STATES];
-    const bool anew = n.anew;
+    const bool is_reset = n.is_reset;
     b.expect_all(i);
-    if (b.works) {
+    if (b.has_row) {
       float d[2][STATES], dx[2][GATES], du[2][GATES];
-      const bool now = t < length;
+      const bool valid = t < length;
 #pragma unroll
       for (int e = 0; e < 2; e++)
 #pragma unroll
         for (int k = 0; k < STATES; k++) {
-          const float down = now ? ds[e][k] + (k == 0 ? n.dy[e] : 0.f) : 0.f;
-          acc[e][k] = KEEP ? down * n.keep[e][k] : 0.f;
-          d[e][k] = KEEP ? down - acc[e][k] : down;
+          const float dafter = valid ? ds[e][k] + (k == 0 ? n.dy[e] : 0.f) : 0.f;
+          acc[e][k] = KEEP ? dafter * n.keep[e][k] : 0.f;
+          d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
         }
 #if MEMORY
       float dm[2], v[4] = {};
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        dm[e] = into_memory(d[e], n.in[e]);
+        dm[e] = find_memory_gradient(d[e], n.in[e]);
         dbias_c[e] += dm[e];
         dscale_c[e] += dm[e] * n.mhat[e];
         dm[e] *= scale_c[e][0];
         v[0] += dm[e];
         v[1] += dm[e] * n.mhat[e];
       }
-      b.over_row(v, i);
+      b.sum_row(v, i);
 #pragma unroll
       for (int e = 0; e < 2; e++)
-        back(d[e], dx[e], du[e], n.in[e], n.past[e],
-             n.deviation_c * (dm[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
+        backpropagate(d[e], dx[e], du[e], n.in[e], n.past[e],
+                      n.deviation_c * (dm[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
 #else
 #pragma unroll
-      for (int e = 0; e < 2; e++) back(d[e], dx[e], du[e], n.in[e], n.past[e]);
+      for (int e = 0; e < 2; e++) backpropagate(d[e], dx[e], du[e], n.in[e], n.past[e]);
 #endif
 #pragma unroll
       for (int e = 0; e < 2; e++) {
@@ -204,7 +204,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
             v[2 * k] += du[e][k];
             v[2 * k + 1] += du[e][k] * n.xhat[e][k];
           }
-        b.over_row(v, i);
+        b.sum_row(v, i);
 #pragma unroll
         for (int k = 0; k < GATES; k++)
 #pragma unroll
@@ -216,29 +216,29 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int k = 0; k < GATES; k++) all[k] = to_pair(du[0][k], du[1][k]);
       b.share(all, i);
-      if (there)
+      if (active)
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
           put_pair(a.dx + ((whole + t) * GATES + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
     }
-    if (CLUSTER > 1 && b.works) go_on(t);
+    if (CLUSTER > 1 && b.has_row) prepare_next(t);
     // in the time of a product; above, of a message
-    products(W, i, b, [&] {
-      if (CLUSTER == 1 && b.works) go_on(t);
+    compute_products(W, i, b, [&] {
+      if (CLUSTER == 1 && b.has_row) prepare_next(t);
     });
     wait_block();
-    if (b.works) {
-      float through[2][MADE];
-      b.get_sums(through);
+    if (b.has_row) {
+      float dseen[2][UNIT_PRODUCTS];
+      b.get_sums(dseen);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        acc[e][0] += MASK ? mask[e] * through[e][0] : through[e][0];
+        acc[e][0] += MASK ? mask[e] * dseen[e][0] : dseen[e][0];
 #pragma unroll
         for (int k = 0; k < STATES; k++) {
           if constexpr (RESET)
-            if (anew) {
+            if (is_reset) {
               dstart[e][k] += acc[e][k];
               acc[e][k] = 0.f;
             }
@@ -247,7 +247,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
     }
   }
-  if (there)
+  if (active)
 #pragma unroll
     for (int e = 0; e < 2; e++) {
 #pragma unroll

@@ -12,8 +12,8 @@
 #define MASK 1     // recurrent dropout
 #define KEEP 1     // zoneout
 #define RESET 1
-#define GRID 0     // 1: groups of blocks anywhere on the GPU, 0: one block or a cluster
-#define ROWS 8     // of the batch that a block, a cluster or a group carries: 8 or 16
-#define CLUSTER 2  // blocks of a cluster or a group
-#define KEPT 0     // of a warp's tiles of weights, how many lie in shared memory, not in registers
+#define GRID 0       // 1: groups of blocks anywhere on the GPU, 0: one block or a cluster
+#define ROWS 8       // of the batch that a block, a cluster or a group carries: 8 or 16
+#define CLUSTER 2    // blocks of a cluster or a group
+#define IN_SHARED 0  // of a warp's tiles of weights, how many lie in shared memory, not in registers
 #endif

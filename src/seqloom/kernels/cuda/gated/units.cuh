@@ -9,19 +9,19 @@
 
 // Load two numbers, of this lane's units, from each of N planes; zeros if there are none.
 template <int N>
-DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool there) {
+DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active) {
 #pragma unroll
   for (int k = 0; k < N; k++)
 #pragma unroll
-    for (int e = 0; e < 2; e++) v[e][k] = there && from ? get_one(from + k * H + unit + e) : 0.f;
+    for (int e = 0; e < 2; e++) v[e][k] = active && from ? get_one(from + k * H + unit + e) : 0.f;
 }
 // Find the length of this warp's row, and the longest of the group.
-DEV void lengths_of(int& length, int& end, const i64* lengths, int B, int T, const Block& b) {
+DEV void find_lengths(int& length, int& end, const i64* lengths, int B, int T, const Block& b) {
   length = end = 0;
-  for (int i = 0; i < b.each; i++)
+  for (int i = 0; i < b.group_rows; i++)
     if (b.first + i < B) {
       const int n = lengths ? (int)lengths[b.first + i] : T;
       end = n > end ? n : end;
-      if (b.works && i == b.column) length = n;
+      if (b.has_row && i == b.column) length = n;
     }
 }

@@ -14,7 +14,7 @@ DEV void wait_cluster() {
 DEV void make_barrier(u32 at) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory"); }
 DEV void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // Return the address of the same place in another block.
-DEV u32 in_block(u32 at, int block) {
+DEV u32 map_to_block(u32 at, int block) {
   u32 r;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at), "r"(block));
   return r;
@@ -39,10 +39,10 @@ DEV void expect(u32 barrier, u32 bytes) {
 }
 // Wait until the phase of this parity is over. Trap if it never ends.
 DEV void await(u32 barrier, u32 parity) {
-  u32 over = 0;
-  for (int i = 0; !over; i++) {
+  u32 done = 0;
+  for (int i = 0; !done; i++) {
     asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(over)
+                 : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");
     if (i == 1 << 24) asm volatile("trap;");

@@ -23,11 +23,11 @@ DEV u32 shared_memory() {
   return (u32)__cvta_generic_to_shared(memory);
 }
 DEV void wait_block() { asm volatile("bar.sync 0;" ::: "memory"); }
-DEV void wait_some(int name, int threads) {
+DEV void wait_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 // Count these threads at a barrier without waiting.
-DEV void arrive_some(int name, int threads) {
+DEV void arrive_threads(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 DEV void wait_warp() { __syncwarp(); }
@@ -57,7 +57,7 @@ DEV void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 // The same with c = A B instead of c += A B.
-DEV void mma_tf32_alone(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+DEV void mma_tf32_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%10,%10,%10,%10};"
@@ -69,17 +69,18 @@ DEV u32 to_tf32(float v) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return r;
 }
-// The same for finite numbers, in two instructions instead of four; to_tf32_here is never hoisted or reused.
+// The same for finite numbers, in two instructions instead of four; to_tf32_volatile is never hoisted or
+// reused.
 DEV u32 to_tf32_finite(float v) { return __float_as_uint(v) + 0x1000u & 0xffffe000u; }
-DEV u32 to_tf32_here(float v) {
+DEV u32 to_tf32_volatile(float v) {
   u32 r;
   asm volatile("{.reg .u32 t; add.u32 t, %1, 0x1000; and.b32 %0, t, 0xffffe000;}"
                : "=r"(r)
                : "r"(__float_as_uint(v)));
   return r;
 }
-DEV u32 bits(float v) { return __float_as_uint(v); }
-DEV float number(u32 v) { return __uint_as_float(v); }
+DEV u32 to_bits(float v) { return __float_as_uint(v); }
+DEV float to_float(u32 v) { return __uint_as_float(v); }
 // Load 8 x 8 matrices of 16 bits; a lane passes the address of one row and gets (row, 2pair..), or transposed
 // (2pair.., row).
 DEV void load4(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {
@@ -94,19 +95,19 @@ DEV void load2(u32& r0, u32& r1, u32 at) {
                : "r"(at)
                : "memory");
 }
-DEV void load4_turned(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {
+DEV void load4_transposed(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
                : "r"(at)
                : "memory");
 }
-DEV void load2_turned(u32& r0, u32& r1, u32 at) {
+DEV void load2_transposed(u32& r0, u32& r1, u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
                : "=r"(r0), "=r"(r1)
                : "r"(at)
                : "memory");
 }
-DEV u32 turn(u32 v) {
+DEV u32 transpose(u32 v) {
   u32 r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
   return r;
@@ -155,7 +156,7 @@ DEV void get_shared(u32 (&v)[4], u32 at) {
                : "memory");
 }
 // Prefetch into the L2 cache.
-DEV void ask_global(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+DEV void prefetch_global(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 DEV void get_global(float& v, float& w, const float* from) {
   asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v), "=f"(w) : "l"(from));
 }
@@ -182,8 +183,8 @@ DEV void put_global(float* to, const float (&v)[4]) {
   asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
                : "memory");
 }
-DEV float from_lane(float v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
-DEV float from_other(float v, int bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
+DEV float shuffle(float v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
+DEV float shuffle_xor(float v, int bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
 DEV bool any_lane(bool v) { return __any_sync(0xffffffffu, v); }
 
 DEV float exp2_(float v) {
@@ -206,9 +207,9 @@ DEV float tanh_(float v) {
   asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
   return r;
 }
-DEV float larger(float v, float w) { return fmaxf(v, w); }
-DEV float smaller(float v, float w) { return fminf(v, w); }
-DEV float size(float v) { return fabsf(v); }
+DEV float maximum(float v, float w) { return fmaxf(v, w); }
+DEV float minimum(float v, float w) { return fminf(v, w); }
+DEV float absolute(float v) { return fabsf(v); }
 template <int TYPE>
 DEV u32 pack(float low, float high) {
   u32 r;

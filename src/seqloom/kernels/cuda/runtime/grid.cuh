@@ -4,9 +4,10 @@
 #pragma once
 #include "runtime/packet.cuh"
 
-#define CLUSTER_KERNEL(name, Args, threads, size) \
-  extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Exchanged<Args> a)
-constexpr int PATIENCE = 1 << 22;  // reads of a packet before giving up: some seconds
+#define CLUSTER_KERNEL(name, Args, threads, size)          \
+  extern "C" __global__ void __launch_bounds__(threads, 1) \
+      name(const __grid_constant__ GroupArguments<Args> a)
+constexpr int MOST_POLLS = 1 << 22;  // reads of a packet before giving up: some seconds
 
 DEV void put_packet(Packet* to, u32 v0, u32 v1, u32 v2, u32 number) {
   asm volatile(
@@ -26,7 +27,7 @@ DEV void get_packet(u32 (&v)[4], const Packet* from) {
 // End the kernel with an error instead of waiting for ever.
 DEV void give_up() { asm volatile("trap;"); }
 // Keep a pointer in a register instead of computing it again.
-DEV Packet* as_it_is(Packet* p) {
+DEV Packet* keep_in_register(Packet* p) {
   asm volatile("" : "+l"(p));
   return p;
 }

@@ -40,12 +40,12 @@ class GridCode(Code):
         """Launch all groups that fit on the GPU and have enough rows, several times for a large batch."""
         room = count_groups(self.blocks, device)
         for begin in range(0, B, self.rows * room):
-            each = min(self.rows, max(self.least, -(-(B - begin) // room)))  # fewer rows, less to send
-            count = min(room, -(-(B - begin) // each))
+            group_rows = min(self.rows, max(self.least, -(-(B - begin) // room)))  # fewer rows, less to send
+            count = min(room, -(-(B - begin) // group_rows))
             packets = torch.zeros(count * self.rows * self.packets, 4, dtype=torch.int32, device=device)
-            extended: Any = launch.read_struct("runtime/packet.cuh", "Exchanged", type(arguments))()
+            extended: Any = launch.read_struct("runtime/packet.cuh", "GroupArguments", type(arguments))()
             ctypes.memmove(ctypes.addressof(extended), ctypes.addressof(arguments), ctypes.sizeof(arguments))
-            extended.packets, extended.begin, extended.each = packets.data_ptr(), begin, each
+            extended.packets, extended.begin, extended.group_rows = packets.data_ptr(), begin, group_rows
             self.launch(extended, self.blocks * count, device)
 
     def why_not(self, device: torch.device) -> str | None:

@@ -8,7 +8,7 @@ struct alignas(16) Packet {
 // A kernel's arguments, then packets with the number 0, the first row of the batch, and the rows of each
 // group.
 template <class Args>
-struct Exchanged : Args {
+struct GroupArguments : Args {
   Packet* packets;
-  int begin, each;
+  int begin, group_rows;
 };
