@@ -30,7 +30,9 @@ def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monk
 def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_of_them(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     seen = []
-    monkeypatch.setattr(launch.Code, "launch", lambda _, arguments, blocks, __: seen.append((blocks, arguments.group_rows)))
+    monkeypatch.setattr(
+        launch.Code, "launch", lambda _, arguments, blocks, __: seen.append((blocks, arguments.group_rows))
+    )
     for hidden, name in ((1024, "forward"), (1024, "reverse"), (512, "forward")):
         how = find_setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
         code = grid.make_code(how, name, 8)
