@@ -15,5 +15,5 @@ def emulated(request, monkeypatch):
 
     if emulator.COMPILER is None:
         pytest.skip("no g++ to compile the kernels' text with")
-    monkeypatch.setattr(launch.Code, "launch", emulator.launch)
+    monkeypatch.setattr(launch.CudaCode, "launch", emulator.launch)
     monkeypatch.setattr(launch, "multiprocessors", lambda _: getattr(request.module, "MULTIPROCESSORS", 132))

@@ -12,7 +12,7 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import backward
 from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
 from seqloom.kernels.cuda.attn_rnn import grid as attn_rnn_grid
-from seqloom.kernels.cuda.attn_rnn.cluster import Division, choose_division, list_divisions
+from seqloom.kernels.cuda.attn_rnn.cluster import ClusterDivision, choose_division, list_divisions
 from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
 
@@ -104,7 +104,7 @@ def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [FP16, FP32])
 def test_weights_in_shared_memory(monkeypatch, dtype):
-    monkeypatch.setattr(attn_rnn_cluster, "choose_division", lambda *_: Division(8, 2, 1, 8, 1, 2))
+    monkeypatch.setattr(attn_rnn_cluster, "choose_division", lambda *_: ClusterDivision(8, 2, 1, 8, 1, 2))
     cell = cell_of(32, 4)
     assert worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, dtype), dtype)[0] < 2
 
@@ -163,7 +163,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "team" in fault:
         monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
     cell = cell_of(128 if "taken before" in fault else 80, 1)

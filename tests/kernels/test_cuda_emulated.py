@@ -174,7 +174,7 @@ FAULTS = {
 @pytest.mark.xdist_group("faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     cell = cell_of(64, 2)
     asked = {"keep": True} if "sign" in fault else {}
     try:

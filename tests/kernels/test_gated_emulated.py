@@ -14,7 +14,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import code as _gated_code
-from seqloom.kernels.cuda.gated.code import Division, choose_division, list_divisions
+from seqloom.kernels.cuda.gated.code import GatedDivision, choose_division, list_divisions
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.registry import find_kernel
 
@@ -129,7 +129,7 @@ def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("in_shared", "from_cache"), [(4, 0), (1, 10)])
 def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, in_shared, from_cache):
-    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 4, 2, 3, in_shared, from_cache))
+    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 4, 2, 3, in_shared, from_cache))
     cell = cell_of("lstm", 24, 96)
     assert worst("lstm", cell, job_of(cell, 3, 3, FP16), FP16)[0] < 2
 
@@ -184,8 +184,8 @@ FAULTS = {
 @pytest.mark.xdist_group("gated faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: Division(8, 2, 1, 8, 1))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 1, 8, 1))
     cell = cell_of("ln_gru", 24, 32)
     try:
         ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)

@@ -6,7 +6,7 @@ import torch
 from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated.code import Setting, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
 from seqloom.kernels.cuda.runtime import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -16,7 +16,7 @@ MULTIPROCESSORS = 8  # few, or a group would have one row
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_block_has_room_for_its_weights(monkeypatch, kind):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
-    how = Setting(kind, 1024, BF16, False, False, False, grid=True)
+    how = GatedSetting(kind, 1024, BF16, False, False, False, grid=True)
     for name in ("forward", "reverse"):
         found = [find_code(how, name, B, torch.device("cpu")) for B in (32, 33)]
         assert [(code.rows, code.blocks, code.threads) for code in found] == [(8, 32, 256), (16, 32, 256)]
@@ -62,7 +62,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     name = "ln_gru" if "sums of one" in fault else "gru"
     cell = cell_of(name, 24, 160)
     try:

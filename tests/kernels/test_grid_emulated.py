@@ -31,7 +31,7 @@ def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     seen = []
     monkeypatch.setattr(
-        launch.Code, "launch", lambda _, arguments, blocks, __: seen.append((blocks, arguments.group_rows))
+        launch.CudaCode, "launch", lambda _, arguments, blocks, __: seen.append((blocks, arguments.group_rows))
     )
     for hidden, name in ((1024, "forward"), (1024, "reverse"), (512, "forward")):
         how = find_setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
@@ -121,7 +121,7 @@ SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):
     if fault in WHOLE:
         request.getfixturevalue("two_rounds")
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     if "ahead" in fault:  # of two teams
         monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
     cell = cell_of(SIZES.get(fault, 64), 2)

@@ -95,7 +95,7 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
 @pytest.mark.slow
 def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
     change = "absolute(v) * exp2_(", "1.0000002f * absolute(v) * exp2_("  # as far as ex2.approx may be
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=change))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
     torch.manual_seed(1)
     cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
     job = job_of(cell, 9, 33, FP32)  # steps enough for a sum, and a loss that changes slowly over them
@@ -117,7 +117,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     cell = cell_of(48, 3)
     job = job_of(cell, 1, 6, FP32)
     try:

@@ -69,7 +69,7 @@ def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
 def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
     told = []
     monkeypatch.setattr(
-        launch.Code, "launch", lambda *given: (told.append(bool(given[1].states)), emulator.launch(*given))
+        launch.CudaCode, "launch", lambda *given: (told.append(bool(given[1].states)), emulator.launch(*given))
     )
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[0]
     cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
@@ -112,7 +112,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.Code, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[2]
     cell = cell_of(H, heads, slots=slots, **settings)
     try:

@@ -6,7 +6,7 @@ from seqloom.lab.data.task import Batch
 from seqloom.lab.training.for_task import ForForecast
 from seqloom.layers.registry import make
 from seqloom.models.forecast import Forecast
-from seqloom.models.scale import SCALES, Scale, forecast_loss
+from seqloom.models.scale import SCALES, SeriesScale, forecast_loss
 from seqloom.models.segments import SegmentForecast
 
 DOUBLE = torch.float64
@@ -19,18 +19,18 @@ def series(rows=3, steps=12, features=2):
 @pytest.mark.parametrize("kind", SCALES)
 def test_a_scale_is_undone_exactly_and_leaves_padding_out(kind):
     x, lengths = series(), torch.tensor([12, 5, 0])
-    scaled, terms = Scale(kind)(x, lengths)
+    scaled, terms = SeriesScale(kind)(x, lengths)
     torch.testing.assert_close(terms.invert(scaled)[0], x[0])
     torch.testing.assert_close(terms.apply(terms.invert(scaled))[0], scaled[0])
-    alone, _ = Scale(kind)(x[1:2, :5])
+    alone, _ = SeriesScale(kind)(x[1:2, :5])
     torch.testing.assert_close(scaled[1:2, :5], alone)
     assert not scaled[1, 5:].any() and torch.isfinite(scaled).all()
 
 
 def test_each_scale_is_what_it_says():
     x = series()
-    torch.testing.assert_close(Scale("last")(x)[0], x - x[:, -1:])
-    y = Scale("mean")(x)[0]
+    torch.testing.assert_close(SeriesScale("last")(x)[0], x - x[:, -1:])
+    y = SeriesScale("mean")(x)[0]
     torch.testing.assert_close(y.mean(1), torch.zeros(3, 2, dtype=DOUBLE))
     torch.testing.assert_close(y.std(1, unbiased=False), torch.ones(3, 2, dtype=DOUBLE), atol=1e-4, rtol=0)
 

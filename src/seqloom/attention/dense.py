@@ -148,7 +148,7 @@ class Attention(Heads):
         memory: Tensor | None,
         memory_lengths: Lengths,
         mask: Tensor | None,
-    ) -> _Inputs:
+    ) -> _AttentionInputs:
         if memory is not None and self.causal:
             raise InputError("an Attention with causal=True takes no memory; construct one with causal=False")
         if memory_lengths is not None and memory is None:
@@ -173,7 +173,7 @@ class Attention(Heads):
 
     def _prepare_causal(
         self, x: Tensor, q: Tensor, real: Tensor | None, state: State | None, mask: Tensor | None
-    ) -> _Inputs:
+    ) -> _AttentionInputs:
         """Prepare a causal layer, in which each step attends to itself and earlier ones."""
         i = j = _range(x)
         new = _all(x) if real is None else real
@@ -200,7 +200,7 @@ class Attention(Heads):
 
     def _apply_positions(
         self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, j: Tensor, allowed: Tensor | None, mask: Tensor | None
-    ) -> _Inputs:
+    ) -> _AttentionInputs:
         """Apply positions to queries and combine biases and masks into one mask."""
         bias = None
         if self.position is not None:
@@ -219,10 +219,10 @@ class Attention(Heads):
         if bias is not None:
             bias = bias.to(q.dtype)
             allowed = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
-        return _Inputs(q, k, v, allowed)
+        return _AttentionInputs(q, k, v, allowed)
 
 
-class _Inputs(NamedTuple):
+class _AttentionInputs(NamedTuple):
     """Arguments of torch's function, and the new state."""
 
     q: Tensor

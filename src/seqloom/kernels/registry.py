@@ -24,7 +24,7 @@ from seqloom.kernels.parallel import linear
 ANY = "any"  # the cell of a kernel that runs every cell
 
 
-class Code(Protocol):
+class KernelCode(Protocol):
     """A module or object that runs a kernel.
 
     May define `why_not_auto(cell, job)`: why `kernel="auto"` should prefer another kernel.
@@ -52,7 +52,7 @@ class Kernel:
     cell: str
     backend: str
     description: str
-    code: Code
+    code: KernelCode
     hidden_multiple: int = 1
     skips_ended_rows: bool = False
     leaves_room: bool = False

@@ -64,7 +64,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
             y, states = _forward(cell, x.detach(), job.per_step(), state, start, job.mask)
     else:
         own = weights(cell)
-        y, *states = _Scan.apply(_compile(cell), job, list(own), x, *job.state, *start, *own.values())
+        y, *states = _CompiledScan.apply(_compile(cell), job, list(own), x, *job.state, *start, *own.values())
     return y.transpose(0, 1), tuple(s[-1] for s in states)
 
 
@@ -148,7 +148,7 @@ def _compile(cell: Cell) -> _Compiled:
     return _cache[cell]
 
 
-class _Scan(torch.autograd.Function):
+class _CompiledScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401  # takes any attribute

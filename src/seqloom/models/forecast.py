@@ -11,7 +11,7 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
 from seqloom.models.checks import check_causal, check_fits
-from seqloom.models.scale import Scale, find_median, forecast_loss
+from seqloom.models.scale import SeriesScale, find_median, forecast_loss
 
 MODES = ("direct", "autoregressive")
 
@@ -66,7 +66,7 @@ class Forecast(nn.Module):
             check_causal(layer, "an autoregressive Forecast")
         self.layer, self.horizon, self.mode = layer, horizon, mode
         self.quantiles, self.middle = tuple(quantiles), find_median(quantiles)
-        self.scale = Scale(scale)
+        self.scale = SeriesScale(scale)
         width: int = layer.output_size  # type: ignore[assignment]
         self.readout = Readout("last", width, getattr(layer, "bidirectional", False))
         self.dropout = nn.Dropout(dropout)

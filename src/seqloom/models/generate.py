@@ -126,7 +126,9 @@ class Generate(nn.Module):
         self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
         generator = sampling.generator(start.device)
-        return follow(_Steps(self), prompt, prompt.last, stop, max_length, lambda p: sampling.draw(p, generator))
+        return follow(
+            _GenerateSteps(self), prompt, prompt.last, stop, max_length, lambda p: sampling.draw(p, generator)
+        )
 
     def search(
         self,
@@ -140,7 +142,7 @@ class Generate(nn.Module):
         """Find the most likely continuations of `start` (B, P) by beam search; arguments as in `sample`."""
         self._check_stop(stop)
         prompt = _Prompt.of(start, lengths, condition)
-        return beam_search(_Steps(self), prompt, prompt.last, stop, beam)
+        return beam_search(_GenerateSteps(self), prompt, prompt.last, stop, beam)
 
     def _check_stop(self, stop: int | None) -> None:
         if stop is not None and not 0 <= stop < self.embed.vocabulary:
@@ -182,7 +184,7 @@ class _Prompt:
 _DecodingState: TypeAlias = tuple[Tensor | State | None, Tensor | None]
 
 
-class _Steps:
+class _GenerateSteps:
     """The interface of a Generate for decoding; its state is that of the layer, and the condition."""
 
     def __init__(self, model: Generate) -> None:

@@ -16,7 +16,7 @@ SCALES = ("none", "last", "mean")
 EPS = 1e-5  # added to a variance, so that a constant series stays finite
 
 
-class Scale(nn.Module):
+class SeriesScale(nn.Module):
     """Normalise each series and feature separately, so that a model does not depend on their level.
 
         none  x

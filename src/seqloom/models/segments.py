@@ -11,7 +11,7 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.layer import select_rows
 from seqloom.models.checks import can_check, check_causal, check_fits
-from seqloom.models.scale import Scale, find_median, forecast_loss
+from seqloom.models.scale import SeriesScale, find_median, forecast_loss
 
 
 class SegmentForecast(nn.Module):
@@ -64,7 +64,7 @@ class SegmentForecast(nn.Module):
             raise UserError(f"the layer's input_size must be even, half for positions; got {d}")
         self.layer, self.horizon, self.channels, self.segment = layer, horizon, channels, segment
         self.quantiles, self.middle = tuple(quantiles), find_median(quantiles)
-        self.scale, self.dropout = Scale(scale), nn.Dropout(dropout)
+        self.scale, self.dropout = SeriesScale(scale), nn.Dropout(dropout)
         self.read = nn.Linear(segment, d)  # W, b
         self.positions = nn.Parameter(torch.randn(horizon // segment, d // 2))
         self.of_channel = nn.Parameter(torch.randn(channels, d // 2))

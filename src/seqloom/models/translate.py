@@ -106,11 +106,11 @@ class Translate(nn.Module):
 
     def translate(self, source: Tensor, lengths: Lengths = None, beam: Beam = Beam()) -> Hypotheses:
         """Find the best targets of source (B, S), with lengths (B,), by beam search over all rows at once."""
-        return beam_search(_Steps(self), (source, lengths), self._first(source), self.marks.stop, beam)
+        return beam_search(_TranslateSteps(self), (source, lengths), self._first(source), self.marks.stop, beam)
 
     def greedy(self, source: Tensor, lengths: Lengths = None, max_length: int = 100) -> Hypotheses:
         """Find one target for each row of source (B, S): the most likely token at every step."""
-        return follow(_Steps(self), (source, lengths), self._first(source), self.marks.stop, max_length)
+        return follow(_TranslateSteps(self), (source, lengths), self._first(source), self.marks.stop, max_length)
 
     @torch.no_grad()
     def align(self, source: Tensor, tokens: Tensor, lengths: Lengths = None) -> Tensor | None:
@@ -127,7 +127,7 @@ class Translate(nn.Module):
         return torch.full((len(source),), self.marks.start, device=source.device)
 
 
-class _Steps:
+class _TranslateSteps:
     """The interface of a Translate for decoding."""
 
     def __init__(self, model: Translate) -> None:

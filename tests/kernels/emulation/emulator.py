@@ -36,8 +36,8 @@ EXPORT int arguments_{0}() {{ return sizeof(Of_{0}); }}
 """
 
 
-def launch(code: _cuda.Code, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
-    """Replace Code.launch; `change` is a text and its replacement, which occurs once, to see what a fault does."""
+def launch(code: _cuda.CudaCode, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
+    """Replace CudaCode.launch; `change` is a text and its replacement, which occurs once, to see what a fault does."""
     library = build(code.source, code.macros, change)
     assert getattr(library, f"bytes_{code.name}")() == code.shared
     assert getattr(library, f"arguments_{code.name}")() == ctypes.sizeof(arguments)

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from seqloom.lab.compare.plan import Limits, Speed, TrainingPlan, format_seconds, plan_budget
+from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, format_seconds, plan_budget
 
-MODELS = {f"m{i}": Speed(0.01 * (1 + i % 3), 0.1, 0.2) for i in range(14)}
+MODELS = {f"m{i}": TrainingCost(0.01 * (1 + i % 3), 0.1, 0.2) for i in range(14)}
 
 
 def cost(plan: TrainingPlan, workers: int) -> float:
@@ -55,7 +55,7 @@ def test_few_models_are_all_trained_to_the_end():
 
 
 def test_a_too_small_budget_is_an_error_that_names_a_sufficient_one():
-    slow = {"gru": Speed(0.5, 1.0, 1.0), "lstm": Speed(1.0, 1.0, 1.0)}
+    slow = {"gru": TrainingCost(0.5, 1.0, 1.0), "lstm": TrainingCost(1.0, 1.0, 1.0)}
     with pytest.raises(
         ValueError, match=r"the budget is too small: an epoch of gru, the fastest model, takes about 8\.3m"
     ) as e:

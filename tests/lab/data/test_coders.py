@@ -7,7 +7,7 @@ import torch
 
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
-from seqloom.lab.data.coders.scale import Scale
+from seqloom.lab.data.coders.scale import StandardScale
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
@@ -130,7 +130,7 @@ def test_a_scale_from_pieces_is_the_scale_of_the_whole():
     values = np.random.default_rng(0).normal(3, 5, (70, 3))
     values[:, 1] = 7.0
     values[4, 2] = np.nan
-    scale = Scale.fit([values[:10], values[10:11], values[11:]])
+    scale = StandardScale.fit([values[:10], values[10:11], values[11:]])
     np.testing.assert_allclose(scale.mean, np.nanmean(values, 0))
     np.testing.assert_allclose(scale.deviation[[0, 2]], np.nanstd(values, 0)[[0, 2]])
     assert scale.deviation[1] == 1 and scale.missing.tolist() == [False, False, True]
@@ -141,7 +141,7 @@ def test_a_scale_from_pieces_is_the_scale_of_the_whole():
 
 def test_a_far_mean_does_not_spoil_the_deviation():
     values = 1e8 + np.random.default_rng(0).normal(size=(1000, 1))
-    scale = Scale.fit(np.array_split(values, 7))
+    scale = StandardScale.fit(np.array_split(values, 7))
     assert scale.deviation[0] == pytest.approx(values.std(), rel=1e-6)
 
 

@@ -20,7 +20,7 @@ from seqloom.lab.studies.support.contenders import (
     starts,
 )
 from seqloom.lab.studies.support.ledger import FILE
-from seqloom.lab.studies.support.outcome import Metric, Trial, contests, format_contests
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests
 
 ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
 TINY = TrialSettings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)
@@ -208,7 +208,7 @@ def trial(model, seed, score, failed=""):
 def test_a_difference_is_called_where_the_corrected_p_says_so():
     scores = {"a": (0.10, 0.20, 0.31, 0.40), "b": (0.20, 0.30, 0.40, 0.51), "c": (0.11, 0.19, 0.33, 0.38)}
     rows = [trial(model, seed, score) for model, line in scores.items() for seed, score in enumerate(line)]
-    low, high = Metric("MAE", lower=True), Metric("MAE")
+    low, high = TrialMetric("MAE", lower=True), TrialMetric("MAE")
     found = contests(rows, low, "a")
     assert [(c.other, c.better) for c in found] == [("b", True), ("c", None)]
     assert [c.better for c in contests(rows, high, "a")] == [False, None]

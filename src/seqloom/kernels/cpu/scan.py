@@ -54,7 +54,7 @@ def run_cpu(
         tuple(k.to(x.dtype).contiguous() for k in job.keep),
     )
     flat = (None if t is None else t.contiguous() for t in (x, *state, *start, *own))
-    y, *after = _Scan.apply(constants, len(state), *flat)
+    y, *after = _EngineScan.apply(constants, len(state), *flat)
     return y, tuple(after)
 
 
@@ -82,7 +82,7 @@ class _Constants:
         return set_addresses(args, x=x, s0=tensors[1 : 1 + k], start=tensors[1 + k : 1 + 2 * k], w=tensors[1 + 2 * k :])
 
 
-class _Scan(torch.autograd.Function):
+class _EngineScan(torch.autograd.Function):
     """x, k states, k starts, weights -> outputs, k last states."""
 
     @staticmethod

@@ -38,7 +38,7 @@ NO_MEMORY = "the CPU engine could not allocate memory for a step"
 SUPPORTED_SETTINGS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,)}
 
 
-class Record(ctypes.Structure):
+class StepStruct(ctypes.Structure):
     """Step of csrc/step.hpp."""
 
     _fields_ = [
@@ -58,7 +58,7 @@ def load_step() -> Callable[[bytes], int] | str:
     if isinstance(engine, str):
         return engine
     size = getattr(engine, "seqloom_step_size", lambda: 0)()
-    if size != ctypes.sizeof(Record) + ctypes.sizeof(Whole) + _call.size:
+    if size != ctypes.sizeof(StepStruct) + ctypes.sizeof(Whole) + _call.size:
         return "the CPU engine belongs to another version of seqloom; install it again"
     step: Any = engine.seqloom_step
     step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int
@@ -107,7 +107,7 @@ def _shape(cell: Cell, name: str) -> tuple[int, ...]:
     return rows, {"ih": cell.input_size, "u": cell.input_size, "g": 2 * H}.get(name.rpartition("_")[2], H)
 
 
-class Stack:
+class CellStack:
     """Stacked cells with the addresses of their weights, or the reason why the engine cannot run them.
 
     Threads may share it: after construction only functions for further shapes are added.
@@ -122,7 +122,7 @@ class Stack:
             return
         own = [_own(cell, home) for cell in cells]
         self.dtype = next(iter(own[0].values())).dtype
-        self.records = (Record * len(cells))(*map(_record, cells, own))
+        self.records = (StepStruct * len(cells))(*map(_record, cells, own))
         self.strides = [w.stride() for w in home.values()]
         self.settings = [(cell, name, getattr(cell, name)) for cell in cells for name in CELLS[cell.name][2]]
         self.by_shape: dict[torch.Size, StepFunction] = {}
@@ -211,9 +211,9 @@ def _decline(x: Tensor, hx: HiddenState) -> None:
     """Return None, for shapes that need the checks of `forward`."""
 
 
-def _record(cell: Cell, own: dict[str, Tensor]) -> Record:
+def _record(cell: Cell, own: dict[str, Tensor]) -> StepStruct:
     kind = CELLS[cell.name][0]
-    record = Record(kind, next(iter(own.values())).dtype == torch.float64, cell.input_size, cell.hidden_size)
+    record = StepStruct(kind, next(iter(own.values())).dtype == torch.float64, cell.input_size, cell.hidden_size)
     record.slots = 1
     if cell.name == "attn_rnn":
         record.slots, record.heads, record.parts, record.norm = (

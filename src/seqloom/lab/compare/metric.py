@@ -16,7 +16,7 @@ TITLES = {"span_f1": "span F1", "cer": "character error rate", "mse": "MSE", "rm
 
 
 @dataclass(frozen=True)
-class Metric:
+class RatioMetric:
     """`transform(sum(numerator) / sum(denominator))` over rows, so that any resample of the rows has a value."""
 
     name: str
@@ -60,15 +60,15 @@ def _column(name: str) -> Callable[[Columns], Array]:
     return lambda columns: columns[name]
 
 
-ACCURACY = Metric("accuracy", _column("right"), _column("scored"))
-SPANS = Metric("span_f1", lambda c: 2 * c["spans_right"], lambda c: c["spans_predicted"] + c["spans_true"])
-ERRORS = Metric("cer", _column("letter_edits"), _column("letters"))
-PERPLEXITY = Metric("perplexity", _column("nats"), _column("targets"), np.exp)
-MSE = Metric("mse", _column("square"), _column("values"))
-RMSE = Metric("rmse", _column("square"), _column("values"), np.sqrt)
+ACCURACY = RatioMetric("accuracy", _column("right"), _column("scored"))
+SPANS = RatioMetric("span_f1", lambda c: 2 * c["spans_right"], lambda c: c["spans_predicted"] + c["spans_true"])
+ERRORS = RatioMetric("cer", _column("letter_edits"), _column("letters"))
+PERPLEXITY = RatioMetric("perplexity", _column("nats"), _column("targets"), np.exp)
+MSE = RatioMetric("mse", _column("square"), _column("values"))
+RMSE = RatioMetric("rmse", _column("square"), _column("values"), np.sqrt)
 
 
-def choose_metric(kind: str, valid: Mapping[str, Any]) -> Metric:
+def choose_metric(kind: str, valid: Mapping[str, Any]) -> RatioMetric:
     """Return the metric of a kind of task; for tags it depends on which metrics the validation has."""
     if kind == "tag":
         return SPANS if "span_f1" in valid else ACCURACY

@@ -29,7 +29,7 @@ VALIDATION_SHARE = 0.25  # of the training time that validations may take
 
 
 @dataclass(frozen=True)
-class Speed:
+class TrainingCost:
     """Seconds of a step, of a validation and of the test; bytes held in training."""
 
     step: float
@@ -93,7 +93,7 @@ def plan_steps(models: tuple[str, ...], steps: int, seeds: int, rates: int | Non
     return TrainingPlan(models, rates or 2, finalists, seeds, every * validations, every, validations // 3, 0.0)
 
 
-def plan_budget(speeds: dict[str, Speed], limits: Limits) -> TrainingPlan:
+def plan_budget(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
     """Plan the largest comparison that fits the time.
 
     Args:
@@ -106,7 +106,7 @@ def plan_budget(speeds: dict[str, Speed], limits: Limits) -> TrainingPlan:
     return _find_plan(speeds, limits) or _raise_too_small(speeds, limits)
 
 
-def _find_plan(speeds: dict[str, Speed], limits: Limits) -> TrainingPlan | None:
+def _find_plan(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan | None:
     """Prefer enough steps for as many models as possible; then fewer steps, fewer models, fewer seeds."""
     epoch = limits.epoch or ENDLESS_EPOCH
     wanted = max(GOOD_STEPS, min(ENOUGH_EPOCHS * epoch, max(epoch, ENOUGH_STEPS)))
@@ -136,7 +136,7 @@ def _list_shapes(models: Sequence[str], limits: Limits) -> list[TrainingPlan]:
     ]
 
 
-def _fill(shape: TrainingPlan, speeds: dict[str, Speed], limits: Limits) -> TrainingPlan:
+def _fill(shape: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
     """Add as many steps as the time allows; 0 if it allows none."""
     plan = replace(shape, steps=0)
     for validations in VALIDATIONS:
@@ -155,7 +155,7 @@ def _fill(shape: TrainingPlan, speeds: dict[str, Speed], limits: Limits) -> Trai
     return plan
 
 
-def _costs(shape: TrainingPlan, speeds: dict[str, Speed], validations: int, workers: int) -> tuple[float, float]:
+def _costs(shape: TrainingPlan, speeds: dict[str, TrainingCost], validations: int, workers: int) -> tuple[float, float]:
     """Return (seconds independent of the steps, seconds for each step), summed over all workers."""
     chosen = [speeds[name] for name in shape.models]
     step, valid, test = (_slow_mean([getattr(s, part) for s in chosen]) for part in ("step", "valid", "test"))
@@ -176,7 +176,7 @@ def _slow_mean(values: Sequence[float]) -> float:
     return float((sum(v**4 for v in values) / len(values)) ** 0.25)
 
 
-def _raise_too_small(speeds: dict[str, Speed], limits: Limits) -> NoReturn:
+def _raise_too_small(speeds: dict[str, TrainingCost], limits: Limits) -> NoReturn:
     fast = min(speeds, key=lambda name: speeds[name].step)
     epoch = limits.epoch or ENDLESS_EPOCH
     what = "an epoch" if limits.epoch else f"{epoch} steps"

@@ -12,7 +12,7 @@ from typing import Any
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.jobs import baseline_key, latency_key
-from seqloom.lab.compare.metric import Metric, choose_metric, rank
+from seqloom.lab.compare.metric import RatioMetric, choose_metric, rank
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import Bootstrap, Estimate, bootstrap, estimate, estimate_difference
 
@@ -44,7 +44,7 @@ class Results:
     """The rows, sorted by their validation metric; the metric; the bootstrap of each row's test metric."""
 
     rows: list[Row]
-    metric: Metric
+    metric: RatioMetric
     bootstraps: dict[str, Bootstrap]
 
     @property

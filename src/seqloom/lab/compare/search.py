@@ -23,7 +23,7 @@ from seqloom.lab.compare.candidates import (
 )
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
 from seqloom.lab.compare.metric import rank
-from seqloom.lab.compare.plan import Limits, Speed, TrainingPlan, format_seconds, plan_budget, plan_steps
+from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, format_seconds, plan_budget, plan_steps
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.sizes import Size, default_parameters, fit_size
 from seqloom.lab.compare.timing import measure_task
@@ -61,7 +61,7 @@ class Comparison:
         self.results: dict[str, Result] = {}
         self.failed: dict[str, str] = {}  # models that could not be built or tried
         self.sizes: dict[str, Size] = {}
-        self.speeds: dict[str, Speed] = {}
+        self.speeds: dict[str, TrainingCost] = {}
         self.plan: TrainingPlan | None = None
         self.trials: dict[str, list[CandidateTrial]] = {}  # of each model, with the first seed
         self.finalists: list[list[CandidateTrial]] = []  # a trial for each seed
@@ -152,7 +152,7 @@ class Comparison:
             if result.value is None:
                 self.failed[name] = result.failed
             else:
-                self.speeds[name] = Speed(*(result.value[part] for part in ("step", "valid", "test", "memory")))
+                self.speeds[name] = TrainingCost(*(result.value[part] for part in ("step", "valid", "test", "memory")))
         self.plan = self._make_plan()
         record = {"plan": asdict(self.plan), "failed": self.failed, "workers": self.workers}
         record |= {what: {n: asdict(v) for n, v in getattr(self, what).items()} for what in ("sizes", "speeds")}
@@ -185,7 +185,7 @@ class Comparison:
         self.plan = TrainingPlan(**(plan | {"models": tuple(plan["models"])}))
         self.failed = record["failed"]
         self.sizes = {name: Size(**v) for name, v in record["sizes"].items()}
-        self.speeds = {name: Speed(**v) for name, v in record["speeds"].items()}
+        self.speeds = {name: TrainingCost(**v) for name, v in record["speeds"].items()}
 
     def _screen(self) -> Jobs:
         """Select the finalists: train every model up to the first rung, and the better ones up to the second."""

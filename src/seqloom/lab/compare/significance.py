@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqloom.lab.compare.metric import Columns, Metric
+from seqloom.lab.compare.metric import Columns, RatioMetric
 from seqloom.lab.stats.intervals import Z_95, mean_interval, tail_quantile, wilson_interval
 from seqloom.lab.stats.metrics import Array
 
@@ -54,7 +54,7 @@ class Bootstrap:
     right: Array | None = None
 
 
-def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, block: int = 1) -> dict[str, Bootstrap]:
+def bootstrap(models: Mapping[str, Sequence[Columns]], metric: RatioMetric, block: int = 1) -> dict[str, Bootstrap]:
     """Resample the test rows of every model in the same way.
 
     Args:

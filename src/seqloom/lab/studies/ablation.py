@@ -18,7 +18,7 @@ from seqloom.lab.studies.adding import TRIVIAL
 from seqloom.lab.studies.copy import KINDS, SYMBOLS
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, starts
-from seqloom.lab.studies.support.outcome import Metric, Trial, contests
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.recurrent.layer import Recurrent
@@ -84,7 +84,7 @@ def copies(T: int, steps: int, count: int = SYMBOLS, **more: Any) -> Condition:
 class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
     """What attention, LayerNorm, the gate, each context row, heads and slots contribute to AttnRNN."""
 
-    metrics = (Metric("error", lower=True, log=True),)
+    metrics = (TrialMetric("error", lower=True, log=True),)
     full = TrialSettings(
         (adds(20, 600), copies(10, 600), adds(200, 1_200, models=FAST), copies(100, 1_500, models=FAST)),
         (*VARIANTS, *BESIDE),

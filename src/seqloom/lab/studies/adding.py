@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.task import Problem
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
-from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
 
@@ -37,7 +37,7 @@ EARLIER = ("", *(f"T = {T}, marks anywhere" for T in (50, 100, 200)))
 class Adding(SyntheticTrials[TrialSettings], name="adding"):
     """Longest gap at which each cell still solves the adding problem, up to 10,000 steps."""
 
-    metrics = (Metric("MAE", lower=True, log=True), Metric("MSE", lower=True, log=True))
+    metrics = (TrialMetric("MAE", lower=True, log=True), TrialMetric("MSE", lower=True, log=True))
     full = TrialSettings(
         conditions=(
             at(20, 1_500),

@@ -14,7 +14,7 @@ from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
-from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.lab.studies.topologies import answers, translate
 from seqloom.layers.registry import make
@@ -42,7 +42,7 @@ def at(name: str, steps: int, T: int, budget: int = 66_700, every: int = 1) -> C
 class Applications(Corpora[TrialSettings], name="applications"):
     """Spoken digits, translation, forecasting and gestures: error relative to a trivial baseline."""
 
-    metrics = (Metric("error", lower=True), Metric("absolute error", lower=True))
+    metrics = (TrialMetric("error", lower=True), TrialMetric("absolute error", lower=True))
     full = TrialSettings(
         (
             at(DIGITS, 1_000, 48),

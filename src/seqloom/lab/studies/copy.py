@@ -13,7 +13,7 @@ from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
-from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
 
@@ -43,7 +43,7 @@ def span(task: dict[str, Any]) -> int:
 class Copy(SyntheticTrials[TrialSettings], name="copy"):
     """How long each cell remembers ten symbols: delays of up to 2,000 steps, and symbols among blanks."""
 
-    metrics = (Metric("accuracy"), Metric("loss", lower=True, log=True))
+    metrics = (TrialMetric("accuracy"), TrialMetric("loss", lower=True, log=True))
     full = TrialSettings(
         conditions=(
             at(100, 3_000),

@@ -17,7 +17,7 @@ from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSetting
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
-from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.registry import make
 from seqloom.layers.transformer.layer import Transformer
@@ -50,7 +50,7 @@ def at(name: str, steps: int, budget: int, vocabulary: int, T: int, every: int =
 class Topologies(Corpora[TrialSettings], name="topologies"):
     """Accuracy of N-to-N, N-to-1, 1-to-N and N-to-M models on poems, requests, names and translation."""
 
-    metrics = (Metric("accuracy"), Metric("bits", lower=True))
+    metrics = (TrialMetric("accuracy"), TrialMetric("bits", lower=True))
     full = TrialSettings(
         (
             at(POEMS, 2_000, 700_000, 4_000, 64, every=2),

@@ -17,7 +17,7 @@ from seqloom.lab.studies.data.target_texts import join_tokens, multi30k
 from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.corpora import ROWS, Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
-from seqloom.lab.studies.support.outcome import Metric, Trial, groups
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block as Shape
@@ -52,7 +52,7 @@ def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **
 class Translation(Corpora[TrialSettings], name="translation"):
     """BLEU and training time of encoder-decoders without attention, with attention, and Transformers."""
 
-    metrics = (Metric("BLEU"), Metric("ms per batch", lower=True))
+    metrics = (TrialMetric("BLEU"), TrialMetric("ms per batch", lower=True))
     against = "transformer"
     full = TrialSettings(
         (at(2_300, 8_000, 40, 9_000_000),),

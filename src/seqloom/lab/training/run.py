@@ -51,7 +51,7 @@ class _Named(TypedDict):
     kind: str
 
 
-class _Record(TypedDict):
+class _RunRecord(TypedDict):
     """The content of run.json."""
 
     created: str
@@ -164,7 +164,7 @@ class Run:
         except (KeyError, TypeError):
             raise DamagedError(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
-            TypeAdapter(_Record).validate_python(record)
+            TypeAdapter(_RunRecord).validate_python(record)
         return cls(folder, record, settings, trust)
 
     def settings_to_build(self) -> TrainSettings:

@@ -12,7 +12,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 if TYPE_CHECKING:  # a cycle, and the engine's Python side, which only streams need
     from seqloom.core.cell import Cell, State
-    from seqloom.kernels.cpu.step import Stack
+    from seqloom.kernels.cpu.step import CellStack
     from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -59,10 +59,10 @@ _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are
 _autocast = torch._C._is_any_autocast_enabled
 
 
-def _build_stack(layer: Recurrent, settings: tuple[object, ...]) -> Stack:
-    from seqloom.kernels.cpu.step import Stack
+def _build_stack(layer: Recurrent, settings: tuple[object, ...]) -> CellStack:
+    from seqloom.kernels.cpu.step import CellStack
 
-    return Stack(settings, _list_cells(layer), _own_weights(layer), why_not_stream(layer))
+    return CellStack(settings, _list_cells(layer), _own_weights(layer), why_not_stream(layer))
 
 
 def _list_cells(layer: Recurrent) -> list[Cell]:

@@ -16,7 +16,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
-from seqloom.kernels.registry import Code, find_kernel
+from seqloom.kernels.registry import KernelCode, find_kernel
 
 SHAPES = ((1, 1, 3, 4), (2, 1, 5, 12), (1, 40, 8, 8), (5, 9, 7, 20), (9, 33, 16, 36), (7, 64, 32, 64))  # B, T, D, H
 OPTIONS = ("reset", "mask", "keep")
@@ -25,7 +25,7 @@ MORE = 4  # times as many draws before a kernel fails
 
 
 def check_kernel(
-    kernel: Code | str,
+    kernel: KernelCode | str,
     cell: str | type[Cell],
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
@@ -109,7 +109,7 @@ def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, options: tuple[str, .
     return job
 
 
-def _ratios(code: Code, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str) -> dict[str, float]:
+def _ratios(code: KernelCode, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str) -> dict[str, float]:
     """Return distances from float64 of the kernel over those of the loop, each in units of its type's rounding."""
     own = copy.deepcopy(cell).to(dtype)
     reason = code.why_not(own, _convert_job(own, job, dtype))

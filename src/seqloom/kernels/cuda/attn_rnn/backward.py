@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.cuda.runtime.launch import Code
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 INSIDE = ("seen", "aC", "o", "n", "q", "slope", "g")
 BACK = ("dq", "ds", "dg", "dn")
@@ -29,7 +29,7 @@ class Chunk:
     first chunk, which is the last in time, may have fewer than `steps` steps.
     """
 
-    def __init__(self, setting: Setting, B: int, steps: int, u: Tensor, values: dict[str, Any]) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, u: Tensor, values: dict[str, Any]) -> None:
         self.setting, self.B, self.device = setting, B, u.device
         self.values = values  # keeps the tensors alive: kernels get addresses
         H, rows = setting.hidden, B * steps
@@ -98,9 +98,9 @@ class FusedChunk(Chunk):
 
     def __init__(
         self,
-        inside: Code,
-        reverse: Code,
-        setting: Setting,
+        inside: CudaCode,
+        reverse: CudaCode,
+        setting: AttnRNNSetting,
         steps: int,
         values: dict[str, Any],
         aux: int,
@@ -137,7 +137,7 @@ class DividedChunk(Chunk):
 
     find_code: Callable[..., Any]  # of the kernel "reverse"
 
-    def __init__(self, inputs: Inputs, steps: int, values: dict[str, Any], weights: Weights) -> None:
+    def __init__(self, inputs: AttnRNNInputs, steps: int, values: dict[str, Any], weights: Weights) -> None:
         u: Tensor = values["x"]
         B, _, H = u.shape
         super().__init__(inputs.setting, B, steps, u, values)

@@ -18,8 +18,8 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
-from seqloom.kernels.cuda.runtime.launch import Code
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 8  # of a block: the columns of a product
 
@@ -35,7 +35,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @cache
-def find_code(setting: Setting, name: str) -> Code:
+def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
     """Return the kernel attn_rnn_<name>: forward, inside or reverse."""
     H = setting.hidden
     sums = H // 16 * (128 if (H // setting.heads) % 16 == 0 else 1536)
@@ -45,10 +45,10 @@ def find_code(setting: Setting, name: str) -> Code:
         "inside": step + 3 * 2 * setting.sequence,
         "reverse": 4 * 16 * H + sums + 4 * ((7 + setting.keep) * setting.sequence + 8 * 4 * setting.aux),
     }
-    return Code(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
+    return CudaCode(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
 
 
-def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
+def _make_chunk(inputs: AttnRNNInputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
     setting = inputs.setting
     inside, reverse = (find_code(setting, name) for name in ("inside", "reverse"))
     return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), setting.aux)

@@ -21,7 +21,7 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import grid, scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, Setting
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.groups import ClusterCode
 
@@ -51,7 +51,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @dataclass(frozen=True)
-class Division:
+class ClusterDivision:
     """How the units are divided among blocks and warps."""
 
     rows: int  # of the batch
@@ -93,20 +93,20 @@ class Division:
         return buffers + 4 * self.split * R * (U + 4) + R * size * U + sums + 4 * R + weights
 
 
-def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[Division]:
+def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[ClusterDivision]:
     """Return for each size of a cluster that holds the weights the division with the fewest in shared memory."""
     tiles, ways = hidden // 16, []
     for cluster in tuning.CLUSTER_SIZES:
         splits = ((n, s) for n, s in tuning.CLUSTER_SPLITS[rows].items() if n * cluster >= tiles)
         each, split = min(splits, default=(0, 0))
         counts = range(tuning.CLUSTER_WEIGHTS_IN_SHARED + 1 if each else 0)
-        candidates = (Division(rows, cluster, each, split, -(-tiles // split), k) for k in counts)
+        candidates = (ClusterDivision(rows, cluster, each, split, -(-tiles // split), k) for k in counts)
         ways += next(([way] for way in candidates if way.fits(head, size)), [])
     return ways
 
 
 @cache
-def list_divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tuple[Division, ...]:
+def list_divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tuple[ClusterDivision, ...]:
     """Return the fastest division first, then those for larger batches."""
     eight, sixteen = (list_feasible(hidden, head, size, rows) for rows in (8, 16))
     ways = [min(eight, key=lambda d: (d.in_shared, not tf32 and d.splits_weights(size), d.cluster), default=None)]
@@ -118,7 +118,7 @@ def list_divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tup
 
 
 @cache
-def choose_division(setting: Setting, B: int, multiprocessors: int, tf32: bool = False) -> Division:
+def choose_division(setting: AttnRNNSetting, B: int, multiprocessors: int, tf32: bool = False) -> ClusterDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
     ways = list_divisions(setting.hidden, setting.hidden // setting.heads, setting.dtype.itemsize, tf32)
     room = {way: way.rows * max(1, int(tuning.CLUSTER_FILL * multiprocessors / way.cluster)) for way in ways}
@@ -126,7 +126,7 @@ def choose_division(setting: Setting, B: int, multiprocessors: int, tf32: bool =
 
 
 @cache
-def make_code(setting: Setting, name: str, way: Division, tf32: bool) -> ClusterCode:
+def make_code(setting: AttnRNNSetting, name: str, way: ClusterDivision, tf32: bool) -> ClusterCode:
     """Return the kernel attn_rnn_cluster_<name>, forward or reverse."""
     sizes = {"GRID": 0, "ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
     sizes |= {"TALL": 1, "WEIGHTS_IN_SHARED": way.in_shared, "TILES_IN_SHARED": 0, "LANES": 32}
@@ -136,14 +136,14 @@ def make_code(setting: Setting, name: str, way: Division, tf32: bool) -> Cluster
     return ClusterCode(*named, 32 * way.warps, shared, way.rows, way.cluster)
 
 
-def find_code(setting: Setting, name: str, B: int, device: torch.device) -> ClusterCode:
+def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> ClusterCode:
     """Return the kernel that suits a batch of B, and torch's flag for products of float32."""
     tf32 = grid.allows_tf32()
     return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
 
 
-class _Chunk(DividedChunk):
+class _ClusterChunk(DividedChunk):
     find_code = staticmethod(find_code)
 
 
-_TIER = scan.Tier(find_code, _Chunk, count_steps)
+_TIER = scan.Tier(find_code, _ClusterChunk, count_steps)

@@ -24,7 +24,7 @@ from seqloom.kernels.cuda.attn_rnn.graph_chunks import (
     SlotsBackwardChunk,
     SlotsForwardChunk,
 )
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, Inputs
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNInputs
 from seqloom.kernels.cuda.runtime.graphs import record
 
 
@@ -35,11 +35,11 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    y, h = _Scan.apply(*scan.prepare(cell, job))
+    y, h = _GraphScan.apply(*scan.prepare(cell, job))
     return y, (h.to(job.state[0].dtype),)
 
 
-def _find_chunk(kinds: tuple[type, type], inputs: Inputs, u: Tensor) -> tuple[Any, Callable[[], None]]:
+def _find_chunk(kinds: tuple[type, type], inputs: AttnRNNInputs, u: Tensor) -> tuple[Any, Callable[[], None]]:
     """Return the recorded chunk, of the second kind with several slots, and the function that replays it."""
     (B, T, _), m = u.shape, inputs.cell.slots
     kind: Any = kinds[m > 1]
@@ -57,11 +57,11 @@ def _count_left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
     return (ends - begins).clamp(0, steps).to(torch.int32)
 
 
-class _Scan(torch.autograd.Function):
+class _GraphScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401  # takes any attribute
-        inputs: Inputs,
+        inputs: AttnRNNInputs,
         u: Tensor,
         h0: Tensor,
         start: Tensor | None,
@@ -88,7 +88,7 @@ class _Scan(torch.autograd.Function):
         dy: Tensor,
         dlast: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        inputs: Inputs = ctx.inputs
+        inputs: AttnRNNInputs = ctx.inputs
         u, h0, start, states, *weights = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, *scan.differentiate(inputs, (u, h0, start, *weights), (dy, dlast))

@@ -14,13 +14,13 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels.attn_rnn_plain import Equations
 from seqloom.kernels.cuda.attn_rnn.backward import count_pieces
 from seqloom.kernels.cuda.attn_rnn.manual import run_backward, run_forward
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
 
 
-class _Chunk:
+class _GraphChunk:
     """Weights, input and noise of some steps."""
 
-    def __init__(self, setting: Setting, B: int, steps: int, device: torch.device) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
         self.setting, self.B, self.steps, self.device = setting, B, steps, device
         H, K = setting.hidden, steps
         self.Wqg, self.bqg, self.Wg = self._new(2 * H, H), self._new(2 * H), self._new(H, 2 * H)
@@ -45,7 +45,7 @@ class _Chunk:
             if source is not None:
                 to.copy_(source)
 
-    def take(self, inputs: Inputs, u: Tensor, left: Tensor, begin: int, n: int) -> None:
+    def take(self, inputs: AttnRNNInputs, u: Tensor, left: Tensor, begin: int, n: int) -> None:
         """Copy the input and the noise of the steps begin .. begin + n - 1."""
         now = slice(begin, begin + n)
         self.u[:n].copy_(u[:, now].transpose(0, 1))
@@ -62,10 +62,10 @@ class _Chunk:
         return None if t is None else t[step]
 
 
-class ForwardChunk(_Chunk):
+class ForwardChunk(_GraphChunk):
     """Some steps forward: updates h and writes y."""
 
-    def __init__(self, setting: Setting, B: int, steps: int, device: torch.device) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
         super().__init__(setting, B, steps, device)
         H = setting.hidden
         self.h = self._new(B, H, dtype=torch.float32)
@@ -94,10 +94,10 @@ class ForwardChunk(_Chunk):
         return where | {"start": self.start, "mask": self.mask, "reset": self._select(self.reset, step)}
 
 
-class BackwardChunk(_Chunk):
+class BackwardChunk(_GraphChunk):
     """Some steps back: updates dh, writes du, adds up the gradients of the weights."""
 
-    def __init__(self, setting: Setting, B: int, steps: int, device: torch.device) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
         super().__init__(setting, B, steps, device)
         H, K = setting.hidden, steps
         whole: dict[str, Any] = {"dtype": torch.float32}
@@ -214,7 +214,7 @@ def _multiply(d: Tensor, r: Tensor) -> Tensor:
 class _SlotsChunk:
     """Weights, input and noise of some steps with slots: plain torch, in float32 for every type."""
 
-    def __init__(self, setting: Setting, B: int, steps: int, device: torch.device, slots: int) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device, slots: int) -> None:
         H, K, self.steps, self.device = setting.hidden, steps, steps, device
         self.cell = Equations(H, setting.heads, setting.context, setting.norm, slots)
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
@@ -240,7 +240,7 @@ class _SlotsChunk:
             if to is not None and source is not None:
                 to.copy_(source)
 
-    def take(self, inputs: Inputs, u: Tensor, left: Tensor, begin: int, n: int) -> None:
+    def take(self, inputs: AttnRNNInputs, u: Tensor, left: Tensor, begin: int, n: int) -> None:
         """Copy the input and the noise of the steps begin .. begin + n - 1."""
         now, lengths = slice(begin, begin + n), self.job.lengths
         assert lengths is not None
@@ -273,7 +273,7 @@ class SlotsForwardChunk(_SlotsChunk):
 class SlotsBackwardChunk(_SlotsChunk):
     """Some steps back: updates dh, writes du, adds up the gradients of the weights."""
 
-    def __init__(self, setting: Setting, B: int, steps: int, device: torch.device, slots: int) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device, slots: int) -> None:
         super().__init__(setting, B, steps, device, slots)
         self.dy, self.du_rows = torch.zeros_like(self.u), torch.zeros_like(self.u)
         self.dh, self.dstart = torch.zeros_like(self.h), torch.zeros_like(self.h)

@@ -18,7 +18,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, Setting
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 
 WARPS = 8
@@ -47,14 +47,14 @@ def allows_tf32() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-def find_code(setting: Setting, name: str, B: int, device: torch.device) -> GridCode:
+def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> GridCode:
     """Return the kernel that suits a batch of B: 16 rows to a group if groups of 8 do not all run at once."""
     room = count_groups(-(-setting.hidden // tuning.GRID_UNITS[setting.dtype.itemsize]), device)
     return make_code(setting, name, 8 if 8 * room >= B else 16, allows_tf32())
 
 
 @cache
-def make_code(setting: Setting, name: str, rows: int, tf32: bool = False) -> GridCode:
+def make_code(setting: AttnRNNSetting, name: str, rows: int, tf32: bool = False) -> GridCode:
     """Return the kernel attn_rnn_cluster_<name> on a grid: eight warps, each with a part of every sum."""
     size = setting.dtype.itemsize
     units = tuning.GRID_UNITS[size]
@@ -71,8 +71,8 @@ def make_code(setting: Setting, name: str, rows: int, tf32: bool = False) -> Gri
     return GridCode(*named, 32 * WARPS, shared, rows, blocks, PACKETS[size], least)
 
 
-class _Chunk(DividedChunk):
+class _GridChunk(DividedChunk):
     find_code = staticmethod(find_code)
 
 
-_TIER = scan.Tier(find_code, _Chunk, count_steps)
+_TIER = scan.Tier(find_code, _GridChunk, count_steps)

@@ -44,13 +44,13 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
         u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
         start = None if job.reset is None else bind_weights(cell, w).start(x)[0]
-        y, h = _Scan.apply(cell, job, start, u, state[0], *(w.get(name) for name in WEIGHT_NAMES))
+        y, h = _ManualScan.apply(cell, job, start, u, state[0], *(w.get(name) for name in WEIGHT_NAMES))
         return y, (h,)
 
     return run_fused(cell, job, cell.own_parameters(), run_kernel)
 
 
-class _Scan(torch.autograd.Function):
+class _ManualScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401  # takes any attribute
@@ -80,12 +80,12 @@ def run_forward(
     cell: Cell | Equations, job: ScanJob, start: Tensor | None, u: Tensor, h0: Tensor, own: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the states after all steps, (B, T, ...), and the last; `own`: the weights, as in WEIGHT_NAMES."""
-    steps: Any = _Steps(cell, start, own)
+    steps: Any = _StateCell(cell, start, own)
     states, (h,) = loop.run(steps, replace(job, x=u, state=(h0,)))
     return states, h
 
 
-class _Steps:
+class _StateCell:
     """The cell for the loop, with the state as its output: the backward needs every slot."""
 
     def __init__(self, cell: Cell | Equations, start: Tensor | None, own: Sequence[Tensor]) -> None:

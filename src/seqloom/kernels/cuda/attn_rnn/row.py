@@ -18,8 +18,8 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import Setting
-from seqloom.kernels.cuda.runtime.launch import Code
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 STAGES = 4  # steps in the ring of what comes from the GPU's memory, as in row.cuh
 
@@ -30,7 +30,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return reason or _why_no_room(scan.read_setting(cell, job), job.x.device)
 
 
-def _why_no_room(setting: Setting, device: torch.device) -> str | None:
+def _why_no_room(setting: AttnRNNSetting, device: torch.device) -> str | None:
     gpu: Any = torch.cuda.get_device_properties(device)  # torch's type stubs lack some of its fields
     needed = max(find_code(setting, name).shared for name in ("forward", "reverse"))
     room = gpu.shared_memory_per_block_optin
@@ -53,7 +53,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @cache
-def find_code(setting: Setting, name: str) -> Code:
+def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
     """Return the kernel attn_rnn_row_<name>: forward or reverse."""
     H, D, deep = setting.hidden, setting.hidden // setting.heads, -(-setting.hidden // 32)
     in_shared = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
@@ -63,15 +63,15 @@ def find_code(setting: Setting, name: str) -> Code:
         slot = 4 * H * (7 + setting.keep) + 16 * setting.heads
     shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + spill
     macros, source = (*setting.macros, ("QUADS_IN_SHARED", in_shared)), f"attn_rnn/row_{name}.cu"
-    return Code(f"attn_rnn_row_{name}", source, macros, threads, shared + 64 * in_shared * threads)
+    return CudaCode(f"attn_rnn_row_{name}", source, macros, threads, shared + 64 * in_shared * threads)
 
 
-def _find_code(setting: Setting, name: str, *_: object) -> Code:
+def _find_code(setting: AttnRNNSetting, name: str, *_: object) -> CudaCode:
     return find_code(setting, name)
 
 
-class _Chunk(DividedChunk):
+class _RowChunk(DividedChunk):
     find_code = staticmethod(_find_code)
 
 
-_TIER = scan.Tier(_find_code, _Chunk, count_steps)
+_TIER = scan.Tier(_find_code, _RowChunk, count_steps)

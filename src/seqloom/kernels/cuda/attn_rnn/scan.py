@@ -18,7 +18,7 @@ from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop, tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights, find_setting
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights, find_setting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.fused import why_not_fused
 
@@ -29,8 +29,10 @@ WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the 
 class Tier:
     """One way to divide the work over a GPU."""
 
-    find_code: Callable[[Setting, str, int, torch.device], Any]  # of the kernel "forward" or "reverse", for B rows
-    chunk: Callable[[Inputs, int, dict[str, Any], Weights], Chunk]
+    find_code: Callable[
+        [AttnRNNSetting, str, int, torch.device], Any
+    ]  # of the kernel "forward" or "reverse", for B rows
+    chunk: Callable[[AttnRNNInputs, int, dict[str, Any], Weights], Chunk]
     count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
     make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # saved for the backward; y if it is enough
 
@@ -76,19 +78,19 @@ def why_not_code(tier: Tier, cell: Cell, job: ScanJob) -> str | None:
     return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
 
 
-def read_setting(cell: Cell, job: ScanJob) -> Setting:
+def read_setting(cell: Cell, job: ScanJob) -> AttnRNNSetting:
     flags = (job.mask is not None, bool(job.keep), job.reset is not None)
     dtype = autocast_dtype("cuda") or job.x.dtype
     return find_setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
 
 
 def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    y, h = _Scan.apply(tier, *prepare(cell, job))
+    y, h = _TierScan.apply(tier, *prepare(cell, job))
     return y, (h.to(job.state[0].dtype),)
 
 
 def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
-    """Return the Inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
+    """Return the inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
     dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
     u = (F.linear(job.x, w["weight_u"], w["bias_u"]) if "weight_u" in w else job.x).to(dtype)
     start = cell.start(job.x)[0].float() if job.reset is not None else None
@@ -97,10 +99,18 @@ def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
     reset = job.reset.contiguous() if job.reset is not None else None
     lengths = job.lengths.to(torch.int64).contiguous() if job.lengths is not None else None
     weights = [w[name].to(dtype) if name in w else None for name in WEIGHT_NAMES]
-    return Inputs(cell, read_setting(cell, job), lengths, mask, keep, reset), u, job.state[0].float(), start, *weights
+    return (
+        AttnRNNInputs(cell, read_setting(cell, job), lengths, mask, keep, reset),
+        u,
+        job.state[0].float(),
+        start,
+        *weights,
+    )
 
 
-def differentiate(inputs: Inputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]) -> list[Tensor | None]:
+def differentiate(
+    inputs: AttnRNNInputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
     """Compute the gradients by the loop, so that they have gradients themselves."""
     u, h0, start, *weights = tensors
     assert u is not None and h0 is not None
@@ -129,12 +139,12 @@ def _name_weights(weights: Weights) -> dict[str, Tensor | None]:
     return {name: None if w is None else _align(w) for name, w in zip(WEIGHTS, weights, strict=True)}
 
 
-class _Scan(torch.autograd.Function):
+class _TierScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401  # takes any attribute
         tier: Tier,
-        inputs: Inputs,
+        inputs: AttnRNNInputs,
         u: Tensor,
         h0: Tensor,
         start: Tensor | None,
@@ -160,7 +170,7 @@ class _Scan(torch.autograd.Function):
         dy: Tensor,
         dlast: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        inputs: Inputs = ctx.inputs
+        inputs: AttnRNNInputs = ctx.inputs
         u, h0, start, states, *weights = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, None, *differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
@@ -179,7 +189,7 @@ class _Scan(torch.autograd.Function):
         return None, None, du, dh, dstart, *chunk.gradients(weights)
 
 
-def _options(inputs: Inputs) -> dict[str, Any]:
+def _options(inputs: AttnRNNInputs) -> dict[str, Any]:
     return {"mask": inputs.mask, "keep": inputs.keep, "reset": inputs.reset, "lengths": inputs.lengths}
 
 

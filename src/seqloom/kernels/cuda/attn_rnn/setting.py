@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.kernels.cuda.runtime.launch import Code
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 CONTEXT_ROWS = ("h", "x", "h+x", "h*x")
 POINTWISE = ("begin", "before", "attend", "gelu", "end", "back_end", "back_gelu", "back_attend")
@@ -20,7 +20,7 @@ TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the
 
 
 @dataclass(frozen=True)
-class Setting:
+class AttnRNNSetting:
     """The cell and the options of a job, as macros of the CUDA text."""
 
     hidden: int
@@ -50,24 +50,24 @@ class Setting:
         return 8 * (2 * self.hidden + 16)
 
     @cached_property
-    def sums(self) -> Code:
+    def sums(self) -> CudaCode:
         """The kernel that sums the gradients of biases and scales."""
         groups = 1 if self.dtype == torch.float32 else 2 if self.hidden > 512 else 4
         pairs = groups * self.hidden // 2
         shared = 4 * 10 * pairs if groups > 1 else 0
-        return Code("attn_rnn_sums", "attn_rnn/weight_sums.cu", self.macros, -(-pairs // 32) * 32, shared)
+        return CudaCode("attn_rnn_sums", "attn_rnn/weight_sums.cu", self.macros, -(-pairs // 32) * 32, shared)
 
     @cached_property
-    def finish(self) -> Code:
+    def finish(self) -> CudaCode:
         """The kernel that adds up the pieces of every gradient."""
         return replace(self.sums, name="attn_rnn_finish", shared=0)
 
     @cached_property
-    def pointwise(self) -> dict[str, Code]:
+    def pointwise(self) -> dict[str, CudaCode]:
         """Return the pointwise kernels that run between the products; each block handles one row."""
         return {name: self._find_pointwise(name) for name in POINTWISE}
 
-    def _find_pointwise(self, name: str) -> Code:
+    def _find_pointwise(self, name: str) -> CudaCode:
         H, D = self.hidden, self.hidden // self.heads
         wide = 32 if H <= 64 else 1024 if H >= 2048 else -(-(H // 2) // 32) * 32
         share = 1 if D < 128 or self.heads > 8 else 4 if D >= 256 else 2
@@ -75,15 +75,15 @@ class Setting:
         if name in ("attend", "back_attend"):
             threads, shared = 32 * self.heads * share, 16 * self.heads * share if share > 1 else 0
         source = f"attn_rnn/pointwise{'_back' if name.startswith('back') else ''}.cu"
-        return Code(f"attn_rnn_{name}", source, self.macros, threads, shared)
+        return CudaCode(f"attn_rnn_{name}", source, self.macros, threads, shared)
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class AttnRNNInputs:
     """The inputs of a scan that have no gradient."""
 
     cell: Cell
-    setting: Setting
+    setting: AttnRNNSetting
     lengths: Tensor | None
     mask: Tensor | None
     keep: Tensor | None
@@ -91,6 +91,6 @@ class Inputs:
 
 
 @cache
-def find_setting(*fields: Any) -> Setting:  # noqa: ANN401  # the fields of Setting
+def find_setting(*fields: Any) -> AttnRNNSetting:  # noqa: ANN401  # the fields of AttnRNNSetting
     """Return one object for equal fields: it keeps the kernels that are loaded."""
-    return Setting(*fields)
+    return AttnRNNSetting(*fields)

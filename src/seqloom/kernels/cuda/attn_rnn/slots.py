@@ -18,8 +18,8 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import block, scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import Inputs, Setting, Weights
-from seqloom.kernels.cuda.runtime.launch import Code
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -44,14 +44,14 @@ def _make_tier(slots: int, train: bool) -> scan.Tier:
         B, T, H = y.shape
         return y.new_empty(B, T, slots, H) if train else None
 
-    def find(setting: Setting, name: str, *_: object) -> Code:
+    def find(setting: AttnRNNSetting, name: str, *_: object) -> CudaCode:
         return find_code(setting, slots, name)
 
     return scan.Tier(find, _make_chunk, lambda u: block.count_steps(u, slots), make_states)
 
 
 @cache
-def find_code(setting: Setting, slots: int, name: str) -> Code:
+def find_code(setting: AttnRNNSetting, slots: int, name: str) -> CudaCode:
     """Return the kernel attn_rnn_slots_<name>: forward, inside or reverse."""
     H, D = setting.hidden, setting.hidden // setting.heads
     near = max((16 * w + 15) // D - 16 * w // D + 1 for w in range(H // 16))  # heads that have units in one warp
@@ -64,10 +64,10 @@ def find_code(setting: Setting, slots: int, name: str) -> Code:
     }
     macros, shared = (*setting.macros, ("SLOTS", slots)), 16 * H * buffers + scores + rings[name]
     source = f"attn_rnn/slots_{name}.cu"
-    return Code(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, tuning.MOST_SLOTS // slots)
+    return CudaCode(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, tuning.MOST_SLOTS // slots)
 
 
-def _make_chunk(inputs: Inputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
+def _make_chunk(inputs: AttnRNNInputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
     setting, slots = inputs.setting, inputs.cell.slots
     inside, reverse = (find_code(setting, slots, name) for name in ("inside", "reverse"))
     return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), 4, slots)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated.code import Setting, arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
 
 
-def go_back(setting: Setting, values: dict[str, Any], dlast: Sequence[Tensor]) -> list[Tensor | None]:
+def go_back(setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the gradients of x, the weights, the first states and the starts, in the forward's order."""
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     B, T, wide = x.shape

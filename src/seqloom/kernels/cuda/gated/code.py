@@ -1,6 +1,6 @@
 """The two kernels that run gated cells on a GPU: how units are divided among blocks and warps, and sizes.
 
-The units of a row lie on one block or a cluster, or (`Setting.grid`) on a group of blocks anywhere on the GPU.
+The units of a row lie on one block or a cluster, or (`GatedSetting.grid`) on a group of blocks anywhere on the GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Setting:
+class GatedSetting:
     """The cell and the options of a job, as macros of the CUDA text."""
 
     kind: Kind
@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Division:
+class GatedDivision:
     """How the units are divided among blocks and warps, and where a warp's tiles of weights lie."""
 
     rows: int  # of the batch
@@ -77,7 +77,7 @@ class Division:
         return buffers + parts + stage + sums + 32 + self.in_shared * self.warps * 512
 
 
-def place_weights(way: Division, kind: Kind, back: bool) -> Division | None:
+def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
     """Place weights in registers first, then in shared memory, then in the cache; None if not even buffers fit."""
     every, room = kind.gates * way.deep, (tuning.SHARED_BYTES - way.shared_bytes(kind, back)) // (512 * way.warps)
     if room < 0:
@@ -90,22 +90,22 @@ def place_weights(way: Division, kind: Kind, back: bool) -> Division | None:
     return replace(way, in_shared=in_shared, from_cache=rest - in_shared)
 
 
-def list_feasible(kind: Kind, hidden: int, rows: int, back: bool) -> list[Division]:
+def list_feasible(kind: Kind, hidden: int, rows: int, back: bool) -> list[GatedDivision]:
     """Return a division for each size of a cluster that has room for all units."""
     tiles, ways = hidden // 16, []
     for cluster in tuning.CLUSTER_SIZES:
         splits = ((n, s) for n, s in tuning.GATED_SPLITS[rows].items() if n * cluster >= tiles)
         each, split = min(splits, default=(0, 0))
         if each:
-            ways.append(place_weights(Division(rows, cluster, each, split, -(-tiles // split)), kind, back))
+            ways.append(place_weights(GatedDivision(rows, cluster, each, split, -(-tiles // split)), kind, back))
     return [way for way in ways if way is not None]
 
 
 @cache
-def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[Division, ...]:
+def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[GatedDivision, ...]:
     """Return the fastest division first, then those for larger batches."""
 
-    def cost(way: Division) -> tuple[int, int, int]:
+    def cost(way: GatedDivision) -> tuple[int, int, int]:
         """Weights from the cache cost most, then those in shared memory if they are not few, then messages."""
         few = way.cluster == 1 or 4 * way.in_shared <= kind.gates * way.deep
         return way.from_cache * way.warps, 0 if few else way.in_shared * way.warps, way.cluster
@@ -117,14 +117,14 @@ def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[Division, ...]:
 
 
 @cache
-def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int) -> Division:
+def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int) -> GatedDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
     ways = list_divisions(kind, hidden, back)
     room = {way: way.rows * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
 
-def _count_clusters(way: Division, multiprocessors: int) -> int:
+def _count_clusters(way: GatedDivision, multiprocessors: int) -> int:
     return multiprocessors if way.cluster == 1 else max(1, int(tuning.CLUSTER_FILL * multiprocessors / way.cluster))
 
 
@@ -137,7 +137,7 @@ class GatedCode(ClusterCode):
 
 
 @cache
-def make_code(setting: Setting, name: str, way: Division) -> GatedCode:
+def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode:
     """Return the kernel gated_<name>, forward or reverse, on one block or a cluster."""
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
@@ -147,7 +147,7 @@ def make_code(setting: Setting, name: str, way: Division) -> GatedCode:
 
 
 @cache
-def make_grid_code(setting: Setting, name: str, rows: int) -> GridCode:
+def make_grid_code(setting: GatedSetting, name: str, rows: int) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
     kind, blocks, back = setting.kind, -(-setting.hidden // GRID_UNITS), name == "reverse"
     products, values = (1, kind.gates) if back else (kind.gates, 1)
@@ -160,7 +160,7 @@ def make_grid_code(setting: Setting, name: str, rows: int) -> GridCode:
     return GridCode(*named, 32 * GRID_WARPS, parts + in_shared * GRID_WARPS * TILE, rows, blocks, packets)
 
 
-def find_code(setting: Setting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
+def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
     """Return the kernel that suits a batch of B; on a grid 16 rows to a group if groups of 8 do not all run at once."""
     if setting.grid:
         room = count_groups(-(-setting.hidden // GRID_UNITS), device)
@@ -169,7 +169,7 @@ def find_code(setting: Setting, name: str, B: int, device: torch.device) -> Grid
     return make_code(setting, name, choose_division(setting.kind, setting.hidden, back, B, many))
 
 
-def arrange_weights(setting: Setting, w: Tensor) -> Tensor:
+def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
     """Return weights (gates, H, H) as the kernel reads them: rows on a grid, else tiles as lanes take them.
 
     A lane takes 16 bytes of a tile of 16 x 16: the A of mma.m16n8k16.

@@ -22,7 +22,7 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop, tuning
 from seqloom.kernels.cuda.gated.backward import go_back
-from seqloom.kernels.cuda.gated.code import TYPES, Kind, Setting, arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import TYPES, GatedSetting, Kind, arrange_weights, find_code
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.fused import why_not_fused
 
@@ -95,30 +95,30 @@ class Gated:
         own = (cell.project(job.x), *(w.get(name) for name in CELL_WEIGHTS))
         typed = (None if t is None else t.to(dtype).contiguous() for t in own)
         carried = (None if t is None else t.float().contiguous() for t in (*job.state, *start))
-        y, *last = _Scan.apply(_Inputs(cell, self._read_setting(cell, job, dtype), options), *typed, *carried)
+        y, *last = _GatedScan.apply(_GatedInputs(cell, self._read_setting(cell, job, dtype), options), *typed, *carried)
         return y, tuple(s.to(t.dtype) for s, t in zip(last, job.state, strict=True))
 
-    def _read_setting(self, cell: Cell, job: ScanJob, dtype: torch.dtype) -> Setting:
+    def _read_setting(self, cell: Cell, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
         flags = job.mask is not None, bool(job.keep), job.reset is not None
-        return Setting(self.kind, cell.hidden_size, dtype, *flags, self.grid)
+        return GatedSetting(self.kind, cell.hidden_size, dtype, *flags, self.grid)
 
 
 @dataclass(frozen=True, eq=False)
-class _Inputs:
+class _GatedInputs:
     """The inputs of a scan that have no gradient."""
 
     cell: Cell
-    setting: Setting
+    setting: GatedSetting
     options: dict[str, Tensor | None]
 
 
-class _Scan(torch.autograd.Function):
+class _GatedScan(torch.autograd.Function):
     """Map x, weights, states and starts to outputs and last states."""
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401  # takes any attribute
-        inputs: _Inputs,
+        inputs: _GatedInputs,
         x: Tensor,
         *tensors: Any,  # noqa: ANN401  # Tensor; None for a weight that the cell lacks
     ) -> tuple[Tensor, ...]:
@@ -170,7 +170,9 @@ def _name(own: Sequence[Any], first: Sequence[Any], start: Sequence[Any]) -> dic
     return dict(zip(WEIGHTS, own, strict=True)) | states
 
 
-def _differentiate(inputs: _Inputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]) -> list[Tensor | None]:
+def _differentiate(
+    inputs: _GatedInputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
     """Compute the gradients by the loop, so that they have gradients themselves."""
     x, options = tensors[0], inputs.options
     own, first, start = _divide(tensors[1:], inputs.setting.kind.states)

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.cuda.runtime.launch import Code
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 HOPPER = (9, 0)  # the first generation with clusters
 LARGE_CLUSTERS, CLUSTER_DIMENSION = 14, 4  # of CUfunction_attribute and CUlaunchAttributeID
 
 
 @dataclass(frozen=True)
-class ClusterCode(Code):
+class ClusterCode(CudaCode):
     """A kernel whose blocks come in clusters."""
 
     @property
@@ -30,7 +30,7 @@ class ClusterCode(Code):
 
 
 @dataclass(frozen=True)
-class GridCode(Code):
+class GridCode(CudaCode):
     """A kernel whose blocks all run at the same time and exchange packets through the GPU's memory."""
 
     packets: int = 0  # to a row

@@ -20,7 +20,7 @@ SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments 
 
 
 @dataclass(frozen=True)
-class Code:
+class CudaCode:
     """A kernel's text and the settings that it is compiled with."""
 
     name: str
@@ -95,7 +95,7 @@ def _why_not(index: int) -> str | None:
     return None
 
 
-def _load(code: Code, index: int) -> ctypes.c_void_p:
+def _load(code: CudaCode, index: int) -> ctypes.c_void_p:
     """Load a kernel on this device, which must be the current one."""
     torch.empty(1, device=f"cuda:{index}")  # creates the device's context if there is none
     major, minor = torch.cuda.get_device_capability(index)

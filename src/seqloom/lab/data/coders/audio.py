@@ -16,7 +16,7 @@ import polars as pl
 import torch
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.scale import Scale
+from seqloom.lab.data.coders.scale import StandardScale
 from seqloom.lab.data.task import Features
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,7 @@ class AudioCoder:
 
     def __init__(self, column: str, mels: int, rate: int = 0, scale: Any = None) -> None:
         self.column, self.mels, self.rate = column, mels, rate
-        self.scale = Scale(**(scale or {}))
+        self.scale = StandardScale(**(scale or {}))
 
     @property
     def space(self) -> Features:
@@ -41,7 +41,7 @@ class AudioCoder:
             left -= min(left, len(frame))
             if not left:
                 break
-        self.scale = Scale.fit(pieces)
+        self.scale = StandardScale.fit(pieces)
         self.scale.missing[:] = False
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:

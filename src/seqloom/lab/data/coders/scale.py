@@ -33,7 +33,7 @@ def check_range(values: Array, names: Sequence[str]) -> Array:
     return values
 
 
-class Scale:
+class StandardScale:
     """Standardise each feature: z = (v - mean) / deviation."""
 
     def __init__(self, mean: Any = (), deviation: Any = (), missing: Any = ()) -> None:
@@ -41,7 +41,7 @@ class Scale:
         self.missing = np.array(missing, dtype=bool)  # (D,) features with missing values in training
 
     @staticmethod
-    def fit(pieces: Iterable[Array]) -> Scale:
+    def fit(pieces: Iterable[Array]) -> StandardScale:
         """Fit a scale to pieces (N, D); combines means and squares as in Chan, Golub and LeVeque 1983."""
         n: Any = 0
         mean: Any = 0
@@ -57,7 +57,7 @@ class Scale:
             mean = mean + (m - mean) * count / both
             n, missing = n + count, missing | ~present.all(0)
         deviation = np.sqrt(squares / np.maximum(n, 1))
-        return Scale(mean, np.where(deviation > 0, deviation, 1.0), missing)
+        return StandardScale(mean, np.where(deviation > 0, deviation, 1.0), missing)
 
     def standardise(self, values: Array) -> Array:
         """Standardise values; missing ones become NaN."""

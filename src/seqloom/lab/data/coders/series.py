@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.scale import Scale, check_range
+from seqloom.lab.data.coders.scale import StandardScale, check_range
 from seqloom.lab.data.task import Features, Values
 
 Array = np.ndarray[Any, Any]
@@ -20,7 +20,7 @@ class SeriesCoder:
 
     def __init__(self, columns: Sequence[str], wide: bool = False, width: int = 0, scale: Any = None) -> None:
         self.columns, self.wide, self.width = tuple(columns), wide, width
-        self.scale = Scale(**(scale or {}))
+        self.scale = StandardScale(**(scale or {}))
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class SeriesCoder:
         return Features(self.scale.add_masks(self._names))
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
-        self.scale = Scale.fit(self.read(frame)[0] for frame in frames)
+        self.scale = StandardScale.fit(self.read(frame)[0] for frame in frames)
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         values, lengths = self.read(frame)
@@ -90,7 +90,7 @@ class ValuesCoder:
 
     def __init__(self, columns: Sequence[str], scale: Any = None) -> None:
         self.columns = tuple(columns)
-        self.scale = Scale(**(scale or {}))
+        self.scale = StandardScale(**(scale or {}))
 
     @property
     def space(self) -> Values:
@@ -101,7 +101,7 @@ class ValuesCoder:
         return check_range(frame.select(numbers).to_numpy(), self.columns)
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
-        self.scale = Scale.fit(self._read(frame) for frame in frames)
+        self.scale = StandardScale.fit(self._read(frame) for frame in frames)
 
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         return self.scale.standardise(self._read(frame)).astype(np.float32), np.ones(len(frame), dtype=np.int64)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.scale import Scale
+from seqloom.lab.data.coders.scale import StandardScale
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.times import TimesCoder, parse_stamps
 from seqloom.lab.data.pipeline import cache
@@ -158,8 +158,8 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
     sizes = {name: b - a for name, (a, b) in ((name, _find_side(side, 0, longest)) for name, side in borders.items())}
     encoding.options = _shrink_windows(encoding.options, sizes, encoding.notes)
     train = np.concatenate([np.arange(*_find_side(borders["train"], a, b)) for a, b in ranges])
-    encoding.x.scale = Scale.fit([_to_matrix(frame, plan.input)[train]])
-    encoding.y.scale = Scale.fit([_to_matrix(frame, plan.target)[train]])
+    encoding.x.scale = StandardScale.fit([_to_matrix(frame, plan.input)[train]])
+    encoding.y.scale = StandardScale.fit([_to_matrix(frame, plan.target)[train]])
     if plan.time:
         encoding.times = _make_times_coder(frame, ranges, encoding)
     encoding.notes.say("errors are in units of each column's standard deviation in training")

@@ -14,7 +14,7 @@ from seqloom.lab.report.page import Chart, Curve, PageBlock
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import natural
-from seqloom.lab.studies.support.outcome import Group, Metric, Trial, groups
+from seqloom.lab.studies.support.outcome import Group, Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 from seqloom.layers.transformer.layer import Transformer
 
@@ -85,7 +85,7 @@ class Epochs(Trials[S]):
     the test set chooses the round, as in the articles.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy"), Metric("last round"))
+    metrics: ClassVar[tuple[TrialMetric, ...]] = (TrialMetric("accuracy"), TrialMetric("last round"))
 
     def examples(self, condition: Condition, split: str) -> LabelledRows:
         """Return the examples of "train", "valid" or "test"; called once for each."""

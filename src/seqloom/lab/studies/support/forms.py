@@ -43,10 +43,10 @@ class Form:
     deep: Callable[[int, int, int], nn.Module] | None = None  # (d, T, layers); None: stack `make`
 
     def stack(self, d: int, T: int, layers: int) -> nn.Module:
-        return self.deep(d, T, layers) if self.deep else _Stack(*(self.make(d, T) for _ in range(layers)))
+        return self.deep(d, T, layers) if self.deep else _LayerStack(*(self.make(d, T) for _ in range(layers)))
 
 
-class _Stack(nn.Sequential):
+class _LayerStack(nn.Sequential):
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
         for layer in self:
             x, _ = layer(x)

@@ -12,7 +12,7 @@ LEVEL = 0.05  # significance level for corrected p values
 
 
 @dataclass(frozen=True)
-class Metric:
+class TrialMetric:
     """A score of a model; `lower` means that lower is better."""
 
     name: str
@@ -78,7 +78,7 @@ def groups(trials: Sequence[Trial]) -> list[Group]:
     return [Group(c, m, tuple(t for t in results if (t.condition, t.model) == (c, m))) for c, m in names]
 
 
-def contests(trials: Sequence[Trial], metric: Metric, reference: str) -> list[Contest]:
+def contests(trials: Sequence[Trial], metric: TrialMetric, reference: str) -> list[Contest]:
     """Compare the reference model with every other model under every condition."""
     by_name = {(g.condition, g.model): g for g in groups(trials)}
     pairs = [(c, m) for c, m in by_name if m != reference and (c, reference) in by_name]
@@ -96,7 +96,7 @@ def _compare_groups(one: Group, other: Group, metric: str) -> Difference:
     return compare_pairs([a for a, _ in mine], [b for _, b in mine])
 
 
-def _better(difference: Difference, p: float | None, metric: Metric) -> bool | None:
+def _better(difference: Difference, p: float | None, metric: TrialMetric) -> bool | None:
     if p is None or p >= LEVEL or not difference.mean:
         return None
     return (difference.mean < 0) == metric.lower

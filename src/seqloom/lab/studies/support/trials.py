@@ -19,7 +19,7 @@ from seqloom.lab.studies.support import trial_report
 from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.outcome import Metric, Trial, contests, format_contests
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
 
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=TrialSettings)
 class Trials(Study[S, Trial]):
     """A subclass defines `metrics`, of which the first decides, and `build`, `draw`, `loss` and `score`."""
 
-    metrics: ClassVar[tuple[Metric, ...]]
+    metrics: ClassVar[tuple[TrialMetric, ...]]
     against: ClassVar[str] = "attn_rnn"  # the reference model of all comparisons
     axis: ClassVar[str] = "length T"
     version: ClassVar[int] = 1  # raise it when trials with the same settings change their meaning
