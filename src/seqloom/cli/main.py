@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 from pydantic import ValidationError
@@ -18,6 +18,8 @@ from seqloom.core.errors import UserError
 from seqloom.lab import console
 from seqloom.lab.bench.settings import BenchSettings
 
+if TYPE_CHECKING:  # needs torch, which takes long to import
+    from seqloom.tools.doctor import Verdict
 OUT_OF_MEMORY = "OutOfMemoryError"  # the name of torch's exception; torch is not imported here
 # Commands whose settings need torch, with their help, which would otherwise have to import them.
 LAZY_COMMANDS = {
@@ -184,7 +186,7 @@ def kernels(*, json: Json = False) -> None:
     return console.show_table([{"kernel": row["kernel"], "description": row["description"]} for row in rows])
 
 
-def _first_line(thing: Any) -> str:
+def _first_line(thing: object) -> str:
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -214,7 +216,7 @@ def doctor(*, json: Json = False) -> int:
     return int(failed)
 
 
-def _describe_test(verdict: Any) -> str:
+def _describe_test(verdict: Verdict) -> str:
     """Return "ok", "FAILED: reason" or "skipped: reason"."""
     return f"{verdict.self_test.partition(':')[0]}: {verdict.why_not}" if verdict.why_not else str(verdict.self_test)
 

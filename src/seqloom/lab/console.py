@@ -70,7 +70,7 @@ def show_text(text: str) -> None:
     print(wrap(text, text_width()))
 
 
-def show_json(document: Any) -> None:
+def show_json(document: object) -> None:
     """Print a document as indented JSON; NaN and infinity are refused."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
@@ -121,7 +121,7 @@ def _split_columns(cells: Mapping[str, Sequence[str]], width: int) -> list[list[
     return tables
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):

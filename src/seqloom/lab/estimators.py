@@ -17,6 +17,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
+from sklearn.utils import Tags as EstimatorTags
 from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -55,7 +56,7 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         lr: float = 3e-3,
         validation: float = 0.1,
         settings: Mapping[str, Any] | None = None,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.model = model
         self.hidden = hidden
@@ -66,14 +67,14 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         self.settings = settings
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> EstimatorTags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # NaN marks missing values
         tags.input_tags.string = True
         tags.input_tags.three_d_array = True
         return tags
 
-    def _train(self, rows: Sequence[Any], y: Any, strata: Array | None) -> None:
+    def _train(self, rows: Sequence[Any], y: Sequence[Any] | Array, strata: Array | None) -> None:
         seed = int(check_random_state(self.random_state).randint(2**31))
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
         training, reading = split_settings(own | {"seed": seed} | dict(self.settings or {}))
@@ -103,7 +104,7 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         assert isinstance(target, (Classes, Tags))
         return [int(name) for name in target.names]
 
-    def _predict(self, X: Any, field: str) -> list[Any]:
+    def _predict(self, X: Iterable[Any], field: str) -> list[Any]:
         """Return the `values` or `probabilities` that the model predicts for each sequence."""
         check_is_fitted(self, "model_")
         rows = _read_sequences(self, X, reset=False)
@@ -138,31 +139,31 @@ class SequenceClassifier(ClassifierMixin, _SequenceEstimator):  # type: ignore[m
 
     _kind = "classify"
 
-    def fit(self, X: Any, y: Any) -> SequenceClassifier:
+    def fit(self, X: Iterable[Any], y: Iterable[Any]) -> SequenceClassifier:
         """Train on sequences X and classes y (N,), at least two different ones."""
         rows = _read_sequences(self, X, reset=True)
         if y is None:
             raise UserError("SequenceClassifier requires y to be passed, but the target y is None")
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(rows, y)
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        _check_class_types(y)
-        check_classification_targets(y)
-        self.classes_, ids = np.unique(y, return_inverse=True)
+        labels = column_or_1d(y, warn=True)
+        check_consistent_length(rows, labels)
+        if labels.dtype.kind == "f":
+            assert_all_finite(labels, input_name="y")
+        _check_class_types(labels)
+        check_classification_targets(labels)
+        self.classes_, ids = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise UserError(f"y has only one class, {str(self.classes_[0])!r}; give at least two")
         self._train(rows, ids, ids)
         return self
 
-    def predict_proba(self, X: Any) -> Array:
+    def predict_proba(self, X: Iterable[Any]) -> Array:
         """Return probabilities (N, classes) in the order of `classes_`."""
         probabilities = np.stack([p.numpy() for p in self._predict(X, "probabilities")])
         full = np.zeros((len(probabilities), len(self.classes_)), dtype=np.float64)
         full[:, self._class_numbers()] = probabilities  # a rare class may be missing from training
         return full / full.sum(1, keepdims=True)
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Iterable[Any]) -> Array:
         """Return the most probable class of each sequence, (N,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
@@ -189,23 +190,23 @@ class SequenceRegressor(RegressorMixin, _SequenceEstimator):  # type: ignore[mis
 
     _kind = "regress"
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> EstimatorTags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> SequenceRegressor:
+    def fit(self, X: Iterable[Any], y: Iterable[Any]) -> SequenceRegressor:
         """Train on sequences X and numbers y, (N,) or (N, K)."""
         rows = _read_sequences(self, X, reset=True)
         if y is None:
             raise UserError("SequenceRegressor requires y to be passed, but the target y is None")
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        check_consistent_length(rows, y)
-        self._flat = y.ndim == 1
-        self._train(rows, y.reshape(len(y), -1), None)
+        values = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        check_consistent_length(rows, values)
+        self._flat = values.ndim == 1
+        self._train(rows, values.reshape(len(values), -1), None)
         return self
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Iterable[Any]) -> Array:
         """Return numbers (N,) or (N, K), like the y of `fit`."""
         scaled = torch.stack(self._predict(X, "values"))
         values = np.asarray(self.task_.decode(scaled))
@@ -233,35 +234,35 @@ class SequenceTagger(_SequenceEstimator):
 
     _kind = "tag"
 
-    def fit(self, X: Any, y: Any) -> SequenceTagger:
+    def fit(self, X: Iterable[Any], y: Iterable[Any]) -> SequenceTagger:
         """Train on sequences X and lists of tags y, one tag for each step."""
         rows = _read_sequences(self, X, reset=True)
         if y is None:
             raise UserError("SequenceTagger requires y to be passed, but the target y is None")
         check_consistent_length(rows, y)
-        y = [_read_tags(tags, number) for number, tags in enumerate(y)]
-        for number, (row, tags) in enumerate(zip(rows, y, strict=True)):
+        targets = [_read_tags(tags, number) for number, tags in enumerate(y)]
+        for number, (row, tags) in enumerate(zip(rows, targets, strict=True)):
             if len(row) != len(tags):
                 raise UserError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
-        _check_class_types(tag for tags in y for tag in tags)
-        self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in y]), return_inverse=True)
-        ends = np.cumsum([len(tags) for tags in y])
+        _check_class_types(tag for tags in targets for tag in tags)
+        self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in targets]), return_inverse=True)
+        ends = np.cumsum([len(tags) for tags in targets])
         self._train(rows, [part.tolist() for part in np.split(ids, ends[:-1])], None)
         return self
 
-    def predict(self, X: Any) -> list[list[Any]]:
+    def predict(self, X: Iterable[Any]) -> list[list[Any]]:
         """Return a list of tags for each sequence."""
         tags = self._predict(X, "values")  # raises if not fitted
         names = self.classes_[self._class_numbers()]
         return [names[ids.numpy()].tolist() for ids in tags]
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Iterable[Any], y: Iterable[Iterable[Any]]) -> float:
         """Return the share of steps with the right tag."""
         tags = self.predict(X)
         return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(tags)))
 
 
-def _read_tags(tags: Any, number: int) -> list[Any]:
+def _read_tags(tags: object, number: int) -> list[Any]:
     if not isinstance(tags, Iterable):
         raise UserError(f"y[{number}] is {tags!r}; give a list of tags for every sequence, one for each step")
     return list(tags)
@@ -279,7 +280,7 @@ def _check_class_types(y: Iterable[Any]) -> None:
         raise UserError(f"y holds {missing[0]!r}, which is not a class; remove rows without a class")
 
 
-def _read_sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
+def _read_sequences(estimator: _SequenceEstimator, X: Iterable[Any], *, reset: bool) -> list[Any]:
     """Return X as a list of texts, of lists of tokens, or of arrays (T, D).
 
     A table (N, T) is N series of T numbers and must keep its T, as everywhere in scikit-learn; an array (N, T, D) is
@@ -304,7 +305,7 @@ def _read_sequences(estimator: Any, X: Any, *, reset: bool) -> list[Any]:
     return sequences
 
 
-def _is_table(X: Any) -> bool:
+def _is_table(X: Iterable[Any]) -> bool:
     """Return whether scikit-learn's rules for X apply."""
     if isinstance(X, (list, tuple)):
         return False
@@ -317,15 +318,16 @@ def _is_table(X: Any) -> bool:
     return not (array.ndim == 1 and array.dtype.kind in "OUT" and holds_sequences)
 
 
-def _check_numeric(X: Any) -> None:
+def _check_numeric(X: Iterable[Any]) -> None:
     """Raise a UserError if X is a frame of texts, which must be given as one column."""
-    array = np.asarray(X) if hasattr(X, "columns") else np.zeros(0)
-    if array.ndim == 2 and array.size and isinstance(array.flat[0], str):
-        names = list(map(str, X.columns))
+    columns = getattr(X, "columns", None)
+    array = np.asarray(X) if columns is not None else np.zeros(0)
+    if columns is not None and array.ndim == 2 and array.size and isinstance(array.flat[0], str):
+        names = list(map(str, columns))
         raise UserError(f"X is a frame of texts; give the column that holds the sequences, such as X[{names[0]!r}]")
 
 
-def _read_row(row: Any, number: int) -> Any:
+def _read_row(row: Sequence[Any] | Array, number: int) -> str | list[str] | Array:
     if isinstance(row, str):
         if not row.strip():
             raise UserError(f"X[{number}] is an empty text; remove it")
@@ -349,13 +351,13 @@ def _read_row(row: Any, number: int) -> Any:
     return array[:, None] if array.ndim == 1 else array
 
 
-def _describe(row: Any) -> str:
+def _describe(row: str | list[str] | Array) -> str:
     if isinstance(row, str):
         return "texts"
     return "lists of tokens" if isinstance(row, list) else f"arrays of {row.shape[1]} features"
 
 
-def _check_kind(estimator: Any, kind: str, reset: bool) -> None:
+def _check_kind(estimator: _SequenceEstimator, kind: str, reset: bool) -> None:
     """Store the kind of the rows in `fit`; raise a UserError if later rows differ from it."""
     if reset:
         estimator.sequence_kind_ = kind

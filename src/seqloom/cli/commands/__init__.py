@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, ParamSpec, TypeVar
 
 from cyclopts import Parameter
 
@@ -15,7 +15,7 @@ SOME_FAILED = 3  # exit code of predict if some rows have an error instead of a 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells define it: 128 + SIGINT
 
 
-def _format_default(value: Any) -> str | None:
+def _format_default(value: object) -> str | None:
     """Return a default as the help shows it: a list as the flag takes it, nothing for "off" or "none"."""
     if isinstance(value, tuple | list):
         value = ",".join(map(str, value))

@@ -7,7 +7,7 @@ import shlex
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -19,6 +19,9 @@ from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.jobs.runner import Result
+
+if TYPE_CHECKING:  # takes long to import
+    from seqloom.lab.compare.results import Results
 
 
 @print_warnings
@@ -80,7 +83,7 @@ def compare(
     return 0 if results.models else 1
 
 
-def _run_jobs(comparison: Any, settings: CompareSettings) -> None:
+def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
     """Run all jobs and report each result."""
     from seqloom.lab.jobs import runner
 
@@ -103,7 +106,7 @@ def _run_jobs(comparison: Any, settings: CompareSettings) -> None:
             tell(line)
 
 
-def _write_report(comparison: Any, results: Any, finished: bool) -> dict[str, Any]:
+def _write_report(comparison: Comparison, results: Results, finished: bool) -> dict[str, Any]:
     """Write the report and keep the best run; return the stored document."""
     from seqloom.lab import report
     from seqloom.lab.compare.folder import store_winner
@@ -117,7 +120,7 @@ def _write_report(comparison: Any, results: Any, finished: bool) -> dict[str, An
     return stored
 
 
-def _print_next_steps(comparison: Any, results: Any, finished: bool) -> None:
+def _print_next_steps(comparison: Comparison, results: Results, finished: bool) -> None:
     console.note(f"\nreport: {_short_path(comparison.folder / 'report.html')}")
     for key in (key for key, result in comparison.results.items() if result.failed):
         if (log := comparison.folder / "jobs" / key / "failed.txt").exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -12,6 +12,9 @@ from seqloom.cli.commands import SOME_FAILED, Json, print_warnings
 from seqloom.lab import console
 from seqloom.lab.training.output import check_not_input, write_results
 
+if TYPE_CHECKING:  # both need torch, which takes long to import
+    from seqloom.lab.data.task import Notes
+    from seqloom.lab.training.run import Run
 Name = Annotated[str, Parameter(help="Folder of a run, or its name in runs/.")]
 File = Annotated[
     str,
@@ -69,7 +72,7 @@ def predict(
     return SOME_FAILED if failed else 0
 
 
-def _rows(run: Any, file: str, stdin: str | None) -> Any:
+def _rows(run: Run, file: str, stdin: str | None) -> Iterator[list[Any]]:
     from seqloom.lab.data.pipeline.new_rows import STDIN, iterate_rows, read_stdin_rows
 
     return read_stdin_rows(run.task, stdin) if file == STDIN else iterate_rows(run.task, file)
@@ -79,7 +82,7 @@ def _place(file: str) -> str:
     return "standard input: " if file == "-" else f"{file}: "
 
 
-def _report(notes: Any, count: int, out: Path | None) -> None:
+def _report(notes: Notes, count: int, out: Path | None) -> None:
     for warning in notes.warnings:
         console.note(f"warning: {warning}")
     if out is not None:

@@ -12,15 +12,19 @@ Translation and transcription have no such model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqloom.lab.advise.sample import Array, Sample
 from seqloom.lab.compare.baselines.linear import Ngrams, SeriesFeatures
 from seqloom.lab.data.task import Features, Tokens, Values
+
+if TYPE_CHECKING:  # both take long to import
+    from scipy.sparse import csr_matrix
+    from sklearn.base import BaseEstimator
 
 MOST_WINDOWS = 600  # windows of a series for fitting and scoring
 NGRAM_WEIGHTS = (0.3, 0.6)  # of bigrams and trigrams; the rest is that of unigrams
@@ -78,7 +82,7 @@ def _regress(sample: Sample) -> Baseline:
     return Baseline("mse", linear, "ridge over the sequence", float(y.var(0).mean()), "the mean")
 
 
-def _score_held_out(x: Any, y: Array, make: Any) -> float:
+def _score_held_out(x: Array | csr_matrix, y: Array, make: Callable[[], BaseEstimator]) -> float:
     """Return the accuracy, or the mean squared error, on held-out rows."""
     from sklearn.model_selection import KFold
 
@@ -110,19 +114,19 @@ def _tag(sample: Sample) -> Baseline:
     return Baseline("accuracy", linear, "logistic regression over five steps", trivial, CLASS_FREQUENCY)
 
 
-def _logistic(alpha: float = 1e-5, epochs: int = 15) -> Any:
+def _logistic(alpha: float = 1e-5, epochs: int = 15) -> BaseEstimator:
     from sklearn.linear_model import SGDClassifier  # as good as a full solver here, and ten times faster
 
     return SGDClassifier("log_loss", alpha=alpha, max_iter=epochs, tol=None, random_state=0)
 
 
-def _ridge() -> Any:
+def _ridge() -> BaseEstimator:
     from sklearn.linear_model import RidgeCV
 
     return RidgeCV(ALPHAS)
 
 
-def _ridge_classifier() -> Any:
+def _ridge_classifier() -> BaseEstimator:
     from sklearn.linear_model import RidgeClassifierCV
 
     return RidgeClassifierCV(ALPHAS)
@@ -199,13 +203,13 @@ def _look_up(counts: tuple[Array, Array], keys: Array) -> Array:
     return np.where(values[at] == keys, n[at], 0)
 
 
-def sequence_features(sample: Sample) -> Any:
+def sequence_features(sample: Sample) -> Array | csr_matrix:
     """Return (N, columns): TF-IDF of n-grams, or the values and a summary of a series."""
     space = sample.task.input
     return (Ngrams(space) if isinstance(space, Tokens) else SeriesFeatures()).fit(_pad_rows(sample))
 
 
-def _bag_of_tokens(sample: Sample) -> Any:
+def _bag_of_tokens(sample: Sample) -> csr_matrix:
     """Return (N, columns): TF-IDF of single tokens, ignoring their order."""
     assert isinstance(sample.task.input, Tokens)
     return Ngrams(sample.task.input, orders=(1,)).fit(_pad_rows(sample))
@@ -217,7 +221,7 @@ def _pad_rows(sample: Sample) -> Iterator[tuple[Array, Array]]:
         yield batch.x.numpy(), batch.lengths.numpy()
 
 
-def _windows(sample: Sample) -> tuple[Any, Array, Array]:
+def _windows(sample: Sample) -> tuple[Array | csr_matrix, Array, Array]:
     """Return (steps, columns) of the tokens or numbers around each step, its target, and its example."""
     from scipy.sparse import csr_matrix
 

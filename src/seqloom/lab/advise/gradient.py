@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seqloom.lab.advise.curve import DistanceCurve, space_distances
 from seqloom.lab.advise.quick_training import QuickTraining, isolate_training
-from seqloom.lab.advise.sample import Sample
+from seqloom.lab.advise.sample import Array, Sample
 from seqloom.lab.data.task import Batch
 from seqloom.lab.training.for_task import ForGenerate, ForTag, ForTask, ForTranscribe, ForTranslate
 from seqloom.lab.training.settings import TrainSettings
@@ -60,7 +60,7 @@ def measure_gradient(sample: Sample, seconds: float, device: torch.device, seed:
     return _curve(sums, far, ahead), training.steps
 
 
-def _add_norms(sums: Any, model: ForTask, batch: Batch, far: int, random: np.random.Generator) -> None:
+def _add_norms(sums: Array, model: ForTask, batch: Batch, far: int, random: np.random.Generator) -> None:
     t, loss, x = _loss(model, batch, random)
     (grad,) = torch.autograd.grad(loss, x)
     norms = grad.flatten(2).norm(dim=-1).double().cpu().numpy()  # (B, T)
@@ -92,7 +92,7 @@ def _loss(model: ForTask, batch: Batch, random: np.random.Generator) -> tuple[An
     return t, F.cross_entropy(logits[at].float(), y[at].clamp(min=0), reduction="sum"), inputs[0]
 
 
-def _curve(sums: Any, far: int, ahead: bool) -> DistanceCurve:
+def _curve(sums: Array, far: int, ahead: bool) -> DistanceCurve:
     """Average the norms around each distance; values below NOISE of the largest become 0."""
     before = space_distances(far)
     distances = [*(-d for d in reversed(before[1:])), *before] if ahead else before

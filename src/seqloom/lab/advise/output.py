@@ -205,5 +205,5 @@ def _model_document(model: Recommendation) -> dict[str, Any]:
     }
 
 
-def _finite_or_none(value: Any) -> Any:
+def _finite_or_none(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value

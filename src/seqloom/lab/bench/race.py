@@ -164,7 +164,7 @@ def _prepare(row: Timing, kind: type[Cell] | None, check: Check, data: Data) -> 
         layer = _layer(kind, row, x.dtype)
         padded = _PaddedLayer(layer, lengths)
         with torch.set_grad_enabled(training):
-            if kind is not None:
+            if isinstance(layer, Recurrent):
                 row = replace(row, kernel=explain(layer, x, lengths=lengths).kernels[0])
             else:
                 row = replace(row, kernel=getattr(layer, "kernel", row.kernel))
@@ -198,7 +198,7 @@ def _data(settings: BenchSettings, blank: Timing) -> Data:
     return x.requires_grad_(), dy, lengths if settings.ragged else None
 
 
-def _layer(kind: type[Cell] | None, row: Timing, dtype: torch.dtype) -> Any:
+def _layer(kind: type[Cell] | None, row: Timing, dtype: torch.dtype) -> nn.Module:
     size: dict[str, Any] = dict(input_size=row.hidden, hidden_size=row.hidden, batch_first=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -52,7 +52,7 @@ class BenchSettings(BaseModel):
 
     @field_validator("cells", "kernels", "hidden", "batch", "length", "dtype", "threads", mode="before")
     @classmethod
-    def _split_values(cls, value: Any) -> Any:
+    def _split_values(cls, value: object) -> tuple[str, ...]:
         """Split "64,128" and drop duplicates."""
         values = value if isinstance(value, (list, tuple)) else [value]
         parts = dict.fromkeys(part.strip() for one in values for part in str(one).split(",") if part.strip())

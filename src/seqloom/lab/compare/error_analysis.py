@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -131,7 +131,7 @@ def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
     return fields | {"true": true, "predicted": _decode(task, prediction.values, prediction.lengths)}
 
 
-def _decode(task: Task, values: torch.Tensor, lengths: Any) -> str:
+def _decode(task: Task, values: torch.Tensor, lengths: torch.Tensor | None) -> str:
     single = task.kind in ("classify", "regress")
     value = task.decode(values, None if single else lengths)[0]
     return _shorten(" ".join(map(str, value)) if isinstance(value, list) else str(value))
@@ -173,5 +173,5 @@ def translate_examples(model: ForTask, task: Task, batch: int) -> Table:
     return Table("Example translations", examples, note)
 
 
-def _join(decoded: Any) -> str:
+def _join(decoded: str | Iterable[object]) -> str:
     return decoded if isinstance(decoded, str) else " ".join(map(str, decoded))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -39,7 +40,7 @@ class CompareSettings(BaseModel):
 
     @field_validator("models", mode="before")
     @classmethod
-    def _split_names(cls, value: Any) -> Any:
+    def _split_names(cls, value: str | Sequence[str]) -> tuple[str, ...]:
         """Split "gru,lstm" and drop duplicates."""
         parts = [value] if isinstance(value, str) else value
         names = dict.fromkeys(name.strip() for part in parts for name in part.split(","))

@@ -12,7 +12,7 @@ from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.reading import Reading, make_reading
@@ -35,7 +35,12 @@ class MemoryTask(RowsTask):
     """
 
     def __init__(
-        self, kind: Kind, x: Sequence[Any], y: Any, rows: Mapping[str, Array], options: Mapping[str, Any] | None = None
+        self,
+        kind: Kind,
+        x: Sequence[Any],
+        y: Sequence[Any] | Array,
+        rows: Mapping[str, Array],
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         reading = make_reading(**(options or {}))
         targets = {f"y{k}": column for k, column in enumerate(np.asarray(y).T)} if kind == "regress" else {"y0": y}
@@ -69,7 +74,7 @@ def _make_column(x: Sequence[Any]) -> pl.Series:
     return pl.Series(X, [row.tolist() for row in steps], dtype=pl.List(pl.List(pl.Float64)))
 
 
-def _make_coder(column: pl.Series, options: Reading) -> Any:
+def _make_coder(column: pl.Series, options: Reading) -> InputCoder:
     if column.dtype == pl.List(pl.String):
         return TextCoder(X, "tokens", options.vocabulary, options.min_count, bool(options.lowercase))
     if column.dtype.is_nested():

@@ -17,8 +17,8 @@ from seqloom.lab.data.synthetic.listops import listops
 from seqloom.lab.data.synthetic.pattern import pattern
 from seqloom.lab.data.synthetic.recall import recall
 from seqloom.lab.data.synthetic.reverse import reverse
-from seqloom.lab.data.task import RECORD_FILE, Task, read_record
-from seqloom.lab.files.sealed import interpret
+from seqloom.lab.data.task import RECORD_FILE, DataSource, Task, read_record
+from seqloom.lab.files.sealed import JSON, interpret
 
 TASKS: dict[str, Callable[..., Task]] = {
     "adding": adding,
@@ -40,7 +40,7 @@ def find(name: str) -> Callable[..., Task]:
     return TASKS[name]
 
 
-def open_task(path_or_name: Any, **options: Any) -> Task:
+def open_task(path_or_name: DataSource, **options: object) -> Task:
     """Open a task by name, or a file, folder, "hf:name", pair or dict of files.
 
         open_task("adding", steps=200)
@@ -81,7 +81,7 @@ def load_task(folder: Path | str) -> Task:
         return load_files(Path(folder), data=False)
 
 
-def open_data(data: Any, options: Mapping[str, Any]) -> tuple[Task, dict[str, Any] | None]:
+def open_data(data: DataSource | Task, options: Mapping[str, Any]) -> tuple[Task, dict[str, Any] | None]:
     """Open data that a user named, and return the task and a record of the source.
 
     Args:
@@ -107,7 +107,7 @@ def open_data(data: Any, options: Mapping[str, Any]) -> tuple[Task, dict[str, An
     return task, None if plain is None else {"data": plain, "options": dict(options)}
 
 
-def reopen(source: Any) -> Task:
+def reopen(source: object) -> Task:
     """Open the same data again.
 
     Args:
@@ -140,7 +140,7 @@ def _check_exists(data: str) -> None:
     raise UserError(f"{data!r} is neither a file, nor a folder, nor a task; {hint}")
 
 
-def _to_json(data: Any) -> Any:
+def _to_json(data: object) -> JSON:
     """Return the data's address as JSON; None for frames and other objects in memory."""
     if isinstance(data, Mapping):
         inner = {str(split): _to_json(value) for split, value in data.items()}

@@ -29,10 +29,10 @@ units of the file.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -102,6 +102,20 @@ class Values:
         return len(self.names)
 
 
+class Frame(Protocol):
+    """A DataFrame of polars or pandas."""
+
+    @property
+    def columns(self) -> Iterable[Any]: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+Files: TypeAlias = str | Path | Sequence[str | Path]  # a file or folder, or two files whose lines belong together
+DataSource: TypeAlias = Files | Frame | Mapping[str, Files | Frame]  # a mapping: by split
 Input = Tokens | Features
 Target = Classes | Tags | Values | Tokens
 
@@ -278,11 +292,11 @@ class Task(ABC):
     def save(self, folder: Path | str) -> None:
         """Write what `encode` and `decode` need as JSON, for `seqloom.lab.data.registry.load_task`."""
 
-    def open_file(self, path: Any) -> Task:
+    def open_file(self, path: DataSource) -> Task:
         """Open another file with this task's encoding; its rows are the split "test"."""
         raise UserError(f"task {self.name!r} generates its data and cannot read files")
 
-    def read_rows(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
+    def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows of a file for `encode`, `chunk` at a time; the target columns may be absent."""
         raise UserError(f"task {self.name!r} generates its data and cannot read files")
 

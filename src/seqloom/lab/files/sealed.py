@@ -7,11 +7,12 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from seqloom.core.errors import UserError
 
 KEY = "digest"
+JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None  # what json.loads returns
 
 
 class DamagedError(UserError):

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +58,7 @@ def _call_locked(job: Job, own: Path, folder: Path) -> Result:
     return result
 
 
-def _call_on_gpus(job: Job, own: Path) -> Any:
+def _call_on_gpus(job: Job, own: Path) -> object:
     from seqloom.lab.jobs.ranks import run_ranks
 
     count = torch.cuda.device_count()
@@ -68,7 +67,7 @@ def _call_on_gpus(job: Job, own: Path) -> Any:
     return run_ranks(job, own, int(job.gpus))
 
 
-def call_function(job: Job, own: Path) -> Any:
+def call_function(job: Job, own: Path) -> object:
     """Call the function of a job and return its value."""
     module, name = job.function.split(":")
     function = getattr(importlib.import_module(module), name)

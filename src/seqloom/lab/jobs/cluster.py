@@ -10,12 +10,16 @@ import tempfile
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.jobs.call import call, format_error
 from seqloom.lab.jobs.runner import RESTARTS, Cluster, Job, Result
 from seqloom.lab.jobs.storage import Storage, copy_periodically
+
+if TYPE_CHECKING:  # an optional package
+    from ray import ObjectRef
 
 ANSWER_SECONDS = 3.0  # time limit of each of two checks
 
@@ -32,7 +36,7 @@ class OnRay:
         if self.connected_here:
             _connect(ray, cluster.address)
         self.remote = ray.remote(max_retries=RESTARTS)(run_task)
-        self.jobs: dict[Any, Job] = {}  # by Ray reference
+        self.jobs: dict[ObjectRef, Job] = {}
         self.impossible: list[Result] = []
         self.marker = folder / f".{uuid.uuid4().hex}"  # a machine that does not see this file does not share the folder
 
@@ -63,7 +67,7 @@ class OnRay:
         ready, _ = self.ray.wait(list(self.jobs))
         return [self._read_end(self.jobs.pop(one), one) for one in ready]
 
-    def _read_end(self, job: Job, one: Any) -> Result:
+    def _read_end(self, job: Job, one: ObjectRef) -> Result:
         try:
             result: Result = self.ray.get(one)
             if self.cluster.storage is not None:
@@ -86,7 +90,7 @@ def _has_room(node: dict[str, Any], job: Job) -> bool:
     return node["Alive"] and has.get("CPU", 0) >= 1 and has.get("GPU", 0) >= job.gpus
 
 
-def _connect(ray: Any, address: str) -> None:
+def _connect(ray: ModuleType, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except ConnectionError:

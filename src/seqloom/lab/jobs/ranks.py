@@ -9,15 +9,15 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from seqloom.lab.files.sealed import JSON
 from seqloom.lab.jobs.processes import child_environment
 from seqloom.lab.jobs.runner import Job
 
 JOB, ANSWER = ".job.json", ".answer.json"
 
 
-def run_ranks(job: Job, own: Path, count: int) -> Any:
+def run_ranks(job: Job, own: Path, count: int) -> JSON:
     """Call the job's function in `count` processes and return the value of the first."""
     answer = own / ANSWER
     answer.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from seqloom.lab.files.scratch import write_atomically
 from seqloom.lab.report.markdown import render_markdown
@@ -29,7 +29,7 @@ def write_report(page: Page, folder: Path, document: Mapping[str, Any]) -> list[
     Returns:
         The paths of the files. NaN and infinity appear in none of them: such a number counts as missing.
     """
-    stored = to_plain(document) | {"page": page_to_json(page)}
+    stored = cast(dict[str, Any], to_plain(document)) | {"page": page_to_json(page)}
     page = page_from_json(stored)  # every file shows exactly what study.json stores
     taken: set[str] = set()
     texts = {"report.html": render_html(page), "report.md": render_markdown(page)}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from seqloom.core.errors import UserError
+
+if TYPE_CHECKING:  # matplotlib takes long to import
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 MARKS = "osD^vP*Xh"
 COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#000000", "#7f7f7f", "#009e73", "#cc79a7", "#a6761d", "#e6ab02")
@@ -19,8 +24,8 @@ def plot_speed(rows: Sequence[Any], path: Path) -> None:
     if not timed:
         raise UserError("there are no timings to plot")
     panels = list(dict.fromkeys((row.pass_, row.dtype, row.batch, row.length, row.threads) for row in timed))
-    names = list(dict.fromkeys(_line_name(row) for row in timed))
-    torchs = {_line_name(row) for row in timed if row.kernel == "torch"}
+    names = list(dict.fromkeys(_line_name(row.cell, row.kernel) for row in timed))
+    torchs = {row.cell for row in timed if row.kernel == "torch"}
     columns = min(len(panels), 4)
     lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(
@@ -29,7 +34,7 @@ def plot_speed(rows: Sequence[Any], path: Path) -> None:
     for panel, axis in zip(panels, axes.flat, strict=False):
         mine = [row for row in timed if (row.pass_, row.dtype, row.batch, row.length, row.threads) == panel]
         for n, name in enumerate(names):
-            points = sorted((row.hidden, row.us_per_step) for row in mine if _line_name(row) == name)
+            points = sorted((row.hidden, row.us_per_step) for row in mine if _line_name(row.cell, row.kernel) == name)
             look = {"marker": MARKS[n % len(MARKS)], "color": COLOURS[n % len(COLOURS)], "markersize": 4}
             look["linestyle"] = "--" if name in torchs else "-"
             axis.plot([hidden for hidden, _ in points], [us for _, us in points], **look, label=name)
@@ -47,13 +52,13 @@ def plot_speed(rows: Sequence[Any], path: Path) -> None:
     _save_figure(figure, path)
 
 
-def _line_name(row: Any) -> str:
-    if row.kernel == "torch":
-        return row.cell
-    return row.kernel if row.kernel.startswith(row.cell) else f"{row.cell}, {row.kernel}"
+def _line_name(cell: str, kernel: str) -> str:
+    if kernel == "torch":
+        return cell
+    return kernel if kernel.startswith(cell) else f"{cell}, {kernel}"
 
 
-def _use_plain_ticks(axis: Any) -> None:
+def _use_plain_ticks(axis: Axis) -> None:
     """Label 1, 2, 5, 10, 20, ..., so that an axis of less than a decade has labels too."""
     from matplotlib import ticker
 
@@ -62,7 +67,9 @@ def _use_plain_ticks(axis: Any) -> None:
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
-def plot_attention(weights: Any, rows: Sequence[str], columns: Sequence[str], path: Path) -> None:
+def plot_attention(
+    weights: Iterable[Iterable[SupportsFloat]], rows: Sequence[str], columns: Sequence[str], path: Path
+) -> None:
     """Plot attention weights as a grid; darker means more.
 
     Args:
@@ -95,7 +102,7 @@ def plot_attention(weights: Any, rows: Sequence[str], columns: Sequence[str], pa
     _save_figure(figure, path)
 
 
-def _import_pyplot() -> Any:
+def _import_pyplot() -> ModuleType:
     import matplotlib
 
     matplotlib.use("agg")
@@ -104,6 +111,6 @@ def _import_pyplot() -> Any:
     return pyplot
 
 
-def _save_figure(figure: Any, path: Path) -> None:
+def _save_figure(figure: Figure, path: Path) -> None:
     figure.savefig(path)
     _import_pyplot().close(figure)

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
 from seqloom.core.errors import UserError, UserTypeError
+from seqloom.lab.files.sealed import JSON
 from seqloom.lab.report.page import Chart, Curve, Dots, Grid, Page, PageBlock, Table, Words
 
 KINDS: dict[str, type[PageBlock]] = {"table": Table, "chart": Chart, "dots": Dots, "grid": Grid, "words": Words}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 
-def to_plain(value: Any, where: str = "document") -> Any:
+def to_plain(value: object, where: str = "document") -> JSON:
     """Convert to JSON types; a number that is not finite becomes None."""
     if value is None or isinstance(value, bool):
         return value
@@ -37,8 +38,9 @@ def page_to_json(page: Page) -> dict[str, Any]:
     """Convert a page to JSON types, after checking that its curves and grids have consistent sizes."""
     for block in page.blocks:
         _check_sizes(block)
-    blocks = [{"kind": NAMES[type(block)]} | _to_record(block) for block in page.blocks]
-    return to_plain({"title": page.title, "verdict": page.verdict, "blocks": blocks, "facts": page.facts}, "page")
+    blocks = [{"kind": NAMES[type(block)], **_to_record(block)} for block in page.blocks]
+    record = {"title": page.title, "verdict": page.verdict, "blocks": blocks, "facts": page.facts}
+    return cast(dict[str, Any], to_plain(record, "page"))
 
 
 def _check_sizes(block: PageBlock) -> None:
@@ -55,10 +57,14 @@ def _check_sizes(block: PageBlock) -> None:
             raise UserError(f"grid {block.title!r} has rows of {shape} values, but its names need {wanted}")
 
 
-def _to_record(thing: Any) -> Any:
-    if isinstance(thing, Curve | PageBlock):
-        return {field.name: _to_record(getattr(thing, field.name)) for field in fields(thing)}
-    return [_to_record(item) for item in thing] if isinstance(thing, list) else thing
+def _to_record(thing: Curve | PageBlock) -> dict[str, object]:
+    return {field.name: _convert_field(getattr(thing, field.name)) for field in fields(thing)}
+
+
+def _convert_field(value: object) -> object:
+    if isinstance(value, Curve | PageBlock):
+        return _to_record(value)
+    return [_convert_field(item) for item in value] if isinstance(value, list) else value
 
 
 def page_from_json(document: Mapping[str, Any]) -> Page:

@@ -6,14 +6,14 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 MISSING = "-"
 # A number and an optional unit or interval: "79.4%", "80.2 +- 0.6", "1.2 [0.9, 1.5]", "3.4x".
 NUMBER = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?) ?(?:%|x|[µmn]?s|[kMG]i?B|\+-.*|±.*|\[.*|\(.*|\.\..*)?")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether the value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
 
@@ -48,7 +48,7 @@ def format_column(values: Sequence[Any]) -> list[str]:
     return [_format_cell(value, form) for value in values]
 
 
-def _format_cell(value: Any, form: str) -> str:
+def _format_cell(value: object, form: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and is_number(value) and value and form:
@@ -56,7 +56,7 @@ def _format_cell(value: Any, form: str) -> str:
     return format_number(value) if value is None or isinstance(value, int | float) else str(value)
 
 
-def parse_number(value: Any) -> float | None:
+def parse_number(value: object) -> float | None:
     """Return the number to sort a cell by: the value, or the number that its text starts with."""
     if isinstance(value, str):
         found = NUMBER.fullmatch(value.strip())
@@ -70,7 +70,7 @@ def is_numeric(values: Sequence[Any]) -> bool:
     return sum(parse_number(v) is not None and not isinstance(v, bool) for v in present) > len(present) / 2
 
 
-def format_fact(value: Any) -> str:
+def format_fact(value: object) -> str:
     """Format a setting or fact on one line: a record as `name: value`, a list with commas."""
     if isinstance(value, Mapping) and "name" in value:  # a GPU
         others = {k: v for k, v in value.items() if k != "name"}

@@ -73,7 +73,7 @@ def format_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _neutralise_formula(value: Any) -> Any:
+def _neutralise_formula(value: object) -> object:
     """Put ' before text that a spreadsheet would execute as a formula."""
     formula = isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r" and parse_number(value) is None
     return f"'{value}" if formula else value

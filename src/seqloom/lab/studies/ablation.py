@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.studies.adding import TRIVIAL
 from seqloom.lab.studies.copy import KINDS, SYMBOLS
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, starts
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
@@ -73,11 +73,11 @@ STEP_BY_STEP = (
 FAST = tuple(name for name in (*VARIANTS, *BESIDE) if name not in STEP_BY_STEP)
 
 
-def adds(T: int, steps: int, **more: Any) -> Condition:
+def adds(T: int, steps: int, **more: Unpack[ConditionOptions]) -> Condition:
     return Condition(f"adding, T = {T}", steps, {"problem": "adding", "steps": T}, **more)
 
 
-def copies(T: int, steps: int, count: int = SYMBOLS, **more: Any) -> Condition:
+def copies(T: int, steps: int, count: int = SYMBOLS, **more: Unpack[ConditionOptions]) -> Condition:
     return Condition(f"copy, delay {T}", steps, {"problem": "copy", "steps": T, "count": count}, **more)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.task import Problem
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
@@ -26,7 +26,7 @@ PRINTED = {
 }
 
 
-def at(T: int, steps: int, marks: str = "anywhere", **more: Any) -> Condition:
+def at(T: int, steps: int, marks: str = "anywhere", **more: Unpack[ConditionOptions]) -> Condition:
     return Condition(f"T = {T:,}, marks {marks}", steps, {"steps": T, "marks": marks}, **more)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.data.task import IGNORE
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
@@ -30,7 +30,7 @@ LONG, LONGEST = ("lstm", "gru", "attn_rnn"), ("gru", "attn_rnn")
 EARLIER = ("", *(f"third, T = {T}" for T in (30, 60, 90)))
 
 
-def at(T: int, steps: int, form: str = "delay", count: int = SYMBOLS, **more: Any) -> Condition:
+def at(T: int, steps: int, form: str = "delay", count: int = SYMBOLS, **more: Unpack[ConditionOptions]) -> Condition:
     return Condition(f"{form}, T = {T:,}", steps, {"steps": T, "form": form, "count": count}, **more)
 
 

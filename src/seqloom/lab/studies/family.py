@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from seqloom.lab.data import digits
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.text import encode, names, vocabulary
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, layer
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs, SnapshotModel, fast
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
@@ -34,7 +34,7 @@ WORDS = (("fastest", "slowest"), ("most stable", "least stable"), ("least memory
 CELLS = ("rnn", "lstm", "gru", "attn_rnn")
 
 
-def at(layers: int, steps: int, both: bool = False, data: str = "names", **more: Any) -> Condition:
+def at(layers: int, steps: int, both: bool = False, data: str = "names", **more: Unpack[ConditionOptions]) -> Condition:
     name = f"{layers} layer{'s' * (layers > 1)}{', both ways' * both}"
     task = {"data": data, "layers": layers, "both": both, "rounds": 4}
     return Condition(name, steps, task | {"train": 13_012 if data == "names" else 1_078}, **more)

@@ -22,6 +22,7 @@ from seqloom.lab.studies.support.gradient_norms import LEAST
 from seqloom.lab.studies.support.ledger import Ledger
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
+from seqloom.layers.recurrent.layer import Recurrent
 
 ARTICLE_SEED = 54  # torch seed that reproduces the column of the AttnRNN article
 PRINTED = {  # AttnRNN article: |dL/dh_0| by length
@@ -123,12 +124,12 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
         sizes = {"lengths": s.lengths, "size": s.size, "product": case.seed < s.products}
         return {"study": f"gradients-{self.protocol}", "version": 1} | asdict(case) | sizes | training
 
-    def _layer(self, case: Case) -> Any:
+    def _layer(self, case: Case) -> Recurrent:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(case.seed)
             return layer(case.model, self.settings.size, self.settings.size, case.start, max(self.settings.lengths))
 
-    def _build_article_layers(self) -> dict[str, Any]:
+    def _build_article_layers(self) -> dict[str, Recurrent]:
         """Build the four layers of the article from one random state, in its order."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(ARTICLE_SEED)
@@ -164,7 +165,7 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
             found[case] = one.model.layer
         return found
 
-    def _measure(self, case: Case, made: Any) -> Reach:
+    def _measure(self, case: Case, made: Recurrent) -> Reach:
         printed = self.protocol == "paper"
         made = copy.deepcopy(made).cpu().to(torch.float32 if printed else torch.float64)
         long = self._input(case, max(self.settings.lengths)).to(torch.float32 if printed else torch.float64)

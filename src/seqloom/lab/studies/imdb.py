@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.text import encode, imdb, vocabulary
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, RATES, layer, rates
 from seqloom.lab.studies.support.epochs import Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
@@ -37,11 +37,18 @@ MEAN, LAST, PADDED = "mean of the words", "last word", "padding read"
 EPOCH = 350  # steps of 64 reviews
 
 
-def at(read: str, epochs: int, words: int = 200, **more: Any) -> Condition:
-    task = {"words": words, "read": read, "vocabulary": 20_000, "width": 128, "dropout": 0.3}
-    task |= {"rounds": epochs, "train": 22_377, "every": 1}
-    models = more.pop("models", () if read == MEAN else READING)
-    return Condition(f"{words} words, {read}", epochs * EPOCH, task | more.pop("task", {}), models, **more)
+def at(
+    read: str,
+    epochs: int,
+    words: int = 200,
+    task: Mapping[str, float] | None = None,
+    **more: Unpack[ConditionOptions],
+) -> Condition:
+    """Return a condition; `task` replaces fields of the usual task."""
+    fields = {"words": words, "read": read, "vocabulary": 20_000, "width": 128, "dropout": 0.3}
+    fields |= {"rounds": epochs, "train": 22_377, "every": 1}
+    more.setdefault("models", () if read == MEAN else READING)
+    return Condition(f"{words} words, {read}", epochs * EPOCH, fields | dict(task or {}), **more)
 
 
 SMALL = {"vocabulary": 1_000, "width": 16, "rounds": 2, "train": 1_800, "every": 10, "words": 60}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seqloom.attention.local import LocalAttention
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
@@ -30,14 +30,16 @@ EPOCH = 430  # steps of 128 images
 PUBLISHED = {SEQUENTIAL: (0.989, 0.995), PERMUTED: (0.95, 0.988)}
 
 
-def image(problem: str, epochs: int, name: str = "", **more: Any) -> Condition:
+def image(problem: str, epochs: int, name: str = "", **more: Unpack[ConditionOptions]) -> Condition:
     task = {"problem": problem, "T": PIXELS, "rounds": 4, "train": 55_000}
-    return Condition(name or problem, epochs * EPOCH, task, more.pop("models", ON_IMAGES), **more)
+    more.setdefault("models", ON_IMAGES)
+    return Condition(name or problem, epochs * EPOCH, task, **more)
 
 
-def recall(T: int, steps: int, batch: int = 16, test: int = 10_000, **more: Any) -> Condition:
+def recall(T: int, steps: int, batch: int = 16, test: int = 10_000, **more: Unpack[ConditionOptions]) -> Condition:
     task = {"problem": RECALL, "T": T, "rounds": 1, "train": batch * steps, "batch": batch, "test": test}
-    return Condition(f"{RECALL}, T = {T:,}", steps, task, more.pop("models", SWEEP), **more)
+    more.setdefault("models", SWEEP)
+    return Condition(f"{RECALL}, T = {T:,}", steps, task, **more)
 
 
 class Long(Epochs[TrialSettings], name="long"):

@@ -162,7 +162,7 @@ class Study(Generic[S, R]):
         return Page(title, document["verdict"], blocks, {name: document[name] for name in facts})
 
 
-def _flag(value: Any) -> str:
+def _flag(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

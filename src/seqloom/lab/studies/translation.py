@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +30,17 @@ from seqloom.models.encode import Encoder
 from seqloom.models.translate import Translate
 from seqloom.tools.timing import time_call
 
+if TYPE_CHECKING:  # takes long to import
+    from sacrebleu.metrics.bleu import BLEU
+
 # Self-attention article: BLEU, and training time relative to the first.
 PRINTED = {"none": (28.4, 1.0), "additive": (31.2, 1.2), "dot": (31.2, 1.2), "transformer": (35.7, 0.6)}
 HEADS = 8
 SMOOTHING = 0.1
 
 
-def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **more: Any) -> Condition:
-    task = {
+def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **more: object) -> Condition:
+    task: dict[str, object] = {
         "vocabulary": vocabulary,
         "T": T,
         "budget": budget,
@@ -193,5 +196,5 @@ def _read_benchmark() -> list[PageBlock]:
     return [Table(f"A longer training, {files[-1].name}", rows, note)]
 
 
-def _bleu() -> Any:
+def _bleu() -> BLEU:
     return require("sacrebleu.metrics.bleu", "the study 'translation'", "lab").BLEU(lowercase=True)

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class ProcessGroup:
             dist.all_reduce(tensor)
         return tensor
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: T) -> T:
         """Return the value of the first process."""
         box = [value]
         if self.count > 1:
             dist.broadcast_object_list(box, 0)
         return box[0]
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Return the values of all processes in the first process, [] in the others."""
         if self.count == 1:
             return [value]

@@ -20,7 +20,7 @@ from seqloom.lab import console
 from seqloom.lab.data.description import describe_task, format_notes
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, reopen
-from seqloom.lab.data.task import Task
+from seqloom.lab.data.task import DataSource, Task
 from seqloom.lab.training.folders import RUNS, choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import WHICH, Run, TakenError
@@ -30,7 +30,14 @@ from seqloom.lab.training.train import train
 _RANDOM_LOCK = threading.RLock()
 
 
-def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | str = RUNS, **settings: Any) -> Run:
+def fit(
+    data: DataSource | Task,
+    model: str = "gru",
+    *,
+    name: str | None = None,
+    runs: Path | str = RUNS,
+    **settings: object,
+) -> Run:
     """Train a model on data and return the finished run.
 
     Args:
@@ -54,13 +61,13 @@ def fit(data: Any, model: str = "gru", *, name: str | None = None, runs: Path | 
         >>> run.folder.as_posix()
         'runs/reviews'
     """
-    training, reading = split_settings({"model": model} | settings)
+    training, reading = split_settings({"model": model, **settings})
     task, source = open_data(data, reading)
     check_model(task, training)
     return train_new(task, training, choose_folder(task.name, model, name, runs), source)
 
 
-def train_new(task: Task, settings: TrainSettings, folder: Path, source: Any) -> Run:
+def train_new(task: Task, settings: TrainSettings, folder: Path, source: Mapping[str, Any] | None) -> Run:
     """Train a new run. If it fails with a ValueError before the first checkpoint, its folder is removed."""
     existed = folder.exists()
     try:

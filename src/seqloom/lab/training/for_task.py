@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch
 from seqloom.models.checks import can_check
@@ -48,7 +49,7 @@ class ForTask(nn.Module):
         self.model: Any = model
         self.smoothing = smoothing
 
-    def scores(self, batch: Batch, state: Any = None) -> tuple[Any, Any]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Any, Tensor | State | None]:
         """Return the scores of a batch and the last state."""
         return self.model(self._x(batch), batch.lengths), None
 
@@ -59,7 +60,7 @@ class ForTask(nn.Module):
         spans = torch.ones_like(batch.x[..., 0]) if batch.timespans is None else batch.timespans
         return torch.cat([batch.x, spans.to(batch.x).unsqueeze(-1)], -1)
 
-    def row_losses(self, scores: Any, batch: Batch) -> Tensor:
+    def row_losses(self, scores: Any, batch: Batch) -> Tensor:  # noqa: ANN401  # what `scores` of the subclass returned
         """Return the loss of each row, summed over its targets, (B,)."""
         raise NotImplementedError
 
@@ -67,15 +68,15 @@ class ForTask(nn.Module):
         """Return how many targets of each row have a loss, (B,)."""
         raise NotImplementedError
 
-    def choose(self, scores: Any, batch: Batch) -> Prediction:
+    def choose(self, scores: Any, batch: Batch) -> Prediction:  # noqa: ANN401
         """Return the prediction that follows from scores."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, Tensor | State | None]:
         scores, state = self.scores(batch, state)
         return self.total_loss(scores, batch), state
 
-    def total_loss(self, scores: Any, batch: Batch) -> Tensor:
+    def total_loss(self, scores: Any, batch: Batch) -> Tensor:  # noqa: ANN401
         """Return the sum of `row_losses`; subclasses use a single call, which is faster for small models."""
         return self.row_losses(scores, batch).sum()
 
@@ -130,7 +131,7 @@ class ForForecast(ForRegress):
         self.order = order if order != sorted(order) else None
         self.segment: int = getattr(model, "segment", 0)
 
-    def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, None]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
         if self.segment:
             return self.model(*_pad_to_segments(x, batch.lengths, self.segment)), None
@@ -176,7 +177,7 @@ class ForGenerate(ForTask):
         super().__init__(model, smoothing)
         self.carries = carries
 
-    def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, Tensor | State | None]:
         # without a carried state lengths are not needed: padding comes after all targets
         logits, state = self.model(batch.x, batch.lengths if self.carries else None, state=state)
         return logits, _detach(state) if self.carries else None
@@ -194,14 +195,14 @@ class ForGenerate(ForTask):
         return Prediction(scores.argmax(-1), batch.lengths)
 
 
-def _detach(state: Any) -> Any:
+def _detach(state: Tensor | State) -> Tensor | State:
     return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
 
 class ForTranslate(ForTask):
     """Cross-entropy with teacher forcing; `predict` decodes greedily."""
 
-    def scores(self, batch: Batch, state: Any = None) -> tuple[Tensor, None]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         y = _y(batch)
         read = torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
         return self.model(batch.x, read, batch.lengths)[0], None

@@ -6,9 +6,12 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from seqloom.core.errors import require
+
+if TYPE_CHECKING:  # an optional package
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Journal:
@@ -23,7 +26,7 @@ class Journal:
         self.file = path.open("ab")
         self.board = _open_board(path.parent / "tensorboard") if board else None
 
-    def write(self, **facts: Any) -> None:
+    def write(self, **facts: object) -> None:
         """Append a line; NaN and infinity become null."""
         plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
         self.file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
@@ -45,7 +48,7 @@ class Journal:
             self.board.close()
 
 
-def _open_board(folder: Path) -> Any:
+def _open_board(folder: Path) -> SummaryWriter:
     require("tensorboard", "tensorboard=True")
     from torch.utils.tensorboard import SummaryWriter
 

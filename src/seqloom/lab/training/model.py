@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.core.init import Init
 from seqloom.lab.data.task import END, PAD, START, Features, Task, Tokens, Values
@@ -150,7 +151,7 @@ def _has_fixed_state(layer: nn.Module) -> bool:
     return shapes[0] == shapes[1] == shapes[2]
 
 
-def _flatten(state: Any) -> list[torch.Tensor]:
+def _flatten(state: Tensor | State | None) -> list[torch.Tensor]:
     return [state] if isinstance(state, torch.Tensor) else list(state or ())
 
 
@@ -224,11 +225,11 @@ def _build_input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int
     return Embed(task.input.size, settings.embedding, settings.dropout, padding=PAD), settings.embedding
 
 
-def _normalise(model: Any, settings: TrainSettings) -> nn.Module:
+def _normalise(model: nn.Module, settings: TrainSettings) -> nn.Module:
     """Put a layer normalisation before the head, if the settings ask for it."""
     if settings.normalise:
-        width = getattr(model, "readout", model.layer).output_size
-        model.head = nn.Sequential(nn.LayerNorm(width), model.head)
+        last: Any = getattr(model, "readout", model.layer)
+        model.head = nn.Sequential(nn.LayerNorm(last.output_size), cast(nn.Module, model.head))
     return model
 
 
@@ -244,7 +245,7 @@ class Timed(nn.Module):
         self.bidirectional = layer.bidirectional
 
     def forward(
-        self, x: Tensor, state: Any = None, lengths: Tensor | Sequence[int] | None = None
+        self, x: Tensor, state: Tensor | State | None = None, lengths: Tensor | Sequence[int] | None = None
     ) -> tuple[Tensor, Any]:
         """Run the layer on x (B, T, D + 1), whose last feature is the time span; return y and the state."""
         return self.layer(x[..., :-1], state, lengths, timespans=x[..., -1])

@@ -93,7 +93,7 @@ def _csv_writer(file: IO[str]) -> Callable[[Result], Any]:
     return put
 
 
-def _escape_formula(value: Any) -> tuple[Any, bool]:
+def _escape_formula(value: object) -> tuple[object, bool]:
     """Return a field that a spreadsheet does not read as a formula, and whether it was changed."""
     if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
         return value, False
@@ -104,7 +104,7 @@ def _escape_formula(value: Any) -> tuple[Any, bool]:
     return value, False
 
 
-def _flatten(result: Result) -> Iterator[tuple[str, Any]]:
+def _flatten(result: Result) -> Iterator[tuple[str, object]]:
     for name, value in result.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}:{key}", _format_field(inner)) for key, inner in value.items())
@@ -112,5 +112,5 @@ def _flatten(result: Result) -> Iterator[tuple[str, Any]]:
             yield name, _format_field(value)
 
 
-def _format_field(value: Any) -> Any:
+def _format_field(value: object) -> object:
     return " ".join(map(str, value)) if isinstance(value, list) else value

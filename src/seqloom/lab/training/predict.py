@@ -16,7 +16,20 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
-from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Batch, Classes, Notes, Tags, Task, Values
+from seqloom.lab.data.task import (
+    END,
+    PAD,
+    SPECIALS,
+    START,
+    UNKNOWN,
+    Batch,
+    Classes,
+    DataSource,
+    Notes,
+    Tags,
+    Task,
+    Values,
+)
 from seqloom.lab.training.for_task import ForTask, Prediction
 from seqloom.lab.training.run import Run
 from seqloom.models.decoding.beam import Beam
@@ -31,7 +44,7 @@ Result = dict[str, Any]
 
 def predict(
     run: Run,
-    data: Any,
+    data: DataSource | Iterable[Any],
     *,
     which: str = "best",
     device: str = "cpu",
@@ -105,7 +118,7 @@ def predict_pieces(
         notes.warn(f"{failed} of {done} rows have no result (first: {prefix}row {first_failed}): {NOT_FINITE}")
 
 
-def _copy_columns(row: Any, keep: Sequence[str], where: str) -> Result:
+def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:
     columns = row if isinstance(row, dict) else {}
     for name in keep:
         if name not in columns:
@@ -131,7 +144,7 @@ def _predict_piece(
     return [result or dict(empty) for result in results]
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     """Return whether every number in a result is finite."""
     if isinstance(value, float):
         return math.isfinite(value)
@@ -184,13 +197,13 @@ def _build_results(task: Task, prediction: Prediction, probabilities: bool) -> l
     return results
 
 
-def _name_numbers(target: Values, value: list[Any]) -> Any:
+def _name_numbers(target: Values, value: list[Any]) -> object:
     """Return the number or list of a single target as it is, those of several targets by name."""
     by_name = list(map(list, zip(*value, strict=True))) if value and isinstance(value[0], list) else value
     return by_name[0] if target.size == 1 else dict(zip(target.names, by_name, strict=True))
 
 
-def _round(p: Tensor) -> Any:
+def _round(p: Tensor) -> list[Any]:
     """Return probabilities as Python numbers with six decimals, the precision of float32."""
     return torch.round(p.double(), decimals=6).tolist()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Self
 
 from seqloom.lab import console
 
@@ -28,7 +28,7 @@ class ProgressReport:
             self.advance, self.report = self.stack.enter_context(console.show_progress(self.total))
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stack.close()
 
     def report_step(self, where: str, loss: float, steps: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
+from seqloom.lab.data.task import DataSource
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.metrics import primary_metric
 from seqloom.lab.training import checkpoint
@@ -19,7 +20,7 @@ from seqloom.lab.training.scoring import score
 NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # other keys in a line of metrics.jsonl
 
 
-def evaluate(run: Run, data: Any = None, split: str | None = None, device: str = "cpu") -> dict[str, Any]:
+def evaluate(run: Run, data: DataSource | None = None, split: str | None = None, device: str = "cpu") -> dict[str, Any]:
     """Compute every metric of the run's kind, with 95% intervals.
 
     Args:

@@ -13,13 +13,13 @@ import json
 import platform
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NotRequired, Unpack
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -28,7 +28,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from seqloom.cells import lookup
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
-from seqloom.lab.data.task import Task
+from seqloom.lab.data.task import DataSource, Notes, Task
 from seqloom.lab.files import scratch, sealed, trust
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.training import checkpoint
@@ -63,6 +63,16 @@ class _RunRecord(TypedDict):
     cell: NotRequired[dict[str, str]]
 
 
+class PredictOptions(TypedDict, total=False):
+    """Options of `Run.predict`; `seqloom.lab.training.predict.predict` documents them."""
+
+    which: str
+    device: str
+    probabilities: bool
+    keep: Sequence[str]
+    notes: Notes | None
+
+
 class TakenError(UserError):
     """Raised for a folder that holds another run or is used by another training process."""
 
@@ -88,7 +98,9 @@ class Run:
         self.folder, self.record, self.settings, self.trust = folder, record, settings, trust
 
     @classmethod
-    def create(cls, folder: Path | str, settings: TrainSettings, task: Task, source: Any = None) -> Run:
+    def create(
+        cls, folder: Path | str, settings: TrainSettings, task: Task, source: Mapping[str, Any] | None = None
+    ) -> Run:
         """Create the folder of a new run atomically.
 
         Args:
@@ -273,7 +285,7 @@ class Run:
             raise UserError(f"{self.folder}: {error}") from error
         return model.to(device).eval()
 
-    def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:
+    def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]:
         """Return a prediction for each row of new data, in order.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Classes, Features, Tags, Task
 from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, compute_scores, count_spans
@@ -61,7 +63,9 @@ def score(
     return compute_scores(columns, intervals, block=task.overlap)
 
 
-def _score_batch(model: ForTask, task: Task, batch: Batch, state: Any, full: bool) -> tuple[Columns, Any]:
+def _score_batch(
+    model: ForTask, task: Task, batch: Batch, state: Tensor | State | None, full: bool
+) -> tuple[Columns, Tensor | State | None]:
     """Score one batch; split it in halves if it does not fit into memory."""
     try:
         scores, after = model.scores(batch, state)
@@ -77,7 +81,7 @@ def _score_batch(model: ForTask, task: Task, batch: Batch, state: Any, full: boo
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}, None
 
 
-def _score_loss(model: ForTask, scores: Any, batch: Batch) -> Columns:
+def _score_loss(model: ForTask, scores: object, batch: Batch) -> Columns:
     return {"nats": _numbers(model.row_losses(scores, batch)), "targets": _numbers(model.count_targets(batch))}
 
 
@@ -182,7 +186,7 @@ def _transcribe(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     return dict(zip(names, np.array(each, dtype=np.float64).T, strict=True))
 
 
-def _text(decoded: Any) -> str:
+def _text(decoded: str | Iterable[object]) -> str:
     return decoded if isinstance(decoded, str) else " ".join(map(str, decoded))
 
 

@@ -84,7 +84,7 @@ def format_settings(facts: Sequence[str], chosen: Mapping[str, Any], records: Ma
     return "\n".join(lines) + "\n"
 
 
-def to_toml(value: Any) -> str:
+def to_toml(value: object) -> str:
     """Return a value in TOML syntax."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(to_toml, value))}]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class Stepper:
             model.compile(dynamic=True)
         self.wrapped = processes.wrap(model, self.device)
 
-    def autocast(self) -> Any:
+    def autocast(self) -> AbstractContextManager[object]:
         dtype = PRECISIONS.get(self.settings.precision)
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
@@ -250,7 +250,7 @@ def find_not_finite(model: nn.Module, again: Callable[[], Tensor], batch_x: Tens
     outputs: list[str] = []
 
     def watch(name: str, kind: str) -> Callable[..., None]:
-        def hook(_: Any, __: Any, output: Any) -> None:
+        def hook(_: nn.Module, __: object, output: object) -> None:
             if not all(_is_finite(t) for t in _list_tensors(output)):
                 outputs.append(f"the output of {name!r} ({kind})")
 
@@ -285,7 +285,7 @@ def _is_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
-def _list_tensors(output: Any) -> list[Tensor]:
+def _list_tensors(output: object) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
     return [t for part in output for t in _list_tensors(part)] if isinstance(output, tuple | list) else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def train(
     folder: Path | str,
     *,
     resume: bool = False,
-    source: Any = None,
+    source: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Run:
     """Train a model and store the run in `folder`: best and last weights, and metrics.
@@ -70,7 +70,7 @@ def _open(
     settings: TrainSettings | None,
     folder: Path,
     resume: bool,
-    source: Any,
+    source: Mapping[str, Any] | None,
     processes: ProcessGroup,
     trust: bool,
 ) -> Run:

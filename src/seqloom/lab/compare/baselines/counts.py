@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.cell import State
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import PAD, START, Batch, Task, Tokens
 from seqloom.lab.training.for_task import (
@@ -46,7 +46,7 @@ class Constant(BaselineModule):
         super().__init__(scores.numel())
         self.register_buffer("scores", scores)
 
-    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.scores.expand(len(x), *self.scores.shape)
 
 
@@ -59,31 +59,32 @@ class Unigram(BaselineModule):
         super().__init__(p.numel())
         self.register_buffer("log_p", p.log())
 
-    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.log_p.expand(*x.shape[:2], -1)
 
 
 class Bigram(Unigram):
     """log p(y | token), a row for each token: (V, K)."""
 
-    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.log_p[x]
 
 
 class CountedGenerate(ForGenerate):
     """A language model from counts, which has no state."""
 
-    def scores(self, batch: Any, state: Any = None) -> tuple[Tensor, None]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         return self.model(batch.x), None
 
 
 class CountedTranslate(ForTranslate):
     """Predicts the target without reading the source."""
 
-    def scores(self, batch: Any, state: Any = None) -> tuple[Tensor, None]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        assert batch.y is not None
         return self.model(_shift(batch.y)), None
 
-    def predict(self, batch: Any) -> Prediction:
+    def predict(self, batch: Batch) -> Prediction:
         return self.choose(self.scores(batch)[0], batch)
 
 
@@ -94,13 +95,13 @@ class ConstantText(ForTranscribe):
         super().__init__(BaselineModule(len(ids)))
         self.ids = torch.tensor(ids, dtype=torch.long)
 
-    def scores(self, batch: Batch, state: Any = None) -> tuple[Any, None]:
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[None, None]:
         return None, None
 
-    def row_losses(self, scores: Any, batch: Batch) -> Tensor:
+    def row_losses(self, scores: object, batch: Batch) -> Tensor:
         return torch.full((len(batch),), torch.nan)
 
-    def choose(self, scores: Any, batch: Batch) -> Prediction:
+    def choose(self, scores: object, batch: Batch) -> Prediction:
         return Prediction(self.ids.expand(len(batch), -1), torch.full((len(batch),), len(self.ids)))
 
 

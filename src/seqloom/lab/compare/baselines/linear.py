@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,10 @@ from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForClassify, ForRegress, ForTask
+
+if TYPE_CHECKING:  # both take long to import
+    from scipy.sparse import csr_matrix
+    from sklearn.base import BaseEstimator
 
 Rows = tuple[Array, Array]  # x (B, T) or (B, T, D), lengths (B,)
 WORD_ORDERS, CHARACTER_ORDERS = (1, 2), (1, 2, 3, 4)  # lengths of n-grams
@@ -33,7 +37,7 @@ class Ngrams:
         self.base = space.size
         self.orders = orders or (CHARACTER_ORDERS if space.unit in ("characters", "bytes") else WORD_ORDERS)
 
-    def fit(self, rows: Iterable[Rows]) -> Any:
+    def fit(self, rows: Iterable[Rows]) -> csr_matrix:
         """Choose the n-grams and their weights; return the (N, columns) sparse matrix of the rows."""
         from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -50,7 +54,7 @@ class Ngrams:
         self.weighted = TfidfTransformer(sublinear_tf=True)
         return self.weighted.fit_transform(self._matrix(row, column[inverse], self.n))
 
-    def __call__(self, x: Array, lengths: Array) -> Any:
+    def __call__(self, x: Array, lengths: Array) -> csr_matrix:
         row, code = self._codes(x, lengths)
         at = np.searchsorted(self.known, code).clip(max=len(self.known) - 1)
         return self.weighted.transform(self._matrix(row, np.where(self.known[at] == code, at, -1), len(x)))
@@ -71,7 +75,7 @@ class Ngrams:
             codes.append(code[there] + n * self.base ** max(self.orders))
         return np.concatenate([*rows, [len(x) - 1]]), np.concatenate([*codes, [-1]])
 
-    def _matrix(self, row: Array, column: Array, n: int) -> Any:
+    def _matrix(self, row: Array, column: Array, n: int) -> csr_matrix:
         from scipy.sparse import csr_matrix
 
         keep = column >= 0
@@ -117,7 +121,9 @@ class SeriesFeatures:
 class Linear(BaselineModule):
     """W f(x) + b for features f."""
 
-    def __init__(self, features: Any, fitted: Any, classes: Any, outputs: int) -> None:
+    def __init__(
+        self, features: Ngrams | SeriesFeatures, fitted: BaseEstimator, classes: Array | None, outputs: int
+    ) -> None:
         parts = getattr(fitted, "estimators_", [fitted])
         super().__init__(sum(part.coef_.size + np.size(part.intercept_) for part in parts))
         self.features, self.fitted, self.classes, self.outputs = features, fitted, classes, outputs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,7 +44,7 @@ class Ridge(BaselineModule):
         self.register_buffer("W", W)
         self.targets = targets
 
-    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         x = x[..., : self.targets]
         last = x[:, -1:]
         return torch.einsum("st,btk->bsk", self.W, x - last) + last

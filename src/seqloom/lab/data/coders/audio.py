@@ -7,9 +7,9 @@ y = log(M S + 1e-6)                 M: triangles with corners equally spaced in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
@@ -26,7 +26,7 @@ FITTED_ROWS = 2_000  # recordings that the scale is fitted on
 class AudioCoder:
     """Encode recordings, which must all have the same sampling rate."""
 
-    def __init__(self, column: str, mels: int, rate: int = 0, scale: Any = None) -> None:
+    def __init__(self, column: str, mels: int, rate: int = 0, scale: Mapping[str, Any] | None = None) -> None:
         self.column, self.mels, self.rate = column, mels, rate
         self.scale = StandardScale(**(scale or {}))
 
@@ -72,7 +72,7 @@ class AudioCoder:
         S = torch.stft(x, n, hop, window, torch.hann_window(window), center=False, return_complex=True)
         return torch.log(S.abs().square().T @ _triangles(self.mels, n, self.rate).T + 1e-6)
 
-    def decode(self, row: Any) -> Any:
+    def decode(self, row: object) -> NoReturn:
         raise UserError("a recording cannot be restored from its energies")
 
     def state(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -47,10 +47,10 @@ class LabelCoder:
             return ids.to_numpy(), np.ones(len(frame), dtype=np.int64)
         return ids.to_numpy(), frame[self.column].list.len().fill_null(0).to_numpy().astype(np.int64)
 
-    def decode(self, ids: Any) -> Any:
+    def decode(self, ids: int | Sequence[int]) -> str | list[str]:
         if self.per_token:
-            return [self.names[k] for k in ids]
-        return self.names[int(ids)]
+            return [self.names[k] for k in cast(Sequence[int], ids)]
+        return self.names[int(cast(int, ids))]
 
     def state(self) -> dict[str, Any]:
         return {"coder": "labels", "column": self.column, "per_token": self.per_token, "names": list(self.names)}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from seqloom.core.errors import UserError
 
@@ -36,7 +37,7 @@ def check_range(values: Array, names: Sequence[str]) -> Array:
 class StandardScale:
     """Standardise each feature: z = (v - mean) / deviation."""
 
-    def __init__(self, mean: Any = (), deviation: Any = (), missing: Any = ()) -> None:
+    def __init__(self, mean: ArrayLike = (), deviation: ArrayLike = (), missing: ArrayLike = ()) -> None:
         self.mean, self.deviation = np.array(mean, dtype=np.float64), np.array(deviation, dtype=np.float64)
         self.missing = np.array(missing, dtype=bool)  # (D,) features with missing values in training
 

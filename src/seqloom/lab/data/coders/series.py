@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ Array = np.ndarray[Any, Any]
 class SeriesCoder:
     """Encode steps of D numbers. With `wide`, the columns are the steps of one feature."""
 
-    def __init__(self, columns: Sequence[str], wide: bool = False, width: int = 0, scale: Any = None) -> None:
+    def __init__(
+        self, columns: Sequence[str], wide: bool = False, width: int = 0, scale: Mapping[str, Any] | None = None
+    ) -> None:
         self.columns, self.wide, self.width = tuple(columns), wide, width
         self.scale = StandardScale(**(scale or {}))
 
@@ -88,7 +90,7 @@ def _flatten(lists: pl.Series) -> Array:
 class ValuesCoder:
     """Encode K real targets per row. A missing one is NaN."""
 
-    def __init__(self, columns: Sequence[str], scale: Any = None) -> None:
+    def __init__(self, columns: Sequence[str], scale: Mapping[str, Any] | None = None) -> None:
         self.columns = tuple(columns)
         self.scale = StandardScale(**(scale or {}))
 

@@ -6,7 +6,7 @@ Sennrich, Haddow and Birch 2016, arXiv 1508.07909; Kudo 2018, arXiv 1804.10959.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,13 @@ class SubwordCoder:
     """Encode texts with a tokenizer of `tokenizers`, trained on the training rows."""
 
     def __init__(
-        self, column: str, unit: str, size: int, lowercase: bool = False, end: bool = False, tokenizer: Any = None
+        self,
+        column: str,
+        unit: str,
+        size: int,
+        lowercase: bool = False,
+        end: bool = False,
+        tokenizer: Mapping[str, Any] | None = None,
     ) -> None:
         Tokenizer = require("tokenizers", f"unit={unit!r}", "subwords").Tokenizer
         self.column, self.unit, self.size, self.lowercase, self.end = column, unit, size, lowercase, end

@@ -29,13 +29,13 @@ from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
-from seqloom.lab.data.task import END, UNSEEN, Notes, Split, Task, read_record
+from seqloom.lab.data.task import END, UNSEEN, DataSource, Notes, Split, Task, read_record
 
 SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 Array = np.ndarray[Any, Any]
 
 
-def open_files(path: Any, options: Reading) -> Task:
+def open_files(path: DataSource, options: Reading) -> Task:
     """Open the task of a path; it is encoded once and then taken from the cache."""
     notes = Notes()
     source = read_source(path, options, notes)
@@ -149,7 +149,9 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=plan.kind == "translate"), times
 
 
-def make_text_coder(source: Source, column: str, kind: str, options: Reading, notes: Notes, end: bool) -> Any:
+def make_text_coder(
+    source: Source, column: str, kind: str, options: Reading, notes: Notes, end: bool
+) -> TextCoder | SubwordCoder:
     """Make a coder for a text column, with the unit from the options or a guess."""
     sample = source.frame().select(column).head(SAMPLE_ROWS).collect().to_series()
     lower = options.lowercase
@@ -248,7 +250,7 @@ def _cut_rows(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Arr
     return cut, cut_lengths
 
 
-def open_other_rows(path: Any, encoding: Encoding) -> Task:
+def open_other_rows(path: DataSource, encoding: Encoding) -> Task:
     """Open another file with the same coders; rows without a usable input or target are left out."""
     notes = Notes()
     source = read_source(path, encoding.options, notes)

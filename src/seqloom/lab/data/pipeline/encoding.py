@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, validate_call
 
@@ -20,6 +20,8 @@ from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
+InputCoder: TypeAlias = TextCoder | SubwordCoder | SeriesCoder | AudioCoder
+Coder: TypeAlias = InputCoder | LabelCoder | ValuesCoder | TimesCoder
 CODERS: dict[str, Any] = {
     "text": TextCoder,
     "subwords": SubwordCoder,
@@ -82,11 +84,12 @@ class Encoding:
         return Encoding(name, self.plan, self.options, self.x, self.y, self.times, self.columns)
 
 
-def restore_coder(state: dict[str, Any] | None) -> Any:
+def restore_coder(state: dict[str, Any] | None) -> Coder | None:
     """Build the coder that returned this `state()`; None for None."""
     if state is None:
         return None
     arguments = dict(state)
     coder = object.__new__(CODERS[arguments.pop("coder")])
     validate_call(type(coder).__init__)(coder, **arguments)  # checks the types of values from a file
-    return coder
+    restored: Coder = coder
+    return restored

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import polars as pl
 
@@ -16,11 +16,12 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.row_filter import join_steps
 from seqloom.lab.data.pipeline.source import read_source
-from seqloom.lab.data.task import Features, Notes, Task
+from seqloom.lab.data.task import DataSource, Features, Frame, Notes, Task
 from seqloom.lab.files import scratch
 
 CHUNK = 256  # rows in memory at once
@@ -30,7 +31,7 @@ LINE_SUFFIXES = (".txt", ".text")
 Rows = Iterator[list[Any]]
 
 
-def iterate_rows(task: Task, data: Any, chunk: int = CHUNK) -> Rows:
+def iterate_rows(task: Task, data: DataSource | Iterable[Any], chunk: int = CHUNK) -> Rows:
     """Yield rows for `task.encode`, `chunk` at a time, in order.
 
     Args:
@@ -43,7 +44,7 @@ def iterate_rows(task: Task, data: Any, chunk: int = CHUNK) -> Rows:
         UserError: If the data do not exist, hold no rows or cannot be read.
     """
     if type(data).__name__ == "DataFrame":  # iterating over a frame would yield its columns
-        return _read_ahead("the frame", task.read_rows(data, chunk))
+        return _read_ahead("the frame", task.read_rows(cast(Frame, data), chunk))
     if isinstance(data, Mapping):
         raise UserError(f"a dict of {', '.join(map(str, data))} is one row; give a list of rows, or a frame")
     if not isinstance(data, (str, Path)):
@@ -123,7 +124,7 @@ def _read_stream(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
         yield from task.read_rows(path, chunk)
 
 
-def read_file_rows(path: Any, encoding: Encoding, chunk: int) -> Iterator[list[dict[str, Any]]]:
+def read_file_rows(path: DataSource, encoding: Encoding, chunk: int) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a file as dicts of all its columns; of a long table, one row per group."""
     options = encoding.options.model_copy(update={"input": (), "target": ()})
     source = read_source(path, options, Notes())
@@ -136,7 +137,7 @@ def read_file_rows(path: Any, encoding: Encoding, chunk: int) -> Iterator[list[d
         yield frame.slice(start, chunk).collect().to_dicts()
 
 
-def make_frame(rows: Sequence[Any], coder: Any, times: Any = None) -> pl.DataFrame:
+def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None = None) -> pl.DataFrame:
     """Make a frame of the columns that a coder reads.
 
     Args:
@@ -184,21 +185,21 @@ def _check_series(column: pl.Series) -> pl.Series:
     raise UserError(f"column {column.name!r}: {value[:40]} is not a list of numbers; give lists, as in training")
 
 
-def _name_columns(row: Any, names: tuple[str, ...], coder: Any) -> dict[str, Any]:
+def _name_columns(row: object, names: tuple[str, ...], coder: InputCoder) -> dict[str, Any]:
     if len(names) == 1:
         return {names[0]: row}
-    steps = _to_python(row)
-    by_column = steps if coder.wide else list(map(list, zip(*steps, strict=True)))
+    steps: Any = _to_python(row)
+    by_column = steps if isinstance(coder, SeriesCoder) and coder.wide else list(map(list, zip(*steps, strict=True)))
     if len(by_column) != len(names):
         raise UserError(f"a row has {len(by_column)} numbers, training had {len(names)}: {', '.join(names[:8])}")
     return dict(zip(names, by_column, strict=True))
 
 
-def _to_python(value: Any) -> Any:
+def _to_python(value: object) -> object:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _expect(coder: Any) -> tuple[Any, str]:
+def _expect(coder: InputCoder) -> tuple[Any, str]:
     """Return the polars type of the column that a coder reads, and words for it."""
     if isinstance(coder, AudioCoder):
         return pl.List(pl.Float32), "numbers"

@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.compression import strip_suffix
 from seqloom.lab.data.readers.table import BY_SUFFIX
 from seqloom.lab.data.readers.text import find_class_folders
-from seqloom.lab.data.task import Notes
+from seqloom.lab.data.task import DataSource, Files, Frame, Notes
 
 SPLITS = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"}
 SPLITS |= {"dev": "valid", "devset": "valid", "trainset": "train", "testset": "test", "test": "test"}
 NOT_DATA = ("README", "LICENSE", "ORIGIN_README", "_ABOUT")
-Files = list[tuple[str | None, tuple[Path, ...]]]
+SplitFiles = list[tuple[str | None, tuple[Path, ...]]]
 
 
-def find_files(path: Any, options: Reading, notes: Notes) -> Files:
+def find_files(path: DataSource, options: Reading, notes: Notes) -> SplitFiles:
     """Find the files of a path, a pair of paths, or a dict from splits to paths.
 
     Returns:
@@ -68,7 +67,7 @@ def _stem(path: Path) -> str:
     return re.sub(rf"[^A-Za-z0-9]*({'|'.join(SPLITS)})$", "", name, flags=re.IGNORECASE)
 
 
-def _check_pair(value: Any) -> tuple[Path, ...]:
+def _check_pair(value: Files | Frame) -> tuple[Path, ...]:
     paths = (Path(value),) if isinstance(value, (str, Path)) else tuple(map(Path, value))
     if not 1 <= len(paths) <= 2:
         raise UserError(f"give one file, or two files whose lines belong together, got {len(paths)}")
@@ -79,7 +78,7 @@ def _check_pair(value: Any) -> tuple[Path, ...]:
     return paths
 
 
-def _find_in_folder(path: Path, options: Reading, notes: Notes) -> Files:
+def _find_in_folder(path: Path, options: Reading, notes: Notes) -> SplitFiles:
     inside = sorted(p for p in path.iterdir() if not p.name.startswith("."))
     languages = (*options.input, *options.target)
     if len(languages) == 2:  # pairs such as train.de and train.en
@@ -99,7 +98,7 @@ def _find_in_folder(path: Path, options: Reading, notes: Notes) -> Files:
     return _assign_splits(path, files, notes)
 
 
-def _assign_splits(path: Path, files: list[Path], notes: Notes) -> Files:
+def _assign_splits(path: Path, files: list[Path], notes: Notes) -> SplitFiles:
     if len(files) == 1:
         return [(None, (files[0],))]
     by_stem = {strip_suffix(p).stem: p for p in files}

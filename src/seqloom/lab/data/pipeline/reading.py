@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -72,21 +73,21 @@ class Reading(BaseModel):
 
     @field_validator("input", "target", mode="before")
     @classmethod
-    def _split_names(cls, value: Any) -> Any:
+    def _split_names(cls, value: str | Iterable[str] | None) -> tuple[str, ...]:
         """Split "a,b" into two names."""
         if value is None:
             return ()
         return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value)
 
 
-def make_reading(**options: Any) -> Reading:
+def make_reading(**options: object) -> Reading:
     """Validate options; a mistake raises a UserError of one line that names the option."""
     for name in options:
         if name not in Reading.model_fields:
             hint = suggest(name, Reading.model_fields) or f"the options are {', '.join(Reading.model_fields)}"
             raise UserError(f"no option {name!r}: {hint}")
     try:
-        return Reading(**options)
+        return Reading.model_validate(options)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"option {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from None

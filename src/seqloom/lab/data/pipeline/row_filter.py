@@ -36,7 +36,7 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
     return ~faults.select(pl.any_horizontal(pl.all())).to_series().to_numpy()
 
 
-def _is_empty(name: str, schema: Any) -> pl.Expr:
+def _is_empty(name: str, schema: pl.Schema) -> pl.Expr:
     column = pl.col(name)
     if schema[name].is_nested():
         return column.is_null() | (column.list.len() == 0)

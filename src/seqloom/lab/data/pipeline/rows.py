@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, Task
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Task
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
@@ -114,12 +114,12 @@ class RowsTask(Task):
     def save(self, folder: Path | str) -> None:
         self.encoding.save(folder)
 
-    def open_file(self, path: Any) -> Task:
+    def open_file(self, path: DataSource) -> Task:
         from seqloom.lab.data.pipeline.build import open_other_rows
 
         return open_other_rows(path, self.encoding)
 
-    def read_rows(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
+    def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         from seqloom.lab.data.pipeline.new_rows import read_file_rows
 
         return read_file_rows(path, self.encoding, chunk)

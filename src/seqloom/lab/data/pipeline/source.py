@@ -18,7 +18,7 @@ from seqloom.lab.data.pipeline.paths import find_files
 from seqloom.lab.data.pipeline.reading import HUB_PREFIX, Reading
 from seqloom.lab.data.readers import compression
 from seqloom.lab.data.readers.table import FACTS, TABLE, TableFacts, write_files, write_frame
-from seqloom.lab.data.task import Notes
+from seqloom.lab.data.task import DataSource, Notes
 
 CHUNK_BYTES = 8 << 20  # part of a table that is in memory at once
 
@@ -75,7 +75,7 @@ class Source:
         raise IndexError(row)
 
 
-def read_source(path: Any, options: Reading, notes: Notes) -> Source:
+def read_source(path: DataSource, options: Reading, notes: Notes) -> Source:
     """Find the data, read files that are not in the cache, and return all parts in order.
 
     Args:
@@ -110,7 +110,7 @@ def _load_hub(name: str) -> dict[str, tuple[str, pl.LazyFrame]]:
     return {names.get(split, split): (str(part._fingerprint), _name_classes(part)) for split, part in parts.items()}
 
 
-def _name_classes(part: Any) -> pl.LazyFrame:
+def _name_classes(part: Any) -> pl.LazyFrame:  # noqa: ANN401  # a Dataset of the optional package datasets
     """Return a part of a hub data set with the names of classes in place of their ids."""
     frame: pl.DataFrame = part.to_polars()
     for name, feature in part.features.items():
@@ -120,7 +120,7 @@ def _name_classes(part: Any) -> pl.LazyFrame:
     return frame.lazy()
 
 
-def _collect_frames(path: Any) -> dict[str | None, pl.DataFrame]:
+def _collect_frames(path: DataSource) -> dict[str | None, pl.DataFrame]:
     """Return split -> polars frame if `path` is a polars or pandas frame or a dict of them, else {}."""
     frames: dict[Any, Any] = dict(path) if isinstance(path, Mapping) else {None: path}
     if any(type(frame).__name__ != "DataFrame" for frame in frames.values()):

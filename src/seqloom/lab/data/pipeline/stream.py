@@ -16,7 +16,7 @@ from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.new_rows import make_frame, read_file_rows
 from seqloom.lab.data.pipeline.ragged import Ragged, Writer
 from seqloom.lab.data.pipeline.source import Source, read_source
-from seqloom.lab.data.task import IGNORE, PAD, Batch, Split, Task, read_record
+from seqloom.lab.data.task import IGNORE, PAD, Batch, DataSource, Split, Task, read_record
 
 Array = np.ndarray[Any, Any]
 SHARES = {"train": 0.9, "valid": 0.05, "test": 0.05}
@@ -92,7 +92,7 @@ class StreamTask(Task):
     def save(self, folder: Path | str) -> None:
         self.encoding.save(folder)
 
-    def open_file(self, path: Any) -> Task:
+    def open_file(self, path: DataSource) -> Task:
         source = read_source(path, self.encoding.options, self.notes)
         key = cache.digest(source.fingerprint, repr(self.encoding.x.state()), "over")
 
@@ -104,7 +104,7 @@ class StreamTask(Task):
         place = cache.find_or_build(f"task-{key}", build, self.notes)
         return StreamTask(Encoding.load(read_record(place)), place)
 
-    def read_rows(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
+    def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         return read_file_rows(path, self.encoding, chunk)
 
 

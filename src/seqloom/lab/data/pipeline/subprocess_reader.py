@@ -9,16 +9,16 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading, make_reading
+from seqloom.lab.data.task import DataSource
 
 LARGE = 1 << 30  # bytes; smaller files are read in this process
 ENTRY = "from seqloom.lab.data.pipeline.subprocess_reader import main; main()"
 
 
-def fill_cache(path: Any, options: Reading) -> None:
+def fill_cache(path: DataSource, options: Reading) -> None:
     """Read a large file or folder into the cache in a subprocess; do nothing for other data.
 
     If the subprocess cannot start or is killed, the caller reads the data and meets the same problem.

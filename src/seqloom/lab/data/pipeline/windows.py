@@ -25,7 +25,7 @@ from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.ragged import Ragged, Writer
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source, read_source
-from seqloom.lab.data.task import Batch, Notes, Split, Task, Values, read_record
+from seqloom.lab.data.task import Batch, DataSource, Notes, Split, Task, Values, read_record
 
 Array = np.ndarray[Any, Any]
 DEFAULTS = Reading()
@@ -98,7 +98,7 @@ class WindowsTask(Task):
     def save(self, folder: Path | str) -> None:
         self.encoding.save(folder)
 
-    def open_file(self, path: Any) -> Task:
+    def open_file(self, path: DataSource) -> Task:
         """Open all windows of another table, with the scale of this one."""
         options = self.encoding.options
         source = read_source(path, options, self.notes)
@@ -112,7 +112,7 @@ class WindowsTask(Task):
         place = cache.find_or_build(f"task-{key}", build, self.notes)
         return WindowsTask(Encoding.load(read_record(place)), place)
 
-    def read_rows(self, path: Any, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
+    def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """Yield the end of the table, or of each of its groups, from which a forecast starts."""
         source = read_source(path, self.encoding.options, self.notes)
         frame, ranges = _sort_rows(source, self.encoding.plan)
@@ -126,7 +126,7 @@ class WindowsTask(Task):
             yield rows[start : start + chunk]
 
 
-def _read_past(row: Any, names: Sequence[str], number: int) -> Array:
+def _read_past(row: Mapping[str, Any] | Sequence[Any] | Array, names: Sequence[str], number: int) -> Array:
     """Read the steps of one series as (T, D), one column for each name."""
     if isinstance(row, Mapping):
         absent = [name for name in names if name not in row]

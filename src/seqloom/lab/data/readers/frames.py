@@ -19,7 +19,9 @@ BLOCK_BYTES = 8 << 20  # part of a text file that is in memory at once
 def scan_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: dict[str, Any]) -> pl.LazyFrame:
     """Make a lazy frame of consecutive frames; `frames` is called for every pass over the data."""
 
-    def source(columns: Any, predicate: Any, n_rows: int | None, size: int | None) -> Iterator[pl.DataFrame]:
+    def source(
+        columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, size: int | None
+    ) -> Iterator[pl.DataFrame]:
         left = n_rows
         for frame in frames():
             some = frame if left is None else frame.head(left)

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
@@ -90,8 +91,8 @@ def _make_frame(path: Path, arrays: dict[str, Any], split: str) -> pl.DataFrame:
     return frame.with_columns(split=pl.lit(split)) if split else frame
 
 
-def _list_type(array: Any) -> Any:
-    inner: Any = pl.Float64 if array.dtype.kind in "fiub" else pl.String
+def _list_type(array: np.ndarray[Any, Any]) -> pl.DataType | type[pl.DataType]:
+    inner: pl.DataType | type[pl.DataType] = pl.Float64 if array.dtype.kind in "fiub" else pl.String
     for _ in range(array.ndim - 1):
         inner = pl.List(inner)
     return inner

@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -93,7 +94,7 @@ def write_frame(frame: pl.LazyFrame, facts: TableFacts, work: Path) -> None:
     (work / FACTS).write_text(json.dumps(asdict(facts) | {"rows": rows}))
 
 
-def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[Any, Reading]:
+def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[ModuleType, Reading]:
     """Return the reader of a file and its options; for a .txt file the content decides."""
     path = files[0]
     if len(files) == 2:
@@ -111,7 +112,7 @@ def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[Any, Readin
     return reader, options
 
 
-def _scan(reader: Any, files: tuple[Path, ...], options: Reading) -> tuple[pl.LazyFrame, TableFacts]:
+def _scan(reader: ModuleType, files: tuple[Path, ...], options: Reading) -> tuple[pl.LazyFrame, TableFacts]:
     if len(files) == 2:
         one, other = (file.suffix[1:] for file in files)
         names = (one, other) if one != other and one and other else ("source", "target")
@@ -121,7 +122,7 @@ def _scan(reader: Any, files: tuple[Path, ...], options: Reading) -> tuple[pl.La
     return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines)
 
 
-def _diagnose(reader: Any, path: Path, options: Reading, error: Exception) -> str:
+def _diagnose(reader: ModuleType, path: Path, options: Reading, error: Exception) -> str:
     """Return the message of the reader's diagnosis, or that of polars if it finds nothing."""
     try:
         if hasattr(reader, "diagnose"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 VALID, TEST = "valid", "test"  # the split that a trial is scored on: for tuning, or for the result
 TUNING = 1000  # first seed of tuning; results use 0, 1, 2, ...
@@ -20,6 +20,14 @@ class Condition:
     models: tuple[str, ...] = ()  # only these; (): all models of the settings
     tuned_at: str = ""  # an earlier condition whose tuning is reused; "": tune here
     after: str = ""  # an earlier condition whose trained model is trained further
+
+
+class ConditionOptions(TypedDict, total=False):
+    """The fields of a Condition that have defaults and are no task."""
+
+    models: tuple[str, ...]
+    tuned_at: str
+    after: str
 
 
 @dataclass(frozen=True)

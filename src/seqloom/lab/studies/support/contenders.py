@@ -23,7 +23,14 @@ MULTIPLE = 4  # for all other models
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # learning rates instead of starts, for models without starts
 
 
-def layer(cell: str | type[Cell], inputs: int, hidden: int, start: str, span: int, **settings: Any) -> Recurrent:
+def layer(
+    cell: str | type[Cell],
+    inputs: int,
+    hidden: int,
+    start: str,
+    span: int,
+    **settings: Any,  # noqa: ANN401  # forwarded to Recurrent
+) -> Recurrent:
     """Build a layer with the given initialisation.
 
     "default", "orthogonal", "xavier", "he": as `Init.weights`; "chrono": gate biases for memories of up to

@@ -57,7 +57,7 @@ class SnapshotModel(nn.Module):
         for kept, p in zip(self.kept, self.model.parameters(), strict=True):
             p.data.copy_(kept[place])
 
-    def forward(self, *given: Any) -> Tensor:
+    def forward(self, *given: Tensor) -> Tensor:
         with use_precision(self.precision, self.model, given[0].device):
             return self.model(*given).float()
 
