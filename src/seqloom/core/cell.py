@@ -26,13 +26,13 @@ by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary(
 class _CellType(ABCMeta):
     """Accept torch's `device=` and `dtype=` when any cell is constructed, also one whose `__init__` lacks them."""
 
-    def __call__(  # Any makes type checkers take the signature of `__init__`
+    def __call__(
         cls,
         *args: object,
         device: Device = None,
         dtype: torch.dtype | None = None,
         **settings: object,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401  # lets type checkers take the signature of `__init__`
         if device is None and dtype is None:
             cell = super().__call__(*args, **settings)
         else:

@@ -36,8 +36,8 @@ class Layer(nn.Module, metaclass=Checked):
         raise NotImplementedError
 
     def forward(
-        self, x: Tensor, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
-    ) -> tuple[Tensor, State | None]:
+        self, x: SequencesT, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[SequencesT, State | None]:
         """Run the layer over sequences.
 
         Args:

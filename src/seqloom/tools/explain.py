@@ -39,7 +39,7 @@ class Explanation:
 def explain(
     layer: Recurrent,
     *args: Any,  # noqa: ANN401  # forwarded to run_with
-    **kwargs: Any,  # noqa: ANN401
+    **kwargs: Any,  # noqa: ANN401  # forwarded too
 ) -> Explanation:
     """Run a layer and show which kernels it uses.
 

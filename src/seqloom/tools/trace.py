@@ -111,7 +111,7 @@ def _weigh(
 def _trace_cells(
     layer: Recurrent,
     *args: Any,  # noqa: ANN401  # forwarded to run_with
-    **kwargs: Any,  # noqa: ANN401
+    **kwargs: Any,  # noqa: ANN401  # forwarded too
 ) -> Trace:
     """Run a layer of a cell step by step."""
     layers: dict[str, LayerTrace] = {}

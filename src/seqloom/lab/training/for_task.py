@@ -68,7 +68,7 @@ class ForTask(nn.Module):
         """Return how many targets of each row have a loss, (B,)."""
         raise NotImplementedError
 
-    def choose(self, scores: Any, batch: Batch) -> Prediction:  # noqa: ANN401
+    def choose(self, scores: Any, batch: Batch) -> Prediction:  # noqa: ANN401  # as in row_losses
         """Return the prediction that follows from scores."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class ForTask(nn.Module):
         scores, state = self.scores(batch, state)
         return self.total_loss(scores, batch), state
 
-    def total_loss(self, scores: Any, batch: Batch) -> Tensor:  # noqa: ANN401
+    def total_loss(self, scores: Any, batch: Batch) -> Tensor:  # noqa: ANN401  # as in row_losses
         """Return the sum of `row_losses`; subclasses use a single call, which is faster for small models."""
         return self.row_losses(scores, batch).sum()
 

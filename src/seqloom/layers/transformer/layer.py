@@ -15,6 +15,7 @@ from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Aside, Lengths, State, check_input, check_state, mask_steps, real_steps
 from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Position
 from seqloom.core.errors import InputError, UserError
+from seqloom.layers.formats import SequencesT
 from seqloom.layers.layer import Layer, StateT, select_rows
 from seqloom.layers.transformer.block import Block, TransformerLayer
 
@@ -82,14 +83,14 @@ class Transformer(Layer):
 
     def forward(
         self,
-        x: Tensor,
+        x: SequencesT,
         state: State | None = None,
         lengths: Lengths = None,
         *,
         memory: Tensor | None = None,
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
-    ) -> tuple[Tensor, State | None]:
+    ) -> tuple[SequencesT, State | None]:
         """Run the layers over sequences.
 
         Args:
