@@ -1,0 +1,190 @@
+"""A compiled step as plain data, which can be stored: three programs, and what torch computes around them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqloom.compiler.ir import Program
+
+
+@dataclass(frozen=True)
+class Value:
+    """The shape of a node's value.
+
+    Attributes:
+        batch: Which dimension is the batch; None if the value is the same for all rows.
+        sizes: Its shape; for a batch dimension, the number of rows in each row of the batch (mostly 1).
+    """
+
+    batch: int | None
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of one of torch's operators: `operator(*arguments, **named)`.
+
+    Arguments are numbers, None, strings, lists, and references: {"node": 3} is a node's value, {"rows": 2} twice the
+    number of rows, {"dtype": "float32"} a dtype.
+    """
+
+    operator: str  # "mm.default"
+    arguments: tuple[object, ...]
+    named: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a buffer of a program is: `lowering.Source` with a node's number.
+
+    Attributes:
+        kind: "state", "gradient", "value", "weight" or "stored".
+        node: The number of the node.
+        index: The number of a state.
+        transposed: For weights: whether the node holds (N, K).
+    """
+
+    kind: str
+    node: int = -1
+    index: int = 0
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A program with the memory of its buffers."""
+
+    program: Program
+    memory: tuple[Memory, ...]
+
+    def nodes(self) -> list[int]:
+        """Return the numbers of the nodes that must have a value before the program runs."""
+        return [m.node for m in self.memory if m.kind in ("value", "weight")]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled step.
+
+    Attributes:
+        calls: The nodes that torch computes, by number, in order.
+        values: The shapes of the nodes.
+        inputs: The numbers of the inputs by name: x, state_i, start_i, reset, dt, mask, keep_i, dy, dafter_i.
+        weights: The numbers of the weights by name.
+        results: The numbers of the results by name: y, dx, dstart_i, ddt, and "dweight NAME".
+        after: For each state, the numbers of the nodes that equal it after the step.
+        infer: The forward program without gradients.
+        train: The forward program that saves what the reverse needs.
+        reverse: The reverse program.
+    """
+
+    calls: dict[int, Call]
+    values: dict[int, Value]
+    inputs: dict[str, int]
+    weights: dict[str, int]
+    results: dict[str, int]
+    after: tuple[tuple[int, ...], ...]
+    infer: Scan
+    train: Scan
+    reverse: Scan
+
+    @property
+    def states(self) -> int:
+        """The number of states."""
+        return len(self.after)
+
+
+# Operators without side effects that a plan may call; a stored plan can name no others.
+_PURE = """
+    _to_copy _unsafe_view abs add alias amax amin arange bitwise_and bitwise_not bitwise_or bmm cat ceil clamp
+    clamp_max clamp_min clone cos cosh cumsum detach div embedding eq erf exp expand expm1 flip floor full full_like
+    gather ge gt index_select le lift_fresh_copy log log1p logical_and logical_not logical_or lt maximum mean minimum
+    mm mul ne neg new_full new_ones new_zeros ones ones_like permute pow prod reciprocal relu reshape roll round
+    rsqrt rsub scalar_tensor select select_backward sgn sigmoid sigmoid_backward sign sin sinh slice slice_backward
+    split split_with_sizes sqrt squeeze sub sum tanh tanh_backward transpose tril triu trunc unbind unsqueeze var
+    view where zeros zeros_like
+"""
+PURE = frozenset(_PURE.split())
+
+
+def find_operator(name: str) -> Callable[..., object]:
+    """Return one of torch's operators by name.
+
+    Raises:
+        ValueError: If it is not one that plans may call.
+    """
+    if name == "getitem":
+        return operator.getitem
+    base, _, overload = name.partition(".")
+    if base in ("view", "_unsafe_view"):  # strides may differ from those of the trace
+        return torch.reshape
+    if base not in PURE:
+        raise ValueError(f"a plan calls {name}, which is not an operator without side effects")
+    return getattr(getattr(torch.ops.aten, base), overload)
+
+
+class Evaluator:
+    """Compute nodes with torch, for all rows of all steps at once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.functions = {n: find_operator(call.operator) for n, call in plan.calls.items()}
+        self.needs = {n: tuple(_references((call.arguments, call.named))) for n, call in plan.calls.items()}
+        self.orders: dict[tuple[tuple[int, ...], frozenset[int]], list[int]] = {}
+
+    def compute(self, nodes: Iterable[int], known: Known, rows: int) -> None:
+        """Compute nodes, and what they need, into `known`."""
+        wanted = tuple(n for n in nodes if n not in known)
+        if not wanted:
+            return
+        key = wanted, frozenset(known)
+        if key not in self.orders:
+            self.orders[key] = self._order(wanted, known)
+        for n in self.orders[key]:
+            call = self.plan.calls[n]
+            arguments = [_resolve(a, known, rows) for a in call.arguments]
+            named = {name: _resolve(a, known, rows) for name, a in call.named}
+            known[n] = self.functions[n](*arguments, **named)
+
+    def _order(self, wanted: tuple[int, ...], known: Known) -> list[int]:
+        todo, needed = list(wanted), set()
+        while todo:
+            n = todo.pop()
+            if n not in known and n not in needed:
+                needed.add(n)
+                todo += self.needs[n]
+        return sorted(needed)
+
+
+class Known(dict):  # type: ignore[type-arg]
+    """Values of nodes by number; some are made when they are first asked for."""
+
+    def __init__(self, values: Mapping[int, object], later: Mapping[int, Callable[[], Tensor]]) -> None:
+        super().__init__(values)
+        self.later = dict(later)
+        for n in later:
+            self[n] = None
+
+    def __getitem__(self, n: int) -> object:
+        if n in self.later:
+            self[n] = self.later.pop(n)()
+        return super().__getitem__(n)
+
+
+def _references(value: object) -> list[int]:
+    if isinstance(value, dict):
+        return [value["node"]] if "node" in value else []
+    return [n for v in value for n in _references(v)] if isinstance(value, (list, tuple)) else []
+
+
+def _resolve(a: object, known: Known, rows: int) -> object:
+    if isinstance(a, dict):
+        if "node" in a:
+            return known[a["node"]]
+        return a["rows"] * rows if "rows" in a else getattr(torch, a["dtype"])
+    return [_resolve(v, known, rows) for v in a] if isinstance(a, (list, tuple)) else a

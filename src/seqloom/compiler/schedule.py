@@ -1,0 +1,213 @@
+"""Split a traced step by dependence: what runs before the loop, in the forward loop, in the reverse loop, and after.
+
+Torch computes what needs no state for all steps at once before the loop, and weight gradients for all steps at once
+after it. The forward loop saves products, reductions and costly functions that the reverse needs; the reverse loop
+computes the rest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from seqloom.compiler.ir import Place
+from seqloom.compiler.lowering import Lowered, Source, lower
+from seqloom.compiler.nodes import COSTLY, ROWS, UnsupportedError, batch, kind, name_of, operands, row, shape
+from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value
+from seqloom.compiler.trace import Trace, aten
+
+ONCE = ("mask", "start")  # inputs with one value per row for all steps
+
+
+def plan(trace: Trace) -> Plan:
+    """Turn a traced step into programs and calls.
+
+    Raises:
+        UnsupportedError: If a node of a loop is not one that the compiler knows.
+    """
+    return _Schedule(trace).plan()
+
+
+class _Schedule:
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.graph = trace, trace.graph
+        with self.graph.inserting_before(self.graph.output_node()):  # each result of a loop has a node of its own
+            self.after = [self._copy(n, s) for n, s in zip(trace.after, trace.states, strict=True)]
+            self.dbefore = [self._copy(n, s) for n, s in zip(trace.dbefore, trace.states, strict=True)]
+        self.order = {n: i for i, n in enumerate(self.graph.nodes)}
+        self.late = self._reach(trace.states)
+        self.carried = self._reach(trace.dafter)
+        self.from_dy = self._reach([trace.dy])
+        self.unit = row(trace.states[0])[-1]
+        self.gradients = [n for n in (trace.dx, trace.ddt, *trace.dstarts, *trace.dweights.values()) if n is not None]
+        self.forward = self._above(self.after, lambda n: n in self.late or n in self.after)
+        self.inside = set(self.forward)
+        # a state's own node and its copy hold the same numbers
+        self.twins = [[n, operands(n)[0]] for n in self.after]
+
+    def _copy(self, n: fx.Node | None, like: fx.Node) -> fx.Node:
+        if n is None:
+            n = self.graph.call_function(aten.zeros_like.default, (like,))
+            n.meta["val"] = like.meta["val"]
+        copied = self.graph.call_function(aten.clone.default, (n,))
+        copied.meta["val"] = like.meta["val"]
+        return copied
+
+    def _reach(self, starts: Sequence[fx.Node]) -> set[fx.Node]:
+        reached = set(starts)
+        for n in self.graph.nodes:
+            if any(a in reached for a in n.all_input_nodes):
+                reached.add(n)
+        return reached
+
+    def _above(self, ends: Sequence[fx.Node], is_inside: Callable[[fx.Node], bool]) -> list[fx.Node]:
+        nodes: set[fx.Node] = set()
+        todo = list(ends)
+        while todo:
+            n = todo.pop()
+            if n not in nodes and n.op == "call_function" and (is_inside(n) or kind(n) == "constant"):
+                nodes.add(n)
+                todo += n.all_input_nodes
+        return sorted(nodes, key=self.order.__getitem__)
+
+    def plan(self) -> Plan:
+        t = self.trace
+        known = {n for pair in self.twins for n in pair}  # the states after the step lie in memory
+        for_y = self._saved([t.y], known)
+        saved = self._saved([t.y, *self.dbefore, *self.gradients], known)
+        states = {s: (Source("state", index=i), Place.BEFORE) for i, s in enumerate(t.states)}
+        once = {n: (Source("value", n), Place.ROW) for n in t.starts}
+        once |= {n: (Source("value", n), Place.ROW) for name, n in t.others.items() if name == "mask"}
+        wanted = {n: Source("state", index=i) for i, n in enumerate(self.after)}
+        infer = lower(self.forward, wanted, states | once, for_y, self.unit, reverse=False)
+        train = lower(self.forward, wanted, states | once, saved, self.unit, reverse=False)
+        memory = states | once | {n: (Source("stored", n), Place.TIME) for n in saved}
+        for i, pair in enumerate(self.twins):
+            for n in pair:
+                if n not in memory and n not in t.states:
+                    memory[n] = Source("state", index=i), Place.AFTER
+        memory |= {n: (Source("gradient", index=i), Place.AFTER) for i, n in enumerate(t.dafter)}
+
+        def in_reverse(n: fx.Node) -> bool:
+            if n in self.carried or n in self.dbefore:
+                return True
+            again = (n in self.late or n in self.from_dy) and n not in memory
+            return again and kind(n) in ("move", "point")
+
+        inside = self._above(self.dbefore, in_reverse)
+        asked = self._boundary(set(inside), set(memory))
+        inside = sorted({*inside, *asked}, key=self.order.__getitem__)
+        wanted = {n: Source("gradient", index=i) for i, n in enumerate(self.dbefore)}
+        reverse = lower(inside, wanted, memory, asked, self.unit, reverse=True)
+        stages = [(infer, for_y, [t.y]), (train, saved, [t.y]), (reverse, [*saved, *asked], self.gradients)]
+        return self._build(stages)
+
+    def _saved(self, ends: Sequence[fx.Node], known: set[fx.Node]) -> list[fx.Node]:
+        """Return the nodes of the forward loop that must be kept for all steps, to compute the ends later."""
+        seen: set[fx.Node] = set()
+        todo, saved = list(ends), []
+        while todo:
+            n = todo.pop()
+            if n in seen or n in known or n.op != "call_function":
+                continue
+            seen.add(n)
+            costly = kind(n) in ("product", "contraction", "sum") or (kind(n) == "point" and name_of(n) in COSTLY)
+            if n in self.inside and n in self.late and costly:
+                saved.append(n)
+            else:
+                todo += n.all_input_nodes
+        return sorted(saved, key=self.order.__getitem__)
+
+    def _boundary(self, inside: set[fx.Node], memory: set[fx.Node]) -> list[fx.Node]:
+        """Return what the reverse loop computes and torch needs afterwards; whole, where that is a concatenation."""
+        seen: set[fx.Node] = set()
+        asked: list[fx.Node] = []
+        todo = list(self.gradients)
+        while todo:
+            n = todo.pop()
+            if n in seen or n in memory or n.op != "call_function":
+                continue
+            seen.add(n)
+            whole = name_of(n) == "cat" and batch(n) is not None and all(a in inside for a in n.all_input_nodes)
+            if whole or (n in inside and kind(n) not in ("move", "constant")):
+                asked.append(n)
+            else:
+                todo += n.all_input_nodes
+        return sorted(asked, key=self.order.__getitem__)
+
+    # --- plain data ---
+
+    def _build(self, stages: Sequence[tuple[Lowered, Sequence[fx.Node], Sequence[fx.Node]]]) -> Plan:
+        """Build the plan.
+
+        Args:
+            stages: For each loop, what was lowered, what the loops so far have stored, and what torch computes next.
+        """
+        t, number = self.trace, self.order
+        inputs = {"x": t.x, "dy": t.dy} | t.others
+        for name, nodes in (("state", t.states), ("start", t.starts), ("dafter", t.dafter)):
+            inputs |= {f"{name}_{i}": n for i, n in enumerate(nodes)}
+        results = {"y": t.y, "dx": t.dx, "ddt": t.ddt} | {f"dstart_{i}": n for i, n in enumerate(t.dstarts)}
+        results |= {f"dweight {name}": n for name, n in t.dweights.items()}
+        given = {*inputs.values(), *t.weights.values(), *(n for pair in self.twins for n in pair)}
+        called: set[fx.Node] = set()
+        touched = set(given)
+        for low, stored, ends in stages:
+            sources = [s.node for s in low.sources if s.node is not None]
+            values = [s.node for s in low.sources if s.node is not None and s.kind != "stored"]
+            called |= self._computed_by_torch([*values, *ends], given | set(stored))
+            touched |= {*sources, *ends}
+        shaped = [n for n in self.graph.nodes if n in touched | called and isinstance(n.meta.get("val"), torch.Tensor)]
+        return Plan(
+            {number[n]: self._call(n) for n in self.graph.nodes if n in called},
+            {number[n]: _value(n) for n in shaped},
+            {name: number[n] for name, n in inputs.items()},
+            {name: number[n] for name, n in t.weights.items()},
+            {name: number[n] for name, n in results.items() if n is not None},
+            tuple(tuple(number[n] for n in pair if n.op == "call_function") for pair in self.twins),
+            *(self._scan(low) for low, _, _ in stages),
+        )
+
+    def _scan(self, low: Lowered) -> Scan:
+        sources = [(s.kind, -1 if s.node is None else self.order[s.node], s.index, s.transposed) for s in low.sources]
+        return Scan(low.program, tuple(Memory(*source) for source in sources))
+
+    def _computed_by_torch(self, ends: Sequence[fx.Node], memory: set[fx.Node]) -> set[fx.Node]:
+        nodes: set[fx.Node] = set()
+        todo = list(ends)
+        while todo:
+            n = todo.pop()
+            if n not in nodes and n not in memory:
+                if n.op != "call_function":
+                    raise UnsupportedError(f"step needs {n.name}, which has no value outside of the loop")
+                nodes.add(n)
+                todo += n.all_input_nodes
+        return nodes
+
+    def _call(self, n: fx.Node) -> Call:
+        skipped = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+        named = {k: v for k, v in n.kwargs.items() if k not in skipped and v is not None}
+        arguments = tuple(self._argument(a) for a in operands(n))
+        target: Any = n.target
+        name = "getitem" if name_of(n) == "getitem" else f"{name_of(n)}.{target._overloadname}"
+        return Call(name, arguments, tuple((k, self._argument(v)) for k, v in named.items()))
+
+    def _argument(self, a: object) -> object:
+        if isinstance(a, fx.Node):
+            return {"node": self.order[a]}
+        if isinstance(a, (list, tuple)):
+            return [self._argument(v) for v in a]
+        if isinstance(a, int) and not isinstance(a, bool) and a and a % ROWS == 0:
+            return {"rows": a // ROWS}
+        if isinstance(a, torch.dtype):
+            return {"dtype": str(a).removeprefix("torch.")}
+        if a is None or isinstance(a, (bool, int, float, str)):
+            return a
+        raise UnsupportedError(f"an operator's argument {a!r} cannot be stored")
+
+
+def _value(n: fx.Node) -> Value:
+    return Value(batch(n), row(n) if batch(n) is not None else shape(n))

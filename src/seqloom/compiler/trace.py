@@ -1,0 +1,290 @@
+"""Trace a cell's step and its derivative into one graph of torch's operators.
+
+The graph has the batch as a dimension of a large prime size: every size that the prime divides is the batch, whatever
+views did to it. The derivative comes from autograd, so no rule of differentiation is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx
+
+from seqloom.compiler.nodes import ROWS, UnsupportedError, is_internal, kind, line_of, operands
+from seqloom.compiler.rewrites import gather_early_terms, split_concatenations
+from seqloom.compiler.rules import early_rules, late_rules
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob, advance
+from seqloom.core.weights import bind_weights, weights
+
+AGAIN = 2  # the batch of a second trace, which must give the same graph
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a job has beside x and state; each is an input of the traced step."""
+
+    reset: bool = False
+    dt: bool = False
+    mask: bool = False
+    keep: bool = False
+
+    @classmethod
+    def of(cls, job: ScanJob) -> Extras:
+        """Return which extras a job has."""
+        return cls(job.reset is not None, job.dt is not None, job.mask is not None, bool(job.keep))
+
+
+@dataclass
+class Trace:
+    """A joint graph: a step, and the gradients of its inputs from those of its outputs.
+
+    Attributes:
+        graph: The graph.
+        x: The step's input; None of the fields below is in it twice.
+        states: The states before the step.
+        starts: The states after a reset; empty without resets.
+        others: The placeholders of `reset`, `dt`, `mask` and `keep_i` by name.
+        weights: The placeholders of the weights by name.
+        dy: The gradient of the output.
+        dafter: The gradients of the states after the step.
+        y: The output.
+        after: The states after the step.
+        dx: The gradient of x; None if x has no influence.
+        dbefore: The gradients of the states before the step.
+        dstarts: The gradients of the starts.
+        ddt: The gradient of dt.
+        dweights: The gradients of the weights by name.
+    """
+
+    graph: fx.Graph
+    x: fx.Node
+    states: list[fx.Node]
+    starts: list[fx.Node]
+    others: dict[str, fx.Node]
+    weights: dict[str, fx.Node]
+    dy: fx.Node
+    dafter: list[fx.Node]
+    y: fx.Node
+    after: list[fx.Node]
+    dx: fx.Node | None
+    dbefore: list[fx.Node | None]
+    dstarts: list[fx.Node | None]
+    ddt: fx.Node | None
+    dweights: dict[str, fx.Node | None]
+
+
+def step_tensors(cell: Cell) -> dict[str, Tensor]:
+    """Return every tensor that a step may read, by name: parameters, buffers and plain attributes."""
+    own = {name: w for name, w in weights(cell).items() if not name.startswith("initial_")}
+    for path, module in cell.named_modules():
+        prefix = f"{path}." if path else ""
+        own |= {prefix + name: v for name, v in module.__dict__.items() if isinstance(v, Tensor)}
+    return own
+
+
+def trace(cell: Cell, x: Tensor, state: State, extras: Extras) -> Trace:
+    """Trace a cell.
+
+    Args:
+        cell: The cell.
+        x: (B, T, ...), what `cell.project` returned; only shape and dtype matter.
+        state: The states before a step, for their shapes.
+        extras: What a job has beside x and state.
+
+    Raises:
+        UnsupportedError: If the step cannot be traced, with the reason and the line of the step.
+    """
+    own = step_tensors(cell)
+    inputs = _Inputs(x, state, own, extras, cell.output_size)
+    step = _make_step(cell, inputs)
+    plain = _trace_plain(step, inputs.allocate(ROWS), record_lines=True)
+    _check_results(plain, len(state), inputs)
+    _compare(plain, _trace_plain(step, inputs.allocate(AGAIN)))
+    split_concatenations(plain, inputs.late)
+    plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
+    gather_early_terms(plain, inputs.late)
+    return _trace_joint(plain, inputs)
+
+
+class _Inputs:
+    """The order of a step's inputs: x, states, starts, reset, dt, mask, keeps, weights."""
+
+    def __init__(self, x: Tensor, state: State, own: Mapping[str, Tensor], extras: Extras, output: int) -> None:
+        rows: dict[str, tuple[torch.Size, torch.dtype]] = {"x": (x.shape[2:], x.dtype)}
+        one = torch.Size()
+        rows |= {f"state_{i}": (s.shape[1:], s.dtype) for i, s in enumerate(state)}
+        if extras.reset:
+            rows |= {f"start_{i}": (s.shape[1:], s.dtype) for i, s in enumerate(state)}
+            rows["reset"] = one, torch.bool
+        if extras.dt:
+            rows["dt"] = one, x.dtype
+        if extras.mask:
+            rows["mask"] = torch.Size([output]), x.dtype
+        if extras.keep:
+            rows |= {f"keep_{i}": (s.shape[1:], s.dtype) for i, s in enumerate(state)}
+        self.rows, self.own, self.states = rows, dict(own), len(state)
+        self.names = [*rows, *(f"weight {name}" for name in own)]
+        self.late = set(range(1, 1 + len(state)))
+
+    def allocate(self, batch: int) -> list[Tensor]:
+        """Allocate every input, each a tensor of its own: make_fx merges inputs that are one object."""
+        rows = [torch.empty((batch, *shape), dtype=dtype) for shape, dtype in self.rows.values()]
+        return rows + [torch.empty(w.shape, dtype=w.dtype) for w in self.own.values()]
+
+    def sort(self, values: Sequence[Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the rows and the weights by name."""
+        named = dict(zip(self.names, values, strict=True))
+        return {n: named[n] for n in self.rows}, {n: named[f"weight {n}"] for n in self.own}
+
+
+def _make_step(cell: Cell, inputs: _Inputs) -> Callable[..., tuple[Tensor, ...]]:
+    """Return one step of a scan as a function of its inputs: reset, the cell's step and zoneout."""
+
+    def step(*values: Tensor) -> tuple[Tensor, ...]:
+        rows, own = inputs.sort(values)
+        view = bind_weights(cell, own)
+        k = inputs.states
+        state = tuple(rows[f"state_{i}"] for i in range(k))
+        start = tuple(rows[f"start_{i}"] for i in range(k) if f"start_{i}" in rows)
+        now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
+        y, after = advance(view, rows["x"], state, now, start, rows.get("mask"))
+        return y, *after
+
+    return step
+
+
+def _trace_plain(
+    step: Callable[..., object], inputs: list[Tensor], record_lines: bool = False, lines: fx.GraphModule | None = None
+) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    function = torch.func.functionalize(step) if lines is None else fx.Interpreter(lines).run
+    try:
+        with torch.no_grad():
+            if lines is None:
+                return make_fx(function, early_rules(), "fake", record_stack_traces=record_lines)(*inputs)
+            with fx.traceback.preserve_node_meta():
+                return make_fx(function, {}, "fake")(*inputs)
+    except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
+        raise UnsupportedError(f"step cannot be traced: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    """Return the cause of a failed trace in one line, with the line of the user's code."""
+    kind, text = type(error).__name__, str(error).strip().splitlines()
+    data = "DataDependent" in kind or "GuardOnDataDependent" in kind
+    reason = (
+        "it depends on the value of a tensor (a branch or .item())" if data else f"{kind}: {text[0] if text else ''}"
+    )
+    place = ""
+    step = error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if not is_internal(file):
+            place = f" ({Path(file).name}:{step.tb_lineno})"
+        step = step.tb_next
+    return reason + place
+
+
+def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
+    nodes = list(plain.graph.nodes)
+    for n in nodes:
+        if n.op == "call_function" and n.target is aten.copy_.default and operands(n)[0].op == "placeholder":
+            raise UnsupportedError(f"step changes one of its inputs in place{line_of(n)}")
+        if n.op == "get_attr":
+            raise UnsupportedError(
+                "step reads a tensor that is neither a parameter, a buffer nor an attribute of the cell"
+            )
+    y, *after = operands(plain.graph.output_node())[0]
+    for i, node in enumerate(after):
+        shape, dtype = inputs.rows[f"state_{i}"]
+        value = node.meta["val"]
+        if tuple(value.shape) != (ROWS, *shape) or value.dtype != dtype:
+            raise UnsupportedError(
+                f"step returns a state {i} of another shape or type, {tuple(value.shape[1:])} for {tuple(shape)}"
+            )
+    if len(after) != k or y.meta["val"].shape[0] != ROWS:
+        raise UnsupportedError(
+            "step returns another number of states, or an output without the batch as first dimension"
+        )
+
+
+def _compare(one: fx.GraphModule, two: fx.GraphModule) -> None:
+    """Check that a trace with another batch gives the same graph: the batch size is used as a size alone."""
+    mine, theirs = list(one.graph.nodes), list(two.graph.nodes)
+    calls = [[n.target for n in nodes if n.op == "call_function"] for nodes in (mine, theirs)]
+    if calls[0] != calls[1] or len(mine) != len(theirs):
+        raise UnsupportedError("step does something else for another batch size")
+    for a, b in zip(mine, theirs, strict=True):
+        numbers = [_numbers((operands(n), n.kwargs)) for n in (a, b)]
+        for p, q in zip(*numbers, strict=True):
+            is_batch = isinstance(p, int) and p and p % ROWS == 0
+            if q != (p // ROWS * AGAIN if is_batch else p) or (is_batch and kind(a) not in ("move", "constant")):
+                raise UnsupportedError(f"step computes with the batch size{line_of(a)}")
+
+
+def _numbers(value: object) -> list[object]:
+    if isinstance(value, (list, tuple)):
+        return [n for v in value for n in _numbers(v)]
+    if isinstance(value, dict):
+        return [n for v in value.values() for n in _numbers(v)]
+    return [value] if isinstance(value, (bool, int, float)) else []
+
+
+def _trace_joint(plain: fx.GraphModule, inputs: _Inputs) -> Trace:
+    """Trace the step together with its vector-Jacobian product."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    results = [n.meta["val"] for n in operands(plain.graph.output_node())[0]]
+    gradients = [torch.empty(r.shape, dtype=r.dtype) for r in results]
+
+    def joint(values: list[Tensor], pulls: list[Tensor]) -> list[Tensor | None]:
+        floats = [i for i, v in enumerate(values) if v.is_floating_point()]
+
+        def f(*some: Tensor) -> tuple[Tensor, ...]:
+            every = list(values)
+            for i, v in zip(floats, some, strict=True):
+                every[i] = v
+            return tuple(plain(*every))
+
+        out, pull = torch.func.vjp(f, *(values[i] for i in floats))[:2]
+        grads = dict(zip(floats, pull(tuple(pulls)), strict=True))
+        return [*out, *(grads.get(i) for i in range(len(values)))]
+
+    try:
+        # autograd's own formulas write in place, hence functionalize
+        traced = make_fx(torch.func.functionalize(joint), late_rules(), "fake")(inputs.allocate(ROWS), gradients)
+    except Exception as error:
+        raise UnsupportedError(f"the derivative of step cannot be traced: {_explain(error)}") from error
+    graph = traced.graph
+    graph.eliminate_dead_code()
+    holders = [n for n in graph.nodes if n.op == "placeholder"]
+    for node, name in zip(holders, inputs.names, strict=False):
+        node.name = name.replace("weight ", "w_").replace(".", "_")
+    count, k = len(inputs.names), inputs.states
+    named = dict(zip(inputs.names, holders, strict=False))
+    outputs = list(operands(graph.output_node())[0])
+    grads = dict(zip(inputs.names, outputs[1 + k :], strict=True))
+    starts = [f"start_{i}" for i in range(k) if f"start_{i}" in named]
+    return Trace(
+        graph,
+        named["x"],
+        [named[f"state_{i}"] for i in range(k)],
+        [named[n] for n in starts],
+        {n: v for n, v in named.items() if n in ("reset", "dt", "mask") or n.startswith("keep_")},
+        {n: named[f"weight {n}"] for n in inputs.own},
+        holders[count],
+        holders[count + 1 :],
+        outputs[0],
+        outputs[1 : 1 + k],
+        grads["x"],
+        [grads[f"state_{i}"] for i in range(k)],
+        [grads[n] for n in starts],
+        grads.get("dt"),
+        {n: grads[f"weight {n}"] for n in inputs.own},
+    )

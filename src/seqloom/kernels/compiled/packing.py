@@ -1,0 +1,116 @@
+"""The order in which compiled programs see a batch: longest row first, one step after the other, without padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where the rows of each step are; N is the number of real steps of all rows.
+
+    States are kept as (B + N, ...): the first ones, then the state after each packed row.
+
+    Attributes:
+        B: Rows of the batch.
+        T: Steps of the longest row.
+        length: Steps of the padded batch.
+        count: (T,), the rows that have a step t.
+        offset: (T,), the packed row at which step t begins.
+        order: (B,), the batch's rows, longest first; None if all have the same length.
+        place: (N,), where each packed row is in a batch that is flattened to (B * length, ...).
+        row: (N,), the row in `order` of each packed row.
+        before: (N,), where the state before each packed row is.
+        last: (B,), where the last state of each row of `order` is.
+    """
+
+    B: int
+    T: int
+    length: int
+    count: Tensor
+    offset: Tensor
+    order: Tensor | None = None
+    place: Tensor | None = None
+    row: Tensor | None = None
+    before: Tensor | None = None
+    last: Tensor | None = None
+
+    @classmethod
+    def of(cls, B: int, length: int, lengths: Tensor | None) -> Packing:
+        """Find the packing of a batch.
+
+        Args:
+            B: Rows of the batch.
+            length: Steps of the padded batch.
+            lengths: (B,), the real steps of each row; None if all are real.
+        """
+        if lengths is None:
+            return cls(B, length, length, torch.full((length,), B), torch.arange(length) * B)
+        lengths = lengths.to("cpu", torch.int64).clamp(0, length)
+        order = torch.argsort(lengths, descending=True, stable=True)
+        steps = lengths[order]
+        T = int(steps[0]) if B else 0
+        real = torch.arange(T).unsqueeze(1) < steps  # (T, B)
+        count = real.sum(1)
+        offset = count.cumsum(0) - count
+        t, row = real.nonzero(as_tuple=True)
+        before = torch.where(t == 0, row, B + offset[(t - 1).clamp(min=0)] + row)
+        r = torch.arange(B)
+        last = torch.where(steps == 0, r, B + offset[(steps - 1).clamp(min=0)] + r) if T else r
+        return cls(B, T, length, count, offset, order, order[row] * length + t, row, before, last)
+
+    @property
+    def N(self) -> int:
+        """The number of packed rows."""
+        return self.B * self.T if self.place is None else len(self.place)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Pack (B, length, ...) into (N, ...)."""
+        if self.place is None:
+            return x.transpose(0, 1).reshape(self.N, *x.shape[2:])
+        return x.flatten(0, 1)[self.place]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Unpack (N, ...) into (B, length, ...), with zeros as padding."""
+        if self.place is None:
+            return packed.unflatten(0, (self.T, self.B)).transpose(0, 1)
+        whole = packed.new_zeros(self.B * self.length, *packed.shape[1:])
+        return whole.index_copy(0, self.place, packed).unflatten(0, (self.B, self.length))
+
+    def sort(self, rows: Tensor) -> Tensor:
+        """Put (B, ...) into the order of the packing."""
+        return rows if self.order is None else rows[self.order]
+
+    def unsort(self, rows: Tensor) -> Tensor:
+        """Put (B, ...) back into the order of the batch."""
+        return rows if self.order is None else torch.empty_like(rows).index_copy(0, self.order, rows)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Repeat sorted rows (B, ...) for every packed row: (N, ...)."""
+        if self.row is None:
+            return rows.expand(self.T, *rows.shape).flatten(0, 1)
+        return rows[self.row]
+
+    def add_up(self, packed: Tensor) -> Tensor:
+        """Sum (N, ...) over the steps of each row: (B, ...), sorted."""
+        if self.row is None:
+            return packed.unflatten(0, (self.T, self.B)).sum(0)
+        return packed.new_zeros(self.B, *packed.shape[1:]).index_add(0, self.row, packed)
+
+    def states_before(self, states: Tensor) -> Tensor:
+        """Take the state before each packed row from (B + N, ...)."""
+        return states[: self.N] if self.before is None else states[self.before]
+
+    def last_states(self, states: Tensor) -> Tensor:
+        """Take the last state of each row, sorted, from (B + N, ...)."""
+        return states[self.N :] if self.last is None else states[self.last]
+
+    def put_last(self, states: Tensor, rows: Tensor) -> None:
+        """Write the last state of each row, sorted, into (B + N, ...)."""
+        if self.last is None:
+            states[self.N :] = rows
+        else:
+            states[self.last] = rows
