@@ -43,9 +43,9 @@ def add_point(n: fx.Node, arguments: Sequence[Argument | None], body: Body) -> A
         return value
     if named.get("rounding_mode"):
         raise UnsupportedError(f"step divides with rounding{line_of(n)}, which the compiler does not know")
-    operator = POINT[name]
-    assert operator is not None
-    return body.add(operator, *values)
+    simple = POINT[name]
+    assert simple is not None
+    return body.add(simple, *values)
 
 
 def _add_power(base: Argument, exponent: Argument, body: Body) -> Argument:

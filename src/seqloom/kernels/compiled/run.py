@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -150,10 +151,14 @@ class _Scan(torch.autograd.Function):
     """The inputs by name, packed -> outputs (N, ...), last states (B, ...) sorted."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        call: _Call,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
         compiled, packing = call.compiled, call.packing
         plan, named = compiled.plan, dict(zip(call.names, tensors, strict=True))
-        train = any(ctx.needs_input_grad)  # type: ignore[attr-defined]
+        train = any(ctx.needs_input_grad)
         states = []
         for i in range(plan.states):
             first = named[f"state_{i}"]
@@ -170,22 +175,26 @@ class _Scan(torch.autograd.Function):
         assert isinstance(y, Tensor)
         if train:
             saved = {m.node for m in plan.train.memory if m.kind == "stored"} & set(known)
-            ctx.call, ctx.saved, ctx.states = call, sorted(saved), len(states)  # type: ignore[attr-defined]
-            ctx.save_for_backward(*tensors, *states, *(known[n] for n in sorted(saved)))  # type: ignore[arg-type]
+            ctx.call, ctx.saved, ctx.states = call, sorted(saved), len(states)
+            ctx.save_for_backward(*tensors, *states, *(known[n] for n in sorted(saved)))
         if any(y.data_ptr() == s[packing.B :].data_ptr() for s in states) and train:
             y = y.clone()  # a caller may change the outputs in place; the states are saved
         return y, *(packing.last_states(s).clone() for s in states)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: torch.autograd.function.FunctionCtx, dy: Tensor, *dlast: Tensor) -> tuple[Tensor | None, ...]:
-        call: _Call = ctx.call  # type: ignore[attr-defined]
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+        *dlast: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        call: _Call = ctx.call
         compiled, packing = call.compiled, call.packing
         plan, values = compiled.plan, read_saved(ctx)
         n, k = len(call.names), plan.states
         named, states = dict(zip(call.names, values[:n], strict=True)), values[n : n + k]
         known = compiled.known(call, named, states)
-        known.update(zip(ctx.saved, values[n + k :], strict=True))  # type: ignore[attr-defined]
+        known.update(zip(ctx.saved, values[n + k :], strict=True))
         known[plan.inputs["dy"]] = dy.contiguous()
         gradients = []
         for i, d in enumerate(dlast):
@@ -196,7 +205,7 @@ class _Scan(torch.autograd.Function):
             known.update(dict.fromkeys(plan.after[i], states[i][packing.B :]))
         rows = call.rows(named)
         compiled.execute(plan.reverse, call, known, rows, {"state": states, "gradient": gradients})
-        needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))  # type: ignore[attr-defined]
+        needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
         wanted = [plan.results[f"d{name}"] for name in call.names if needed[name] and f"d{name}" in plan.results]
         compiled.evaluator.compute(wanted, known, packing.N)
 
