@@ -1,0 +1,118 @@
+// The vector machine: runs a program of the cell compiler (seqloom/compiler/ir.py) over all time steps.
+//
+// Threads divide the rows of the batch: thread p of P has the rows p, p + P, ..., and never waits. Or they
+// divide the columns of products and the iterations of nests, and wait for each other after each.
+#pragma once
+#include <memory>
+
+#include "machine_args.h"
+#include "nest.hpp"
+#include "panels.hpp"
+
+enum Place { WEIGHT, ROW, TIME, BEFORE, AFTER };  // as in seqloom/compiler/ir.py
+
+template <class T>
+class Machine {
+  struct Part {
+    std::unique_ptr<Product<T>> product;
+    std::unique_ptr<Nest<T>> nest;
+  };
+  // what one thread writes
+  struct Thread {
+    Buffer<T> room;
+    std::vector<std::unique_ptr<NestRun<T>>> nests;  // one for every part; null for products
+    std::vector<T*> base;
+    explicit Thread(int64_t room) : room(room, false) {}
+  };
+  const MachineArgs& a;
+  std::vector<int64_t> places, sizes, row_sizes;  // of buffers; row_sizes: 0 for weights
+  bool reverse;
+  std::vector<Part> parts;
+  std::vector<std::unique_ptr<Thread>> threads;
+
+ public:
+  Machine(const MachineArgs& a, int many) : a(a) {
+    Reader code{a.code};
+    const int64_t buffers = code.next();
+    for (int64_t i = 0; i < buffers; i++) {
+      places.push_back(code.next());
+      sizes.push_back(code.next());
+      row_sizes.push_back(places[i] == WEIGHT ? 0 : sizes[i]);
+    }
+    reverse = code.next();
+    parts.resize(code.next());
+    int64_t room = 0;
+    for (Part& part : parts)
+      if (code.next()) {
+        part.nest.reset(new Nest<T>(code, row_sizes, a.constants));
+        room = std::max(room, part.nest->room());
+      } else {
+        part.product.reset(new Product<T>(code));
+        room = std::max(room, part.product->room());
+      }
+    for (int i = 0; i < many; i++) {
+      threads.emplace_back(new Thread(room));
+      Thread& thread = *threads.back();
+      thread.base.resize(buffers);
+      for (Part& part : parts)
+        thread.nests.emplace_back(part.nest ? new NestRun<T>(*part.nest, thread.room) : nullptr);
+    }
+  }
+
+  void run(const Team& team) {
+    for (Part& part : parts)
+      if (part.product) part.product->pack(team, (const T*)a.buffers[part.product->weight]);
+    team.wait();
+    const Team alone, &columns = a.columns ? team : alone;
+    const int64_t first = a.columns ? 0 : team.member, way = a.columns ? 1 : team.size;
+    Thread& thread = *threads[team.member];
+    for (int64_t i = 0; i < a.T; i++) {
+      const int64_t t = reverse ? a.T - 1 - i : i;
+      const int64_t rows = (a.count[t] - first + way - 1) / way;
+      if (rows <= 0) continue;
+      for (size_t b = 0; b < places.size(); b++)
+        thread.base[b] = (T*)a.buffers[b] + (first_row(places[b], t) + first) * row_sizes[b];
+      for (size_t p = 0; p < parts.size(); p++) {
+        if (parts[p].nest)
+          thread.nests[p]->run(columns, thread.base.data(), rows, way);
+        else
+          multiply(*parts[p].product, columns, thread, rows, way);
+        columns.wait();
+      }
+    }
+  }
+
+ private:
+  int64_t first_row(int64_t place, int64_t t) const {
+    switch (place) {
+      case TIME:
+        return a.offset[t];
+      case BEFORE:
+        return t ? a.B + a.offset[t - 1] : 0;
+      case AFTER:
+        return a.B + a.offset[t];
+      default:
+        return 0;
+    }
+  }
+  void multiply(const Product<T>& p, const Team& team, Thread& thread, int64_t rows, int64_t way) const {
+    p.run(team, thread.base[p.source], row_sizes[p.source] * way, thread.base[p.out], row_sizes[p.out] * way,
+          rows, thread.room);
+  }
+};
+
+// Whether steps have the rows that the buffers have.
+inline bool fits(const MachineArgs& a) {
+  for (int64_t t = 0; t < a.T; t++) {
+    const int64_t most = t ? a.count[t - 1] : a.B;
+    if (a.count[t] < 0 || a.count[t] > most || a.offset[t] < 0 || a.offset[t] + a.count[t] > a.packed)
+      return false;
+  }
+  return true;
+}
+
+template <class T>
+void run_machine(const MachineArgs& a, int threads) {
+  Machine<T> machine(a, std::max(1, threads));
+  each(threads, [&](const Team& team) { machine.run(team); });
+}

@@ -1,0 +1,14 @@
+/* The plain C interface of the vector machine. seqloom/kernels/cpu/machine.py writes the code. */
+#pragma once
+#include <stdint.h>
+
+struct MachineArgs {
+  int64_t B, T;
+  int64_t columns;         /* 1: threads divide columns and iterations; 0: the rows of the batch */
+  int64_t packed;          /* packed rows of all steps */
+  const int64_t* code;     /* the program */
+  const double* constants; /* the numbers that it mentions */
+  void* const* buffers;    /* addresses, in the program's order */
+  const int64_t* offset;   /* (T): the first packed row of a step */
+  const int64_t* count;    /* (T): its rows, from 0 to B, never more than the step before has */
+};

@@ -1,0 +1,199 @@
+// A nest of loops of a program: every instruction runs over a block of numbers, so that the cost of calling
+// it is shared by many and registers stay in the first cache.
+//
+// Dimensions are the rows of the batch (0) and the loops (1, 2, ...). One of them is the vector: instructions
+// run along it, in chunks. Another one is the block: an instruction runs over several of its iterations. The
+// rest, and chunks and blocks, are counted one by one. Reductions are over inner loops. If the vector is one
+// of those, each row of a block has a vector of partial results, which are folded in the end ("across");
+// otherwise it has one result for each number of the chunk ("down"). No result depends on what the block is.
+#pragma once
+#include <vector>
+
+#include "operators.hpp"
+#include "threads.hpp"
+#include "memory.hpp"
+
+constexpr int DIMENSIONS = 8;
+constexpr int64_t BLOCK_BYTES = 2048;  // of one register: ten of them fill about half of the first cache
+template <class T>
+constexpr int64_t BLOCK = BLOCK_BYTES / sizeof(T);
+
+// Reads a code from front to back.
+struct Reader {
+  const int64_t* at;
+  int64_t next() { return *at++; }
+};
+
+template <class T>
+struct Instruction {
+  Run<T> run;
+  Operands at;
+};
+
+struct Access {
+  int64_t buffer, offset, strides[DIMENSIONS];  // strides[0]: to be multiplied by the way between rows
+};
+
+template <class T>
+struct Nest {
+  int dimensions, inner, vector;  // inner: the first of the inner loops
+  int64_t sizes[DIMENSIONS];
+  int64_t registers, singles, sums;  // slots: these, then accesses, then constants
+  std::vector<Access> accesses;
+  std::vector<T> constants;
+  std::vector<Instruction<T>> start, body, finish;
+
+  Nest(Reader& code, const std::vector<int64_t>& row_sizes, const double* numbers) {
+    dimensions = 1 + code.next();
+    sizes[0] = 0;
+    for (int d = 1; d < dimensions; d++) sizes[d] = code.next();
+    inner = dimensions - code.next();
+    vector = code.next();
+    registers = code.next(), singles = code.next(), sums = code.next();
+    accesses.resize(code.next());
+    constants.resize(code.next());
+    for (Access& a : accesses) {
+      a.buffer = code.next(), a.offset = code.next();
+      a.strides[0] = row_sizes[a.buffer];
+      for (int d = 1; d < dimensions; d++) a.strides[d] = code.next();
+    }
+    for (T& c : constants) c = numbers[code.next()];
+    for (auto* list : {&start, &body, &finish}) {
+      list->resize(code.next());
+      for (Instruction<T>& i : *list) {
+        const int64_t operation = code.next();
+        i.run = operator_of<T>(operation, code.next());
+        i.at.single = code.next();
+        i.at.out = code.next();
+        for (int64_t& a : i.at.a) a = code.next();
+      }
+    }
+  }
+  bool across() const { return vector >= inner; }
+  int64_t slots() const { return registers + singles + sums + accesses.size() + constants.size(); }
+  int64_t first_access() const { return registers + singles + sums; }
+  int64_t room() const { return (registers + singles + sums) * BLOCK<T>; }
+};
+
+// Counts through some dimensions, the last one fastest.
+struct Counter {
+  struct Digit {
+    int dimension;
+    int64_t lo, hi, step;
+  };
+  Digit digits[DIMENSIONS];
+  int count = 0;
+
+  void add(int dimension, Span span, int64_t step = 1) {
+    if (span.lo + step < span.hi) digits[count++] = {dimension, span.lo, span.hi, step};
+  }
+  void reset(int64_t* at) const {
+    for (int i = 0; i < count; i++) at[digits[i].dimension] = digits[i].lo;
+  }
+  bool next(int64_t* at) const {
+    for (int i = count; i-- > 0;) {
+      const Digit& d = digits[i];
+      if ((at[d.dimension] += d.step) < d.hi) return true;
+      at[d.dimension] = d.lo;
+    }
+    return false;
+  }
+};
+
+// A nest as one thread runs it.
+template <class T>
+class NestRun {
+  const Nest<T>& nest;
+  T* const room;
+  std::vector<T*> place;
+  std::vector<int64_t> by, along, ways;  // ways: strides of accesses, one dimension below the other
+  Counter outer, inner;
+  Span span[DIMENSIONS];
+  int block = 0;
+  int64_t chunk = 0, rows_of_block = 0, prepared = -1;
+
+ public:
+  NestRun(const Nest<T>& nest, T* room)
+      : nest(nest), room(room), place(nest.slots()), by(nest.slots()), along(nest.slots()),
+        ways(DIMENSIONS * nest.accesses.size()) {
+    for (size_t c = 0; c < nest.constants.size(); c++)
+      place[place.size() - nest.constants.size() + c] = (T*)&nest.constants[c];
+  }
+
+  // base: where this thread's first row of the step is, for every buffer; row: how many rows it is to the
+  // next
+  void run(const Team& team, T* const* base, int64_t rows, int64_t row) {
+    if (rows != prepared) prepare(team, rows, row);
+    for (int d = 0; d < nest.dimensions; d++)
+      if (span[d].lo >= span[d].hi) return;
+    int64_t at[DIMENSIONS];
+    for (int d = 0; d < nest.dimensions; d++) at[d] = span[d].lo;
+    outer.reset(at);
+    do {
+      inner.reset(at);
+      if (nest.start.size()) execute(nest.start, locate(base, at));
+      do execute(nest.body, locate(base, at));
+      while (inner.next(at));
+      if (nest.finish.size()) execute(nest.finish, locate(base, at));
+    } while (outer.next(at));
+  }
+
+ private:
+  // Decide what a block is. All of it depends on the number of rows alone.
+  void prepare(const Team& team, int64_t rows, int64_t row) {
+    constexpr int64_t n = N<T>;
+    prepared = rows;
+    int longest = 0;
+    for (int d = 0; d < nest.dimensions; d++) {
+      span[d] = {0, d ? nest.sizes[d] : rows};
+      if (d < nest.inner && span[d].hi > span[longest].hi) longest = d;
+    }
+    span[longest] = team.share(span[longest].hi, longest == nest.vector ? n : 1);
+    const int v = nest.vector;
+    block = v ? 0 : 1;
+    for (int d = 0; d < nest.inner; d++)
+      if (d != v && size(d) > size(block)) block = d;
+    if (block >= nest.inner) block = DIMENSIONS - 1;  // none
+    if (block == DIMENSIONS - 1) span[block] = {0, 1};
+    const int64_t chunks = std::max<int64_t>(1, (size(v) + BLOCK<T> - 1) / BLOCK<T>);
+    chunk = round_up((size(v) + chunks - 1) / chunks, n);
+    rows_of_block = std::max<int64_t>(1, std::min<int64_t>(size(block), BLOCK<T> / std::max(chunk, n)));
+    outer.count = inner.count = 0;
+    for (int d = 0; d < nest.dimensions; d++)
+      if (d != v && d != block) (d < nest.inner ? outer : inner).add(d, span[d]);
+    outer.add(block, span[block], rows_of_block);
+    (v < nest.inner ? outer : inner).add(v, span[v], chunk);
+
+    for (int64_t i = 0; i < nest.first_access(); i++) {
+      const bool single = i >= nest.registers && i < nest.registers + nest.singles;
+      const bool sum = i >= nest.registers + nest.singles;
+      place[i] = room + i * BLOCK<T>;
+      by[i] = single ? 1 : sum && nest.across() ? n : chunk;
+      along[i] = 1;
+    }
+    const int64_t many = nest.accesses.size();
+    for (int64_t i = 0; i < many; i++) {
+      const Access& a = nest.accesses[i];
+      for (int d = 0; d < nest.dimensions; d++) ways[d * many + i] = a.strides[d] * (d ? 1 : row);
+      ways[(DIMENSIONS - 1) * many + i] = block == DIMENSIONS - 1 ? 0 : ways[(DIMENSIONS - 1) * many + i];
+      by[nest.first_access() + i] = block == DIMENSIONS - 1 ? 0 : ways[block * many + i];
+      along[nest.first_access() + i] = ways[v * many + i];
+    }
+  }
+  int64_t size(int d) const { return d < nest.dimensions ? span[d].hi - span[d].lo : 0; }
+
+  Frame<T> locate(T* const* base, const int64_t* at) {
+    const int64_t many = nest.accesses.size();
+    T** to = place.data() + nest.first_access();
+    for (int64_t i = 0; i < many; i++) to[i] = base[nest.accesses[i].buffer] + nest.accesses[i].offset;
+    for (int d = 0; d < nest.dimensions; d++)
+      if (at[d])
+        for (int64_t i = 0; i < many; i++) to[i] += at[d] * ways[d * many + i];
+    const int64_t rows = block < nest.dimensions ? std::min(rows_of_block, span[block].hi - at[block]) : 1;
+    const int64_t n = std::min(chunk, span[nest.vector].hi - at[nest.vector]);
+    return {rows, n, place.data(), by.data(), along.data()};
+  }
+  static void execute(const std::vector<Instruction<T>>& list, const Frame<T>& frame) {
+    for (const Instruction<T>& i : list) i.run(frame, i.at);
+  }
+};

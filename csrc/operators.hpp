@@ -1,0 +1,296 @@
+// The operators of the vector machine: each a function over some rows of n numbers.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "functions.hpp"
+
+// Where the operands of a block are. A slot is a register, a place in memory or a constant.
+template <class T>
+struct Frame {
+  int64_t rows, n;
+  T* const* place;
+  const int64_t* by;     // numbers from one row to the next
+  const int64_t* along;  // and from one number of a row to the next, for gather and scatter
+};
+
+struct Operands {
+  int64_t single;  // 1: the result is one number of a row, as are all operands
+  int64_t out, a[3];
+};
+
+template <class T>
+using Run = void (*)(const Frame<T>&, const Operands&);
+
+template <class T>
+INLINE V<T> truth(typename Simd<T>::I mask) {
+  return pick<T>(mask, all(T(1)), V<T>{});
+}
+
+// An operator is a struct with a function of its operands as vectors.
+#define UNARY(Name, ...)                                              \
+  template <class T>                                                  \
+  struct Name {                                                       \
+    static constexpr int arity = 1;                                   \
+    static INLINE V<T> of(V<T> a, V<T>, V<T>) { return __VA_ARGS__; } \
+  };
+#define BINARY(Name, ...)                                               \
+  template <class T>                                                    \
+  struct Name {                                                         \
+    static constexpr int arity = 2;                                     \
+    static INLINE V<T> of(V<T> a, V<T> b, V<T>) { return __VA_ARGS__; } \
+  };
+#define TERNARY(Name, ...)                                                \
+  template <class T>                                                      \
+  struct Name {                                                           \
+    static constexpr int arity = 3;                                       \
+    static INLINE V<T> of(V<T> a, V<T> b, V<T> c) { return __VA_ARGS__; } \
+  };
+
+UNARY(Neg, -a)
+UNARY(Abs, absolute(a))
+UNARY(Sign, truth<T>(a > T(0)) - truth<T>(a < T(0)))
+UNARY(Relu, pick<T>(a < T(0), V<T>{}, a))
+UNARY(Sigmoid, exact_sigmoid<T>(a))
+UNARY(Tanh, vtanh(a))
+UNARY(Exp, exact_exp<T>(a))
+UNARY(Logarithm, exact_log<T>(a))
+UNARY(Log1p, exact_log1p<T>(a))
+UNARY(Expm1, exact_expm1<T>(a))
+UNARY(Sqrt, by_lane<T>(a, [](T v) { return std::sqrt(v); }))
+UNARY(Rsqrt, T(1) / by_lane<T>(a, [](T v) { return std::sqrt(v); }))
+UNARY(Reciprocal, T(1) / a)
+UNARY(Sin, exact_sine<T, 0>(a))
+UNARY(Cos, exact_sine<T, 1>(a))
+UNARY(Sinh, by_lane<T>(a, [](T v) { return std::sinh(v); }))
+UNARY(Cosh, by_lane<T>(a, [](T v) { return std::cosh(v); }))
+UNARY(Erf, exact_erf(a))
+UNARY(Floor, by_lane<T>(a, [](T v) { return std::floor(v); }))
+UNARY(Ceil, by_lane<T>(a, [](T v) { return std::ceil(v); }))
+UNARY(Round, by_lane<T>(a, [](T v) { return std::nearbyint(v); }))  // half to even
+UNARY(Trunc, by_lane<T>(a, [](T v) { return std::trunc(v); }))
+UNARY(Not, truth<T>(a == T(0)))
+UNARY(Copy, a)
+
+BINARY(Add, a + b)
+BINARY(Sub, a - b)
+BINARY(Mul, a* b)
+BINARY(Div, a / b)
+template <class T>
+struct Pow {
+  static constexpr int arity = 2;
+  static INLINE V<T> of(V<T> a, V<T> b, V<T>) {
+    T x[N<T>], y[N<T>];
+    store(x, a), store(y, b);
+    for (int i = 0; i < N<T>; i++) x[i] = std::pow(x[i], y[i]);
+    return load(x);
+  }
+};
+BINARY(Maximum, pick<T>((a > b) | (a != a), a, b))
+BINARY(Minimum, pick<T>((a < b) | (a != a), a, b))
+BINARY(Gt, truth<T>(a > b))
+BINARY(Lt, truth<T>(a < b))
+BINARY(Ge, truth<T>(a >= b))
+BINARY(Le, truth<T>(a <= b))
+BINARY(Eq, truth<T>(a == b))
+BINARY(Ne, truth<T>(a != b))
+BINARY(And, truth<T>((a != T(0)) & (b != T(0))))
+BINARY(Or, truth<T>((a != T(0)) | (b != T(0))))
+BINARY(SigmoidBackward, a*(T(1) - b) * b)
+BINARY(TanhBackward, a*(T(1) - b * b))
+BINARY(SigmoidAdd, exact_sigmoid<T>(a + b))
+BINARY(TanhAdd, vtanh(a + b))
+
+TERNARY(Where, pick<T>(a != T(0), b, c))
+TERNARY(Fma, a* b + c)
+TERNARY(MulSub, a* b - c)
+TERNARY(SubMul, c - a * b)
+TERNARY(SigmoidFma, exact_sigmoid<T>(a* b + c))
+TERNARY(TanhFma, vtanh(a* b + c))
+
+// Fewer numbers than a vector holds, padded to one.
+template <class T>
+struct Padded {
+  T t[N<T>];
+  INLINE const T* fill(const T* from, int64_t n, T rest = 0) {
+    for (int64_t i = 0; i < N<T>; i++) t[i] = i < n ? from[i] : rest;
+    return t;
+  }
+};
+
+// The last vector of a row overlaps the one before it, so that none reaches past the row: a result is never
+// an operand of its own instruction. SCALARS has a bit for each operand that is one number of a row.
+template <class T, template <class> class Op, int SCALARS>
+void run_operator(const Frame<T>& f, const Operands& at) {
+  constexpr int n = N<T>, arity = Op<T>::arity;
+  const int64_t width = at.single ? 1 : f.n;
+  T* out = f.place[at.out];
+  const T* in[3] = {};
+  for (int k = 0; k < arity; k++) in[k] = f.place[at.a[k]];
+  Padded<T> room[4];
+  for (int64_t r = 0; r < f.rows; r++) {
+    const T* p[3] = {in[0], in[1], in[2]};
+    V<T> v[3] = {};
+    T* to = out;
+    if (width < n) {
+      to = room[3].t;
+      for (int k = 0; k < arity; k++)
+        if (!(SCALARS >> k & 1)) p[k] = room[k].fill(p[k], width);
+    }
+    for (int k = 0; k < arity; k++)
+      if (SCALARS >> k & 1) v[k] = all(*p[k]);
+    const int64_t last = width < n ? 0 : width - n;
+    for (int64_t i = 0;; i = std::min(i + n, last)) {
+      for (int k = 0; k < arity; k++)
+        if (!(SCALARS >> k & 1)) v[k] = load(p[k] + i);
+      store(to + i, Op<T>::of(v[0], v[1], v[2]));
+      if (i == last) break;
+    }
+    if (width < n)
+      for (int64_t i = 0; i < width; i++) out[i] = to[i];
+    out += f.by[at.out];
+    for (int k = 0; k < arity; k++) in[k] += f.by[at.a[k]];
+  }
+}
+
+template <class T>
+void run_gather(const Frame<T>& f, const Operands& at) {
+  const int64_t along = f.along[at.a[0]];
+  for (int64_t r = 0; r < f.rows; r++) {
+    const T* from = f.place[at.a[0]] + r * f.by[at.a[0]];
+    T* to = f.place[at.out] + r * f.by[at.out];
+    for (int64_t i = 0; i < f.n; i++) to[i] = from[i * along];
+  }
+}
+template <class T>
+void run_scatter(const Frame<T>& f, const Operands& at) {
+  const int64_t along = f.along[at.out];
+  for (int64_t r = 0; r < f.rows; r++) {
+    const T* from = f.place[at.a[0]] + r * f.by[at.a[0]];
+    T* to = f.place[at.out] + r * f.by[at.out];
+    for (int64_t i = 0; i < f.n; i++) to[i * along] = from[i];
+  }
+}
+
+// Reductions: the start of a sum, and how two of its values combine.
+template <class T>
+struct Sum : Add<T> {
+  static constexpr T start = 0;
+};
+template <class T>
+struct Most : Maximum<T> {
+  static constexpr T start = -INF<T>;
+};
+template <class T>
+struct Least : Minimum<T> {
+  static constexpr T start = INF<T>;
+};
+
+template <class T, template <class> class Op>
+void run_start(const Frame<T>& f, const Operands& at) {  // single: as many lanes as a vector has
+  const int64_t width = at.single ? N<T> : f.n;
+  for (int64_t r = 0; r < f.rows; r++) std::fill_n(f.place[at.out] + r * f.by[at.out], width, Op<T>::start);
+}
+// Numbers of a row into the lanes of one vector: number i goes to lane i mod N, whatever the blocks are.
+template <class T, template <class> class Op>
+void run_across(const Frame<T>& f, const Operands& at) {
+  Padded<T> room;
+  for (int64_t r = 0; r < f.rows; r++) {
+    const T* from = f.place[at.a[0]] + r * f.by[at.a[0]];
+    T* to = f.place[at.out] + r * f.by[at.out];
+    V<T> sum = load(to);
+    int64_t i = 0;
+    for (; i + N<T> <= f.n; i += N<T>) sum = Op<T>::of(sum, load(from + i), sum);
+    if (i < f.n) sum = Op<T>::of(sum, load(room.fill(from + i, f.n - i, Op<T>::start)), sum);
+    store(to, sum);
+  }
+}
+template <class T, template <class> class Op>
+void run_fold(const Frame<T>& f, const Operands& at) {
+  for (int64_t r = 0; r < f.rows; r++) {
+    T lanes[2 * N<T>];
+    store(lanes, load(f.place[at.a[0]] + r * f.by[at.a[0]]));
+    store(lanes + N<T>, V<T>{});
+    for (int some = N<T> / 2; some; some /= 2)
+      store(lanes, Op<T>::of(load(lanes), load(lanes + some), V<T>{}));
+    f.place[at.out][r * f.by[at.out]] = lanes[0];
+  }
+}
+// One number of every row into the accumulator of its column.
+template <class T, template <class> class Op>
+void run_down(const Frame<T>& f, const Operands& at) {
+  Padded<T> room;
+  for (int64_t r = 0; r < f.rows; r++) {
+    const T* from = f.place[at.a[0]] + r * f.by[at.a[0]];
+    T* to = f.place[at.out] + r * f.by[at.out];  // whole vectors
+    int64_t i = 0;
+    for (; i + N<T> <= f.n; i += N<T>) store(to + i, Op<T>::of(load(to + i), load(from + i), V<T>{}));
+    if (i < f.n) store(to + i, Op<T>::of(load(to + i), load(room.fill(from + i, f.n - i)), V<T>{}));
+  }
+}
+
+// The table that codes refer to, in the order of OPERATORS in seqloom/kernels/cpu/machine.py.
+template <class T, template <class> class Op>
+Run<T> choose(int scalars) {
+  switch (scalars) {
+    case 0:
+      return run_operator<T, Op, 0>;
+    case 1:
+      if constexpr (Op<T>::arity > 1 || std::is_same_v<Op<T>, Copy<T>>) return run_operator<T, Op, 1>;
+      break;
+    case 2:
+      if constexpr (Op<T>::arity > 1) return run_operator<T, Op, 2>;
+      break;
+    case 4:
+      if constexpr (Op<T>::arity > 2) return run_operator<T, Op, 4>;
+      break;
+    case 5:
+      if constexpr (Op<T>::arity > 2) return run_operator<T, Op, 5>;
+      break;
+    case 6:
+      if constexpr (Op<T>::arity > 2) return run_operator<T, Op, 6>;
+      break;
+    case 3:
+      if constexpr (Op<T>::arity > 2) return run_operator<T, Op, 3>;
+      break;
+  }
+  return nullptr;
+}
+template <class T, Run<T> f>
+Run<T> always(int) {
+  return f;
+}
+
+template <class T>
+Run<T> operator_of(int64_t code, int scalars) {
+  static constexpr Run<T> (*table[])(int) = {
+      choose<T, Neg>, choose<T, Abs>, choose<T, Sign>, choose<T, Relu>, choose<T, Sigmoid>, choose<T, Tanh>,
+      choose<T, Exp>, choose<T, Logarithm>, choose<T, Log1p>, choose<T, Expm1>, choose<T, Sqrt>,
+      choose<T, Rsqrt>, choose<T, Reciprocal>, choose<T, Sin>, choose<T, Cos>, choose<T, Sinh>,
+      choose<T, Cosh>, choose<T, Erf>, choose<T, Floor>, choose<T, Ceil>, choose<T, Round>, choose<T, Trunc>,
+      choose<T, Not>, choose<T, Copy>,
+      //
+      choose<T, Add>, choose<T, Sub>, choose<T, Mul>, choose<T, Div>, choose<T, Pow>, choose<T, Maximum>,
+      choose<T, Minimum>, choose<T, Gt>, choose<T, Lt>, choose<T, Ge>, choose<T, Le>, choose<T, Eq>,
+      choose<T, Ne>, choose<T, And>, choose<T, Or>, choose<T, SigmoidBackward>, choose<T, TanhBackward>,
+      //
+      choose<T, Where>, choose<T, Fma>,
+      //
+      choose<T, SigmoidAdd>, choose<T, TanhAdd>, choose<T, MulSub>, choose<T, SubMul>, choose<T, SigmoidFma>,
+      choose<T, TanhFma>,
+      //
+      always<T, run_gather<T>>, always<T, run_scatter<T>>,
+      //
+      always<T, run_start<T, Sum>>, always<T, run_across<T, Sum>>, always<T, run_fold<T, Sum>>,
+      always<T, run_down<T, Sum>>,
+      //
+      always<T, run_start<T, Most>>, always<T, run_across<T, Most>>, always<T, run_fold<T, Most>>,
+      always<T, run_down<T, Most>>,
+      //
+      always<T, run_start<T, Least>>, always<T, run_across<T, Least>>, always<T, run_fold<T, Least>>,
+      always<T, run_down<T, Least>>};
+  return code >= 0 && code < int64_t(sizeof table / sizeof *table) ? table[code](scalars) : nullptr;
+}
+#undef UNARY
+#undef BINARY
+#undef TERNARY

@@ -1,0 +1,106 @@
+// Products of rows that lie as the caller has them with a weight, (heads, K, columns), that is packed once.
+#pragma once
+#include "gemm.hpp"
+
+// One product of a program. A row of the batch has `rows` rows of (heads, K) numbers in the source, and of
+// (heads, columns) in the result.
+template <class T>
+struct Product {
+  static constexpr int64_t STEP = BY_LANE ? N<T> : 2;  // K of the micro-kernels is a multiple of it
+  static constexpr int64_t MOST = 8 * ROWS;            // rows that go through all columns together
+  const int64_t source, offset, weight, out, heads, K, columns, rows;
+  const int64_t depth, panels;  // K padded; panels of one head
+  Buffer<T> w;                  // [head][panel][k][PANEL]
+
+  template <class Reader>
+  explicit Product(Reader& code)
+      : source(code.next()), offset(code.next()), weight(code.next()), out(code.next()), heads(code.next()),
+        K(code.next()), columns(code.next()), rows(code.next()), depth(round_up(K, STEP)),
+        panels(padded<T>(columns) / PANEL<T>), w(heads * panels * depth * PANEL<T>) {}
+
+  // what a thread needs beside it: copies of rows, and a block of results
+  int64_t room() const { return MOST * (apart<T>(K) + PANEL<T>); }
+
+  void pack(const Team& team, const T* from) {
+    const Span mine = team.share(heads * panels);
+    for (int64_t i = mine.lo; i < mine.hi; i++) {
+      const int64_t head = i / panels, n = i % panels * PANEL<T>;
+      const int64_t some = std::min<int64_t>(PANEL<T>, columns - n);
+      for (int64_t k = 0; k < K; k++)
+        std::memcpy(w + (i * depth + k) * PANEL<T>, from + (head * K + k) * columns + n, some * sizeof(T));
+    }
+  }
+
+  // A thread's share of the columns for `count` rows of the batch, by_a and by_c numbers apart.
+  void run(const Team& team, const T* A, int64_t by_a, T* C, int64_t by_c, int64_t count, T* room) const {
+    const Span mine = team.share(heads * panels);
+    const int64_t M = count * rows, blocks = (M + MOST - 1) / MOST;
+    for (int64_t i = 0, m = 0; i < blocks; i++) {
+      const int64_t some = (M - m + blocks - i - 1) / (blocks - i);
+      for (int64_t head = mine.lo / panels; head < heads && head * panels < mine.hi; head++) {
+        const Span part{std::max<int64_t>(0, mine.lo - head * panels),
+                        std::min(panels, mine.hi - head * panels)};
+        run_head(head, part, A + offset, by_a, C, by_c, m, some, room);
+      }
+      m += some;
+    }
+  }
+
+ private:
+  // row m of the product in the source, with by = by_a and size = K, or in the result
+  template <class P>
+  P row_of(P p, int64_t by, int64_t size, int64_t head, int64_t m) const {
+    return p + m / rows * by + (m % rows * heads + head) * size;
+  }
+
+  // M rows from row m on, some panels of a head
+  void run_head(int64_t head, Span part, const T* A, int64_t by_a, T* C, int64_t by_c, int64_t m, int64_t M,
+                T* room) const {
+    const bool even =
+        rows == 1 || by_c == rows * heads * columns;  // rows of the result are equally far apart
+    const int64_t ldc = rows == 1 ? by_c : heads * columns;
+    T *copies = room, *tail = room + MOST * apart<T>(K);
+    const T* a = row_of(A, by_a, K, head, m);
+    int64_t lda = rows == 1 ? by_a : heads * K;
+    if (depth != K || (rows > 1 && by_a != rows * heads * K)) {
+      lda = apart<T>(K);
+      for (int64_t i = 0; i < M; i++) {
+        T* to = copies + i * lda;
+        std::memcpy(to, row_of(A, by_a, K, head, m + i), K * sizeof(T));
+        for (int64_t k = K; k < depth; k++) to[k] = 0;
+      }
+      a = copies;
+    }
+    const T* W = w + head * panels * depth * PANEL<T>;
+    T* c = row_of(C, by_c, columns, head, m);
+    int64_t n = part.lo;
+    if (M == 1)
+      for (; n + PANELS <= part.hi && (n + PANELS) * PANEL<T> <= columns; n += PANELS)
+        micro_one<T>(a, W + n * depth * PANEL<T>, depth * PANEL<T>, c + n * PANEL<T>, depth, nullptr, false);
+    for (; n < part.hi; n++) {
+      const int64_t some = std::min<int64_t>(PANEL<T>, columns - n * PANEL<T>);
+      if (even && some == PANEL<T>) {
+        run_panel(a, lda, W + n * depth * PANEL<T>, c + n * PANEL<T>, ldc, M);
+        continue;
+      }
+      run_panel(a, lda, W + n * depth * PANEL<T>, tail, PANEL<T>, M);
+      for (int64_t i = 0; i < M; i++)
+        std::memcpy(row_of(C, by_c, columns, head, m + i) + n * PANEL<T>, tail + i * PANEL<T>,
+                    some * sizeof(T));
+    }
+  }
+  void run_panel(const T* a, int64_t lda, const T* W, T* c, int64_t ldc, int64_t M) const {
+    const int64_t blocks = (M + ROWS - 1) / ROWS, deep = M > 3 ? DEEP : depth;
+    for (int64_t k = 0; k < depth; k += deep) {
+      const int64_t some = std::min<int64_t>(deep, depth - k);
+      const T* panel = W + k * PANEL<T>;
+      for (int64_t i = 0, m = 0; i < blocks; i++) {
+        const int64_t count = (M - m + blocks - i - 1) / (blocks - i);
+        // each of the first two blocks asks for half of the next panel
+        const T* ahead = i < 2 ? panel + some * PANEL<T> + i * some * (PANEL<T> / 2) : panel;
+        micro_of<T, true>(count, a + m * lda + k, lda, panel, c + m * ldc, ldc, some, nullptr, k > 0, ahead);
+        m += count;
+      }
+    }
+  }
+};

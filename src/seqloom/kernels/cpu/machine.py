@@ -1,0 +1,172 @@
+"""Run programs of the cell compiler on the engine's vector machine (csrc/machine.hpp)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from seqloom.compiler.ir import Nest, Place, Product, Program
+from seqloom.kernels.cpu.engine import TYPES, ThreadSplit, load_library, split_threads
+from seqloom.kernels.cpu.nest_code import encode_nest
+
+PLACES = (Place.WEIGHT, Place.ROW, Place.TIME, Place.BEFORE, Place.AFTER)  # as csrc/machine.hpp lists them
+OUT_OF_MEMORY, ROWS_DO_NOT_FIT = 1, 2  # what seqloom_machine returns
+
+
+class MachineArgs(ctypes.Structure):
+    """MachineArgs of csrc/machine_args.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("B", "T", "columns", "packed")),
+        *((name, ctypes.c_void_p) for name in ("code", "constants", "buffers", "offset", "count")),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A program as the machine reads it.
+
+    Attributes:
+        program: The program.
+        code: (length), int64.
+        constants: (length), float64: the numbers that the code mentions.
+        hidden: The widest left factor of a product, or the longest nest; decides how threads divide the work.
+    """
+
+    program: Program
+    code: Tensor
+    constants: Tensor
+    hidden: int
+
+
+def encode(program: Program) -> Encoded:
+    """Translate a program into the machine's code.
+
+    Raises:
+        ValueError: If the program is not valid, for example because a part reaches past the end of a buffer.
+    """
+    constants: list[float] = []
+    code = [len(program.buffers)]
+    for buffer in program.buffers:
+        code += [PLACES.index(buffer.place), buffer.size]
+    code += [int(program.reverse), len(program.parts)]
+    for part in program.parts:
+        if isinstance(part, Product):
+            _check_product(part, program)
+            code += [0, part.source, part.offset, part.weight, part.out, part.heads, part.K, part.N, part.rows]
+        else:
+            code += [1, *encode_nest(part, program, constants)]
+    widths = [p.heads * p.K for p in program.parts if isinstance(p, Product)]
+    lengths = [torch.Size(p.sizes).numel() for p in program.parts if isinstance(p, Nest)]
+    return Encoded(
+        program,
+        torch.tensor(code, dtype=torch.int64),
+        torch.tensor(constants, dtype=torch.float64),
+        max(widths or lengths or [1]),
+    )
+
+
+def _check_product(p: Product, program: Program) -> None:
+    buffers = program.buffers
+    if not all(0 <= b < len(buffers) for b in (p.source, p.weight, p.out)) or min(p.heads, p.K, p.N, p.rows) < 1:
+        raise ValueError(f"not a valid product of {len(buffers)} buffers: {p}")
+    source, weight, out = buffers[p.source], buffers[p.weight], buffers[p.out]
+    if weight.place is not Place.WEIGHT or weight.size != p.heads * p.K * p.N:
+        raise ValueError(f"{weight} is not a weight of {p.heads} x {p.K} x {p.N} numbers")
+    if p.offset < 0 or p.offset + p.rows * p.heads * p.K > source.size:
+        raise ValueError(f"a product reads {p.rows * p.heads * p.K} numbers from number {p.offset} of {source}")
+    if out.place is Place.WEIGHT or out.size != p.rows * p.heads * p.N:
+        raise ValueError(f"a product writes {p.rows * p.heads * p.N} numbers to {out}")
+    if p.source == p.out:
+        raise ValueError(f"a product reads and writes {out}")
+
+
+@cache
+def why_not_machine() -> str | None:
+    """Return why the vector machine cannot be used; None if it can."""
+    engine = load_library()
+    if isinstance(engine, str):
+        return engine
+    if not hasattr(engine, "seqloom_machine_size") or engine.seqloom_machine_size() != ctypes.sizeof(MachineArgs):
+        return "the CPU engine belongs to another version of seqloom; install it again"
+    return None
+
+
+def run_program(
+    encoded: Encoded,
+    buffers: Sequence[Tensor],
+    B: int,
+    offset: Tensor,
+    count: Tensor,
+    split: ThreadSplit | None = None,
+) -> None:
+    """Run a program over all time steps; it writes to the buffers.
+
+    Args:
+        encoded: The program.
+        buffers: One contiguous CPU tensor, float32 or float64, for each buffer of the program, of any shape. With P
+            packed rows in all, a buffer has `size` numbers (WEIGHT), B * size (ROW), P * size (TIME) or (B + P) * size
+            (BEFORE and AFTER). Two buffers may share their memory.
+        B: Number of rows of the batch.
+        offset: (T), int64: the first packed row of every step.
+        count: (T), int64: the number of rows of every step, never more than in the step before.
+        split: How threads share the work; chosen by sizes if None.
+
+    Raises:
+        ValueError: If a tensor has the wrong size, type, device or layout.
+        MemoryError: If the engine cannot allocate memory.
+        RuntimeError: If the engine cannot be used; `why_not_machine` tells before.
+    """
+    problem = why_not_machine()
+    if problem is not None:
+        raise RuntimeError(problem)
+    for name, tensor in (("offset", offset), ("count", count)):
+        if tensor.dtype != torch.int64 or tensor.dim() != 1 or len(tensor) != len(count):
+            raise ValueError(f"{name} must be int64 of shape ({len(count)},), got {tensor.dtype} {tuple(tensor.shape)}")
+        _check_memory(name, tensor)
+    T = len(count)
+    packed = int(offset[-1] + count[-1]) if T else 0
+    dtype = _check_buffers(encoded.program, buffers, B, packed)
+    split = split or split_threads(B, encoded.hidden)
+    addresses = (ctypes.c_void_p * len(buffers))(*(b.data_ptr() for b in buffers))
+    args = MachineArgs(B, T, int(split.columns), packed)
+    args.code, args.constants = encoded.code.data_ptr(), encoded.constants.data_ptr()
+    args.buffers = ctypes.addressof(addresses)
+    args.offset, args.count = offset.data_ptr(), count.data_ptr()
+    engine = load_library()
+    assert isinstance(engine, ctypes.CDLL)
+    result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
+    if result == OUT_OF_MEMORY:
+        raise MemoryError(f"the CPU engine could not allocate memory for a program with batch {B}")
+    if result == ROWS_DO_NOT_FIT:
+        raise ValueError(f"offset and count are not the packed rows of a batch of {B} sorted by length")
+
+
+def _check_buffers(program: Program, buffers: Sequence[Tensor], B: int, packed: int) -> torch.dtype:
+    """Check all buffers and return their type: the engine reads and writes memory by address."""
+    if len(buffers) != len(program.buffers):
+        raise ValueError(f"the program has {len(program.buffers)} buffers, got {len(buffers)}")
+    dtype = buffers[0].dtype if buffers else torch.float32
+    if dtype not in TYPES:
+        raise ValueError(f"the CPU engine supports float32 and float64, not {dtype}")
+    rows = {Place.WEIGHT: 1, Place.ROW: B, Place.TIME: packed, Place.BEFORE: B + packed, Place.AFTER: B + packed}
+    for buffer, tensor in zip(program.buffers, buffers, strict=True):
+        expected = rows[buffer.place] * buffer.size
+        if tensor.numel() != expected:
+            raise ValueError(
+                f"{buffer.name} must have {rows[buffer.place]} x {buffer.size} numbers, got {tuple(tensor.shape)}"
+            )
+        if tensor.dtype != dtype:
+            raise ValueError(f"all buffers must have one type; {buffer.name} is {tensor.dtype}, not {dtype}")
+        _check_memory(buffer.name, tensor)
+    return dtype
+
+
+def _check_memory(name: str, tensor: Tensor) -> None:
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError(f"{name} must be contiguous on the CPU, got strides {tensor.stride()} on {tensor.device}")
