@@ -7,8 +7,8 @@ backend, and the traits that layers and tools use. `kernel="auto"` tries the ent
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
+from functools import cache, cached_property
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -25,13 +25,17 @@ ANY = "any"  # the cell of a kernel that runs every cell
 
 
 class KernelCode(Protocol):
-    """A module or object that runs a kernel.
-
-    May define `why_not_auto(cell, job)`: why `kernel="auto"` should prefer another kernel.
-    """
+    """A module or object that runs a kernel; see also `SelectiveKernelCode`."""
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None: ...
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]: ...
+
+
+@runtime_checkable
+class SelectiveKernelCode(Protocol):
+    """The code of a kernel that can say why `kernel="auto"` should prefer another one; None if it should not."""
+
+    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,14 @@ class Kernel:
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why `kernel="auto"` should not choose this kernel: it cannot run, or another one is faster."""
         reason = self.code.why_not(cell, job)
-        prefers = getattr(self.code, "why_not_auto", None)
-        return reason or (prefers(cell, job) if prefers else None)
+        if reason or self._selective is None:
+            return reason
+        return self._selective.why_not_auto(cell, job)
+
+    @cached_property
+    def _selective(self) -> SelectiveKernelCode | None:
+        """The code, if it has preferences; cached because checking a protocol takes longer than a small step."""
+        return self.code if isinstance(self.code, SelectiveKernelCode) else None
 
 
 _ON_GPU: Any = {"hidden_multiple": tuning.HIDDEN_MULTIPLE, "skips_ended_rows": True}

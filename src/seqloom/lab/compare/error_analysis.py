@@ -139,7 +139,7 @@ def _decode(task: Task, values: torch.Tensor, lengths: torch.Tensor | None) -> s
 
 def _describe_input(task: Task, row: Batch) -> str:
     """Return the text of a row, or the length of its series."""
-    coder = getattr(getattr(task, "encoding", None), "x", None)
+    coder = task.encoding.x if task.encoding is not None else None
     if isinstance(task.input, Tokens) and coder is not None:
         return _shorten(str(coder.decode(row.x[0, : int(row.lengths[0])].tolist())))
     features = f" of {task.input.size} features" if isinstance(task.input, Features) else ""
@@ -156,7 +156,7 @@ def translate_examples(model: ForTask, task: Task, batch: int) -> Table:
     from sacrebleu import corpus_bleu
 
     every = max(1, (task.count("test", batch=batch) or 1) // TRANSLATED_BATCHES)
-    coder = getattr(getattr(task, "encoding", None), "x", None)
+    coder = task.encoding.x if task.encoding is not None else None
     rows: list[dict[str, Any]] = []
     for one in islice(task.batches("test", batch=batch), every // 2, None, every):
         assert one.y is not None and one.y_lengths is not None

@@ -32,13 +32,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.files import sealed
+
+if TYPE_CHECKING:
+    from seqloom.lab.data.pipeline.encoding import Encoding
 
 Kind = Literal["classify", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -233,6 +236,9 @@ class Task(ABC):
     splits: Mapping[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
     columns: Sequence[Column] = ()
+    encoding: Encoding | None = field(default=None, init=False, repr=False)  # of data that were read from files
+    group: str | None = field(default=None, init=False, repr=False)  # column whose rows form one series
+    lookback: int = field(default=0, init=False, repr=False)  # steps of a window or a piece; 0 for separate rows
     overlap = 1  # number of consecutive held-out examples that share steps of one series
 
     @abstractmethod

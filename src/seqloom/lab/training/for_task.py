@@ -21,6 +21,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch
 from seqloom.models.checks import can_check
 from seqloom.models.decoding.ctc import greedy
+from seqloom.models.segments import SegmentForecast
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ class ForForecast(ForRegress):
     def __init__(self, model: nn.Module, order: list[int]) -> None:
         super().__init__(model)
         self.order = order if order != sorted(order) else None
-        self.segment: int = getattr(model, "segment", 0)
+        self.segment = model.segment if isinstance(model, SegmentForecast) else 0
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]

@@ -81,9 +81,8 @@ def _build_timed_layer(task: Task, settings: TrainSettings, input_size: int) -> 
 
 def has_timespans(task: Task) -> bool:
     """Return whether the batches of a task have irregular time stamps that its model can use."""
-    encoding = getattr(task, "encoding", None)
     usable = isinstance(task.input, Features) and task.kind in ("classify", "regress", "tag")
-    return usable and getattr(encoding, "times", None) is not None
+    return usable and task.encoding is not None and task.encoding.times is not None
 
 
 def _classify(task: Task, settings: TrainSettings) -> ForTask:
@@ -207,8 +206,7 @@ def _choose_segment(task: Task, settings: TrainSettings, horizon: int, all_targe
             )
         return settings.segment
     ahead = settings.model.startswith(registry.BI_PREFIX) or settings.model == "linformer"
-    lookback = getattr(task, "lookback", 0)
-    w = math.gcd(horizon, lookback, MAX_SEGMENT) if lookback else 0
+    w = math.gcd(horizon, task.lookback, MAX_SEGMENT) if task.lookback else 0
     return w if all_targets and not ahead and w >= 8 else 0
 
 
@@ -228,7 +226,7 @@ def _build_input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int
 def _normalise(model: nn.Module, settings: TrainSettings) -> nn.Module:
     """Put a layer normalisation before the head, if the settings ask for it."""
     if settings.normalise:
-        last: Any = getattr(model, "readout", model.layer)
+        last: Any = model.readout if isinstance(model, Classify) else model.layer
         model.head = nn.Sequential(nn.LayerNorm(last.output_size), cast(nn.Module, model.head))
     return model
 

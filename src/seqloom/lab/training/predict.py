@@ -100,10 +100,9 @@ def predict_pieces(
 ) -> Iterator[Result]:
     """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
     done = empty = first_empty = failed = first_failed = 0
-    group = getattr(task, "group", None)
     for rows in pieces:
-        if group and isinstance(rows[0], dict) and group in rows[0]:
-            keep = list(dict.fromkeys([group, *keep]))
+        if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
+            keep = list(dict.fromkeys([task.group, *keep]))
         results = _predict_piece(model, task, rows, (prefix, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1
@@ -226,7 +225,7 @@ def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix
     if run.task.kind != "translate":
         raise UserError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
     model, task, done = run.model(), run.task, 0
-    column = task.encoding.plan.input[0] if hasattr(task, "encoding") else ""
+    column = task.encoding.plan.input[0] if task.encoding is not None else ""
     for rows in pieces:
         translations: list[tuple[Any, float | None]] = [("", None)] * len(rows)
         with torch.no_grad():
@@ -280,7 +279,7 @@ def generate(
     if count < 1:
         raise UserError(f"count must be at least 1, got {count}")
     model, task = run.model(), run.task
-    has_ends = not hasattr(task, "lookback")  # separate texts with a start and an end, not one long text
+    has_ends = not task.lookback  # separate texts with a start and an end, not one long text
     words = TextSampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, end=has_ends)
     for prompt in prompts:
         start = _encode_prompt(task, prompt, has_ends).expand(count, -1)

@@ -38,9 +38,8 @@ def build_template(
     chosen: dict[str, Any] = {"data": data}
     if options:
         chosen |= {f"task.{name}": value for name, value in options.items()}
-    plan = getattr(getattr(task, "encoding", None), "plan", None)
-    if plan is not None:
-        detected = {name: getattr(plan, name) for name in DETECTED}
+    if task.encoding is not None:
+        detected = {name: getattr(task.encoding.plan, name) for name in DETECTED}
         chosen |= {name: value for name, value in detected.items() if value and len(value) <= MAX_COLUMNS}
     chosen |= reading
     chosen |= {"model": settings.model} | {name: getattr(settings, name) for name in settings.model_fields_set}
@@ -51,7 +50,7 @@ def build_template(
         *describe_task(task),
     ]
     records: dict[str, type[BaseModel]] = {"Training": TrainSettings}
-    if plan is not None:
+    if task.encoding is not None:
         records = {"Reading the data": Reading, **records}
     return format_settings(heading, chosen, records)
 

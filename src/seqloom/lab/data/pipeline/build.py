@@ -219,7 +219,7 @@ def _write_rows(source: Source, writers: dict[str, tuple[Any, Writer]], encoding
                 long.append(start + np.flatnonzero(lengths > limit))
                 if isinstance(coder, SeriesCoder):
                     gaps.append(start + _find_gaps(*coder.read(frame)))
-            writer.add(*_cut_rows(values, lengths, limit, getattr(coder, "end", False)))
+            writer.add(*_cut_rows(values, lengths, limit, isinstance(coder, TextCoder | SubwordCoder) and coder.end))
     for _, writer in writers.values():
         writer.close()
     warnings = {

@@ -16,12 +16,13 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.row_filter import join_steps
 from seqloom.lab.data.pipeline.source import read_source
-from seqloom.lab.data.task import DataSource, Features, Frame, Notes, Task
+from seqloom.lab.data.task import DataSource, Features, Frame, Notes, Task, Tokens
 from seqloom.lab.files import scratch
 
 CHUNK = 256  # rows in memory at once
@@ -89,7 +90,7 @@ def _read_text_file(task: Task, path: Path) -> Iterator[Any]:
 
 def _parse_lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
     """Yield one input per line: JSON for objects, features and lists of tokens, else the text itself."""
-    unit = getattr(task.input, "unit", "")
+    unit = task.input.unit if isinstance(task.input, Tokens) else ""
     for number, line in enumerate(lines, 1):
         text = line.rstrip("\r\n")
         if text.startswith("{") or isinstance(task.input, Features) or (unit == "tokens" and text.startswith("[")):
@@ -155,7 +156,7 @@ def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None 
     columns: dict[str, pl.Series] = {}
     for name in names:
         values = [_to_python(row[name]) for row in records]
-        if getattr(coder, "unit", "") == "tokens":
+        if isinstance(coder, TextCoder) and coder.unit == "tokens":
             values = [value.split() if isinstance(value, str) else value for value in values]
         dtype, expected = _expect(coder)
         try:

@@ -22,6 +22,8 @@ POOL = 50  # number of batches whose examples are sorted by length together
 class RowsTask(Task):
     """Encoded rows on disk, or only their encoding after `load_task`."""
 
+    encoding: Encoding
+
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
         self.encoding = encoding
         plan = encoding.plan

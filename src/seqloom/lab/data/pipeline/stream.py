@@ -29,6 +29,8 @@ class StreamTask(Task):
     pieces start at different places in every epoch. The size of a split is its number of steps.
     """
 
+    encoding: Encoding
+
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
         self.encoding, self.lookback = encoding, encoding.options.lookback
         splits = encoding.splits if data else {}

@@ -42,6 +42,8 @@ class WindowsTask(Task):
     Validation and test windows may look back across their border, but forecast only steps on their own side.
     """
 
+    encoding: Encoding
+
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
         self.encoding = encoding
         self.lookback, self.horizon = encoding.options.lookback, encoding.options.horizon

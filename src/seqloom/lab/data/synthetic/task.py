@@ -14,7 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.task import PAD, SPECIALS, Batch, Features, Input, Kind, Split, Target, Task, Tokens, write_record
+from seqloom.lab.data.task import (
+    PAD,
+    SPECIALS,
+    Batch,
+    Classes,
+    Features,
+    Input,
+    Kind,
+    Split,
+    Tags,
+    Target,
+    Task,
+    Tokens,
+    write_record,
+)
 
 FIXED_BLOCK = 100  # examples of a fixed set that are generated together
 FIRST_SYMBOL = len(SPECIALS)  # id of the first symbol
@@ -123,9 +137,9 @@ class Synthetic(Task):
         rows = predictions.detach().cpu().tolist()
         if lengths is not None:
             rows = [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
-        names = getattr(self.target, "names", None)
-        if self.kind == "regress" or names is None:
+        if self.kind == "regress" or not isinstance(self.target, Classes | Tags):
             return rows
+        names = self.target.names
         return [[names[k] for k in row] if isinstance(row, list) else names[row] for row in rows]
 
     def save(self, folder: Path | str) -> None:
