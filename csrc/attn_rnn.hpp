@@ -18,17 +18,17 @@ struct Attn {
   const bool ragged;               // H is not a whole number of panels
   Packed<T> A, O, G, At_, Ot, Gt;  // [W_q; W_g for h], W_o, W_g for o; and their transposes
   Buffer<T> bA;
-  Spread<T> bo, gamma, beta;
+  Padded<T> bo, gamma, beta;
 
   Attn(const Args& a, bool backward)
-      : a(a), H(a.H), hp(padded<T>(H)), ld(apart<T>(H)), d(H / a.heads), slots(a.slots),
+      : a(a), H(a.H), hp(padded_size<T>(H)), ld(row_stride<T>(H)), d(H / a.heads), slots(a.slots),
         norm(3 * hp + 4 * a.heads * slots), scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
-        A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && one_row<T>(a)),
-        O(A.n ? hp : 0, hp, H, A.as_is), G(A.n ? hp : 0, hp, H, A.as_is), At_(backward ? hp : 0, 2 * hp, H),
-        Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H),
-        beta(a.w[7], 1, H) {
-    spread<T>(bA, (const T*)a.w[1], 1, H);
-    spread<T>(bA + hp, (const T*)a.w[5], 1, H);
+        A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && is_one_row<T>(a)),
+        O(A.n ? hp : 0, hp, H, A.is_unpacked), G(A.n ? hp : 0, hp, H, A.is_unpacked),
+        At_(backward ? hp : 0, 2 * hp, H), Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H),
+        gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
+    pad<T>(bA, (const T*)a.w[1], 1, H);
+    pad<T>(bA + hp, (const T*)a.w[5], 1, H);
   }
   void pack(const Team& team) {
     const T *Wq = (const T*)a.w[0], *Wo = (const T*)a.w[2], *Wg = (const T*)a.w[4];
@@ -46,10 +46,10 @@ struct Attn {
     }
   }
   int64_t gates() const { return 1; }
-  static int64_t record(const Args& a) {
-    return 3 * padded<T>(a.H) + round_up(4 * a.heads * a.slots + 2, N<T>);
+  static int64_t record_size(const Args& a) {
+    return 3 * padded_size<T>(a.H) + round_up(4 * a.heads * a.slots + 2, N<T>);
   }
-  int64_t slopes() const { return 4 * hp + N<T>; }
+  int64_t slope_size() const { return 4 * hp + N<T>; }
 
   struct Work {
     int64_t share;  // the room of one thread
@@ -67,10 +67,10 @@ struct Attn {
   };
 
   // the row of its first slot
-  int64_t first(int64_t row) const { return slots == 1 ? row : row - row % slots; }
+  int64_t first_slot(int64_t row) const { return slots == 1 ? row : row - row % slots; }
 
   // sums over one head of v * h, v * u and v * h * u
-  void dots(const T* v, const T* h, const T* u, T& sh, T& su, T& sp) const {
+  void compute_dots(const T* v, const T* h, const T* u, T& sh, T& su, T& sp) const {
     V<T> s0{}, s1{}, s2{};
     int64_t i = 0;
     for (; i + N<T> <= d; i += N<T>) {
@@ -87,12 +87,12 @@ struct Attn {
     const T wh = p[0] + p[2], wu = p[1] + p[2], wp = p[3];
     int64_t i = 0;
     for (; i + N<T> <= d; i += N<T>) {
-      V<T> hi = load(h + i), ui = load(u + i), now = wh * hi + wu * ui + wp * (hi * ui);
-      put<ADD>(out + i, now);
+      V<T> hi = load(h + i), ui = load(u + i), value = wh * hi + wu * ui + wp * (hi * ui);
+      put<ADD>(out + i, value);
     }
     for (; i < d; i++) {
-      const T now = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
-      out[i] = ADD ? out[i] + now : now;
+      const T value = wh * h[i] + wu * u[i] + wp * h[i] * u[i];
+      out[i] = ADD ? out[i] + value : value;
     }
   }
   // the sum over all slots, whose h lie below each other
@@ -106,69 +106,69 @@ struct Attn {
   }
 
   // The attention of some rows and heads: softmax over the context rows, 0 for those left out; several heads
-  // in a vector. The scores of the slots are `far` apart, and so are the weights.
-  void attend(Span mine, int64_t far, const T* sh, const T* su, const T* sp, T* p) const {
-    const auto in = [&](int64_t k) { return a.parts >> k % 4 & 1 && (k < 4 || k % 4 != 1); };
-    for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
+  // in a vector. The scores of the slots are `stride` apart, and so are the weights.
+  void attend(Span pairs, int64_t stride, const T* sh, const T* su, const T* sp, T* p) const {
+    const auto is_used = [&](int64_t k) { return a.parts >> k % 4 & 1 && (k < 4 || k % 4 != 1); };
+    for (int64_t i = pairs.lo; i < pairs.hi; i += N<T>) {
       V<T> top = all(T(-INFINITY)), total{};
       for (int64_t slot = 0; slot < slots; slot++) {
-        V<T> h = load(sh + slot * far + i), u = load(su + i), both = load(sp + slot * far + i);
+        V<T> h = load(sh + slot * stride + i), u = load(su + i), both = load(sp + slot * stride + i);
         const V<T> s[4] = {h * scale, u * scale, (h + u) * scale, both * scale};
         for (int k = 0; k < 4; k++) {
-          if (in(4 * slot + k)) top = pick<T>(s[k] > top, s[k], top);
-          store(p + (4 * slot + k) * far + i, s[k]);
+          if (is_used(4 * slot + k)) top = pick<T>(s[k] > top, s[k], top);
+          store(p + (4 * slot + k) * stride + i, s[k]);
         }
       }
       for (int64_t k = 0; k < 4 * slots; k++) {
-        V<T> e = in(k) ? vexp(load(p + k * far + i) - top) : V<T>{};
+        V<T> e = is_used(k) ? vexp(load(p + k * stride + i) - top) : V<T>{};
         total += e;
-        store(p + k * far + i, e);
+        store(p + k * stride + i, e);
       }
-      for (int64_t k = 0; k < 4 * slots; k++) store(p + k * far + i, load(p + k * far + i) / total);
+      for (int64_t k = 0; k < 4 * slots; k++) store(p + k * stride + i, load(p + k * stride + i) / total);
     }
   }
 
-  void inside(int64_t m, const At<T>& at, Work& work) const {
-    const int64_t R = record(a), heads = a.heads, pairs = round_up(m * heads, N<T>);
+  void compute_inside(int64_t m, const StepView<T>& at, Work& work) const {
+    const int64_t R = record_size(a), heads = a.heads, pairs = round_up(m * heads, N<T>);
     const Span pair = at.team.share(m * heads, N<T>), row = at.team.share(m);
     T *p = work.score, *sh = p + 4 * slots * pairs, *sp = sh + slots * pairs, *su = sp + slots * pairs;
-    gemm<T>(at.seen, ld, A, at.rec, R, m, bA, at.mine);
+    gemm<T>(at.seen, ld, A, at.rec, R, m, bA, at.columns);
     at.team.wait();
     for (int64_t j = pair.lo; j < pair.hi; j++) {
       const int64_t i = j / heads, e = j % heads * d;
-      const T* h = at.s[0] + first(i) * ld + e;
+      const T* h = at.s[0] + first_slot(i) * ld + e;
       for (int64_t k = j; k < j + slots * pairs; k += pairs, h += ld)
-        dots(at.rec + i * R + e, h, at.x[i] + e, sh[k], su[j], sp[k]);
+        compute_dots(at.rec + i * R + e, h, at.x[i] + e, sh[k], su[j], sp[k]);
     }
     attend(pair, pairs, sh, su, sp, p);
     for (int64_t j = pair.lo; j < pair.hi; j++) {
       const int64_t i = j / heads, e = j % heads;
       T* w = at.rec + i * R + 3 * hp + 4 * slots * e;
       for (int64_t k = 0; k < 4 * slots; k++) w[k] = p[k * pairs + j];
-      mix(work.aC + i * ld + e * d, at.s[0] + first(i) * ld + e * d, at.x[i] + e * d, w);
+      mix(work.aC + i * ld + e * d, at.s[0] + first_slot(i) * ld + e * d, at.x[i] + e * d, w);
     }
     at.team.wait();
-    gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo, at.mine);
+    gemm<T>(work.aC, ld, O, at.rec + 2 * hp, R, m, bo, at.columns);
     for (int64_t i = 0; i < m; i++)
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
+      for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>)
         store(work.o + i * ld + j, gelu<T>(load(at.rec + i * R + 2 * hp + j)));
     at.team.wait();
-    gemm<T>(work.o, ld, G, at.rec + hp, R, m, nullptr, at.mine, true);
+    gemm<T>(work.o, ld, G, at.rec + hp, R, m, nullptr, at.columns, true);
     for (int64_t i = 0; i < m; i++) {
       T* g = at.rec + i * R + hp;
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) store(g + j, sigmoid<T>(load(g + j)));
+      for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>) store(g + j, sigmoid<T>(load(g + j)));
     }
     for (int64_t i = row.lo; i < row.hi && a.kind; i++) {
-      const Moments<T> z =
-          moments<T>(H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
+      const Moments<T> z = compute_moments<T>(
+          H, [&](int64_t j) { return load(work.o + i * ld + j) + load(at.s[0] + i * ld + j); });
       T* rest = at.rec + i * R + norm;
       rest[0] = z.mean, rest[1] = z.r;
     }
   }
-  void finish(int64_t m, const At<T>& at, Work& work) const {
+  void finish(int64_t m, const StepView<T>& at, Work& work) const {
     for (int64_t i = 0; i < m; i++) {
-      T *g = at.rec + i * record(a) + hp, *rest = g - hp + norm, *h = at.s[0] + i * ld;
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
+      T *g = at.rec + i * record_size(a) + hp, *rest = g - hp + norm, *h = at.s[0] + i * ld;
+      for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>) {
         V<T> hj = load(h + j), n = load(work.o + i * ld + j);
         if (a.kind) n = (n + hj - rest[0]) * rest[1] * load(gamma + j) + load(beta + j);
         store(h + j, hj + load(g + j) * (n - hj));
@@ -176,14 +176,14 @@ struct Attn {
     }
   }
 
-  void prepare(int64_t many, const At<T>& at, Work& work) const;
-  void back(int64_t m, const At<T>& at, int64_t at0, Work& work) const;
-  void back_gate(const At<T>& at, Span row, int64_t at0, Work& work) const;
-  void back_heads(const At<T>& at, Span pair, Work& work) const;
-  void back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Work& work) const;
+  void prepare(int64_t count, const StepView<T>& at, Work& work) const;
+  void backpropagate(int64_t m, const StepView<T>& at, int64_t at0, Work& work) const;
+  void back_gate(const StepView<T>& at, Span row, int64_t at0, Work& work) const;
+  void back_heads(const StepView<T>& at, Span pair, Work& work) const;
+  void back_head(const StepView<T>& at, int64_t row, int64_t e, T* s, const Work& work) const;
   template <bool ADD>
   void back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du,
                 T* dq) const;
-  void weigh(int64_t many, const At<T>& at, Work& work) const;
-  void give(const Team& team, const Work& work, bool add) const;
+  void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const;
+  void write_gradients(const Team& team, const Work& work, bool add) const;
 };

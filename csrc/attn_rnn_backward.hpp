@@ -4,10 +4,10 @@
 
 // What a chunk of steps needs and the record leaves out: aC, o, the slope of gelu, xhat.
 template <class T>
-void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
-  const Span row = at.team.share(many);
+void Attn<T>::prepare(int64_t count, const StepView<T>& at, Work& work) const {
+  const Span row = at.team.share(count);
   for (int64_t i = row.lo; i < row.hi; i++) {
-    const T *rec = at.rec + i * record(a), *h = at.s[0] + i * ld, *all = at.s[0] + first(i) * ld,
+    const T *rec = at.rec + i * record_size(a), *h = at.s[0] + i * ld, *all = at.s[0] + first_slot(i) * ld,
             *p = rec + 3 * hp, *rest = rec + norm;
     for (int64_t e = 0; e < a.heads; e++)
       mix(work.aC + i * ld + e * d, all + e * d, at.x[i] + e * d, p + 4 * slots * e);
@@ -24,11 +24,12 @@ void Attn<T>::prepare(int64_t many, const At<T>& at, Work& work) const {
 
 // From d (all paths) to the gate, o and the part of d that goes straight back.
 template <class T>
-void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) const {
+void Attn<T>::back_gate(const StepView<T>& at, Span row, int64_t at0, Work& work) const {
   for (int64_t i = row.lo; i < row.hi; i++) {
-    const T *g = at.rec + i * record(a) + hp, *rest = g - hp + norm, *h = at.s[0] + i * ld;
+    const T *g = at.rec + i * record_size(a) + hp, *rest = g - hp + norm, *h = at.s[0] + i * ld;
     const T *o = work.o + (at0 + i) * ld, *xhat = work.xhat + (at0 + i) * ld;
-    T *dh = at.d[0] + i * ld, *out = work.out + i * ld, *dg = at.slope + i * slopes() + hp, *dn = dg + 2 * hp;
+    T *dh = at.d[0] + i * ld, *out = work.out + i * ld, *dg = at.slope + i * slope_size() + hp,
+      *dn = dg + 2 * hp;
     for (int64_t j = 0; j < hp; j += N<T>) {
       V<T> dv = load(dh + j), gv = load(g + j),
            n = a.kind ? load(xhat + j) * load(gamma + j) + load(beta + j) : load(o + j);
@@ -40,7 +41,7 @@ void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) cons
       std::memcpy(out, dn, hp * sizeof(T));
       continue;
     }
-    norm_back<T>(H, hp, xhat, rest[1], gamma, dn, out);
+    back_norm<T>(H, hp, xhat, rest[1], gamma, dn, out);
     for (int64_t j = 0; j < hp; j += N<T>) store(dh + j, load(dh + j) + load(out + j));
   }
 }
@@ -48,7 +49,7 @@ void Attn<T>::back_gate(const At<T>& at, Span row, int64_t at0, Work& work) cons
 // v is the gradient of aC. Adds to d, writes the slope of q and dx. A pair is a sequence and a head: its
 // slots meet in d.
 template <class T>
-void Attn<T>::back_heads(const At<T>& at, Span pair, Work& work) const {
+void Attn<T>::back_heads(const StepView<T>& at, Span pair, Work& work) const {
   for (int64_t j = pair.lo; j < pair.hi; j++)
     for (int64_t slot = 0; slot < slots; slot++)
       back_head(at, j / a.heads * slots + slot, j % a.heads, work.score + 4 * slots * j, work);
@@ -56,14 +57,14 @@ void Attn<T>::back_heads(const At<T>& at, Span pair, Work& work) const {
 
 // One row and head; s has room for 4 numbers a slot.
 template <class T>
-void Attn<T>::back_head(const At<T>& at, int64_t row, int64_t e, T* s, const Work& work) const {
-  const T *rec = at.rec + row * record(a), *p = rec + 3 * hp + 4 * slots * e, *q = rec + e * d,
-          *h = at.s[0] + first(row) * ld + e * d;
+void Attn<T>::back_head(const StepView<T>& at, int64_t row, int64_t e, T* s, const Work& work) const {
+  const T *rec = at.rec + row * record_size(a), *p = rec + 3 * hp + 4 * slots * e, *q = rec + e * d,
+          *h = at.s[0] + first_slot(row) * ld + e * d;
   const T *u = at.x[row] + e * d, *v = work.v + row * ld + e * d;
-  T *dq = at.slope + row * slopes() + e * d, *du = at.dx[row] + e * d,
-    *dh = at.d[0] + first(row) * ld + e * d, mean = 0;
+  T *dq = at.slope + row * slope_size() + e * d, *du = at.dx[row] + e * d,
+    *dh = at.d[0] + first_slot(row) * ld + e * d, mean = 0;
   for (int64_t k = 0; k < 4 * slots; k += 4) {
-    dots(v, h + k / 4 * ld, u, s[k], s[k + 1], s[k + 3]);
+    compute_dots(v, h + k / 4 * ld, u, s[k], s[k + 1], s[k + 3]);
     s[k + 2] = s[k] + s[k + 1];
     for (int64_t i = k; i < k + 4; i++) mean += p[i] * s[i];
   }
@@ -96,49 +97,49 @@ void Attn<T>::back_one(const T* p, const T* s, const T* v, const T* q, const T* 
 }
 
 template <class T>
-void Attn<T>::back(int64_t m, const At<T>& at, int64_t at0, Work& work) const {
-  const int64_t S = slopes();
+void Attn<T>::backpropagate(int64_t m, const StepView<T>& at, int64_t at0, Work& work) const {
+  const int64_t S = slope_size();
   at.team.wait();
   back_gate(at, at.team.share(m), at0, work);
   at.team.wait();
-  gemm<T>(at.slope + hp, S, Gt, work.out, ld, m, nullptr, at.mine, true);
+  gemm<T>(at.slope + hp, S, Gt, work.out, ld, m, nullptr, at.columns, true);
   for (int64_t i = 0; i < m; i++)
-    for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
+    for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>)
       store(at.slope + i * S + 2 * hp + j,
             load(work.out + i * ld + j) * load(work.slope + (at0 + i) * ld + j));
   at.team.wait();
-  gemm<T>(at.slope + 2 * hp, S, Ot, work.v, ld, m, nullptr, at.mine);
+  gemm<T>(at.slope + 2 * hp, S, Ot, work.v, ld, m, nullptr, at.columns);
   at.team.wait();
   back_heads(at, at.team.share(m / slots * a.heads), work);
   at.team.wait();
-  gemm<T>(at.slope, S, At_, at.dseen, ld, m, nullptr, at.mine, at.add);
+  gemm<T>(at.slope, S, At_, at.dseen, ld, m, nullptr, at.columns, at.add);
 }
 
 template <class T>
-void Attn<T>::weigh(int64_t many, const At<T>& at, Work& work) const {
-  const int64_t S = slopes();
+void Attn<T>::add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
+  const int64_t S = slope_size();
   T* room = work.room + at.team.member * work.share;
-  work.A.add(at.team, many, at.slope, S, at.seen, ld, room);
-  work.O.add(at.team, many, at.slope + 2 * hp, S, work.aC, ld, room);
-  work.G.add(at.team, many, at.slope + hp, S, work.o, ld, room);
-  sum_rows<T>(at.team, many, at.slope, S, 3 * hp, work.b);
+  work.A.add(at.team, count, at.slope, S, at.seen, ld, room);
+  work.O.add(at.team, count, at.slope + 2 * hp, S, work.aC, ld, room);
+  work.G.add(at.team, count, at.slope + hp, S, work.o, ld, room);
+  sum_rows<T>(at.team, count, at.slope, S, 3 * hp, work.b);
   if (!a.kind) return;
-  sum_products<T>(at.team, many, at.slope + 3 * hp, S, work.xhat, ld, hp, work.dscale);
-  sum_rows<T>(at.team, many, at.slope + 3 * hp, S, hp, work.dscale + hp);
+  sum_products<T>(at.team, count, at.slope + 3 * hp, S, work.xhat, ld, hp, work.dscale);
+  sum_rows<T>(at.team, count, at.slope + 3 * hp, S, hp, work.dscale + hp);
 }
 
 template <class T>
-void Attn<T>::give(const Team& team, const Work& work, bool add) const {
+void Attn<T>::write_gradients(const Team& team, const Work& work, bool add) const {
   T* dWg = (T*)a.dw[4];
-  work.A.give(team, (T*)a.dw[0], H, 0, H, add);
-  work.A.give(team, dWg, 2 * H, hp, H, add);
-  work.G.give(team, dWg + H, 2 * H, 0, H, add);
-  work.O.give(team, (T*)a.dw[2], H, 0, H, add);
+  work.A.write(team, (T*)a.dw[0], H, 0, H, add);
+  work.A.write(team, dWg, 2 * H, hp, H, add);
+  work.G.write(team, dWg + H, 2 * H, 0, H, add);
+  work.O.write(team, (T*)a.dw[2], H, 0, H, add);
   if (team.member) return;
-  give_row<T>((T*)a.dw[1], work.b, H, add);
-  give_row<T>((T*)a.dw[5], work.b + hp, H, add);
-  give_row<T>((T*)a.dw[3], work.b + 2 * hp, H, add);
+  write_row<T>((T*)a.dw[1], work.b, H, add);
+  write_row<T>((T*)a.dw[5], work.b + hp, H, add);
+  write_row<T>((T*)a.dw[3], work.b + 2 * hp, H, add);
   if (!a.kind) return;
-  give_row<T>((T*)a.dw[6], work.dscale, H, add);
-  give_row<T>((T*)a.dw[7], work.dscale + hp, H, add);
+  write_row<T>((T*)a.dw[6], work.dscale, H, add);
+  write_row<T>((T*)a.dw[7], work.dscale + hp, H, add);
 }

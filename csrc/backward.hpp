@@ -5,7 +5,7 @@
 
 // Rows that one product of the backward takes at once: enough to be efficient, few enough to stay in the
 // cache.
-inline int64_t chunk_of(int64_t rows, int64_t H) {
+inline int64_t count_chunk_steps(int64_t rows, int64_t H) {
   return std::max<int64_t>(1, (H < 512 ? 128 : 256) / std::max<int64_t>(1, rows));
 }
 
@@ -18,24 +18,24 @@ struct Backward {
   const Walk<T> walk;
   const int64_t m0, H, hp, ld, n, R, S, chunk, c;
   const bool zero;
-  Buffer<T> h, memory, seen, slope, again, room, dh, dc, dseen, stay, begun;
-  struct Mine {
+  Buffer<T> h, memory, seen, slope, recomputed, room, dh, dc, dseen, dkept, dstart;
+  struct Local {
     std::vector<const T*> x;
     std::vector<T*> dx;
     std::vector<int64_t> first;  // where the rows of a step begin
   };
-  std::vector<Mine> members;
+  std::vector<Local> members;
   typename Net::Work work;
 
   Backward(const Net& net, int part, int parts, int team)
       : net(net), a(net.a), rows(a, part, parts), walk(a, rows), m0(rows.count()), H(a.H), hp(walk.hp),
-        ld(walk.ld), n(net.gates()), R(Net::record(a)), S(net.slopes()),
-        chunk(std::min(chunk_of(m0, H), std::max<int64_t>(1, rows.T))), c(chunk * m0), zero(hp != H),
+        ld(walk.ld), n(net.gates()), R(Net::record_size(a)), S(net.slope_size()),
+        chunk(std::min(count_chunk_steps(m0, H), std::max<int64_t>(1, rows.T))), c(chunk * m0), zero(hp != H),
         h(c * ld, zero), memory(Net::STATES > 1 ? c * ld : 0, zero), seen(a.mask ? c * ld : 0, zero),
-        slope(c * S, zero), again(a.saved && !a.lengths ? 0 : c * R, false), room(zero ? c * n * hp : 0),
+        slope(c * S, zero), recomputed(a.saved && !a.lengths ? 0 : c * R, false), room(zero ? c * n * hp : 0),
         dh(m0 * ld), dc(Net::STATES > 1 ? m0 * ld : 0), dseen(a.mask ? m0 * ld : 0),
-        stay(a.keep[0] ? 2 * m0 * ld : 0), begun(a.reset ? 2 * m0 * ld : 0),
-        members(team, Mine{std::vector<const T*>(c), std::vector<T*>(m0), std::vector<int64_t>(chunk)}),
+        dkept(a.keep[0] ? 2 * m0 * ld : 0), dstart(a.reset ? 2 * m0 * ld : 0),
+        members(team, Local{std::vector<const T*>(c), std::vector<T*>(m0), std::vector<int64_t>(chunk)}),
         work(net, c, team, true) {
     T* d[] = {dh, dc};
     for (int k = 0; k < Net::STATES; k++)
@@ -44,23 +44,23 @@ struct Backward {
   }
 
   void run(const Team& team) {
-    Mine& mine = members[team.member];
+    Local& local = members[team.member];
     work.clear(team);
     const Span cols = team.share(hp, PANEL<T>), own{cols.lo, std::min(H, cols.hi)};
     for (int64_t end = rows.T; end > 0;) {
-      const int64_t begin = std::max<int64_t>(0, end - chunk), many = load_chunk(begin, end, team, mine);
-      T* rec = a.saved && !a.lengths ? (T*)a.saved + (rows.before * a.T + begin * m0) * R : again;
-      At<T> whole{team, cols, {h, memory}, a.mask ? seen : h, mine.x.data(), rec, slope};
+      const int64_t begin = std::max<int64_t>(0, end - chunk), count = load_chunk(begin, end, team, local);
+      T* rec = a.saved && !a.lengths ? (T*)a.saved + (rows.before * a.T + begin * m0) * R : recomputed;
+      StepView<T> whole{team, cols, {h, memory}, a.mask ? seen : h, local.x.data(), rec, slope};
       if (!a.saved) {
         team.wait();
-        net.inside(many, whole, work);
+        net.compute_inside(count, whole, work);
       }
       team.wait();
-      net.prepare(many, whole, work);
+      net.prepare(count, whole, work);
       team.wait();
-      for (int64_t t = end - 1; t >= begin; t--) step(t, mine.first[t - begin], whole, own, mine);
+      for (int64_t t = end - 1; t >= begin; t--) step(t, local.first[t - begin], whole, own, local);
       team.wait();
-      net.weigh(many, whole, work);
+      net.add_weight_gradients(count, whole, work);
       team.wait();
       end = begin;
     }
@@ -69,65 +69,67 @@ struct Backward {
       for (int64_t i = 0; i < m0; i++)
         for (int64_t j = own.lo; j < own.hi; j++) {
           ((T*)a.ds0[k])[rows.row[i] * H + j] = d[k][i * ld + j];
-          if (a.reset) ((T*)a.dstart[k])[rows.row[i] * H + j] = begun[(k * m0 + i) * ld + j];
+          if (a.reset) ((T*)a.dstart[k])[rows.row[i] * H + j] = dstart[(k * m0 + i) * ld + j];
         }
   }
 
   // The states before each step, the input and what was kept, one step below the other; each step by one
   // thread.
-  int64_t load_chunk(int64_t begin, int64_t end, const Team& team, Mine& mine) {
+  int64_t load_chunk(int64_t begin, int64_t end, const Team& team, Local& local) {
     const Span own = team.share(end - begin);
     T* s[] = {h, memory};
-    int64_t many = 0;
+    int64_t count = 0;
     for (int64_t t = begin; t < end; t++) {
-      const int64_t m = rows.going(t);
-      const bool ours = own.lo <= t - begin && t - begin < own.hi;
-      mine.first[t - begin] = many;
-      if (ours && a.saved && a.lengths)
-        std::memcpy(again + many * R, (const T*)a.saved + (rows.before * a.T + t * m0) * R,
+      const int64_t m = rows.count_active(t);
+      const bool is_own = own.lo <= t - begin && t - begin < own.hi;
+      local.first[t - begin] = count;
+      if (is_own && a.saved && a.lengths)
+        std::memcpy(recomputed + count * R, (const T*)a.saved + (rows.before * a.T + t * m0) * R,
                     m * R * sizeof(T));
-      for (int64_t i = 0; i < m; i++, many++) {
-        mine.x[many] = walk.input(i, t, n, room + many * n * hp, ours);
-        if (!ours) continue;
+      for (int64_t i = 0; i < m; i++, count++) {
+        local.x[count] = walk.input(i, t, n, room + count * n * hp, is_own);
+        if (!is_own) continue;
         for (int k = 0; k < Net::STATES; k++)
-          std::memcpy(s[k] + many * ld, walk.before(k, i, t), H * sizeof(T));
-        if (a.mask) walk.see(i, h + many * ld, seen + many * ld);
+          std::memcpy(s[k] + count * ld, walk.before(k, i, t), H * sizeof(T));
+        if (a.mask) walk.apply_mask(i, h + count * ld, seen + count * ld);
       }
     }
-    return many;
+    return count;
   }
 
-  void step(int64_t t, int64_t at0, const At<T>& whole, Span own, Mine& mine) {
-    const int64_t m = rows.going(t);
+  void step(int64_t t, int64_t at0, const StepView<T>& whole, Span own, Local& local) {
+    const int64_t m = rows.count_active(t);
     T* d[] = {dh, dc};
-    At<T> at = whole;
+    StepView<T> at = whole;
     at.s[0] = h + at0 * ld, at.s[1] = memory + at0 * ld, at.seen += at0 * ld, at.x += at0, at.rec += at0 * R,
     at.slope += at0 * S;
-    at.d[0] = dh, at.d[1] = dc, at.dseen = a.mask ? dseen : dh, at.dx = mine.dx.data(), at.add = !a.mask;
+    at.d[0] = dh, at.d[1] = dc, at.dseen = a.mask ? dseen : dh, at.dx = local.dx.data(), at.add = !a.mask;
     for (int64_t i = 0; i < m; i++) {
-      mine.dx[i] = (T*)a.dx + walk.place(i, t) * n * H;
+      local.dx[i] = (T*)a.dx + walk.place(i, t) * n * H;
       const T* dy = (const T*)a.dy + walk.place(i, t) * H;
       T* di = dh + i * ld;
       for (int64_t j = own.lo; j < own.hi; j++) di[j] += dy[j];
       if (a.keep[0])
         for (int k = 0; k < Net::STATES; k++) {
           const T* keep = (const T*)a.keep[k] + walk.place(i, t) * H;
-          T *now = d[k] + i * ld, *left = stay + (k * m0 + i) * ld;
-          for (int64_t j = own.lo; j < own.hi; j++) left[j] = now[j] * keep[j], now[j] *= T(1) - keep[j];
+          T *current = d[k] + i * ld, *rest = dkept + (k * m0 + i) * ld;
+          for (int64_t j = own.lo; j < own.hi; j++)
+            rest[j] = current[j] * keep[j], current[j] *= T(1) - keep[j];
         }
     }
-    net.back(m, at, at0, work);
+    net.backpropagate(m, at, at0, work);
     for (int64_t i = 0; i < m; i++) {
       if (a.mask) {
         const T* mask = (const T*)a.mask + rows.row[i] * H;
         for (int64_t j = own.lo; j < own.hi; j++) dh[i * ld + j] += dseen[i * ld + j] * mask[j];
       }
       for (int k = 0; k < Net::STATES; k++) {
-        T* now = d[k] + i * ld;
+        T* current = d[k] + i * ld;
         if (a.keep[0])
-          for (int64_t j = own.lo; j < own.hi; j++) now[j] += stay[(k * m0 + i) * ld + j];
-        if (walk.anew(i, t))
-          for (int64_t j = own.lo; j < own.hi; j++) begun[(k * m0 + i) * ld + j] += now[j], now[j] = 0;
+          for (int64_t j = own.lo; j < own.hi; j++) current[j] += dkept[(k * m0 + i) * ld + j];
+        if (walk.is_reset(i, t))
+          for (int64_t j = own.lo; j < own.hi; j++)
+            dstart[(k * m0 + i) * ld + j] += current[j], current[j] = 0;
       }
     }
   }
@@ -137,11 +139,12 @@ template <class T, class Net>
 void run_backward(const Args& a, int threads) {
   Net net(a, true);
   const Pieces<Net, Backward<T, Net>> pieces(net, threads);
-  each(threads, [&](const Team& team) {
+  run_threads(threads, [&](const Team& team) {
     net.pack(team);
     team.wait();
     pieces.run(team);
     team.wait();
-    for (size_t part = 0; part < pieces.all.size(); part++) net.give(team, pieces.all[part]->work, part > 0);
+    for (size_t part = 0; part < pieces.all.size(); part++)
+      net.write_gradients(team, pieces.all[part]->work, part > 0);
   });
 }

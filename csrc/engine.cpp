@@ -19,13 +19,13 @@
 struct Cell {
   void (*forward)(const Args&, int threads);
   void (*backward)(const Args&, int threads);
-  int64_t (*record)(const Args&);
+  int64_t (*record_size)(const Args&);
 };
-#define BOTH(Net)                                                                              \
-  {                                                                                            \
-    {run_forward<float, Net<float>>, run_backward<float, Net<float>>, Net<float>::record}, {   \
-      run_forward<double, Net<double>>, run_backward<double, Net<double>>, Net<double>::record \
-    }                                                                                          \
+#define BOTH(Net)                                                                                   \
+  {                                                                                                 \
+    {run_forward<float, Net<float>>, run_backward<float, Net<float>>, Net<float>::record_size}, {   \
+      run_forward<double, Net<double>>, run_backward<double, Net<double>>, Net<double>::record_size \
+    }                                                                                               \
   }
 
 static const Cell cells[][2] = {BOTH(Rnn), BOTH(Gru), BOTH(Lstm), BOTH(Attn), BOTH(LnGru), BOTH(LnLstm)};
@@ -44,7 +44,7 @@ EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Arg
 
 // How many numbers a row keeps of a step, where it keeps them.
 EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) {
-  return cells[cell][dtype].record(*args);
+  return cells[cell][dtype].record_size(*args);
 }
 
 // The size of the arguments, so that a caller with another idea of them finds out.

@@ -9,11 +9,11 @@ struct Gated {
   const Args& a;
   const int64_t H, hp, ld;
   Packed<T> U, Ut;  // U where gates are computed, its transpose where the gradient goes back
-  Spread<T> b;
+  Padded<T> b;
 
   Gated(const Args& a, bool backward)
-      : a(a), H(a.H), hp(padded<T>(a.H)), ld(apart<T>(a.H)),
-        U(backward && a.saved ? 0 : GATES * hp, hp, H, !backward && one_row<T>(a)),
+      : a(a), H(a.H), hp(padded_size<T>(a.H)), ld(row_stride<T>(a.H)),
+        U(backward && a.saved ? 0 : GATES * hp, hp, H, !backward && is_one_row<T>(a)),
         Ut(backward ? hp : 0, GATES * hp, H), b(a.w[1], GATES, H) {}
   void pack(const Team& team) {
     const T* from = (const T*)a.w[0];
@@ -34,15 +34,15 @@ struct Gated {
           room(team * share, false) {}
     void clear(const Team& team) { U.clear(team); }
   };
-  void prepare(int64_t, const At<T>&, Work&) const {}
-  void weigh(int64_t many, const At<T>& at, int64_t slopes, Work& work) const {
-    work.U.add(at.team, many, at.slope, slopes, at.seen, ld, work.room + at.team.member * work.share);
-    sum_rows<T>(at.team, many, at.slope, slopes, GATES * hp, work.b);
+  void prepare(int64_t, const StepView<T>&, Work&) const {}
+  void add_weight_gradients(int64_t count, const StepView<T>& at, int64_t slopes, Work& work) const {
+    work.U.add(at.team, count, at.slope, slopes, at.seen, ld, work.room + at.team.member * work.share);
+    sum_rows<T>(at.team, count, at.slope, slopes, GATES * hp, work.b);
   }
-  void give(const Team& team, const Work& work, bool add) const {
+  void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < GATES; g++) {
-      work.U.give(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
-      if (a.dw[1] && !team.member) give_row<T>((T*)a.dw[1] + g * H, work.b + g * hp, H, add);
+      work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (a.dw[1] && !team.member) write_row<T>((T*)a.dw[1] + g * H, work.b + g * hp, H, add);
     }
   }
 };

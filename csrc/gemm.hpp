@@ -27,12 +27,12 @@ template <class T>
 constexpr int PANEL = WIDE * N<T>;  // columns of a micro-kernel
 
 template <class T>
-inline int64_t padded(int64_t n) {
+inline int64_t padded_size(int64_t n) {
   return round_up(n, PANEL<T>);
 }
 // The way from one padded row to the next: rows a power of two apart would share their places in the cache.
 template <class T>
-inline int64_t apart(int64_t n) {
+inline int64_t row_stride(int64_t n) {
   return round_up(n, PANEL<T>) + N<T>;
 }
 
@@ -46,32 +46,33 @@ struct Packed {
     int64_t by;
   };
   const int64_t n, k, gate;  // gate: rows of one, padded
-  const bool as_is;
+  const bool is_unpacked;
   Gate gates[4];  // where they are as they are
   Buffer<T> w;
   // `hidden` rows and columns in each block: without padding, all of it will be written
-  Packed(int64_t n, int64_t k, int64_t hidden, bool as_is = false)
-      : n(n), k(k), gate(padded<T>(hidden)), as_is(as_is), w(as_is ? 0 : n * k, hidden != gate) {}
+  Packed(int64_t n, int64_t k, int64_t hidden, bool is_unpacked = false)
+      : n(n), k(k), gate(padded_size<T>(hidden)), is_unpacked(is_unpacked),
+        w(is_unpacked ? 0 : n * k, hidden != gate) {}
 
   // A thread's share of a block of `hidden` rows and columns, which begins at a panel:
   // W[row + r][col + c] = from[r * rows_by + c * cols_by], one of the two being 1.
   void put(const Team& team, int64_t row, int64_t col, const T* from, int64_t hidden, int64_t rows_by,
            int64_t cols_by) {
-    if (as_is) {
+    if (is_unpacked) {
       if (!team.member) gates[row / gate] = {from, rows_by};
       return;
     }
-    const Span mine = team.share(hidden, PANEL<T>);
-    for (int64_t r = mine.lo; r < mine.hi; r += PANEL<T>) {
+    const Span rows = team.share(hidden, PANEL<T>);
+    for (int64_t r = rows.lo; r < rows.hi; r += PANEL<T>) {
       T* to = w.p + (row + r) * k + col * PANEL<T>;
       const T* f = from + r * rows_by;
-      const int64_t some = std::min<int64_t>(PANEL<T>, hidden - r);
+      const int64_t count = std::min<int64_t>(PANEL<T>, hidden - r);
       if (rows_by == 1) {
         for (int64_t c = 0; c < hidden; c++)
-          std::memcpy(to + c * PANEL<T>, f + c * cols_by, some * sizeof(T));
+          std::memcpy(to + c * PANEL<T>, f + c * cols_by, count * sizeof(T));
         continue;
       }
-      const int64_t square = some == PANEL<T> ? hidden / N<T> * N<T> : 0;
+      const int64_t square = count == PANEL<T> ? hidden / N<T> * N<T> : 0;
       for (int64_t c = 0; c < square; c += N<T>)
         for (int part = 0; part < WIDE; part++) {
           V<T> v[N<T>];
@@ -79,14 +80,14 @@ struct Packed {
           transpose<T>(v);
           for (int j = 0; j < N<T>; j++) store(to + (c + j) * PANEL<T> + part * N<T>, v[j]);
         }
-      for (int64_t j = 0; j < some; j++)
+      for (int64_t j = 0; j < count; j++)
         for (int64_t c = square; c < hidden; c++) to[c * PANEL<T> + j] = f[j * rows_by + c];
     }
   }
 };
 
 template <class T>
-inline void give_row(T* to, const T* from, int64_t n, bool add) {
+inline void write_row(T* to, const T* from, int64_t n, bool add) {
   if (add)
     for (int64_t i = 0; i < n; i++) to[i] += from[i];
   else
@@ -106,7 +107,7 @@ struct Sums {
       for (int m = 0; m < M; m++)
         for (int j = 0; j < WIDE; j++) c[s][m][j] = bias && !s ? load(bias + j * N<T>) : V<T>{};
   }
-  void give(T* C, int64_t ldc, bool add) {
+  void write(T* C, int64_t ldc, bool add) {
     for (int m = 0; m < M; m++)
       for (int j = 0; j < WIDE; j++) {
         V<T> s = c[0][m][j];
@@ -189,14 +190,14 @@ void micro(const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K, con
     micro_along<T, M, SETS>(sums, A, by, W, K, ahead);
   else
     micro_across<T, M>(sums, A, by, W, K);
-  sums.give(C, ldc, add);
+  sums.write(C, ldc, add);
 }
 
 template <class T, bool ALONG, int M = ROWS>
-inline void micro_of(int64_t rows, const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K,
-                     const T* bias, bool add, const T* ahead) {
+inline void run_micro(int64_t rows, const T* A, int64_t by, const T* W, T* C, int64_t ldc, int64_t K,
+                      const T* bias, bool add, const T* ahead) {
   if (rows == M) return micro<T, M, ALONG>(A, by, W, C, ldc, K, bias, add, ahead);
-  if constexpr (M > 1) micro_of<T, ALONG, M - 1>(rows, A, by, W, C, ldc, K, bias, add, ahead);
+  if constexpr (M > 1) run_micro<T, ALONG, M - 1>(rows, A, by, W, C, ldc, K, bias, add, ahead);
 }
 
 // One row alone: several panels at a time, or it would wait for its own sums. K is a multiple of N, and of 2.
@@ -221,17 +222,18 @@ void micro_one(const T* A, const T* W, int64_t next, T* C, int64_t K, const T* b
 
 constexpr int DEEP = 256;  // rows of a panel that stay in the first cache
 
-// The columns `mine` of every gate. What a number is does not depend on who else makes which.
+// The columns `columns` of every gate. What a number is does not depend on who else makes which.
 template <class T>
 inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc, int64_t M, const T* bias,
-                 Span mine, bool add = false) {
+                 Span columns, bool add = false) {
   const int64_t blocks = (M + ROWS - 1) / ROWS, deep = M > 3 ? DEEP : W.k;
   for (int64_t gate = 0; gate < W.n; gate += W.gate) {
-    int64_t n = gate + mine.lo;
-    const int64_t end = gate + mine.hi;
-    if (W.as_is) {
+    int64_t n = gate + columns.lo;
+    const int64_t end = gate + columns.hi;
+    if (W.is_unpacked) {
       const auto& [from, by] = W.gates[gate / W.gate];
-      product<T>(from + mine.lo * by, by, mine.hi - mine.lo, W.k, A, bias ? bias + n : nullptr, C + n, add);
+      multiply_row<T>(from + columns.lo * by, by, columns.hi - columns.lo, W.k, A, bias ? bias + n : nullptr,
+                      C + n, add);
       continue;
     }
     if (M == 1)
@@ -245,7 +247,7 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
           const int64_t rows = (M - m + blocks - i - 1) / (blocks - i);
           // each of the first two blocks asks for half
           const T* ahead = i < 2 ? w + K * PANEL<T> + i * K * (PANEL<T> / 2) : w;
-          micro_of<T, true>(rows, A + m * lda + k, lda, w, C + m * ldc + n, ldc, K, b, add || k, ahead);
+          run_micro<T, true>(rows, A + m * lda + k, lda, w, C + m * ldc + n, ldc, K, b, add || k, ahead);
           m += rows;
         }
       }
@@ -266,41 +268,42 @@ struct Outer {
   }
 
   void clear(const Team& team) {
-    const Span mine = team.share(n, PANEL<T>);
-    if (m && mine.lo < mine.hi) std::memset(c + mine.lo * m, 0, (mine.hi - mine.lo) * m * sizeof(T));
+    const Span columns = team.share(n, PANEL<T>);
+    if (m && columns.lo < columns.hi)
+      std::memset(c + columns.lo * m, 0, (columns.hi - columns.lo) * m * sizeof(T));
   }
   // a thread's share of the columns, with a room of its own
   void add(const Team& team, int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room) {
-    const Span mine = team.share(n, PANEL<T>);
+    const Span columns = team.share(n, PANEL<T>);
     const int64_t blocks = (m + ROWS - 1) / ROWS;
     auto size = [&](int64_t i, int64_t at) { return (m - at + blocks - i - 1) / (blocks - i); };
     for (int64_t k0 = 0; k0 < rows; k0 += DEEP / 2) {
       const int64_t K = std::min<int64_t>(DEEP / 2, rows - k0);
       T *x = room, *d = room + K * PANEL<T>;
-      for (int64_t i = 0, at = 0, some; i < blocks; i++, at += some) {
-        some = size(i, at);
+      for (int64_t i = 0, at = 0, count; i < blocks; i++, at += count) {
+        count = size(i, at);
         for (int64_t k = 0; k < K; k++)  // whole vectors: the next row writes over what is too much
-          for (int64_t j = 0; j < some; j += N<T>)
-            store(d + at * K + k * some + j, load(D + (k0 + k) * ldd + at + j));
+          for (int64_t j = 0; j < count; j += N<T>)
+            store(d + at * K + k * count + j, load(D + (k0 + k) * ldd + at + j));
       }
-      for (int64_t j = mine.lo; j < mine.hi; j += PANEL<T>) {
+      for (int64_t j = columns.lo; j < columns.hi; j += PANEL<T>) {
         for (int64_t k = 0; k < K; k++)
           for (int e = 0; e < WIDE; e++)
             store(x + k * PANEL<T> + e * N<T>, load(X + (k0 + k) * ldx + j + e * N<T>));
-        for (int64_t i = 0, at = 0, some; i < blocks; i++, at += some) {
-          some = size(i, at);
-          micro_of<T, false>(some, d + at * K, some, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr, true,
-                             x);
+        for (int64_t i = 0, at = 0, count; i < blocks; i++, at += count) {
+          count = size(i, at);
+          run_micro<T, false>(count, d + at * K, count, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr,
+                              true, x);
         }
       }
     }
   }
   // a thread's share of the block that begins at `row`, to a matrix of the caller's, put there or added
-  void give(const Team& team, T* to, int64_t ldt, int64_t row, int64_t hidden, bool add) const {
-    const Span mine = team.share(hidden, PANEL<T>);
-    for (int64_t j = mine.lo; j < mine.hi; j += PANEL<T>)
+  void write(const Team& team, T* to, int64_t ldt, int64_t row, int64_t hidden, bool add) const {
+    const Span columns = team.share(hidden, PANEL<T>);
+    for (int64_t j = columns.lo; j < columns.hi; j += PANEL<T>)
       for (int64_t r = 0; r < hidden; r++)
-        give_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>,
-                    std::min<int64_t>(PANEL<T>, hidden - j), add);
+        write_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>,
+                     std::min<int64_t>(PANEL<T>, hidden - j), add);
   }
 };

@@ -25,9 +25,9 @@ class Pool {
     size_t bytes;
   };
   static constexpr size_t LIMIT = size_t(1) << 26;  // more than this is not kept
-  std::mutex door;
+  std::mutex mutex;
   std::vector<Block> idle;
-  size_t kept = 0;
+  size_t idle_bytes = 0;
 
  public:
   static Pool& shared() {
@@ -37,7 +37,7 @@ class Pool {
   // The smallest idle block that fits and is not far too large, or a new one; bytes becomes its size.
   void* take(size_t& bytes) {
     {
-      std::lock_guard<std::mutex> lock(door);
+      std::lock_guard<std::mutex> lock(mutex);
       size_t best = idle.size();
       for (size_t i = 0; i < idle.size(); i++)
         if (idle[i].bytes >= bytes && idle[i].bytes <= 2 * bytes &&
@@ -47,7 +47,7 @@ class Pool {
         Block block = idle[best];
         idle[best] = idle.back();
         idle.pop_back();
-        kept -= block.bytes;
+        idle_bytes -= block.bytes;
         bytes = block.bytes;
         return block.p;
       }
@@ -57,10 +57,10 @@ class Pool {
     return p;
   }
   void give_back(void* p, size_t bytes) {
-    std::lock_guard<std::mutex> lock(door);
-    if (kept + bytes > LIMIT) return free_aligned(p);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (idle_bytes + bytes > LIMIT) return free_aligned(p);
     idle.push_back({p, bytes});
-    kept += bytes;
+    idle_bytes += bytes;
   }
 };
 

@@ -10,7 +10,7 @@ struct Moments {
 };
 
 template <class T, class F>
-inline Moments<T> moments(int64_t H, F at) {  // of the row whose vector at i is at(i)
+inline Moments<T> compute_moments(int64_t H, F at) {  // of the row whose vector at i is at(i)
   V<T> s{};
   const int64_t whole = H / N<T> * N<T>;
   for (int64_t i = 0; i < H; i += N<T>) s += at(i);
@@ -31,7 +31,7 @@ inline Moments<T> moments(int64_t H, F at) {  // of the row whose vector at i is
 // a -> xhat; returns r
 template <class T>
 inline T normalise(int64_t H, int64_t hp, T* a) {
-  const Moments<T> m = moments<T>(H, [&](int64_t i) { return load(a + i); });
+  const Moments<T> m = compute_moments<T>(H, [&](int64_t i) { return load(a + i); });
   for (int64_t i = 0; i < hp; i += N<T>) store(a + i, (load(a + i) - m.mean) * m.r);
   for (int64_t i = H; i < hp; i++) a[i] = 0;
   return m.r;
@@ -39,7 +39,7 @@ inline T normalise(int64_t H, int64_t hp, T* a) {
 
 // out: of a, where d is the gradient of N(a)
 template <class T>
-inline void norm_back(int64_t H, int64_t hp, const T* xhat, T r, const T* scale, const T* d, T* out) {
+inline void back_norm(int64_t H, int64_t hp, const T* xhat, T r, const T* scale, const T* d, T* out) {
   V<T> s1{}, s2{};
   for (int64_t i = 0; i < hp; i += N<T>) {
     V<T> dx = load(d + i) * load(scale + i);
@@ -55,8 +55,8 @@ inline void norm_back(int64_t H, int64_t hp, const T* xhat, T r, const T* scale,
 template <class T>
 inline void sum_products(const Team& team, int64_t rows, const T* a, int64_t by_a, const T* b, int64_t by_b,
                          int64_t n, T* to) {
-  const Span mine = team.share(n, N<T>);
-  for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
+  const Span columns = team.share(n, N<T>);
+  for (int64_t i = columns.lo; i < columns.hi; i += N<T>) {
     V<T> s{};
     for (int64_t k = 0; k < rows; k++) s += load(a + k * by_a + i) * load(b + k * by_b + i);
     store(to + i, load(to + i) + s);

@@ -4,20 +4,20 @@
 
 #include "vec.hpp"
 
-// The first `some` of N numbers, the others 0.
+// The first `count` of N numbers, the others 0.
 template <class T>
-inline V<T> load_some(const T* p, int64_t some) {
+inline V<T> load_partial(const T* p, int64_t count) {
   T t[N<T>] = {};
-  for (int64_t i = 0; i < some; i++) t[i] = p[i];
+  for (int64_t i = 0; i < count; i++) t[i] = p[i];
   return load(t);
 }
 
 template <int W, int n>
-struct Kept {  // blocks of W lanes: the even ones of a and the odd ones of b, where they are
+struct InPlace {  // blocks of W lanes: the even ones of a and the odd ones of b, where they are
   static constexpr int lane(int i) { return i & W ? n + i : i; }
 };
 template <int W, int n>
-struct Moved {  // the others, each in the place of its neighbour
+struct Exchanged {  // the others, each in the place of its neighbour
   static constexpr int lane(int i) { return i & W ? n + i - W : i + W; }
 };
 
@@ -26,7 +26,7 @@ template <class T, int W>
 inline void fold(V<T>* s) {
 #pragma GCC unroll 16
   for (int i = 0; i < W; i++)
-    s[i] = shuffle<T, Kept<W, N<T>>>(s[i], s[i + W]) + shuffle<T, Moved<W, N<T>>>(s[i], s[i + W]);
+    s[i] = shuffle<T, InPlace<W, N<T>>>(s[i], s[i + W]) + shuffle<T, Exchanged<W, N<T>>>(s[i], s[i + W]);
   if constexpr (W > 1) fold<T, W / 2>(s);
 }
 
@@ -34,12 +34,13 @@ inline void fold(V<T>* s) {
 // multiply-add.
 template <class T>
 constexpr int SUMS = N<T> < 8 ? 8 : N<T>;
-constexpr int READ = 8;  // rows read side by side: more streams than this defeat the hardware's prefetching
+// Rows read side by side: more streams than this defeat the hardware's prefetching.
+constexpr int STREAMS = 8;
 
 // out = W x + b for one row x of K numbers; W has R rows, `by` numbers apart. out has room for whole vectors.
 template <class T>
-inline void product(const T* W, int64_t by, int64_t R, int64_t K, const T* x, const T* b, T* out,
-                    bool add = false) {
+inline void multiply_row(const T* W, int64_t by, int64_t R, int64_t K, const T* x, const T* b, T* out,
+                         bool add = false) {
   constexpr int n = N<T>, sums = SUMS<T>;
   const int64_t rest = K % n, whole = K - rest;
   T end[n] = {};  // the last vector ends where the row ends; what it shares with the one before is 0 here
@@ -50,21 +51,21 @@ inline void product(const T* W, int64_t by, int64_t R, int64_t K, const T* x, co
     for (int i = 0; i < sums; i++) row[i] = W + std::min<int64_t>(r + i, R - 1) * by;
     V<T> s[sums] = {};
 #pragma GCC unroll 2
-    for (int j = 0; j < sums; j += READ)
+    for (int j = 0; j < sums; j += STREAMS)
       for (int64_t k = 0; k < whole; k += n) {
         V<T> xk = load(x + k);
 #pragma GCC unroll 8
-        for (int i = j; i < j + READ; i++) s[i] += load(row[i] + k) * xk;
+        for (int i = j; i < j + STREAMS; i++) s[i] += load(row[i] + k) * xk;
       }
     if (rest)
 #pragma GCC unroll 16
-      for (int i = 0; i < sums; i++) s[i] += (whole ? load(row[i] + K - n) : load_some(row[i], K)) * last;
+      for (int i = 0; i < sums; i++) s[i] += (whole ? load(row[i] + K - n) : load_partial(row[i], K)) * last;
 #pragma GCC unroll 4
     for (int j = 0; j < sums; j += n) {
-      const int64_t at = r + j, some = R - at;
-      if (some <= 0) break;
+      const int64_t at = r + j, count = R - at;
+      if (count <= 0) break;
       fold<T, n / 2>(s + j);
-      if (b) s[j] += some >= n ? load(b + at) : load_some(b + at, some);
+      if (b) s[j] += count >= n ? load(b + at) : load_partial(b + at, count);
       store(out + at, add ? load(out + at) + s[j] : s[j]);
     }
   }

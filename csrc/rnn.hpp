@@ -8,35 +8,37 @@ struct Rnn : Gated<T, 1, 1> {
   using Base::a, Base::hp, Base::ld, Base::H;
   using Base::Base;
   using typename Base::Work;
-  static int64_t record(const Args& a) { return apart<T>(a.H); }
-  int64_t slopes() const { return ld; }
+  static int64_t record_size(const Args& a) { return row_stride<T>(a.H); }
+  int64_t slope_size() const { return ld; }
 
-  void inside(int64_t m, const At<T>& at, Work&) const {
-    gemm<T>(at.seen, ld, this->U, at.rec, ld, m, this->b, at.mine);
+  void compute_inside(int64_t m, const StepView<T>& at, Work&) const {
+    gemm<T>(at.seen, ld, this->U, at.rec, ld, m, this->b, at.columns);
     for (int64_t i = 0; i < m; i++)
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
+      for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>) {
         V<T> s = load(at.x[i] + j) + load(at.rec + i * ld + j);
         store(at.rec + i * ld + j, a.kind ? pick<T>(s > T(0), s, V<T>{}) : vtanh(s));
       }
   }
-  void finish(int64_t m, const At<T>& at, Work&) const {
+  void finish(int64_t m, const StepView<T>& at, Work&) const {
     for (int64_t i = 0; i < m; i++)
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>)
+      for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>)
         store(at.s[0] + i * ld + j, load(at.rec + i * ld + j));
   }
 
-  void back(int64_t m, const At<T>& at, int64_t, Work&) const {
+  void backpropagate(int64_t m, const StepView<T>& at, int64_t, Work&) const {
     for (int64_t i = 0; i < m; i++) {
       T *d = at.d[0] + i * ld, *o = at.slope + i * ld;
-      for (int64_t j = at.mine.lo; j < at.mine.hi; j += N<T>) {
+      for (int64_t j = at.columns.lo; j < at.columns.hi; j += N<T>) {
         V<T> s = load(at.rec + i * ld + j), dv = load(d + j);
         store(o + j, a.kind ? pick<T>(s > T(0), dv, V<T>{}) : dv * (T(1) - s * s));
         store(d + j, V<T>{});
       }
-      gather<T>(at.dx[i], o, 1, H, at.mine);
+      unpad<T>(at.dx[i], o, 1, H, at.columns);
     }
     at.team.wait();
-    gemm<T>(at.slope, ld, this->Ut, at.dseen, ld, m, nullptr, at.mine, at.add);
+    gemm<T>(at.slope, ld, this->Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
   }
-  void weigh(int64_t many, const At<T>& at, Work& work) const { Base::weigh(many, at, ld, work); }
+  void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
+    Base::add_weight_gradients(count, at, ld, work);
+  }
 };

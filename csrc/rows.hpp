@@ -27,7 +27,7 @@ struct Rows {
     for (int p = 0; p < part; p++) before += (sequences - p + parts - 1) / parts * a.slots;
   }
   int64_t count() const { return row.size(); }
-  int64_t going(int64_t t) const {  // rows that have a step t
+  int64_t count_active(int64_t t) const {  // rows that have a step t
     return std::partition_point(length.begin(), length.end(), [&](int64_t l) { return l > t; }) -
            length.begin();
   }
@@ -35,29 +35,29 @@ struct Rows {
 
 // One row of `gates` blocks of `hidden` numbers, between tight and padded.
 template <class T>
-inline void spread(T* to, const T* from, int64_t gates, int64_t hidden) {
+inline void pad(T* to, const T* from, int64_t gates, int64_t hidden) {
   for (int64_t g = 0; g < gates; g++)
-    std::memcpy(to + g * padded<T>(hidden), from + g * hidden, hidden * sizeof(T));
+    std::memcpy(to + g * padded_size<T>(hidden), from + g * hidden, hidden * sizeof(T));
 }
 template <class T>
-inline void gather(T* to, const T* from, int64_t gates, int64_t hidden, Span mine) {
-  mine.hi = std::min(mine.hi, hidden);
-  for (int64_t g = 0; g < gates && mine.lo < mine.hi; g++)
-    std::memcpy(to + g * hidden + mine.lo, from + g * padded<T>(hidden) + mine.lo,
-                (mine.hi - mine.lo) * sizeof(T));
+inline void unpad(T* to, const T* from, int64_t gates, int64_t hidden, Span columns) {
+  columns.hi = std::min(columns.hi, hidden);
+  for (int64_t g = 0; g < gates && columns.lo < columns.hi; g++)
+    std::memcpy(to + g * hidden + columns.lo, from + g * padded_size<T>(hidden) + columns.lo,
+                (columns.hi - columns.lo) * sizeof(T));
 }
 template <class T>
-struct Spread : Buffer<T> {  // a bias, padded; zeros where there is none
-  Spread(const void* from, int64_t gates, int64_t hidden) : Buffer<T>(gates * padded<T>(hidden)) {
-    if (from) spread<T>(*this, (const T*)from, gates, hidden);
+struct Padded : Buffer<T> {  // a bias, padded; zeros where there is none
+  Padded(const void* from, int64_t gates, int64_t hidden) : Buffer<T>(gates * padded_size<T>(hidden)) {
+    if (from) pad<T>(*this, (const T*)from, gates, hidden);
   }
 };
 
 // to += the sum of some rows, a thread's share of its numbers; short sums first.
 template <class T>
 inline void sum_rows(const Team& team, int64_t rows, const T* from, int64_t by, int64_t n, T* to) {
-  const Span mine = team.share(n, N<T>);
-  for (int64_t i = mine.lo; i < mine.hi; i += N<T>) {
+  const Span columns = team.share(n, N<T>);
+  for (int64_t i = columns.lo; i < columns.hi; i += N<T>) {
     V<T> s{};
     for (int64_t k = 0; k < rows; k++) s += load(from + k * by + i);
     store(to + i, load(to + i) + s);

@@ -1,33 +1,36 @@
 // A cell over time, forwards and backwards: all that is not the equations of the cell. seqloom/core/job.py
-// says what a step is: a state that may start anew, the cell, a share of the old state that stays, rows that
+// says what a step is: a state that may be reset, the cell, a share of the old state that stays, rows that
 // have ended.
 //
 // A Net is a cell: its weights, packed, and what follows. Rows lie below each other, hp numbers each, `ld`
 // apart.
-//   STATES, gates()   states (h, or h and c); blocks of H numbers that the input gives
-//   record, slopes    numbers that a row saves of a step for the backward; that its gradients inside a step
-//                     take
-//   pack(team)        the weights
-//   inside(m, at)     everything a step computes, into at.rec
-//   finish(m, at)     the new states, in place of the old
-//   back(m, at)       d: gradients of the new states -> of the old, as far as they go past the product with
-//                     what is seen of h, whose gradient is put to or added to at.dseen; at.slope and at.dx
-//   weigh(many, at)   gradients of the weights from at.slope;  give(team, parts): all of them, to the caller
+//   STATES, gates()            states (h, or h and c); blocks of H numbers that the input gives
+//   record_size, slope_size    numbers that a row saves of a step for the backward; that its gradients inside
+//                              a step take
+//   pack(team)                 packs the weights
+//   compute_inside(m, at)      computes everything of a step, into at.rec
+//   finish(m, at)              writes the new states in place of the old
+//   backpropagate(m, at)       turns d, gradients of the new states, into those of the old, but for the
+//                              product with what is seen of h, whose gradient is put to or added to at.dseen;
+//                              fills at.slope and at.dx
+//   add_weight_gradients(..)   adds up gradients of the weights from at.slope
+//   write_gradients(..)        writes all of them to the caller
 //
 // Threads divide the rows of a batch, each a team of its own, and meet at the end. Or they are one team,
 // which divides the columns of every product: each thread reads its share of the weights alone. Then all of
-// them run the functions of a Net, each for its columns (at.mine) or its share of the rows, and wait for each
-// other where one reads what another wrote. The driver waits after inside, and around weigh; inside and
-// finish begin when the states are whole, back when at.d is whole in at.mine.
+// them run the functions of a Net, each for its columns (at.columns) or its share of the rows, and wait for
+// each other where one reads what another wrote. The driver waits after compute_inside, and around
+// add_weight_gradients; compute_inside and finish begin when the states are whole, backpropagate when at.d is
+// whole in at.columns.
 #pragma once
 #include <memory>
 
 #include "rows.hpp"
 
 template <class T>
-struct At {  // some rows at one step, or at several steps one below the other
+struct StepView {  // some rows at one step, or at several steps one below the other
   Team team;
-  Span mine;          // columns of this thread
+  Span columns;       // columns of this thread
   T* s[2];            // states before the step
   const T* seen;      // h as products see it
   const T* const* x;  // rows of the input, padded
@@ -44,27 +47,28 @@ struct Walk {
   const Rows& rows;
   int64_t H, hp, ld;
 
-  Walk(const Args& a, const Rows& rows) : a(a), rows(rows), H(a.H), hp(padded<T>(a.H)), ld(apart<T>(a.H)) {}
+  Walk(const Args& a, const Rows& rows)
+      : a(a), rows(rows), H(a.H), hp(padded_size<T>(a.H)), ld(row_stride<T>(a.H)) {}
   int64_t place(int64_t i, int64_t t) const { return rows.row[i] * a.T + t; }
-  bool anew(int64_t i, int64_t t) const { return a.reset && a.reset[place(i, t)]; }
+  bool is_reset(int64_t i, int64_t t) const { return a.reset && a.reset[place(i, t)]; }
   const T* first(int k, int64_t i) const { return (const T*)a.s0[k] + rows.row[i] * H; }
   const T* start(int k, int64_t i) const { return (const T*)a.start[k] + rows.row[i] * H; }
   const T* after(int k, int64_t i, int64_t t) const { return (const T*)(k ? a.c : a.y) + place(i, t) * H; }
 
   // the state k of row i before step t, from what the forward left
   const T* before(int k, int64_t i, int64_t t) const {
-    return anew(i, t) ? start(k, i) : t ? after(k, i, t - 1) : first(k, i);
+    return is_reset(i, t) ? start(k, i) : t ? after(k, i, t - 1) : first(k, i);
   }
 
   // a row of the input as it lies there, or padded by the one whose row it is
   const T* input(int64_t i, int64_t t, int64_t gates, T* room, bool own) const {
     const T* x = (const T*)a.x + place(i, t) * gates * H;
     if (H == hp) return x;
-    if (own) spread<T>(room, x, gates, H);
+    if (own) pad<T>(room, x, gates, H);
     return room;
   }
   // seen = h * mask
-  void see(int64_t i, const T* h, T* seen) const {
+  void apply_mask(int64_t i, const T* h, T* seen) const {
     const T* mask = (const T*)a.mask + rows.row[i] * H;
     for (int64_t j = 0; j < H; j++) seen[j] = h[j] * mask[j];
   }
@@ -72,16 +76,16 @@ struct Walk {
 
 // One row alone through large weights waits for them, packed or not: the forward then takes them as they are.
 template <class T>
-inline bool one_row(const Args& a) {
-  return a.B == 1 && a.H >= 512 && a.H == padded<T>(a.H);
+inline bool is_one_row(const Args& a) {
+  return a.B == 1 && a.H >= 512 && a.H == padded_size<T>(a.H);
 }
 
 // As torch.lerp has it: exact at both ends.
 template <class T>
-inline void zoneout(T* now, const T* old, const T* keep, Span mine) {
-  for (int64_t j = mine.lo; j < mine.hi; j++) {
-    const T w = keep[j], gap = old[j] - now[j];
-    now[j] = w < T(0.5) ? now[j] + w * gap : old[j] - gap * (T(1) - w);
+inline void zoneout(T* state, const T* previous, const T* keep, Span columns) {
+  for (int64_t j = columns.lo; j < columns.hi; j++) {
+    const T w = keep[j], gap = previous[j] - state[j];
+    state[j] = w < T(0.5) ? state[j] + w * gap : previous[j] - gap * (T(1) - w);
   }
 }
 

@@ -25,12 +25,12 @@ struct Call {
 
 // LayerNorm of the first H of `a`, in place; the scale and the shift follow.
 template <class T>
-inline void normalised(T* a, int64_t H, const T* scale, const T* shift) {
+inline void apply_norm(T* a, int64_t H, const T* scale, const T* shift) {
   constexpr int n = N<T>;
   V<T> s{};
   int64_t i = 0;
   for (; i + n <= H; i += n) s += load(a + i);
-  if (i < H) s += load_some(a + i, H - i);
+  if (i < H) s += load_partial(a + i, H - i);
   const T mean = sum<T>(s) / T(H);
   s = V<T>{};
   for (i = 0; i + n <= H; i += n) {

@@ -18,7 +18,7 @@ inline int64_t nanoseconds() {
 // core.
 class Barrier {
   static constexpr int SPINS = 2000;
-  alignas(64) std::atomic<int> here{0};
+  alignas(64) std::atomic<int> arrivals{0};
   alignas(64) std::atomic<int> round{0};
 
   static void pause() {
@@ -34,17 +34,17 @@ class Barrier {
 
   void wait(int size) {
     const int now = round.load(std::memory_order_relaxed);
-    if (here.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-      here.store(0, std::memory_order_relaxed);
+    if (arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+      arrivals.store(0, std::memory_order_relaxed);
       round.store(now + 1, std::memory_order_release);
       return;
     }
     const auto open = [&] { return round.load(std::memory_order_acquire) != now; };
     for (int spins = 0; spins < SPINS; spins++, pause())
       if (open()) return;
-    const int64_t begun = nanoseconds();
+    const int64_t started = nanoseconds();
     while (!open()) std::this_thread::yield();
-    lost += nanoseconds() - begun;
+    lost += nanoseconds() - started;
   }
 };
 
@@ -53,14 +53,14 @@ class Barrier {
 // result depends on it.
 class Trial {
   static constexpr int MOST = 64;
-  std::atomic<int> alone{0}, next{1};
+  std::atomic<int> solo_calls{0}, next_solo_calls{1};
 
  public:
-  bool skipped() { return alone > 0 && alone-- > 0; }
-  void ended(int64_t lost, int64_t took) {
-    const bool failed = 2 * lost > took;
-    if (failed) alone = next.load();
-    next = failed ? std::min(MOST, 2 * next) : 1;
+  bool should_skip() { return solo_calls > 0 && solo_calls-- > 0; }
+  void record_end(int64_t lost, int64_t elapsed) {
+    const bool failed = 2 * lost > elapsed;
+    if (failed) solo_calls = next_solo_calls.load();
+    next_solo_calls = failed ? std::min(MOST, 2 * next_solo_calls) : 1;
   }
 };
 
@@ -71,10 +71,10 @@ struct Span {
 // A thread among those that share some work.
 struct Team {
   int member = 0, size = 1;
-  Barrier* door = nullptr;
+  Barrier* barrier = nullptr;
 
   void wait() const {
-    if (size > 1) door->wait(size);
+    if (size > 1) barrier->wait(size);
   }
   // its share of n things, in whole units
   Span share(int64_t n, int64_t unit = 1) const {
@@ -92,7 +92,7 @@ int omp_get_thread_num() __attribute__((weak));
 int omp_get_num_threads() __attribute__((weak));
 int omp_get_max_threads() __attribute__((weak));
 }
-inline bool shared_threads() {
+inline bool has_torch_threads() {
   return GOMP_parallel && omp_get_thread_num && omp_get_num_threads && omp_get_max_threads;
 }
 #else
@@ -100,34 +100,34 @@ inline void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) {}
 inline int omp_get_thread_num() { return 0; }
 inline int omp_get_num_threads() { return 1; }
 inline int omp_get_max_threads() { return 1; }
-inline bool shared_threads() { return false; }
+inline bool has_torch_threads() { return false; }
 #endif
 
 // f(team) on so many threads at a time, or fewer, with the caller's way of rounding. f asks for no memory: a
 // thread that failed would leave the others waiting.
 template <class F>
-void each(int threads, F f) {
+void run_threads(int threads, F f) {
   static Trial trial;
-  if (threads < 2 || trial.skipped()) return f(Team());
-  const int64_t begun = nanoseconds();
+  if (threads < 2 || trial.should_skip()) return f(Team());
+  const int64_t started = nanoseconds();
   struct Job {
     F& f;
     int threads;
-    fenv_t ways;
-    Barrier door;
+    fenv_t rounding;
+    Barrier barrier;
 
-    Job(F& f, int threads) : f(f), threads(threads) { fegetenv(&ways); }
+    Job(F& f, int threads) : f(f), threads(threads) { fegetenv(&rounding); }
     void run(int member, int size) {
-      fenv_t own;
-      fegetenv(&own);
-      fesetenv(&ways);
-      f(Team{member, size, &door});
+      fenv_t previous;
+      fegetenv(&previous);
+      fesetenv(&rounding);
+      f(Team{member, size, &barrier});
       // here, where a core that others want is let go: OpenMP would hold it for milliseconds
-      door.wait(size);
-      fesetenv(&own);
+      barrier.wait(size);
+      fesetenv(&previous);
     }
   } job(f, threads);
-  if (shared_threads()) {
+  if (has_torch_threads()) {
     auto part = [](void* data) {
       Job& job = *(Job*)data;
       const int member = omp_get_thread_num(), size = std::min(job.threads, omp_get_num_threads());
@@ -142,5 +142,5 @@ void each(int threads, F f) {
     job.run(0, threads);
     for (auto& thread : others) thread.join();
   }
-  trial.ended(job.door.lost, nanoseconds() - begun);
+  trial.record_end(job.barrier.lost, nanoseconds() - started);
 }
