@@ -9,6 +9,7 @@
 // gradient of q, but computing that is slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
+#include "runtime/sums.cuh"
 
 #ifndef ROWS       // Python gives these with -D; the values here serve editors
 #define GRID 0     // 1: blocks anywhere on the GPU (attn_rnn/grid.cuh), 0: a cluster (attn_rnn/cluster.cuh)
@@ -106,10 +107,7 @@ struct Units {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
       const u32 at = parts + 4 * ((slice * ROWS + 8 * g + 2 * pair) * LINE + 16 * (tile + i) + row);
-      put_shared(at, c[i][0]);
-      put_shared(at + 4 * LINE, c[i][1]);
-      put_shared(at + 32, c[i][2]);
-      put_shared(at + 4 * LINE + 32, c[i][3]);
+      put_transposed(at, c[i], LINE);
     }
   }
   DEV void get_sum(float (&v)[2], Pair start) const {

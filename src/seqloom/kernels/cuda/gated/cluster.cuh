@@ -9,6 +9,7 @@
 #include "gated/cell.cuh"
 #include "runtime/cluster.cuh"
 #include "runtime/pairs.cuh"
+#include "runtime/sums.cuh"
 
 #ifndef EACH          // Python gives these with -D; the values here serve editors
 #define EACH 4        // tiles of 16 units to a block
@@ -140,16 +141,8 @@ struct Block {
   template <int N>
   DEV void sum_row(float (&v)[N], int i) const {
     constexpr int WHERE = N == 8 ? AT_SUMS : AT_MEMORY_SUMS, WHICH = N == 8 ? SUMS_BARRIER : MEMORY_BARRIER;
-#pragma unroll
-    for (int n = N / 2, bits = 16; bits; n /= 2, bits /= 2) {  // halves of the numbers to halves of the lanes
-      const bool upper = (lane & bits) != 0;
-      if (n == 0) v[0] += shuffle_xor(v[0], bits);
-#pragma unroll
-      for (int j = 0; j < n; j++)
-        v[j] = (upper ? v[j + n] : v[j]) + shuffle_xor(upper ? v[j] : v[j + n], bits);
-    }
-    float sum = v[0];  // of number lane / (32 / N)
     constexpr int EVERY = 32 / N;
+    float sum = sum_numbers<32>(v, lane);  // of number lane / EVERY
     if constexpr (SLOTS == 1) {
 #pragma unroll
       for (int j = 0; j < N; j++) v[j] = shuffle(sum, EVERY * j);
@@ -191,10 +184,7 @@ struct Block {
       for (int n = 0; n < NTILES; n++) {
         const u32 at =
             memory + AT_PARTS + m * PARTS + 4 * ((slice * ROWS + 8 * n + 2 * pair) * LINE + 16 * tile + row);
-        put_shared(at, c[m][n][0]);
-        put_shared(at + 4 * LINE, c[m][n][1]);
-        put_shared(at + 32, c[m][n][2]);
-        put_shared(at + 4 * LINE + 32, c[m][n][3]);
+        put_transposed(at, c[m][n], LINE);
       }
   }
   DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {

@@ -8,6 +8,7 @@
 #include "gated/cell.cuh"
 #include "runtime/packets.cuh"
 #include "runtime/pairs.cuh"
+#include "runtime/sums.cuh"
 
 constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 2, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
 constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
@@ -86,25 +87,12 @@ struct Block {
         put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }
-  // Sum N numbers over the lanes of a row; the sum of number j is in lane EVERY * j of its 16.
-  template <int N>
-  DEV float sum_lanes(float (&v)[N]) const {
-#pragma unroll
-    for (int n = N / 2, bits = 8; bits; n /= 2, bits /= 2) {  // halves of the numbers to halves of the lanes
-      const bool upper = (lane & bits) != 0;
-      if (n == 0) v[0] += shuffle_xor(v[0], bits);
-#pragma unroll
-      for (int j = 0; j < n; j++)
-        v[j] = (upper ? v[j + n] : v[j]) + shuffle_xor(upper ? v[j] : v[j + n], bits);
-    }
-    return v[0];
-  }
   // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 (the last unused) for the memory.
   template <int N>
   DEV void sum_row(float (&v)[N], int i) const {
     constexpr int EVERY = 16 / N, PIECES = N == 8 ? 3 : 1, TIMES = (CLUSTER + 15) / 16;
     Packet* at = packets + (N == 8 ? AT_SUMS : AT_MEMORY_SUMS) + column * CLUSTER * PIECES;
-    float sum = sum_lanes(v), w[3];
+    float sum = sum_numbers<16>(v, lane), w[3];
 #pragma unroll
     for (int j = 0; j < 3; j++) {
       const int which = 3 * (lane % 16) + j;
@@ -128,7 +116,7 @@ struct Block {
 #pragma unroll
       for (int j = 0; j < TIMES && k < 3 * PIECES; j++) v[k] += to_float(p[j * PIECES + k / 3][k % 3]);
     }
-    sum = sum_lanes(v);
+    sum = sum_numbers<16>(v, lane);
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = shuffle(sum, (lane & 16) + EVERY * k);
   }
@@ -138,10 +126,7 @@ struct Block {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
       const u32 at = memory + which * PARTS + 4 * ((warp * ROWS + 8 * tile + 2 * pair) * LINE + 16 * i + row);
-      put_shared(at, c[i][0]);
-      put_shared(at + 4 * LINE, c[i][1]);
-      put_shared(at + 32, c[i][2]);
-      put_shared(at + 4 * LINE + 32, c[i][3]);
+      put_transposed(at, c[i], LINE);
     }
   }
   DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {
