@@ -18,7 +18,7 @@ struct Attn {
   const bool ragged;               // H is not a whole number of panels
   Packed<T> A, O, G, At_, Ot, Gt;  // [W_q; W_g for h], W_o, W_g for o; and their transposes
   Buffer<T> bA;
-  Padded<T> bo, gamma, beta;
+  PaddedRow<T> bo, gamma, beta;
 
   Attn(const Args& a, bool backward)
       : a(a), H(a.H), hp(padded_size<T>(H)), ld(row_stride<T>(H)), d(H / a.heads), slots(a.slots),

@@ -9,7 +9,7 @@ struct Gated {
   const Args& a;
   const int64_t H, hp, ld;
   Packed<T> U, Ut;  // U where gates are computed, its transpose where the gradient goes back
-  Padded<T> b;
+  PaddedRow<T> b;
 
   Gated(const Args& a, bool backward)
       : a(a), H(a.H), hp(padded_size<T>(a.H)), ld(row_stride<T>(a.H)),

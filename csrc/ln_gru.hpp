@@ -9,7 +9,7 @@ template <class T>
 struct LnGru : Gated<T, 3, 1> {
   typedef Gated<T, 3, 1> Base;
   using Base::a, Base::hp, Base::ld, Base::H;
-  Padded<T> scale, shift;
+  PaddedRow<T> scale, shift;
 
   LnGru(const Args& a, bool backward) : Base(a, backward), scale(a.w[1], 3, a.H), shift(a.w[2], 3, a.H) {}
   static int64_t record_size(const Args& a) { return 6 * padded_size<T>(a.H) + round_up(3, N<T>) + N<T>; }

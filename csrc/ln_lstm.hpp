@@ -9,7 +9,7 @@ template <class T>
 struct LnLstm : Gated<T, 4, 2> {
   typedef Gated<T, 4, 2> Base;
   using Base::a, Base::hp, Base::ld, Base::H;
-  Padded<T> scale, shift, scale_c, shift_c;
+  PaddedRow<T> scale, shift, scale_c, shift_c;
 
   LnLstm(const Args& a, bool backward)
       : Base(a, backward), scale(a.w[1], 4, a.H), shift(a.w[2], 4, a.H), scale_c(a.w[3], 1, a.H),

@@ -114,5 +114,5 @@ inline bool fits(const MachineArgs& a) {
 template <class T>
 void run_machine(const MachineArgs& a, int threads) {
   Machine<T> machine(a, std::max(1, threads));
-  each(threads, [&](const Team& team) { machine.run(team); });
+  run_threads(threads, [&](const Team& team) { machine.run(team); });
 }

@@ -16,10 +16,10 @@ struct Product {
   explicit Product(Reader& code)
       : source(code.next()), offset(code.next()), weight(code.next()), out(code.next()), heads(code.next()),
         K(code.next()), columns(code.next()), rows(code.next()), depth(round_up(K, STEP)),
-        panels(padded<T>(columns) / PANEL<T>), w(heads * panels * depth * PANEL<T>) {}
+        panels(padded_size<T>(columns) / PANEL<T>), w(heads * panels * depth * PANEL<T>) {}
 
   // what a thread needs beside it: copies of rows, and a block of results
-  int64_t room() const { return MOST * (apart<T>(K) + PANEL<T>); }
+  int64_t room() const { return MOST * (row_stride<T>(K) + PANEL<T>); }
 
   void pack(const Team& team, const T* from) {
     const Span mine = team.share(heads * panels);
@@ -59,11 +59,11 @@ struct Product {
     const bool even =
         rows == 1 || by_c == rows * heads * columns;  // rows of the result are equally far apart
     const int64_t ldc = rows == 1 ? by_c : heads * columns;
-    T *copies = room, *tail = room + MOST * apart<T>(K);
+    T *copies = room, *tail = room + MOST * row_stride<T>(K);
     const T* a = row_of(A, by_a, K, head, m);
     int64_t lda = rows == 1 ? by_a : heads * K;
     if (depth != K || (rows > 1 && by_a != rows * heads * K)) {
-      lda = apart<T>(K);
+      lda = row_stride<T>(K);
       for (int64_t i = 0; i < M; i++) {
         T* to = copies + i * lda;
         std::memcpy(to, row_of(A, by_a, K, head, m + i), K * sizeof(T));
@@ -98,7 +98,7 @@ struct Product {
         const int64_t count = (M - m + blocks - i - 1) / (blocks - i);
         // each of the first two blocks asks for half of the next panel
         const T* ahead = i < 2 ? panel + some * PANEL<T> + i * some * (PANEL<T> / 2) : panel;
-        micro_of<T, true>(count, a + m * lda + k, lda, panel, c + m * ldc, ldc, some, nullptr, k > 0, ahead);
+        run_micro<T, true>(count, a + m * lda + k, lda, panel, c + m * ldc, ldc, some, nullptr, k > 0, ahead);
         m += count;
       }
     }

@@ -47,8 +47,8 @@ inline void unpad(T* to, const T* from, int64_t gates, int64_t hidden, Span colu
                 (columns.hi - columns.lo) * sizeof(T));
 }
 template <class T>
-struct Padded : Buffer<T> {  // a bias, padded; zeros where there is none
-  Padded(const void* from, int64_t gates, int64_t hidden) : Buffer<T>(gates * padded_size<T>(hidden)) {
+struct PaddedRow : Buffer<T> {  // a bias, padded; zeros where there is none
+  PaddedRow(const void* from, int64_t gates, int64_t hidden) : Buffer<T>(gates * padded_size<T>(hidden)) {
     if (from) pad<T>(*this, (const T*)from, gates, hidden);
   }
 };
