@@ -10,9 +10,9 @@ def builds(monkeypatch, tmp_path):
     """The flags of every call of the compiler; the text of a kernel is its name."""
     calls = []
 
-    def compile_source(name, flags):
+    def compile_source(name, text, flags):
         calls.append(flags)
-        return f"machine code of {name}".encode()
+        return f"machine code of {text}".encode()
 
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(nvrtc, "read_source", lambda name: name)
@@ -39,6 +39,12 @@ def test_another_text_macro_header_or_gpu_is_another_build(builds, monkeypatch):
     build()
     assert len(builds) == 5
     assert len(list(nvrtc.folder().glob("*.cubin"))) == 5
+
+
+def test_generated_text_needs_no_file(builds):
+    assert nvrtc.build("a name", {}, "sm_90", "text") == b"machine code of text"
+    nvrtc.build("another name", {}, "sm_90", "text")
+    assert len(builds) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "changed"])

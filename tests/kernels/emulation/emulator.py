@@ -38,7 +38,7 @@ EXPORT int arguments_{0}() {{ return sizeof(Of_{0}); }}
 
 def launch(code: _cuda.CudaCode, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
     """Replace CudaCode.launch; `change` is a text and its replacement, which occurs once, to see what a fault does."""
-    library = build(code.source, code.macros, change)
+    library = build(code.source, code.macros, change, code.text)
     assert getattr(library, f"bytes_{code.name}")() == code.shared
     assert getattr(library, f"arguments_{code.name}")() == ctypes.sizeof(arguments)
     run = getattr(library, f"emulate_{code.name}")
@@ -69,12 +69,14 @@ def compile_text(folder: str | Path, *words: str) -> str:
 
 
 @cache
-def build(source: str, macros: tuple, change: tuple[str, str] | None = None) -> ctypes.CDLL:
-    """Compile the kernels of a .cu file."""
+def build(
+    source: str, macros: tuple, change: tuple[str, str] | None = None, generated: str | None = None
+) -> ctypes.CDLL:
+    """Compile the kernels of a .cu file, or of generated text."""
     settings = dict(macros)
     runtime = build_runtime("grid" if settings.get("GRID") else "cluster" if "CLUSTER" in settings else "device")
-    text = f'#include "emulation.hpp"\n#include "{source}"\n'
-    for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", nvrtc.read_source(source), re.MULTILINE):
+    text = '#include "emulation.hpp"\n' + (f'#include "{source}"\n' if generated is None else generated)
+    for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", generated or nvrtc.read_source(source), re.MULTILINE):
         shared = "CLUSTER" if name.startswith("attn_rnn_cluster") else name.removeprefix("attn_rnn_").upper()
         text += ENTRY.format(name, shared)
     defines = [f"-DEXPORT={EXPORT}", *(f"-D{name}={value}" for name, value in macros)]

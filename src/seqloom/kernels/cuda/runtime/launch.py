@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ class CudaCode:
     shared: int  # bytes of shared memory per block
     rows: int = 1  # of the batch that these blocks take
     blocks: int = 1  # that take the same rows
+    text: str | None = field(default=None, kw_only=True)  # generated; `source` is then a name for messages
 
     @property
     def attributes(self) -> tuple[tuple[int, int], ...]:
@@ -99,7 +100,7 @@ def _load(code: CudaCode, index: int) -> ctypes.c_void_p:
     """Load a kernel on this device, which must be the current one."""
     torch.empty(1, device=f"cuda:{index}")  # creates the device's context if there is none
     major, minor = torch.cuda.get_device_capability(index)
-    image = nvrtc.build(code.source, dict(code.macros), f"sm_{major}{minor}")
+    image = nvrtc.build(code.source, dict(code.macros), f"sm_{major}{minor}", code.text)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _call("cuModuleLoadData", ctypes.byref(module), image)
     _call("cuModuleGetFunction", ctypes.byref(function), module, code.name.encode())
@@ -150,9 +151,9 @@ def read_struct(source: str, name: str, base: type[ctypes.Structure] | None = No
     assert match, f"{source} has no struct {name}"
     fields: list[tuple[str, Any]] = []
     for type_, names in re.findall(r"(?:const )?(\w+)\s+(.*?);", match[2].replace("*", " *"), re.DOTALL):
-        for pointer, field, size in re.findall(r"(\*?)\s*(\w+)(?:\[(\d+)\])?", names):
+        for pointer, member, size in re.findall(r"(\*?)\s*(\w+)(?:\[(\d+)\])?", names):
             kind = ctypes.c_void_p if pointer else SCALARS.get(type_) or read_struct(source, type_)
-            several = [f"{field}_{i}" for i in range(int(size))] if size else [field]
+            several = [f"{member}_{i}" for i in range(int(size))] if size else [member]
             fields += [("from_" if n == "from" else n, kind) for n in several]
     base = base or (read_struct(source, match[1]) if match[1] else ctypes.Structure)
     return type(name, (base,), {"_fields_": fields})

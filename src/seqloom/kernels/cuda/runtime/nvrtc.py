@@ -40,14 +40,22 @@ def read_headers() -> dict[str, str]:
     return {path.relative_to(TEXT).as_posix(): path.read_text() for path in sorted(TEXT.glob("*/*.cuh"))}
 
 
-def build(name: str, macros: Mapping[str, int | str], architecture: str) -> bytes:
-    """Return the machine code of a .cu file for one GPU architecture ("sm_90"), from the cache or compiled now."""
+def build(name: str, macros: Mapping[str, int | str], architecture: str, text: str | None = None) -> bytes:
+    """Return machine code, from the cache or compiled now.
+
+    Args:
+        name: The .cu file, with its folder; for generated text, a name for messages.
+        macros: What is defined beforehand.
+        architecture: The GPU's, such as "sm_90".
+        text: Generated text; None for that of the file.
+    """
+    text = read_source(name) if text is None else text
     flags = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items())]
-    words = [read_source(name), *(word for header in read_headers().items() for word in header), *flags, str(version())]
+    words = [text, *(word for header in read_headers().items() for word in header), *flags, str(version())]
     path = folder() / f"{hashlib.sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
     code = _read(path)
     if code is None:
-        code = compile_source(name, flags)
+        code = compile_source(name, text, flags)
         _write(path, code)
     return code
 
@@ -81,8 +89,8 @@ def _write(path: Path, code: bytes) -> None:
         )
 
 
-def compile_source(name: str, flags: Sequence[str]) -> bytes:
-    """Return the machine code of a .cu file.
+def compile_source(name: str, text: str, flags: Sequence[str]) -> bytes:
+    """Return the machine code of a text; the name is for messages.
 
     Raises:
         RuntimeError: If NVRTC refuses the text; the message has its log.
@@ -91,8 +99,7 @@ def compile_source(name: str, flags: Sequence[str]) -> bytes:
     texts, names = (
         (ctypes.c_char_p * len(headers))(*(t.encode() for t in part)) for part in (headers.values(), headers)
     )
-    text = read_source(name).encode()
-    _call("nvrtcCreateProgram", ctypes.byref(program), text, name.encode(), len(headers), texts, names)
+    _call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), name.encode(), len(headers), texts, names)
     try:
         options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
         if library.nvrtcCompileProgram(program, len(flags), options):
