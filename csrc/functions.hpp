@@ -214,7 +214,10 @@ INLINE V<T> sine(V<T> x) {
 }
 template <class T, int QUARTERS>
 INLINE V<T> exact_sine(V<T> x) {
-  if (any<T>(~(absolute(x) <= Turn<T>::most)))
-    return by_lane<T>(x, [](T v) { return QUARTERS ? std::cos(v) : std::sin(v); });
-  return sine<T, QUARTERS>(x);
+  V<T> y = sine<T, QUARTERS>(x);
+  const auto large = ~(absolute(x) <= Turn<T>::most);
+  if (any<T>(large))
+    for (int i = 0; i < N<T>; i++)
+      if (large[i]) y[i] = QUARTERS ? std::cos(x[i]) : std::sin(x[i]);
+  return y;
 }

@@ -70,8 +70,7 @@ class Machine {
       const int64_t t = reverse ? a.T - 1 - i : i;
       const int64_t rows = (a.count[t] - first + way - 1) / way;
       if (rows <= 0) continue;
-      for (size_t b = 0; b < places.size(); b++)
-        thread.base[b] = (T*)a.buffers[b] + (first_row(places[b], t) + first) * row_sizes[b];
+      find_rows(t, first, thread.base.data());
       for (size_t p = 0; p < parts.size(); p++) {
         if (parts[p].nest)
           thread.nests[p]->run(columns, thread.base.data(), rows, way);
@@ -83,17 +82,12 @@ class Machine {
   }
 
  private:
-  int64_t first_row(int64_t place, int64_t t) const {
-    switch (place) {
-      case TIME:
-        return a.offset[t];
-      case BEFORE:
-        return t ? a.B + a.offset[t - 1] : 0;
-      case AFTER:
-        return a.B + a.offset[t];
-      default:
-        return 0;
-    }
+  // where row r of step t is in every buffer
+  INLINE void find_rows(int64_t t, int64_t r, T** base) const {
+    const int64_t now = a.offset[t] + r, before = t ? a.B + a.offset[t - 1] + r : r;
+    const int64_t rows[] = {0, r, now, before, a.B + now};  // by place
+    const int64_t *place = places.data(), *size = row_sizes.data(), many = places.size();
+    for (int64_t b = 0; b < many; b++) base[b] = (T*)a.buffers[b] + rows[place[b]] * size[b];
   }
   void multiply(const Product<T>& p, const Team& team, Thread& thread, int64_t rows, int64_t way) const {
     p.run(team, thread.base[p.source], row_sizes[p.source] * way, thread.base[p.out], row_sizes[p.out] * way,

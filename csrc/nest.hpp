@@ -9,14 +9,11 @@
 #pragma once
 #include <vector>
 
+#include "memory.hpp"
 #include "operators.hpp"
 #include "threads.hpp"
-#include "memory.hpp"
 
 constexpr int DIMENSIONS = 8;
-constexpr int64_t BLOCK_BYTES = 2048;  // of one register: ten of them fill about half of the first cache
-template <class T>
-constexpr int64_t BLOCK = BLOCK_BYTES / sizeof(T);
 
 // Reads a code from front to back.
 struct Reader {
@@ -87,8 +84,8 @@ struct Counter {
   void add(int dimension, Span span, int64_t step = 1) {
     if (span.lo + step < span.hi) digits[count++] = {dimension, span.lo, span.hi, step};
   }
-  void reset(int64_t* at) const {
-    for (int i = 0; i < count; i++) at[digits[i].dimension] = digits[i].lo;
+  bool has(int dimension) const {
+    return std::any_of(digits, digits + count, [&](const Digit& d) { return d.dimension == dimension; });
   }
   bool next(int64_t* at) const {
     for (int i = count; i-- > 0;) {
@@ -106,16 +103,22 @@ class NestRun {
   const Nest<T>& nest;
   T* const room;
   std::vector<T*> place;
-  std::vector<int64_t> by, along, ways;  // ways: strides of accesses, one dimension below the other
+  std::vector<int64_t> by, along, ways;   // ways: strides of accesses, one dimension below the other
+  std::vector<int64_t> buffers, offsets;  // of accesses
   Counter outer, inner;
   Span span[DIMENSIONS];
-  int block = 0;
+  bool empty = false;
+  int block = 0, moving = 0, moves[DIMENSIONS];  // moves: dimensions whose iterations are counted
   int64_t chunk = 0, rows_of_block = 0, prepared = -1;
 
  public:
   NestRun(const Nest<T>& nest, T* room)
       : nest(nest), room(room), place(nest.slots()), by(nest.slots()), along(nest.slots()),
         ways(DIMENSIONS * nest.accesses.size()) {
+    for (const Access& a : nest.accesses) {
+      buffers.push_back(a.buffer);
+      offsets.push_back(a.offset);
+    }
     for (size_t c = 0; c < nest.constants.size(); c++)
       place[place.size() - nest.constants.size() + c] = (T*)&nest.constants[c];
   }
@@ -124,13 +127,10 @@ class NestRun {
   // next
   void run(const Team& team, T* const* base, int64_t rows, int64_t row) {
     if (rows != prepared) prepare(team, rows, row);
-    for (int d = 0; d < nest.dimensions; d++)
-      if (span[d].lo >= span[d].hi) return;
+    if (empty) return;
     int64_t at[DIMENSIONS];
-    for (int d = 0; d < nest.dimensions; d++) at[d] = span[d].lo;
-    outer.reset(at);
+    for (int d = 0; d < DIMENSIONS; d++) at[d] = span[d].lo;
     do {
-      inner.reset(at);
       if (nest.start.size()) execute(nest.start, locate(base, at));
       do execute(nest.body, locate(base, at));
       while (inner.next(at));
@@ -144,17 +144,16 @@ class NestRun {
     constexpr int64_t n = N<T>;
     prepared = rows;
     int longest = 0;
-    for (int d = 0; d < nest.dimensions; d++) {
-      span[d] = {0, d ? nest.sizes[d] : rows};
+    for (int d = 0; d < DIMENSIONS; d++) {
+      span[d] = {0, d >= nest.dimensions ? 1 : d ? nest.sizes[d] : rows};
       if (d < nest.inner && span[d].hi > span[longest].hi) longest = d;
     }
     span[longest] = team.share(span[longest].hi, longest == nest.vector ? n : 1);
+    empty = size(longest) <= 0;
     const int v = nest.vector;
-    block = v ? 0 : 1;
-    for (int d = 0; d < nest.inner; d++)
-      if (d != v && size(d) > size(block)) block = d;
-    if (block >= nest.inner) block = DIMENSIONS - 1;  // none
-    if (block == DIMENSIONS - 1) span[block] = {0, 1};
+    block = DIMENSIONS - 1;  // no loop: a single iteration
+    for (int d = nest.inner - 1; d >= 0; d--)
+      if (d != v && size(d) >= size(block)) block = d;
     const int64_t chunks = std::max<int64_t>(1, (size(v) + BLOCK<T> - 1) / BLOCK<T>);
     chunk = round_up((size(v) + chunks - 1) / chunks, n);
     rows_of_block = std::max<int64_t>(1, std::min<int64_t>(size(block), BLOCK<T> / std::max(chunk, n)));
@@ -172,28 +171,32 @@ class NestRun {
       along[i] = 1;
     }
     const int64_t many = nest.accesses.size();
+    moving = 0;
+    for (int d = 0; d < nest.dimensions; d++)
+      if (span[d].lo || outer.has(d) || inner.has(d)) moves[moving++] = d;
     for (int64_t i = 0; i < many; i++) {
       const Access& a = nest.accesses[i];
-      for (int d = 0; d < nest.dimensions; d++) ways[d * many + i] = a.strides[d] * (d ? 1 : row);
-      ways[(DIMENSIONS - 1) * many + i] = block == DIMENSIONS - 1 ? 0 : ways[(DIMENSIONS - 1) * many + i];
-      by[nest.first_access() + i] = block == DIMENSIONS - 1 ? 0 : ways[block * many + i];
+      for (int d = 0; d < DIMENSIONS; d++)
+        ways[d * many + i] = d >= nest.dimensions ? 0 : a.strides[d] * (d ? 1 : row);
+      by[nest.first_access() + i] = ways[block * many + i];
       along[nest.first_access() + i] = ways[v * many + i];
     }
   }
-  int64_t size(int d) const { return d < nest.dimensions ? span[d].hi - span[d].lo : 0; }
+  int64_t size(int d) const { return span[d].hi - span[d].lo; }
 
-  Frame<T> locate(T* const* base, const int64_t* at) {
-    const int64_t many = nest.accesses.size();
+  // Set the places of accesses for one block.
+  INLINE Frame<T> locate(T* const* base, const int64_t* at) {
+    const int64_t many = nest.accesses.size(), *buffer = buffers.data(), *offset = offsets.data();
     T** to = place.data() + nest.first_access();
-    for (int64_t i = 0; i < many; i++) to[i] = base[nest.accesses[i].buffer] + nest.accesses[i].offset;
-    for (int d = 0; d < nest.dimensions; d++)
-      if (at[d])
-        for (int64_t i = 0; i < many; i++) to[i] += at[d] * ways[d * many + i];
-    const int64_t rows = block < nest.dimensions ? std::min(rows_of_block, span[block].hi - at[block]) : 1;
-    const int64_t n = std::min(chunk, span[nest.vector].hi - at[nest.vector]);
-    return {rows, n, place.data(), by.data(), along.data()};
+    for (int64_t i = 0; i < many; i++) to[i] = base[buffer[i]] + offset[i];
+    for (int k = 0; k < moving; k++) {
+      const int64_t *way = ways.data() + moves[k] * many, steps = at[moves[k]];
+      for (int64_t i = 0; i < many; i++) to[i] += steps * way[i];
+    }
+    return {std::min(rows_of_block, span[block].hi - at[block]),
+            std::min(chunk, span[nest.vector].hi - at[nest.vector]), place.data(), by.data(), along.data()};
   }
-  static void execute(const std::vector<Instruction<T>>& list, const Frame<T>& frame) {
+  static INLINE void execute(const std::vector<Instruction<T>>& list, const Frame<T>& frame) {
     for (const Instruction<T>& i : list) i.run(frame, i.at);
   }
 };

@@ -5,6 +5,10 @@
 
 #include "functions.hpp"
 
+constexpr int64_t BLOCK_BYTES = 2048;  // of one register: ten of them fill about half of the first cache
+template <class T>
+constexpr int64_t BLOCK = BLOCK_BYTES / sizeof(T);
+
 // Where the operands of a block are. A slot is a register, a place in memory or a constant.
 template <class T>
 struct Frame {
@@ -108,48 +112,55 @@ TERNARY(SubMul, c - a * b)
 TERNARY(SigmoidFma, exact_sigmoid<T>(a* b + c))
 TERNARY(TanhFma, vtanh(a* b + c))
 
-// Fewer numbers than a vector holds, padded to one.
+// An operator on rows that are shorter than a vector: they are copied one behind the other.
 template <class T>
-struct Padded {
-  T t[N<T>];
-  INLINE const T* fill(const T* from, int64_t n, T rest = 0) {
-    for (int64_t i = 0; i < N<T>; i++) t[i] = i < n ? from[i] : rest;
-    return t;
+__attribute__((noinline)) void run_short(const Frame<T>& f, const Operands& at, Run<T> run, int arity,
+                                         int scalars) {
+  const int64_t width = at.single ? 1 : f.n, count = std::max<int64_t>(N<T>, f.rows * width);
+  alignas(64) T room[4][BLOCK<T>];
+  T* place[4] = {room[0], room[1], room[2], room[3]};
+  const int64_t by[4] = {};
+  for (int k = 0; k < arity; k++) {
+    const T* from = f.place[at.a[k]];
+    T* to = room[k];
+    for (int64_t r = 0; r < f.rows; r++, from += f.by[at.a[k]])
+      for (int64_t i = 0; i < width; i++) *to++ = from[scalars >> k & 1 ? 0 : i];
+    std::fill(to, room[k] + count, T(0));
   }
-};
+  run({1, count, place, by, by}, {0, 3, {0, 1, 2}});
+  const T* from = room[3];
+  T* to = f.place[at.out];
+  for (int64_t r = 0; r < f.rows; r++, to += f.by[at.out])
+    for (int64_t i = 0; i < width; i++) to[i] = *from++;
+}
 
 // The last vector of a row overlaps the one before it, so that none reaches past the row: a result is never
 // an operand of its own instruction. SCALARS has a bit for each operand that is one number of a row.
 template <class T, template <class> class Op, int SCALARS>
 void run_operator(const Frame<T>& f, const Operands& at) {
   constexpr int n = N<T>, arity = Op<T>::arity;
-  const int64_t width = at.single ? 1 : f.n;
+  if (at.single || f.n < n) return run_short<T>(f, at, run_operator<T, Op, 0>, arity, SCALARS);
   T* out = f.place[at.out];
-  const T* in[3] = {};
-  for (int k = 0; k < arity; k++) in[k] = f.place[at.a[k]];
-  Padded<T> room[4];
-  for (int64_t r = 0; r < f.rows; r++) {
-    const T* p[3] = {in[0], in[1], in[2]};
+  const T* in[3];
+  int64_t by[3];
+  for (int k = 0; k < arity; k++) in[k] = f.place[at.a[k]], by[k] = f.by[at.a[k]];
+  const int64_t last = f.n - n, by_out = f.by[at.out];
+  for (int64_t r = f.rows; r > 0; r--) {
     V<T> v[3] = {};
-    T* to = out;
-    if (width < n) {
-      to = room[3].t;
-      for (int k = 0; k < arity; k++)
-        if (!(SCALARS >> k & 1)) p[k] = room[k].fill(p[k], width);
-    }
     for (int k = 0; k < arity; k++)
-      if (SCALARS >> k & 1) v[k] = all(*p[k]);
-    const int64_t last = width < n ? 0 : width - n;
-    for (int64_t i = 0;; i = std::min(i + n, last)) {
+      if (SCALARS >> k & 1) v[k] = all(*in[k]);
+    for (int64_t i = 0;;) {
       for (int k = 0; k < arity; k++)
-        if (!(SCALARS >> k & 1)) v[k] = load(p[k] + i);
-      store(to + i, Op<T>::of(v[0], v[1], v[2]));
-      if (i == last) break;
+        if (!(SCALARS >> k & 1)) v[k] = load(in[k] + i);
+      store(out + i, Op<T>::of(v[0], v[1], v[2]));
+      i += n;
+      if (i > last) {
+        if (i == last + n) break;
+        i = last;
+      }
     }
-    if (width < n)
-      for (int64_t i = 0; i < width; i++) out[i] = to[i];
-    out += f.by[at.out];
-    for (int k = 0; k < arity; k++) in[k] += f.by[at.a[k]];
+    out += by_out;
+    for (int k = 0; k < arity; k++) in[k] += by[k];
   }
 }
 
@@ -171,6 +182,16 @@ void run_scatter(const Frame<T>& f, const Operands& at) {
     for (int64_t i = 0; i < f.n; i++) to[i * along] = from[i];
   }
 }
+
+// Fewer numbers than a vector holds, padded to one.
+template <class T>
+struct Padded {
+  T t[N<T>];
+  INLINE const T* fill(const T* from, int64_t n, T rest = 0) {
+    for (int64_t i = 0; i < N<T>; i++) t[i] = i < n ? from[i] : rest;
+    return t;
+  }
+};
 
 // Reductions: the start of a sum, and how two of its values combine.
 template <class T>

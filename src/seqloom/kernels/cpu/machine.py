@@ -14,6 +14,14 @@ from seqloom.compiler.ir import Nest, Place, Product, Program
 from seqloom.kernels.cpu.engine import TYPES, ThreadSplit, load_library, split_threads
 from seqloom.kernels.cpu.nest_code import encode_nest
 
+# Rows of a buffer: one for all, as many as the batch has, and as many as all steps have, or not.
+ROWS = {
+    Place.WEIGHT: (1, 0, 0),
+    Place.ROW: (0, 1, 0),
+    Place.TIME: (0, 0, 1),
+    Place.BEFORE: (0, 1, 1),
+    Place.AFTER: (0, 1, 1),
+}
 PLACES = (Place.WEIGHT, Place.ROW, Place.TIME, Place.BEFORE, Place.AFTER)  # as csrc/machine.hpp lists them
 OUT_OF_MEMORY, ROWS_DO_NOT_FIT = 1, 2  # what seqloom_machine returns
 
@@ -35,12 +43,14 @@ class Encoded:
         program: The program.
         code: (length), int64.
         constants: (length), float64: the numbers that the code mentions.
+        sizes: For each buffer its name, its size and its entry of `ROWS`.
         hidden: The widest left factor of a product, or the longest nest; decides how threads divide the work.
     """
 
     program: Program
     code: Tensor
     constants: Tensor
+    sizes: tuple[tuple[str, int, int, int, int], ...]
     hidden: int
 
 
@@ -67,6 +77,7 @@ def encode(program: Program) -> Encoded:
         program,
         torch.tensor(code, dtype=torch.int64),
         torch.tensor(constants, dtype=torch.float64),
+        tuple((b.name, b.size, *ROWS[b.place]) for b in program.buffers),
         max(widths or lengths or [1]),
     )
 
@@ -125,13 +136,13 @@ def run_program(
     problem = why_not_machine()
     if problem is not None:
         raise RuntimeError(problem)
+    (T,) = count.shape
     for name, tensor in (("offset", offset), ("count", count)):
-        if tensor.dtype != torch.int64 or tensor.dim() != 1 or len(tensor) != len(count):
-            raise ValueError(f"{name} must be int64 of shape ({len(count)},), got {tensor.dtype} {tuple(tensor.shape)}")
+        if tensor.dtype != torch.int64 or tensor.shape != count.shape:
+            raise ValueError(f"{name} must be int64 of shape ({T},), got {tensor.dtype} {tuple(tensor.shape)}")
         _check_memory(name, tensor)
-    T = len(count)
-    packed = int(offset[-1] + count[-1]) if T else 0
-    dtype = _check_buffers(encoded.program, buffers, B, packed)
+    packed = _read_last(offset) + _read_last(count) if T else 0
+    dtype = _check_buffers(encoded, buffers, B, packed)
     split = split or split_threads(B, encoded.hidden)
     addresses = (ctypes.c_void_p * len(buffers))(*(b.data_ptr() for b in buffers))
     args = MachineArgs(B, T, int(split.columns), packed)
@@ -147,26 +158,28 @@ def run_program(
         raise ValueError(f"offset and count are not the packed rows of a batch of {B} sorted by length")
 
 
-def _check_buffers(program: Program, buffers: Sequence[Tensor], B: int, packed: int) -> torch.dtype:
+def _read_last(numbers: Tensor) -> int:
+    """Return the last of some int64 numbers; torch takes microseconds for it."""
+    return ctypes.c_int64.from_address(numbers.data_ptr() + 8 * (numbers.shape[0] - 1)).value
+
+
+def _check_buffers(encoded: Encoded, buffers: Sequence[Tensor], B: int, packed: int) -> torch.dtype:
     """Check all buffers and return their type: the engine reads and writes memory by address."""
-    if len(buffers) != len(program.buffers):
-        raise ValueError(f"the program has {len(program.buffers)} buffers, got {len(buffers)}")
+    if len(buffers) != len(encoded.sizes):
+        raise ValueError(f"the program has {len(encoded.sizes)} buffers, got {len(buffers)}")
     dtype = buffers[0].dtype if buffers else torch.float32
     if dtype not in TYPES:
         raise ValueError(f"the CPU engine supports float32 and float64, not {dtype}")
-    rows = {Place.WEIGHT: 1, Place.ROW: B, Place.TIME: packed, Place.BEFORE: B + packed, Place.AFTER: B + packed}
-    for buffer, tensor in zip(program.buffers, buffers, strict=True):
-        expected = rows[buffer.place] * buffer.size
-        if tensor.numel() != expected:
-            raise ValueError(
-                f"{buffer.name} must have {rows[buffer.place]} x {buffer.size} numbers, got {tuple(tensor.shape)}"
-            )
+    for tensor, (name, size, one, batch, steps) in zip(buffers, encoded.sizes, strict=True):
+        rows = one + batch * B + steps * packed
+        if tensor.numel() != rows * size:
+            raise ValueError(f"{name} must have {rows} x {size} numbers, got {tuple(tensor.shape)}")
         if tensor.dtype != dtype:
-            raise ValueError(f"all buffers must have one type; {buffer.name} is {tensor.dtype}, not {dtype}")
-        _check_memory(buffer.name, tensor)
+            raise ValueError(f"all buffers must have one type; {name} is {tensor.dtype}, not {dtype}")
+        _check_memory(name, tensor)
     return dtype
 
 
 def _check_memory(name: str, tensor: Tensor) -> None:
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if not tensor.is_cpu or not tensor.is_contiguous():
         raise ValueError(f"{name} must be contiguous on the CPU, got strides {tensor.stride()} on {tensor.device}")
