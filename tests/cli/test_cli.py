@@ -62,7 +62,7 @@ assert not heavy, heavy
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["lsit"], 'Did you mean "list"?'),
         (["list", "cels"], 'Did you mean "cells"?'),
@@ -83,13 +83,13 @@ assert not heavy, heavy
         (["list", "cells", "--hidden", "-1"], "hidden_size must be greater than 0, got -1"),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, monkeypatch, words, said):
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, monkeypatch, words, message):
     monkeypatch.chdir(ROOT)
     code, out, err = here(*words)
     assert (code, out) == (2, "")
     assert err.startswith("seqloom: ")
     assert err.count("\n") == 1
-    assert said in err
+    assert message in err
 
 
 def test_a_mistake_ends_the_process_with_code_2_and_no_traceback():
@@ -99,13 +99,13 @@ def test_a_mistake_ends_the_process_with_code_2_and_no_traceback():
     assert err.count("\n") == 1
 
 
-def test_the_traceback_can_be_asked_for(here, monkeypatch):
+def test_an_environment_variable_shows_the_traceback(here, monkeypatch):
     monkeypatch.setenv("SEQLOOM_TRACEBACK", "1")
     with pytest.raises(ValueError, match="there is no layer"):
         main.main(["compare", "--models", "gur"])
 
 
-def test_a_gpu_without_memory_is_one_line_and_a_fault_is_not(here, monkeypatch):
+def test_out_of_gpu_memory_is_one_line_and_a_bug_is_not(here, monkeypatch):
     long = "CUDA out of memory. Tried to allocate 39.30 GiB. GPU 0 has a total capacity of 139.80 GiB. See docs."
     for error in (torch.OutOfMemoryError(long), RuntimeError("a fault")):
 
@@ -117,9 +117,9 @@ def test_a_gpu_without_memory_is_one_line_and_a_fault_is_not(here, monkeypatch):
             with pytest.raises(RuntimeError, match="a fault"):
                 main.main(["list"])
         else:
-            code, out, told = here("list")
-            assert (code, out, told.count("\n")) == (2, "", 1)
-            assert "Tried to allocate 39.30 GiB; stop other programs" in told and "See docs" not in told
+            code, out, err = here("list")
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert "Tried to allocate 39.30 GiB; stop other programs" in err and "See docs" not in err
 
 
 def test_list_cells_has_a_row_for_every_registered_cell(here):
@@ -186,10 +186,10 @@ def test_prose_is_80_columns_wide_where_there_is_no_terminal(capsys, monkeypatch
 
 def test_doctor_finds_every_kernel_right(here):
     code, out, _ = here("doctor", "--json")
-    found = json.loads(out)
-    assert (code, found["ok"]) == (0, True)
-    assert {"any_loop", "gru_aten", "any_scan"} <= {k["kernel"] for k in found["kernels"]}
-    assert found["hardware"]["cores"] >= 1
+    report = json.loads(out)
+    assert (code, report["ok"]) == (0, True)
+    assert {"any_loop", "gru_aten", "any_scan"} <= {k["kernel"] for k in report["kernels"]}
+    assert report["hardware"]["cores"] >= 1
 
 
 def test_doctor_ends_with_1_where_a_kernel_is_wrong(here, monkeypatch):
@@ -217,9 +217,9 @@ def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_repor
         f.name for f in (tmp_path / "c").iterdir()
     }
     again, _ = command("compare", "--resume", "--out", str(tmp_path / "c"), "--json")
-    found = json.loads(again)
-    assert found["finished"] is True and found["verdict"] in " ".join(out.split())  # printed in several lines
-    assert {row["label"] for row in found["rows"]} > {"majority", "logistic regression"}
+    report = json.loads(again)
+    assert report["finished"] is True and report["verdict"] in " ".join(out.split())  # printed in several lines
+    assert {row["label"] for row in report["rows"]} > {"majority", "logistic regression"}
 
 
 def test_the_command_in_the_document_makes_the_same_settings():

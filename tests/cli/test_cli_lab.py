@@ -27,7 +27,7 @@ GOOD, BAD = ("a fine and lovely film", "what a good story"), ("a dull and boring
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Reviews and a run trained on them, made by commands."""
+    """Create a folder with reviews and a run trained on them, by commands."""
     place = tmp_path_factory.mktemp("lab")
     (place / "reviews.csv").write_text(
         "id,text,label\n" + "".join(f"{n},{(GOOD, BAD)[n % 2][n % 4 // 2]} {n % 7},{'+-'[n % 2]}\n" for n in range(60))
@@ -69,15 +69,15 @@ def test_look_prints_the_columns_and_what_can_be_learned(here):
     assert ["text", "text", "input"] in [line[:3] for line in lines]
     assert "classify, words" in out and "2 classes: +, -" in out
     code, out, _ = here("look", "reviews.csv", "--json")
-    found = json.loads(out)
-    assert (found["kind"], found["uses"]) == ("classify", {"label": "target", "text": "input"})
+    document = json.loads(out)
+    assert (document["kind"], document["uses"]) == ("classify", {"label": "target", "text": "input"})
 
 
 def test_the_columns_are_rows_of_a_table_for_the_page(folder):
     task = open_task(folder / "reviews.csv")
-    found = tabulate_columns(task.columns)
-    assert [row["column"] for row in found] == ["id", "text", "label"]
-    assert found[1] == {
+    columns = tabulate_columns(task.columns)
+    assert [row["column"] for row in columns] == ["id", "text", "label"]
+    assert columns[1] == {
         "column": "text",
         "type": "text",
         "used as": "input",
@@ -115,9 +115,9 @@ def test_init_writes_a_file_that_train_reads(here, folder):
     assert code == 0 and "text" in out
     assert "seqloom train --config reviews.toml" in err
     text = (folder / "reviews.toml").read_text()
-    found = tomllib.loads(text)
+    settings = tomllib.loads(text)
     wanted = {"data": "reviews.csv", "input": ["text"], "target": ["label"], "kind": "classify"}
-    assert found == wanted | {"model": "rnn", "min_count": 1}
+    assert settings == wanted | {"model": "rnn", "min_count": 1}
     assert "# hidden = 128" in text and "# Hidden size of the layer." in text
     assert "already exists" in here("init", "reviews.csv")[2]
 
@@ -138,7 +138,7 @@ def test_every_commented_setting_is_valid_when_the_mark_is_removed(here, folder)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('data = "reviews.csv"\nmodle = "gru"\n', "wrong.toml: no setting 'modle'; did you mean 'model'?"),
         ('data = "reviews.csv"\nhidden = 0\n', "hidden: Input should be greater than or equal to 1"),
@@ -146,11 +146,11 @@ def test_every_commented_setting_is_valid_when_the_mark_is_removed(here, folder)
         ('model = "gru"\n', "give the data to train on"),
     ],
 )
-def test_a_settings_file_that_is_wrong_is_one_line(here, folder, text, said):
+def test_a_settings_file_that_is_wrong_is_one_line(here, folder, text, message):
     (folder / "wrong.toml").write_text(text)
     code, out, err = here("train", "--config", "wrong.toml")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert message in err
     assert "no such settings file" in here("train", "--config", "nowhere.toml")[2]
 
 
@@ -175,9 +175,9 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     (folder / "new.csv").write_text("id,text\n7,a fine and lovely film\n8,a dull and boring film\n")
     code, out, err = here("predict", trained, "new.csv")
     assert (code, err) == (0, "")
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [r["prediction"] for r in found] == ["+", "-"]
-    assert all(0.5 <= r["probability"] <= 1 for r in found)
+    predictions = [json.loads(line) for line in out.splitlines()]
+    assert [r["prediction"] for r in predictions] == ["+", "-"]
+    assert all(0.5 <= r["probability"] <= 1 for r in predictions)
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("a fine and lovely film\na dull and boring film\n"))
     assert here("predict", trained, "-")[1] == out
@@ -189,7 +189,7 @@ def test_predict_reads_a_file_or_standard_input_and_writes_json_or_csv(here, fol
     assert (folder / "out.csv").read_text().splitlines()[0] == "prediction,probability"
 
 
-def test_standard_input_in_a_format_is_kept_in_the_cache_while_it_is_read(here, folder, trained, monkeypatch):
+def test_standard_input_in_a_format_is_cached_while_it_is_read(here, folder, trained, monkeypatch):
     text = b"text\na fine and lovely film\na dull and boring film\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
@@ -199,7 +199,7 @@ def test_standard_input_in_a_format_is_kept_in_the_cache_while_it_is_read(here, 
     assert not [path for path in cache.home().iterdir() if path.name.startswith(".")]
 
 
-def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, trained):
+def test_results_never_overwrite_the_input_file(here, folder, trained):
     text = "id,text\n7,a fine and lovely film\n"
     (folder / "mine.csv").write_text(text)
     for out in ("mine.csv", "./runs/../mine.csv"):
@@ -208,7 +208,7 @@ def test_results_never_take_the_place_of_the_rows_that_are_read(here, folder, tr
     assert (folder / "mine.csv").read_text() == text
 
 
-def test_results_go_through_a_link_and_into_a_pipe_and_leave_both_as_they_are(folder):
+def test_results_are_written_through_links_and_pipes_without_replacing_them(folder):
     (folder / "to").mkdir()
     (folder / "latest.jsonl").symlink_to(folder / "to" / "real.jsonl")
     write_results([{"a": 1}], folder / "latest.jsonl")
@@ -230,7 +230,7 @@ def test_an_empty_text_is_a_warning_and_no_prediction(here, folder, trained):
     assert err == "warning: 1 of 2 inputs are empty (first: row 2); they have no prediction\n"
 
 
-def test_evaluate_says_how_good_and_how_sure(here, folder, trained):
+def test_evaluate_prints_scores_with_intervals(here, folder, trained):
     code, out, err = here("evaluate", trained)
     assert code == 0 and "95% interval" in out and "9 examples of reviews" in err
     (folder / "more.csv").write_text("text,label\na fine and lovely film,+\na dull film,?\n")
@@ -241,7 +241,7 @@ def test_evaluate_says_how_good_and_how_sure(here, folder, trained):
     )
 
 
-def test_runs_lists_what_there_is_and_what_cannot_be_read(here, folder, trained):
+def test_runs_lists_readable_and_unreadable_runs(here, folder, trained):
     shutil.copytree(folder / "runs" / trained, folder / "runs" / "newer")
     file = folder / "runs" / "newer" / "run.json"
     file.write_bytes(sealed.dumps(sealed.loads(file.read_bytes(), file, 1) | {"format": 99}))
@@ -268,7 +268,7 @@ def test_a_language_model_generates_and_a_translator_translates(here, folder, mo
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["train", "reviews.csv", "--model", "gur"], "there is no layer 'gur'; did you mean 'gru'?"),
         (
@@ -296,18 +296,18 @@ def test_a_language_model_generates_and_a_translator_translates(here, folder, mo
         (["look", "nowhere"], "one of the tasks adding, copy"),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, folder, trained, words, said):
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, folder, trained, words, message):
     (folder / "empty.csv").touch()
     (folder / "other.csv").write_text("txt\nhello\n")
     before = sorted((folder / "runs").iterdir())
     code, out, err = here(*words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.splitlines()[-1].startswith("seqloom: ") and "Traceback" not in err
     assert sorted((folder / "runs").iterdir()) == before
 
 
-def test_a_truncated_checkpoint_is_told_in_one_line(here, folder, trained):
+def test_a_truncated_checkpoint_is_reported_in_one_line(here, folder, trained):
     shutil.copytree(folder / "runs" / trained, folder / "runs" / "cut")
     weights = folder / "runs" / "cut" / "best" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:50])
@@ -322,7 +322,7 @@ def test_a_truncated_checkpoint_is_told_in_one_line(here, folder, trained):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_with_130_and_the_run_goes_on_where_it_was(here, folder):
+def test_ctrl_c_exits_with_130_and_the_run_can_be_resumed(here, folder):
     words = ["train", "adding", "--task.steps", "10", "--steps", "40", "--hidden", "4", "--name", "cut_short"]
     code = f"""
 import os, signal
@@ -360,7 +360,7 @@ def test_the_commands_without_torch_still_start_without_it():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_rows_without_a_result_are_told_with_exit_code_3(here, trained, folder, monkeypatch):
+def test_rows_without_a_result_give_exit_code_3(here, trained, folder, monkeypatch):
     run = Run.load(folder / "runs" / trained)
     model = run.model()
     with torch.no_grad():
@@ -371,7 +371,7 @@ def test_rows_without_a_result_are_told_with_exit_code_3(here, trained, folder, 
     code, out, err = here("predict", trained, "odd.csv", "--keep", "id")
     rows = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
     assert code == 3 and rows[0]["prediction"] is None and "NaN or infinity" in rows[0]["error"]
-    assert "error" not in rows[1]  # it is empty
+    assert "error" not in rows[1]  # an empty text is valid
     assert "1 of 2 rows have no result (first: odd.csv: row 1)" in err
     code, out, _ = here("predict", trained, "odd.csv", "--format", "csv")
     assert code == 3 and [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["", ""]

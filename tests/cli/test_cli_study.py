@@ -93,7 +93,7 @@ def test_quick_is_smaller_and_json_is_the_document(here, tiny):
     assert {"date", "versions", "hardware"} <= document.keys()
 
 
-def test_out_gets_a_page_a_sheet_and_the_document(here, tiny, tmp_path):
+def test_out_contains_a_page_a_table_and_the_document(here, tiny, tmp_path):
     code, _, err = here("study", "tiny", "--out", str(tmp_path / "new"))
     folder = tmp_path / "new" / "tiny-fair"
     assert code == 0 and str(folder / "report.html") in err
@@ -122,7 +122,7 @@ def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path,
     assert json.loads((tmp_path / "tiny-fair" / "study.json").read_text()).items() >= document.items()
 
 
-def test_data_names_the_folder_where_studies_look(here, tiny, tmp_path, monkeypatch):
+def test_data_sets_the_folder_that_studies_read(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_DATA", "elsewhere")
     code, _, err = here("study", "imdb", "--quick", "--device", "cpu", "--data", str(tmp_path))
     assert code == 2 and f"is not in {tmp_path}; set the folder that contains imdb/ with --data or SEQLOOM_DATA" in err
@@ -132,7 +132,7 @@ def test_data_names_the_folder_where_studies_look(here, tiny, tmp_path, monkeypa
 
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
     (tmp_path / "file").write_text("")
-    for words, said in (
+    for words, message in (
         (["complexiti"], "there is no study 'complexiti'; did you mean 'complexity'?"),
         (["xyz"], "there is no study 'xyz'; choose one of ablation, adding, applications, co"),
         (["complexity", "--out", str(tmp_path / "file")], "is a file; choose a folder"),
@@ -146,10 +146,10 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, tmp_path):
     ):
         code, out, err = here("study", *words)
         assert (code, out) == (2, "")
-        assert err.startswith("seqloom: ") and err.count("\n") == 1 and said in err
+        assert err.startswith("seqloom: ") and err.count("\n") == 1 and message in err
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(here, tiny, tmp_path, monkeypatch):
+def test_a_read_only_folder_is_an_error_before_any_training(here, tiny, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("os.access", lambda place, _: asked.append(place))
     monkeypatch.setattr(tiny, "run", None)
@@ -161,6 +161,6 @@ def test_a_model_that_is_named_twice_is_trained_once():
     assert study.find_study("adding").choose_settings(models=["gru", "rnn", "gru"]).models == ("gru", "rnn")
 
 
-def test_what_studies_share_is_not_a_study(here):
+def test_shared_modules_are_not_listed_as_studies(here):
     assert "ledger" not in study.list_studies()
     assert here("study", "ledger")[0] == 2 and "seqloom.lab.studies.support.ledger" in sys.modules

@@ -47,8 +47,8 @@ def test_a_ridge_finds_the_mean_of_a_series(tmp_path):
 def test_the_most_frequent_tag_of_a_token_is_counted(tmp_path):
     rows = [(["a", "b", "a"], ["X", "Y", "X"]), (["a", "c"], ["Z", "Y"])] * 40
     frame = pl.DataFrame({"tokens": [r[0] for r in rows], "tags": [r[1] for r in rows]})
-    found = measure(frame, tmp_path, "most frequent tag of each token", target="tags", near_duplicates=False)
-    assert 0.6 < found["accuracy"] < 1  # a is X in two of three places, so Z is never predicted
+    metrics = measure(frame, tmp_path, "most frequent tag of each token", target="tags", near_duplicates=False)
+    assert 0.6 < metrics["accuracy"] < 1  # a is X in two of three places, so Z is never predicted
 
 
 def test_the_season_of_a_series_is_found(tmp_path):

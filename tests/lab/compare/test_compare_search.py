@@ -35,7 +35,7 @@ class Broken(seqloom.Cell):
 TIMES = ("training (s)", "latency 1 (ms)", "latency 64 (ms)")
 
 
-def work(comparison, stop=None):
+def run_jobs(comparison, stop=None):
     for number, result in enumerate(runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs"), 1):
         comparison.results[result.key] = result
         if number == stop:
@@ -59,15 +59,15 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, settings):
-    return work(start_comparison(None, {}, settings, tmp_path_factory.mktemp("whole") / "c"))
+    return run_jobs(start_comparison(None, {}, settings, tmp_path_factory.mktemp("whole") / "c"))
 
 
 @pytest.mark.slow
 def test_a_resumed_comparison_gives_the_same_table_as_an_uninterrupted_one(whole, settings, tmp_path):
     place = tmp_path / "c"
-    work(start_comparison(None, {}, settings, place), stop=4)
+    run_jobs(start_comparison(None, {}, settings, place), stop=4)
     for stop in (9, 13, None):
-        comparison = work(resume_comparison(None, {}, CompareSettings(), place), stop)
+        comparison = run_jobs(resume_comparison(None, {}, CompareSettings(), place), stop)
         assert build_leaderboard(collect_results(comparison))  # at any time
     assert timeless_rows(comparison) == timeless_rows(whole)
     assert (
@@ -97,9 +97,9 @@ def test_the_test_rows_do_not_affect_the_ranking(settings, tmp_path, monkeypatch
     x, y = wrong._parts["test"]
     wrong._parts["test"] = x, (y + 1) % 10
     small = CompareSettings(models="rnn,gru", steps=9, seeds=1, tune=1)
-    honest = work(start_comparison(None, {}, small, tmp_path / "honest"))
+    honest = run_jobs(start_comparison(None, {}, small, tmp_path / "honest"))
     monkeypatch.setattr(rung, "load_task", lambda _: wrong)
-    fooled = work(start_comparison(None, {}, small, tmp_path / "fooled"))
+    fooled = run_jobs(start_comparison(None, {}, small, tmp_path / "fooled"))
     one, other = collect_results(honest), collect_results(fooled)
     assert [(r.name, r.valid) for r in one.models] == [(r.name, r.valid) for r in other.models]
     assert other.models[0].test.mean < 0.2 < one.models[0].test.mean
@@ -186,7 +186,7 @@ def test_only_the_json_document_is_printed_to_stdout(tmp_path, monkeypatch, caps
 
 @pytest.mark.slow
 def test_tuning_tries_what_optuna_proposes(tmp_path):
-    comparison = work(
+    comparison = run_jobs(
         start_comparison(None, {}, CompareSettings(models="rnn", steps=9, seeds=1, tune=5), tmp_path / "c")
     )
     trials = comparison.trials["rnn"]
@@ -202,7 +202,7 @@ def test_the_broken_cell_is_not_registered():
 def test_baselines_are_ranked_when_no_model_can_be_trained(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)
-    comparison = work(start_comparison(None, {}, CompareSettings(models=f"{file}:Broken", steps=9), tmp_path / "c"))
+    comparison = run_jobs(start_comparison(None, {}, CompareSettings(models=f"{file}:Broken", steps=9), tmp_path / "c"))
     results = collect_results(comparison)
     assert [r.note for r in results.rows if not r.baseline] == ["failed: RuntimeError: a step that fails"]
     assert (

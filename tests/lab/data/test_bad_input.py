@@ -19,12 +19,12 @@ TEXTS = [" ".join(WORDS[(i * k + k) % 8] for k in range(1, 8)) + f" {i}" for i i
 GOOD = [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(TEXTS)]
 
 
-def jsonl(path, rows):
+def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def fails(path, message, **options):
+def assert_fails(path, message, **options):
     with pytest.raises(ValueError, match=message) as caught:
         open_task(path, **options)
     assert "\n" not in str(caught.value)
@@ -32,27 +32,29 @@ def fails(path, message, **options):
 
 
 def test_a_missing_column(tmp_path):
-    message = fails(jsonl(tmp_path / "a.jsonl", GOOD), "no column 'labl'; did you mean 'label'", target="labl")
+    message = assert_fails(
+        write_jsonl(tmp_path / "a.jsonl", GOOD), "no column 'labl'; did you mean 'label'", target="labl"
+    )
     assert "a.jsonl" in message
 
 
 def test_a_missing_file_or_format(tmp_path):
-    fails(tmp_path / "nowhere.csv", "nowhere.csv: no such file or folder")
+    assert_fails(tmp_path / "nowhere.csv", "nowhere.csv: no such file or folder")
     (tmp_path / "a.docx").write_text("x")
-    fails(tmp_path / "a.docx", "a.docx: unknown format; files may end in .csv")
+    assert_fails(tmp_path / "a.docx", "a.docx: unknown format; files may end in .csv")
     (tmp_path / "d").mkdir()
-    fails(tmp_path / "d", "holds no data")
+    assert_fails(tmp_path / "d", "holds no data")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet", "a.arrow", "a.txt", "a.conll"])
 def test_an_empty_file(name, tmp_path):
     (tmp_path / name).write_text("")
-    fails(tmp_path / name, f"{name}: the file is empty")
+    assert_fails(tmp_path / name, f"{name}: the file is empty")
 
 
-def test_a_table_of_a_header_alone(tmp_path):
+def test_a_table_with_only_a_header(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n")
-    fails(tmp_path / "a.csv", "a.csv: holds no rows")
+    assert_fails(tmp_path / "a.csv", "a.csv: holds no rows")
 
 
 @pytest.mark.parametrize(
@@ -64,22 +66,22 @@ def test_a_table_of_a_header_alone(tmp_path):
 )
 def test_a_row_with_the_wrong_number_of_fields(row, message, tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\nx y,a\nz w,b\n{row}\nu v,a\n")
-    fails(tmp_path / "a.csv", message)
+    assert_fails(tmp_path / "a.csv", message)
 
 
-def test_a_quote_that_never_ends_is_said_where_it_opens(tmp_path):
+def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\na b,x\n"c d,y\ne f,x\n')
-    fails(tmp_path / "a.csv", "line 3 opens a quote that extends to line 4; close it")
+    assert_fails(tmp_path / "a.csv", "line 3 opens a quote that extends to line 4; close it")
 
 
-def test_a_wrong_row_in_a_packed_file_is_said_of_that_file(tmp_path):
+def test_a_wrong_row_in_a_compressed_file_names_that_file(tmp_path):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\nx,a\ny\n"))
-    fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: line 3 has 1 field,")
+    assert_fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: line 3 has 1 field,")
 
 
 def test_a_wrong_line_of_conll(tmp_path):
     (tmp_path / "a.conll").write_text("EU NNP O\nsays O\n\n")
-    fails(tmp_path / "a.conll", "a.conll: line 2 has 2 fields, not 3")
+    assert_fails(tmp_path / "a.conll", "a.conll: line 2 has 2 fields, not 3")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_wrong_line_of_conll(tmp_path):
 def test_a_bad_line_of_json(line, message, tmp_path):
     good = b'{"text": "a b", "label": 1}\n'
     (tmp_path / "a.jsonl").write_bytes(good * 2 + line + b"\n" + good)
-    fails(tmp_path / "a.jsonl", f"a.jsonl: {message}")
+    assert_fails(tmp_path / "a.jsonl", f"a.jsonl: {message}")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.conll"])
@@ -101,76 +103,76 @@ def test_bytes_that_are_not_utf8(name, tmp_path):
     (tmp_path / name).write_bytes(
         b"text\tlabel\nok\ta\nna\xefve\tb\n".replace(b"\t", b"," if name == "a.csv" else b"\t")
     )
-    fails(tmp_path / name, f"{name}: line 3 is not UTF-8 \\(byte 0xef at position 2\\); save the file as UTF-8")
+    assert_fails(tmp_path / name, f"{name}: line 3 is not UTF-8 \\(byte 0xef at position 2\\); save the file as UTF-8")
 
 
 def test_a_text_file_by_class_that_is_not_utf8(tmp_path):
     (tmp_path / "pos").mkdir()
     (tmp_path / "pos" / "1.txt").write_bytes(b"\xff")
-    fails(tmp_path, r"1\.txt is not UTF-8")
+    assert_fails(tmp_path, r"1\.txt is not UTF-8")
 
 
 def test_duplicate_column_names(tmp_path):
     (tmp_path / "a.csv").write_text("text,label,text\nx,a,y\n")
-    fails(tmp_path / "a.csv", "two columns are named 'text'")
+    assert_fails(tmp_path / "a.csv", "two columns are named 'text'")
 
 
-def test_a_packed_file_that_is_cut_off(tmp_path):
+def test_a_truncated_compressed_file(tmp_path):
     packed = gzip.compress(b"text,label\n" + b"x,a\n" * 1000)
     (tmp_path / "a.csv.gz").write_bytes(packed[: len(packed) // 2])
-    fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: ends in the middle or is damaged")
+    assert_fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: ends in the middle or is damaged")
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.npz"])
 def test_a_binary_file_that_is_something_else(name, tmp_path):
     (tmp_path / name).write_bytes(b"this is no such file, but some text")
-    fails(tmp_path / name, f"{name}: (damaged, or not|not an .npz)")
+    assert_fails(tmp_path / name, f"{name}: (damaged, or not|not an .npz)")
 
 
 def test_pickled_objects_are_never_read(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([[1], [1, 2]], dtype=object))
-    fails(tmp_path / "a.npz", "pickle is never read; save numbers")
+    assert_fails(tmp_path / "a.npz", "pickle is never read; save numbers")
 
 
 def test_arrays_of_different_numbers_of_rows(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 4)), y=np.zeros(2))
-    fails(tmp_path / "a.npz", "different numbers of rows: x 3, y 2")
+    assert_fails(tmp_path / "a.npz", "different numbers of rows: x 3, y 2")
 
 
-def test_a_wav_that_is_none(tmp_path):
+def test_a_file_that_is_not_a_wav(tmp_path):
     (tmp_path / "0_a.wav").write_bytes(b"RIFFxxxx")
-    fails(tmp_path, r"0_a\.wav: not a readable WAV file")
+    assert_fails(tmp_path, r"0_a\.wav: not a readable WAV file")
 
 
 def test_a_label_that_training_never_saw(tmp_path):
-    jsonl(tmp_path / "train.jsonl", GOOD)
-    jsonl(tmp_path / "test.jsonl", [*GOOD[:4], {"text": "new words here", "label": "c"}])
+    write_jsonl(tmp_path / "train.jsonl", GOOD)
+    write_jsonl(tmp_path / "test.jsonl", [*GOOD[:4], {"text": "new words here", "label": "c"}])
     (warning,) = [w for w in open_task(tmp_path).notes.warnings if "does not occur in training" in w]
     assert warning.startswith("1 rows of 'test' have a label that does not occur in training (first: ")
     assert "test.jsonl: row 5, 'c')" in warning
 
 
 def test_a_class_with_one_example(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "a lonely text of its own", "label": "z"}])
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "a lonely text of its own", "label": "z"}])
     task = open_task(path)
     assert "1 of 3 classes have one training example: z" in task.notes.warnings
     assert task.target.names == ("a", "b", "z")
 
 
 def test_a_column_called_label_with_one_value_is_not_passed_over(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [{"text": f"some words {i}", "label": "x"} for i in range(30)])
-    fails(path, "'label' is 'x' in every row; classifying needs at least two")
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"some words {i}", "label": "x"} for i in range(30)])
+    assert_fails(path, "'label' is 'x' in every row; classifying needs at least two")
     assert open_task(path, kind="generate").kind == "generate"
 
 
-def test_one_class_alone(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [row | {"label": "a"} for row in GOOD])
-    fails(path, "target 'label' has only 'a' in training", target="label")
+def test_a_single_class(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [row | {"label": "a"} for row in GOOD])
+    assert_fails(path, "target 'label' has only 'a' in training", target="label")
 
 
 def test_a_series_with_gaps(tmp_path):
     rows = [{"series": [1.0 + i, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
-    task = open_task(jsonl(tmp_path / "a.jsonl", rows))
+    task = open_task(write_jsonl(tmp_path / "a.jsonl", rows))
     (warning,) = task.notes.warnings
     assert warning.startswith("2 of 20 sequences have missing values") and "a.jsonl: row 4)" in warning
     assert task.input.names == ("series", "missing:series")
@@ -188,7 +190,7 @@ def test_infinite_numbers_are_gaps_too():
 
 @pytest.mark.parametrize("empty", ["", "   ", None])
 def test_a_text_of_length_0(empty, tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [*GOOD[:9], {"text": empty, "label": "a"}, *GOOD[9:]])
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD[:9], {"text": empty, "label": "a"}, *GOOD[9:]])
     task = open_task(path)
     assert task.notes.warnings[0].startswith("1 of 41 rows have an empty 'text' (first: ")
     assert "row 10); left out" in task.notes.warnings[0]
@@ -197,12 +199,12 @@ def test_a_text_of_length_0(empty, tmp_path):
 
 
 def test_a_target_that_is_missing(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "no label here"}])
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "no label here"}])
     assert any("1 of 41 rows have no 'label'" in w for w in open_task(path).notes.warnings)
 
 
 def test_a_sequence_of_a_million_steps(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "sun " * 1_000_000, "label": "a"}])
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "sun " * 1_000_000, "label": "a"}])
     task = open_task(path, limit=100)
     (warning,) = task.notes.warnings
     assert warning.startswith("1 of 41 sequences are longer than 100 steps and were cut") and "row 41)" in warning
@@ -233,32 +235,36 @@ def test_a_cut_target_still_ends_and_tags_are_cut_alike():
 
 def test_tokens_and_tags_of_different_length(tmp_path):
     rows = [{"tokens": ["a", "b"], "tags": ["O", "B"]} for _ in range(9)] + [{"tokens": ["a", "b"], "tags": ["O"]}]
-    message = fails(jsonl(tmp_path / "a.jsonl", rows), "2 tokens but 1 tags", input="tokens", target="tags", kind="tag")
+    message = assert_fails(
+        write_jsonl(tmp_path / "a.jsonl", rows), "2 tokens but 1 tags", input="tokens", target="tags", kind="tag"
+    )
     assert "row 10" in message
 
 
 @pytest.mark.parametrize("raw", [b"text,label\rgood,a\rbad,b\r", bytes(range(256))], ids=["old", "binary"])
 def test_a_file_without_lines(tmp_path, raw):
     (tmp_path / "a.csv").write_bytes(raw)
-    fails(tmp_path / "a.csv", "a.csv: not a text table, or its lines end in carriage returns alone")
+    assert_fails(tmp_path / "a.csv", "a.csv: not a text table, or its lines end in carriage returns alone")
 
 
 def test_a_table_in_utf_16(tmp_path):
     (tmp_path / "excel.csv").write_text("text,label\na b,x\n", encoding="utf-16")
-    fails(tmp_path / "excel.csv", "excel.csv: the file is UTF-16; save it as UTF-8")
+    assert_fails(tmp_path / "excel.csv", "excel.csv: the file is UTF-16; save it as UTF-8")
 
 
-def test_a_time_stamp_that_is_none():
+def test_an_invalid_time_stamp():
     data = pl.DataFrame({"date": ["2026-01-01"] * 30 + ["soon"], "v": [0.5 * i for i in range(31)]})
-    fails(data, "row 31: 'soon' in 'date' is not a time stamp", time="date", kind="forecast", lookback=3, horizon=1)
+    assert_fails(
+        data, "row 31: 'soon' in 'date' is not a time stamp", time="date", kind="forecast", lookback=3, horizon=1
+    )
 
 
 def test_a_text_too_short_to_split(tmp_path):
     (tmp_path / "a.txt").write_text("ab")
-    fails(tmp_path / "a.txt", "give a longer text")
+    assert_fails(tmp_path / "a.txt", "give a longer text")
 
 
-def test_a_packed_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch):
+def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(compression, "RATIO_FROM", 2**20)
     (tmp_path / "bomb.csv.xz").write_bytes(lzma.compress(b"text,label\n" + b"a,b\n" * 2**20))
     with pytest.raises(ValueError, match=r"bomb\.csv\.xz: .* unpack to more than .* allow it with unpacked_gib=32"):
@@ -280,7 +286,7 @@ def test_an_array_that_claims_more_numbers_than_its_file_holds_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["deep.json", "deep.jsonl"])
-def test_json_that_is_thousands_of_lists_deep_is_refused_in_one_line(tmp_path, name):
+def test_deeply_nested_json_is_refused_in_one_line(tmp_path, name):
     (tmp_path / name).write_text("[" * 3000 + "]" * 3000)
     with pytest.raises(ValueError, match=name) as message:
         open_task(tmp_path / name)

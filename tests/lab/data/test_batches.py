@@ -42,28 +42,28 @@ def test_a_token_budget_holds_with_padding_and_padding_is_small():
     assert all(len(b) == 1 for b in one)
 
 
-def same(one, other):
+def are_equal(one, other):
     return len(one) == len(other) and all(
         a.x.equal(b.x) and a.rows.equal(b.rows) and a.y.equal(b.y) for a, b in zip(one, other, strict=True)
     )
 
 
 @pytest.mark.parametrize("how", [{"batch": 16}, {"tokens": 500}])
-def test_the_order_follows_from_seed_and_epoch_and_can_be_entered_in_the_middle(how):
+def test_the_order_depends_on_seed_and_epoch_and_can_be_resumed_in_the_middle(how):
     task = open_task(labelled())
     whole = list(task.batches("train", **how, seed=5, epoch=1))
-    assert same(whole, list(task.batches("train", **how, seed=5, epoch=1)))
-    assert same(whole[7:], list(task.batches("train", **how, seed=5, epoch=1, skip=7)))
-    assert not same(whole, list(task.batches("train", **how, seed=5, epoch=2)))
-    assert not same(whole, list(task.batches("train", **how, seed=6, epoch=1)))
+    assert are_equal(whole, list(task.batches("train", **how, seed=5, epoch=1)))
+    assert are_equal(whole[7:], list(task.batches("train", **how, seed=5, epoch=1, skip=7)))
+    assert not are_equal(whole, list(task.batches("train", **how, seed=5, epoch=2)))
+    assert not are_equal(whole, list(task.batches("train", **how, seed=6, epoch=1)))
 
 
 def test_a_test_split_has_one_order():
     task = open_task(labelled())
-    assert same(list(task.batches("test", batch=8, seed=1)), list(task.batches("test", batch=8, seed=2, epoch=3)))
+    assert are_equal(list(task.batches("test", batch=8, seed=1)), list(task.batches("test", batch=8, seed=2, epoch=3)))
 
 
-def test_a_batch_holds_the_rows_it_says():
+def test_a_batch_contains_the_rows_it_names():
     data = labelled()
     task = open_task(data, min_count=1)
     for batch in task.batches("valid", batch=7):
@@ -93,16 +93,16 @@ def test_ragged_rows_are_read_from_disk_as_written(tmp_path):
     writer.add(values[:cut], lengths[:7])
     writer.add(values[cut:], lengths[7:])
     writer.close()
-    found = Ragged.open(tmp_path, "x")
+    ragged = Ragged.open(tmp_path, "x")
     rows = np.array([19, 0, 7, 7])
-    padded, counted = found.pad(rows, fill=9)
+    padded, counted = ragged.pad(rows, fill=9)
     starts = np.cumsum(lengths) - lengths
     for b, row in enumerate(rows):
         assert (padded[b, : lengths[row]] == values[starts[row] : starts[row] + lengths[row]]).all()
         assert (padded[b, lengths[row] :] == 9).all() and counted[b] == lengths[row]
 
 
-def test_tags_are_padded_with_what_has_no_loss():
+def test_padded_tags_have_no_loss():
     data = pl.DataFrame(
         {"tokens": [["a"] * (i % 5 + 1) for i in range(40)], "tags": [["O"] * (i % 5) + ["B"] for i in range(40)]}
     )
@@ -113,7 +113,7 @@ def test_tags_are_padded_with_what_has_no_loss():
     assert task.decode(batch.y.clamp(min=0), batch.lengths)[0][-1] == "B"
 
 
-def test_a_translation_ends_and_knows_its_lengths():
+def test_a_translation_has_an_end_token_and_its_lengths():
     data = pl.DataFrame({"source": texts(60, 1), "target": texts(60, 2)})
     task = open_task(data, input="source", target="target", min_count=1)
     batch = next(task.batches("train", batch=20))
@@ -141,7 +141,7 @@ def stream(tmp_path, n=3_000):
     return open_task(tmp_path / "a.txt", lookback=20)
 
 
-def test_a_long_text_is_read_on_from_batch_to_batch_every_step_once(tmp_path):
+def test_a_long_text_continues_from_batch_to_batch_with_every_step_once(tmp_path):
     task = stream(tmp_path)
     ids = torch.from_numpy(task._ids["train"].copy()).long()
     for epoch in range(3):
@@ -185,7 +185,7 @@ def hours(n=200):
     )
 
 
-def test_windows_look_back_over_the_border_but_forecast_their_own_side():
+def test_windows_read_across_the_border_but_forecast_only_their_split():
     task = open_task(hours(), lookback=10, horizon=4, borders="120/40/40", target="a")
     sizes = {name: split.size for name, split in task.splits.items()}
     assert sizes == {"train": 120 - 14 + 1, "valid": 40 - 4 + 1, "test": 40 - 4 + 1}

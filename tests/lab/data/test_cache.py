@@ -37,14 +37,14 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
 
 
-def test_all_that_is_written_while_a_packed_file_is_read_has_a_temporary_name(tmp_path, monkeypatch):
-    """So that it is removed later if the process is killed."""
+def test_files_written_while_decompressing_have_temporary_names(tmp_path, monkeypatch):
+    # A temporary name is removed later if the process is killed.
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
     scan, names = table._scan, []
 
-    def look(*given):
+    def look(*args):
         names.extend(path.name for path in cache.home().iterdir())
-        return scan(*given)
+        return scan(*args)
 
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(table, "_scan", look)
@@ -53,7 +53,7 @@ def test_all_that_is_written_while_a_packed_file_is_read_has_a_temporary_name(tm
 
 
 @pytest.mark.slow
-def test_a_large_file_is_read_by_a_process_of_its_own(tmp_path, monkeypatch):
+def test_a_large_file_is_read_in_a_separate_process(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text(LINES)
     (tmp_path / "empty.jsonl").write_text("")
 
@@ -94,13 +94,13 @@ def test_the_process_that_reads_a_large_file_ends_with_its_parent(tmp_path):
     (tmp_path / "a.jsonl").write_text(LINES)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, env=env) as parent:
-        until((tmp_path / "reader").exists)
+        wait_until((tmp_path / "reader").exists)
         reader = Path("/proc", (tmp_path / "reader").read_text())
         parent.kill()
-    until(lambda: not reader.exists() or "State:\tZ" in (reader / "status").read_text())
+    wait_until(lambda: not reader.exists() or "State:\tZ" in (reader / "status").read_text())
 
 
-def until(holds, seconds=60):
+def wait_until(holds, seconds=60):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "waited in vain"

@@ -25,7 +25,7 @@ def rows(coder, values):
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
-def fitted(unit, values, **options):
+def fit_coder(unit, values, **options):
     coder = TextCoder("c", unit, **{"size": 100, **options})
     coder.fit([frame(values[:1]), frame(values[1:])])
     return coder
@@ -34,29 +34,29 @@ def fitted(unit, values, **options):
 TEXTS = ["I don't like it.<br />Really?", "我 like 你们", "", None]
 
 
-def test_words_keep_apostrophes_and_markup_and_part_chinese_characters():
-    coder = fitted("words", TEXTS)
+def test_words_keep_apostrophes_and_markup_and_split_chinese_characters():
+    coder = fit_coder("words", TEXTS)
     assert coder.decode(rows(coder, TEXTS)[0]) == "I don't like it . <br /> Really ?"
     assert coder.decode(rows(coder, TEXTS)[1]) == "我 like 你 们"
     assert rows(coder, TEXTS)[2:] == [[], []]
 
 
 @pytest.mark.parametrize("unit", ["characters", "bytes"])
-def test_characters_and_bytes_give_the_text_back(unit):
-    coder = fitted(unit, TEXTS)
+def test_characters_and_bytes_decode_to_the_text(unit):
+    coder = fit_coder(unit, TEXTS)
     assert [coder.decode(row) for row in rows(coder, TEXTS)] == ["" if t is None else t for t in TEXTS]
     assert coder.space.size == (260 if unit == "bytes" else 4 + len(set("".join(TEXTS[:2]))))
 
 
 def test_a_vocabulary_is_sorted_by_count_and_then_by_name():
-    coder = fitted("words", ["b a c", "c b d", "c"])
+    coder = fit_coder("words", ["b a c", "c b d", "c"])
     assert coder.words == ["c", "b", "a", "d"]
-    assert fitted("words", ["b a c", "c b d", "c"], min_count=2).words == ["c", "b"]
-    assert fitted("words", ["b a c", "c b d", "c"], size=5).words == ["c"]
+    assert fit_coder("words", ["b a c", "c b d", "c"], min_count=2).words == ["c", "b"]
+    assert fit_coder("words", ["b a c", "c b d", "c"], size=5).words == ["c"]
 
 
-def test_unknown_is_not_padding_and_the_names_of_special_ids_are_no_way_in():
-    coder = fitted("words", ["a b"])
+def test_unknown_is_not_padding_and_special_names_in_a_text_are_plain_text():
+    coder = fit_coder("words", ["a b"])
     assert rows(coder, ["a zzz"])[0] == [4, UNKNOWN]
     assert UNKNOWN != PAD
     listed = TextCoder("c", "tokens", 10)
@@ -65,33 +65,33 @@ def test_unknown_is_not_padding_and_the_names_of_special_ids_are_no_way_in():
 
 
 def test_case_is_dropped_when_asked():
-    assert fitted("words", ["A a"], lowercase=True).words == ["a"]
+    assert fit_coder("words", ["A a"], lowercase=True).words == ["a"]
     lists = TextCoder("c", "tokens", 10, lowercase=True)
     lists.fit([frame([["A", "a"]])])
     assert lists.words == ["a"]
 
 
 def test_an_end_is_added_to_every_row():
-    coder = fitted("characters", ["ab", "b"], end=True)
+    coder = fit_coder("characters", ["ab", "b"], end=True)
     assert rows(coder, ["ab", "", "b"]) == [[5, 4, END], [END], [4, END]]
     assert coder.decode([5, 4, END, 4]) == "ab"
 
 
 @pytest.mark.parametrize("unit", ["bpe", "unigram"])
-def test_learned_pieces_give_the_text_back_and_are_the_same_again(unit):
+def test_subwords_decode_to_the_text_and_are_deterministic(unit):
     texts = [f"the lower the newest widest {w} slower" for w in ("low", "lowest", "new", "wide", "slow")] * 20
 
-    def made():
+    def build():
         coder = SubwordCoder("c", unit, 60, end=True)
         coder.fit([frame(texts)])
         return coder
 
-    coder = made()
+    coder = build()
     assert len(SPECIALS) < coder.space.size <= 60
     ids = rows(coder, ["the lowest widest", ""])
     assert ids[1] == [END] and ids[0][-1] == END and coder.decode(ids[0]) == "the lowest widest"
     assert UNKNOWN in rows(coder, ["ж"])[0]
-    assert rows(made(), texts) == rows(coder, texts) == rows(restore_coder(coder.state()), texts)
+    assert rows(build(), texts) == rows(coder, texts) == rows(restore_coder(coder.state()), texts)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_tags_are_one_for_each_token():
     assert coder.decode([0, 1]) == ["B", "O"]
 
 
-def test_a_scale_from_pieces_is_the_scale_of_the_whole():
+def test_a_scale_fitted_in_pieces_equals_the_scale_of_all_values():
     values = np.random.default_rng(0).normal(3, 5, (70, 3))
     values[:, 1] = 7.0
     values[4, 2] = np.nan
@@ -139,7 +139,7 @@ def test_a_scale_from_pieces_is_the_scale_of_the_whole():
     assert masked.shape == (70, 4) and masked[4, 2:].tolist() == [0, 1] and masked[:, 3].sum() == 1
 
 
-def test_a_far_mean_does_not_spoil_the_deviation():
+def test_a_large_mean_does_not_lose_the_deviation():
     values = 1e8 + np.random.default_rng(0).normal(size=(1000, 1))
     scale = StandardScale.fit(np.array_split(values, 7))
     assert scale.deviation[0] == pytest.approx(values.std(), rel=1e-6)
@@ -203,6 +203,6 @@ def test_the_energy_of_a_tone_is_in_its_band():
         coder.encode(pl.DataFrame({"c": [[0.0] * 300], "rate": [16_000]}))
 
 
-@pytest.mark.parametrize("coder", [fitted("words", ["a b"]), LabelCoder("c", names=["x"]), TimesCoder("c", 3.0)])
-def test_a_coder_is_its_state(coder):
+@pytest.mark.parametrize("coder", [fit_coder("words", ["a b"]), LabelCoder("c", names=["x"]), TimesCoder("c", 3.0)])
+def test_a_coder_is_restored_from_its_state(coder):
     assert restore_coder(coder.state()).state() == coder.state()

@@ -26,7 +26,7 @@ def test_the_scale_comes_from_the_training_images_alone():
     assert abs(task.test[0].mean()) > 1e-4
 
 
-def test_both_readings_hold_the_same_numbers_in_the_same_order():
+def test_both_readings_have_the_same_numbers_in_the_same_order():
     rows, pixels = digits.load("rows"), digits.load("pixels")
     assert rows.train[0].shape == (1078, 8, 8)
     assert pixels.train[0].shape == (1078, 64, 1)
@@ -39,6 +39,6 @@ def test_a_seed_fixes_the_split_and_another_changes_it():
     assert not torch.equal(digits.load(seed=1).test[1], digits.load(seed=2).test[1])
 
 
-def test_an_unknown_reading_is_named_with_those_there_are():
+def test_an_unknown_reading_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match="rows, pixels, got 'columns'"):
         digits.load("columns")

@@ -45,14 +45,14 @@ CASES = {
 CASE = pytest.mark.parametrize("case", list(CASES))
 
 
-def opened(case):
+def open_case(case):
     columns, options, _ = CASES[case]
     return open_task(pl.DataFrame(columns), **options), pl.DataFrame(columns)
 
 
 @CASE
 def test_new_rows_are_encoded_as_the_task_itself_does(case, tmp_path):
-    task, data = opened(case)
+    task, data = open_case(case)
     task.save(tmp_path)
     again = load_task(tmp_path)
     assert (again.kind, again.input, again.target, dict(again.splits)) == (task.kind, task.input, task.target, {})
@@ -69,22 +69,22 @@ def test_new_rows_are_encoded_as_the_task_itself_does(case, tmp_path):
 
 @CASE
 def test_predictions_are_decoded_in_the_words_of_the_data(case):
-    task, data = opened(case)
+    task, data = open_case(case)
     batch = next(task.batches("test", batch=4))
     truth = data.select(task.encoding.plan.target)[task._index["test"][batch.rows]]
     lengths = batch.lengths if task.kind in ("tag", "generate") else batch.y_lengths
-    found = task.decode(batch.y.clamp(min=0) if batch.y.dtype == torch.long else batch.y, lengths)
+    decoded = task.decode(batch.y.clamp(min=0) if batch.y.dtype == torch.long else batch.y, lengths)
     if task.kind == "regress":
-        assert [row[0] for row in found] == pytest.approx(truth["value"].to_list(), rel=1e-5)
+        assert [row[0] for row in decoded] == pytest.approx(truth["value"].to_list(), rel=1e-5)
     elif case == "translate":  # words that training saw once are unknown
-        assert [f.split()[0] for f in found] == ["eins"] * 4
+        assert [f.split()[0] for f in decoded] == ["eins"] * 4
     else:
-        assert found == truth.to_series().to_list()
+        assert decoded == truth.to_series().to_list()
 
 
 @CASE
 def test_a_saved_task_reads_another_file(case, tmp_path):
-    task, data = opened(case)
+    task, data = open_case(case)
     task.save(tmp_path)
     other = load_task(tmp_path).open_file(data.head(7))
     assert {name: split.size for name, split in other.splits.items()} == {"test": 7}
@@ -94,8 +94,8 @@ def test_a_saved_task_reads_another_file(case, tmp_path):
 
 
 @CASE
-def test_rows_of_a_file_are_read_some_at_a_time_without_the_target(case, tmp_path):
-    task, data = opened(case)
+def test_rows_of_a_file_are_read_in_chunks_without_the_target(case, tmp_path):
+    task, data = open_case(case)
     _, _, bare = CASES[case]
     file = tmp_path / "new.parquet"
     without = data if task.kind == "generate" else data.drop(task.encoding.plan.target)
@@ -130,13 +130,13 @@ def test_a_beginning_of_a_long_text_is_encoded(tmp_path):
 
 
 def test_only_json_is_written(tmp_path):
-    opened("bpe")[0].save(tmp_path / "t")
+    open_case("bpe")[0].save(tmp_path / "t")
     assert [p.name for p in (tmp_path / "t").iterdir()] == ["task.json"]
     assert json.loads((tmp_path / "t" / "task.json").read_text())["x"]["tokenizer"]["model"]["type"] == "BPE"
 
 
-def test_a_label_that_training_lacks_is_counted_in_another_file():
-    task, data = opened("classify")
+def test_labels_of_another_file_that_training_never_saw_are_counted():
+    task, data = open_case("classify")
     other = task.open_file(data.head(3).with_columns(label=pl.Series(["a", "q", "b"])))
     assert sorted(next(other.batches("test", batch=3)).y.tolist()) == [UNSEEN, 0, 1]
     assert (
@@ -154,14 +154,14 @@ def test_a_label_that_training_lacks_is_counted_in_another_file():
     ],
 )
 def test_a_folder_that_cannot_be_loaded_says_why(spoil, message, tmp_path):
-    opened("classify")[0].save(tmp_path)
+    open_case("classify")[0].save(tmp_path)
     spoil(tmp_path / "task.json")
     with pytest.raises(ValueError, match=message):
         load_task(tmp_path)
 
 
 def test_rows_without_the_input_are_refused():
-    task, _ = opened("classify")
+    task, _ = open_case("classify")
     with pytest.raises(ValueError, match="row 2: no column 'text'; did you mean 'txet'"):
         task.encode([{"text": "a"}, {"txet": "b"}])
     with pytest.raises(ValueError, match="no column 'text'"):

@@ -13,7 +13,7 @@ DAYS = [f"2026-01-{d:02d}" for d in range(1, 32)]
 
 
 def table(**more):
-    """Two shops, day by day: one sells about 0, the other about 100."""
+    """Return the sales of two shops, day by day: one sells about 0, the other about 100."""
     n = len(DAYS)
     sold = [float(v) + 100 * s for s in range(2) for v in np.random.default_rng(s).random(n)]
     return pl.DataFrame({"day": DAYS * 2, "sold": sold} | more)
@@ -28,7 +28,7 @@ def test_series_below_each_other_are_separated_by_the_column_that_names_them(nam
     assert float((x.amax(1) - x.amin(1)).max()) < 0.1
 
 
-def test_series_that_two_columns_tell_apart_are_an_error_and_stamps_that_repeat_a_warning():
+def test_two_columns_that_name_series_are_an_error_and_repeated_stamps_a_warning():
     shops, goods = ["a", "b"] * 31, (["x"] * 2 + ["y"] * 2) * 15 + ["x", "x"]
     data = table().with_columns(day=pl.Series([DAYS[i // 4] for i in range(62)]))
     with pytest.raises(ValueError, match="no single column separates the series; join shop, good into one column"):
@@ -37,7 +37,7 @@ def test_series_that_two_columns_tell_apart_are_an_error_and_stamps_that_repeat_
     assert any("46 of 62 rows repeat a time stamp of 'day'" in text for text in task.notes.warnings)
 
 
-def test_the_usual_windows_shrink_to_a_short_table_and_what_was_asked_for_stays():
+def test_default_windows_shrink_for_a_short_table_and_requested_ones_stay():
     data = pl.DataFrame({"v": np.sin(np.arange(50.0))})
     task = open_task(data)
     assert (task.lookback, task.horizon) == (15, 2)
@@ -50,12 +50,12 @@ def test_the_usual_windows_shrink_to_a_short_table_and_what_was_asked_for_stays(
 def test_a_forecast_of_several_series_says_which_is_which(tmp_path):
     table(shop=["b"] * 31 + ["a"] * 31).write_csv(tmp_path / "shops.csv")
     run = fit(tmp_path / "shops.csv", model="rnn", name="shops", runs=tmp_path, hidden=4, steps=2, **SMALL)
-    found = list(Run.load(run.folder).predict(tmp_path / "shops.csv", keep=["day"]))
-    assert [(row["shop"], row["day"], len(row["prediction"])) for row in found] == [
+    predictions = list(Run.load(run.folder).predict(tmp_path / "shops.csv", keep=["day"]))
+    assert [(row["shop"], row["day"], len(row["prediction"])) for row in predictions] == [
         ("a", "2026-01-31", 2),
         ("b", "2026-01-31", 2),
     ]
-    assert found[0]["prediction"][0] > found[1]["prediction"][0] + 50
+    assert predictions[0]["prediction"][0] > predictions[1]["prediction"][0] + 50
     table().head(31).write_csv(tmp_path / "one.csv")  # new rows may be one series
     assert [list(row) for row in run.predict(tmp_path / "one.csv")] == [["prediction"]]
 
@@ -70,9 +70,9 @@ def test_a_model_of_groups_predicts_from_a_file_of_groups_in_their_order(tmp_pat
     run = fit(tmp_path / "wards.csv", model="rnn", name="w", runs=tmp_path, hidden=8, steps=60, lr=0.03, **asked)
     new = data.sample(fraction=1.0, shuffle=True, seed=3).drop("sick")
     new.write_csv(tmp_path / "new.csv")
-    found = list(run.predict(tmp_path / "new.csv"))
-    assert [row["who"] for row in found] == new["who"].unique(maintain_order=True).to_list()
-    assert all(row["prediction"] == "ny"[int(row["who"][1:]) % 2] for row in found)
+    predictions = list(run.predict(tmp_path / "new.csv"))
+    assert [row["who"] for row in predictions] == new["who"].unique(maintain_order=True).to_list()
+    assert all(row["prediction"] == "ny"[int(row["who"][1:]) % 2] for row in predictions)
     with pytest.raises(ValueError, match="no column 'who', which the training data have"):
         list(run.predict(new.drop("who").write_csv(tmp_path / "no.csv") or tmp_path / "no.csv"))
 
@@ -84,7 +84,7 @@ def test_a_forecast_without_the_past_of_its_target_is_an_error_before_anything_i
 
 
 @pytest.mark.parametrize("wrong", ["abc", ["a"], 5, [1.0, 2.0], [[1.0, 2.0], [3.0]]])
-def test_what_is_no_series_of_the_training_kind_is_one_clear_error(wrong):
+def test_a_table_of_another_kind_than_in_training_is_one_clear_error(wrong):
     rng = np.random.default_rng(0)
     data = pl.DataFrame({"x": [rng.random((4, 2)).tolist() for _ in range(40)], "y": ["a", "b"] * 20})
     task = open_task(data)

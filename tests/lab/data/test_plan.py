@@ -24,7 +24,7 @@ def roles(data):
 
 
 def test_roles_of_columns():
-    found = roles(
+    detected = roles(
         frame(
             text=TEXT,
             intent=["play", "stop", "go on"] * 20,
@@ -46,7 +46,7 @@ def test_roles_of_columns():
             slots=[["O", "O", "B"]] * N,
         )
     )
-    assert found == {
+    assert detected == {
         "text": "text",
         "intent": "label",
         "id": "id",
@@ -109,8 +109,8 @@ def test_the_task_that_the_columns_suggest(data, options, expected):
 
 def test_a_table_in_time_is_forecast():
     table = frame(date=[f"2026-{i // 28 + 1:02d}-{i % 28 + 1:02d}" for i in range(N)], a=NUMBER, b=NUMBER[::-1])
-    found = kind(table, lookback=5, horizon=2)
-    assert found == ("forecast", ("a", "b"), ("a", "b"))
+    plan = kind(table, lookback=5, horizon=2)
+    assert plan == ("forecast", ("a", "b"), ("a", "b"))
     assert kind(table, lookback=5, horizon=2, target="b") == ("forecast", ("a", "b"), ("b",))
 
 
@@ -147,7 +147,7 @@ def test_rows_of_a_group_are_one_series_and_keep_irregular_times():
         (frame(text=TEXT, a=LABEL, b=LABEL[::-1]), ["target=a (classify", "target=b (classify"]),
     ],
 )
-def test_what_is_ambiguous_is_an_error_that_lists_the_choices(data, choices):
+def test_an_ambiguous_table_is_an_error_that_lists_the_choices(data, choices):
     with pytest.raises(ValueError, match="choose one") as caught:
         open_task(data)
     assert all(choice in str(caught.value) for choice in choices)
@@ -171,7 +171,7 @@ def test_a_number_that_is_the_target_in_other_units_is_warned_about():
     assert "column 'cents' alone predicts 'price' (correlation 1.0000)" in task.notes.warnings[0]
 
 
-def test_what_is_left_out_is_said_with_its_reason():
+def test_unused_columns_are_listed_with_the_reason():
     task = open_task(frame(text=TEXT, label=LABEL, id=list(range(N)), source=["web"] * N))
     assert "columns not used: id (id), source (constant)" in [note.text for note in task.notes]
 

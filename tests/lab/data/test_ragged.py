@@ -6,15 +6,15 @@ from seqloom.lab.data.pipeline import ragged
 from seqloom.lab.data.pipeline.ragged import Ragged, Writer
 
 
-def test_pages_of_a_large_file_are_handed_back_and_read_again(tmp_path, monkeypatch):
+def test_pages_of_a_large_file_are_released_and_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(ragged, "LARGE", 1)
     monkeypatch.setattr(ragged, "ROWS_HELD", 10)
     writer = Writer(tmp_path, "x")
     lengths = np.random.default_rng(0).integers(0, 9, 50)
     writer.add(np.arange(lengths.sum(), dtype=np.int32), lengths)
     writer.close()
-    found = Ragged.open(tmp_path, "x")
-    before, _ = found.pad(np.arange(50), fill=-1)
-    assert found._rows_read == 0
-    again, _ = found.pad(np.arange(50), fill=-1)
+    stored = Ragged.open(tmp_path, "x")
+    before, _ = stored.pad(np.arange(50), fill=-1)
+    assert stored._rows_read == 0
+    again, _ = stored.pad(np.arange(50), fill=-1)
     assert np.array_equal(before, again) and before.max() == lengths.sum() - 1

@@ -53,14 +53,14 @@ def test_a_table_is_read_from_every_format(suffix, tmp_path):
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)])
-def test_a_packed_file_reads_as_the_file(suffix, pack, tmp_path):
+def test_a_compressed_file_gives_the_same_table(suffix, pack, tmp_path):
     path = tmp_path / "a.csv"
     write(path)
     (tmp_path / f"b.csv.{suffix}").write_bytes(pack(path.read_bytes()))
     assert read(tmp_path / f"b.csv.{suffix}").equals(read(path))
 
 
-def test_zst_is_read_or_says_what_it_needs(tmp_path):
+def test_zst_is_read_or_names_the_missing_package(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     try:
         import zstandard
@@ -96,7 +96,7 @@ def test_na_in_a_column_of_numbers_is_a_gap_and_in_a_text_is_a_word(tmp_path):
     assert read(tmp_path / "a.csv").to_dict(as_series=False) == {"n": [None, 2.0, None], "t": ["NA", "b", "c"]}
 
 
-def test_a_type_that_changes_late_in_the_file_is_found(tmp_path):
+def test_a_type_that_changes_late_in_the_file_is_detected(tmp_path):
     (tmp_path / "a.csv").write_text("n\n" + "1\n" * 12_000 + "1.5\n")
     assert read(tmp_path / "a.csv")["n"][-1] == 1.5
 
@@ -118,9 +118,9 @@ CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nGerman JJ B-MISC\n. . O\n"
 @pytest.mark.parametrize("name", ["a.conll", "a.txt"])
 def test_conll_is_known_by_its_name_or_its_lines(name, tmp_path):
     (tmp_path / name).write_text(CONLL * 3)
-    found = read_source(tmp_path / name, make_reading(), Notes())
-    assert found.usual == ("tokens", "column_3")
-    assert found.frame().collect().row(0) == (["EU", "rejects"], ["NNP", "VBZ"], ["B-ORG", "O"])
+    source = read_source(tmp_path / name, make_reading(), Notes())
+    assert source.usual == ("tokens", "column_3")
+    assert source.frame().collect().row(0) == (["EU", "rejects"], ["NNP", "VBZ"], ["B-ORG", "O"])
 
 
 def test_conllu_leaves_out_ranges_and_comments(tmp_path):
@@ -144,9 +144,9 @@ def test_ts_with_dimensions_gaps_and_time_stamps(tmp_path):
 def test_two_files_whose_lines_belong_together(tmp_path):
     (tmp_path / "t.de").write_text("ja\nnein\n")
     (tmp_path / "t.en").write_text("yes\nno\n")
-    found = read_source((tmp_path / "t.de", tmp_path / "t.en"), make_reading(), Notes())
-    assert found.frame().collect().to_dict(as_series=False) == {"de": ["ja", "nein"], "en": ["yes", "no"]}
-    assert found.usual == ("de", "en")
+    source = read_source((tmp_path / "t.de", tmp_path / "t.en"), make_reading(), Notes())
+    assert source.frame().collect().to_dict(as_series=False) == {"de": ["ja", "nein"], "en": ["yes", "no"]}
+    assert source.usual == ("de", "en")
     (tmp_path / "t.en").write_text("yes\n")
     with pytest.raises(ValueError, match=r"t\.en: ends after 1 lines"):
         read_source((tmp_path / "t.de", tmp_path / "t.en"), make_reading(), Notes())
@@ -155,10 +155,10 @@ def test_two_files_whose_lines_belong_together(tmp_path):
 def test_a_plain_text_is_one_text_or_its_lines(tmp_path):
     text = "one two\n\nthree\n"
     (tmp_path / "a.txt").write_text(text)
-    found = read_source(tmp_path / "a.txt", make_reading(), Notes())
-    assert found.stream and "".join(found.frame().collect()["text"]) == text
-    found = read_source(tmp_path / "a.txt", make_reading(lines=True), Notes())
-    assert not found.stream and found.frame().collect()["text"].to_list() == ["one two", "three"]
+    source = read_source(tmp_path / "a.txt", make_reading(), Notes())
+    assert source.stream and "".join(source.frame().collect()["text"]) == text
+    source = read_source(tmp_path / "a.txt", make_reading(lines=True), Notes())
+    assert not source.stream and source.frame().collect()["text"].to_list() == ["one two", "three"]
 
 
 def test_a_text_in_one_line_is_split_too_and_stays_whole(tmp_path):
@@ -172,9 +172,9 @@ def test_folders_by_class_and_by_split(tmp_path):
         for label in ("pos", "neg"):
             (tmp_path / side / label).mkdir(parents=True)
             (tmp_path / side / label / "1.txt").write_text(f"{side} {label}")
-    found = read_source(tmp_path, make_reading(), Notes())
-    assert {part.split for part in found.parts} == {"train", "test"}
-    assert sorted(found.frame().collect().select("text", "label").rows())[0] == ("test neg", "neg")
+    source = read_source(tmp_path, make_reading(), Notes())
+    assert {part.split for part in source.parts} == {"train", "test"}
+    assert sorted(source.frame().collect().select("text", "label").rows())[0] == ("test neg", "neg")
     assert read_source(tmp_path / "train", make_reading(), Notes()).rows == 2
 
 
@@ -209,8 +209,8 @@ def test_wav_in_a_tar_labelled_by_folder_with_texts_beside(tmp_path):
 def test_given_files_are_splits_and_a_prefix_names_them(tmp_path):
     for name in ("Gun_TRAIN.ts", "Gun_TEST.ts", "Bow_TRAIN.ts", "Bow_TEST.ts"):
         (tmp_path / name).write_text("@classLabel true a b\n@data\n1,2:a\n3,4:b\n")
-    found = read_source(tmp_path / "Gun", make_reading(), Notes())
-    assert [part.split for part in found.parts] == ["train", "test"] and found.name == "Gun"
+    source = read_source(tmp_path / "Gun", make_reading(), Notes())
+    assert [part.split for part in source.parts] == ["train", "test"] and source.name == "Gun"
     with pytest.raises(ValueError, match="several data sets"):
         read_source(tmp_path, make_reading(), Notes())
 
@@ -220,12 +220,12 @@ def test_parallel_files_in_a_folder_are_paired_by_their_ends(tmp_path):
         for end in ("de", "en"):
             (tmp_path / f"{stem}.{end}").write_text(f"{stem} {end}\n")
     notes = Notes()
-    found = read_source(tmp_path, make_reading(input="de", target="en"), notes)
-    assert [part.split for part in found.parts] == ["train", "valid", "test", "test_2017"]
+    source = read_source(tmp_path, make_reading(input="de", target="en"), notes)
+    assert [part.split for part in source.parts] == ["train", "valid", "test", "test_2017"]
     assert "additional split 'test_2017'" in notes[0].text
 
 
-def test_a_train_file_alone_says_what_lies_beside_it(tmp_path):
+def test_a_train_file_alone_is_noted_with_its_neighbours(tmp_path):
     for name in ("train.jsonl", "test.jsonl"):
         write(tmp_path / name)
     notes = Notes()
@@ -249,9 +249,9 @@ def test_data_sets_of_hugging_face_by_name(monkeypatch):
     fake = types.ModuleType("datasets")
     fake.load_dataset = lambda path, config: asked.append((path, config)) or {"train": Part(), "validation": Part()}
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    found = read_source("hf:glue:sst2", make_reading(), Notes())
-    assert asked == [("glue", "sst2")] and [part.split for part in found.parts] == ["train", "valid"]
-    assert found.frame().collect()["label"].to_list() == ["neg", "pos"] * 2
+    source = read_source("hf:glue:sst2", make_reading(), Notes())
+    assert asked == [("glue", "sst2")] and [part.split for part in source.parts] == ["train", "valid"]
+    assert source.frame().collect()["label"].to_list() == ["neg", "pos"] * 2
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install datasets"):
         read_source("hf:imdb", make_reading(), Notes())
@@ -263,7 +263,7 @@ def test_frames_are_taken_as_they_are():
     assert task.splits["test"].size == 4 and task.kind == "classify"
 
 
-def test_a_comma_is_a_decimal_point_where_it_does_not_part_fields(tmp_path):
+def test_a_comma_is_a_decimal_point_if_it_does_not_separate_fields(tmp_path):
     rows = [f"{1 + n % 28:02d}.{1 + n // 28:02d}.2026;{n},5;{n % 3}.000" for n in range(60)]
     (tmp_path / "de.csv").write_text("datum;wert;rest\n" + "\n".join(rows) + "\n;1.234,5;NA\n;-2.000;1,5\n")
     frame = read_source(tmp_path / "de.csv", make_reading(), Notes()).frame().collect()

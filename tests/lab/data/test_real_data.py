@@ -43,7 +43,7 @@ def test_a_data_set_is_read_as_published(path, options, kind, target, counts):
     assert tuple(sizes(task).values()) == counts
 
 
-def test_chinese_hotel_reviews_are_read_by_characters_and_the_empty_one_is_said():
+def test_chinese_hotel_reviews_are_read_by_characters_and_the_empty_one_is_reported():
     task = open_task(DATA / "chnsenticorp_htl")
     assert task.input.unit == "characters" and sum(sizes(task).values()) == 7765
     assert any("1 of 7766 rows have an empty 'review'" in w for w in task.notes.warnings)
@@ -73,7 +73,7 @@ def test_imdb_is_read_warned_about_and_batched_fast():
 
 
 @pytest.mark.slow
-def test_spoken_digits_are_heard_at_100_steps_a_second():
+def test_spoken_digits_have_100_steps_a_second():
     task = open_task(DATA / "spoken_digits", target="part_1", group="part_2")
     assert task.input.size == 40 and sum(sizes(task).values()) == 3000
     batch = next(task.batches("test", batch=32))

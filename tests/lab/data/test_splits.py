@@ -28,12 +28,12 @@ def table(n=200, **more):
     )
 
 
-def test_a_made_split_has_every_row_once_and_every_class_in_its_share():
+def test_a_random_split_has_every_row_once_and_the_same_share_of_every_class():
     data = table()
-    found = rows(open_task(data))
-    assert {k: len(v) for k, v in found.items()} == {"train": 160, "valid": 20, "test": 20}
-    assert sorted(i for part in found.values() for i in part) == list(range(200))
-    for part in found.values():
+    parts = rows(open_task(data))
+    assert {k: len(v) for k, v in parts.items()} == {"train": 160, "valid": 20, "test": 20}
+    assert sorted(i for part in parts.values() for i in part) == list(range(200))
+    for part in parts.values():
         assert Counter(data["label"][i] for i in part)["b"] == len(part) / 4
 
 
@@ -42,15 +42,15 @@ def test_shares_that_leave_nothing_to_train_on_are_an_error():
         open_task(table(), valid=0.6, test=0.6)
 
 
-def test_too_few_rows_to_learn_from_are_told():
+def test_too_few_rows_to_learn_from_are_reported():
     assert "there are only 3 rows to train on" in str(open_task(table(5), target="label", kind="classify").notes)
     assert not open_task(table(40)).notes.warnings
 
 
-def test_large_data_holds_out_no_more_than_is_plenty_unless_asked(monkeypatch):
+def test_large_data_holds_out_a_limited_number_of_rows_unless_asked(monkeypatch):
     monkeypatch.setattr(splits, "MAX_HELD_OUT", 12)
-    found = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}
-    assert found == {"train": 148, "valid": 40, "test": 12}
+    sizes = {name: split.size for name, split in open_task(table(), valid=0.2).splits.items()}
+    assert sizes == {"train": 148, "valid": 40, "test": 12}
 
 
 def test_the_seed_of_the_split_and_nothing_else_decides_it():
@@ -62,15 +62,15 @@ def test_the_seed_of_the_split_and_nothing_else_decides_it():
 
 def test_rows_of_a_group_stay_on_one_side():
     data = table(who=[f"speaker {i % 23}" for i in range(200)])
-    found = rows(open_task(data, group="who"))
-    sides = [{data["who"][i] for i in part} for part in found.values()]
+    parts = rows(open_task(data, group="who"))
+    sides = [{data["who"][i] for i in part} for part in parts.values()]
     assert all(sides) and sum(map(len, sides)) == 23
 
 
 def test_later_rows_are_tested_on_when_time_is_given():
     data = table(when=[f"2026-{1 + (i * 7 % 200) // 28:02d}-{1 + (i * 7 % 200) % 28:02d}" for i in range(200)])
-    found = rows(open_task(data, time="when", target="label"))
-    dates = {name: [data["when"][i] for i in part] for name, part in found.items()}
+    parts = rows(open_task(data, time="when", target="label"))
+    dates = {name: [data["when"][i] for i in part] for name, part in parts.items()}
     assert max(dates["train"]) <= min(dates["valid"]) and max(dates["valid"]) <= min(dates["test"])
 
 
@@ -78,9 +78,9 @@ def test_later_rows_are_tested_on_when_time_is_given():
 def test_dates_are_compared_as_dates_however_they_are_written(form):
     days = [(2026 + k // 336, 1 + k // 28 % 12, 1 + k % 28) for k in (i * 7 % 200 + 300 for i in range(200))]
     data = table(when=[form.format(*day) for day in days])
-    found = rows(open_task(data, time="when", target="label"))
-    assert max(days[i] for i in found["train"]) < min(days[i] for i in found["valid"])
-    assert max(days[i] for i in found["valid"]) < min(days[i] for i in found["test"])
+    parts = rows(open_task(data, time="when", target="label"))
+    assert max(days[i] for i in parts["train"]) < min(days[i] for i in parts["valid"])
+    assert max(days[i] for i in parts["valid"]) < min(days[i] for i in parts["test"])
 
 
 def test_a_date_whose_day_may_be_its_month_is_an_error():
@@ -93,8 +93,8 @@ def test_a_date_whose_day_may_be_its_month_is_an_error():
 
 def test_a_split_by_time_leaves_no_group_on_two_sides():
     data = table(when=list(range(200)), who=[f"patient {i * 13 % 31}" for i in range(200)])
-    found = rows(open_task(data, time="when", group="who", target="label"))
-    sides = [{data["who"][i] for i in part} for part in found.values()]
+    parts = rows(open_task(data, time="when", group="who", target="label"))
+    sides = [{data["who"][i] for i in part} for part in parts.values()]
     assert all(sides) and sum(map(len, sides)) == 31
 
 
@@ -118,34 +118,34 @@ def test_near_duplicates_are_found_and_others_are_not():
     long = [text(i, 200) for i in range(30)]
     near = [t.replace(t.split()[30], "other", 1) for t in long[:10]]
     shouted = [t.upper() + "!!" for t in long[10:15]]
-    found = cluster_texts([pl.Series(long[:20]), pl.Series(long[20:] + near + shouted)])
-    assert [found[i] == found[30 + i] for i in range(10)] == [True] * 10
-    assert [found[10 + i] == found[40 + i] for i in range(5)] == [True] * 5
-    assert len(np.unique(found[:30])) == 30
+    clusters = cluster_texts([pl.Series(long[:20]), pl.Series(long[20:] + near + shouted)])
+    assert [clusters[i] == clusters[30 + i] for i in range(10)] == [True] * 10
+    assert [clusters[10 + i] == clusters[40 + i] for i in range(5)] == [True] * 5
+    assert len(np.unique(clusters[:30])) == 30
 
 
 def test_short_texts_are_duplicates_only_when_equal():
-    found = cluster_texts([pl.Series(["Ann Lee", "ann  lee", "Ann Loe", "", None, "王小明", "王小朋"])])
-    assert found[0] == found[1] != found[2]
-    assert found[3] == found[4] and found[5] != found[6]
+    clusters = cluster_texts([pl.Series(["Ann Lee", "ann  lee", "Ann Loe", "", None, "王小明", "王小朋"])])
+    assert clusters[0] == clusters[1] != clusters[2]
+    assert clusters[3] == clusters[4] and clusters[5] != clusters[6]
 
 
-def test_near_duplicates_stay_on_one_side_unless_told_otherwise():
+def test_near_duplicates_stay_on_one_side_by_default():
     base = [text(i, 40) for i in range(60)]
     data = pl.DataFrame({"text": base + [t + " again" for t in base], "label": ["a", "b"] * 60})
 
-    def divided(**options):
+    def split_rows(**options):
         side = {i: name for name, part in rows(open_task(data, **options)).items() for i in part}
         return sum(side[i] != side[i + 60] for i in range(60))
 
-    assert divided() == 0 < divided(near_duplicates=False)
+    assert split_rows() == 0 < split_rows(near_duplicates=False)
 
 
-def test_given_splits_stay_and_only_validation_is_carved_out():
+def test_existing_splits_stay_and_only_validation_rows_are_taken_from_training():
     data = table(120, split=["train"] * 100 + ["test"] * 20)
-    found = rows(open_task(data))
-    assert found["test"] == list(range(100, 120))
-    assert len(found["valid"]) == 10 and sorted(found["train"] + found["valid"]) == list(range(100))
+    parts = rows(open_task(data))
+    assert parts["test"] == list(range(100, 120))
+    assert len(parts["valid"]) == 10 and sorted(parts["train"] + parts["valid"]) == list(range(100))
     three = table(120, split=["train"] * 90 + ["dev"] * 20 + ["test"] * 10)
     assert {k: len(v) for k, v in rows(open_task(three)).items()} == {"train": 90, "valid": 20, "test": 10}
 
@@ -161,8 +161,8 @@ def test_texts_of_the_test_that_training_has_are_counted():
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_shares_are_kept(share):
-    found = rows(open_task(table(), valid=share, test=share, near_duplicates=False))
-    assert len(found["valid"]) == len(found["test"]) == round(200 * share)
+    parts = rows(open_task(table(), valid=share, test=share, near_duplicates=False))
+    assert len(parts["valid"]) == len(parts["test"]) == round(200 * share)
 
 
 def test_a_few_large_groups_leave_no_split_empty():

@@ -31,7 +31,7 @@ def first(task, n, split="train", **order):
     return next(task.batches(split, batch=n, **order))
 
 
-def same(one, other):
+def are_equal(one, other):
     return torch.equal(one.x, other.x) and torch.equal(one.y, other.y) and torch.equal(one.lengths, other.lengths)
 
 
@@ -43,10 +43,10 @@ def test_every_registered_problem_is_tested_here():
 def test_a_batch_depends_on_seed_epoch_and_number_alone(name, options):
     task, again = open_task(name, **options), open_task(name, **options)
     two = list(islice(task.batches("train", batch=16, seed=3), 2))
-    assert same(two[1], next(again.batches("train", batch=16, seed=3, skip=1)))
-    assert not same(two[0], two[1])
-    assert not same(two[0], first(task, 16, seed=4))
-    assert not same(two[0], first(task, 16, seed=3, epoch=1))
+    assert are_equal(two[1], next(again.batches("train", batch=16, seed=3, skip=1)))
+    assert not are_equal(two[0], two[1])
+    assert not are_equal(two[0], first(task, 16, seed=4))
+    assert not are_equal(two[0], first(task, 16, seed=3, epoch=1))
 
 
 @FORM
@@ -84,7 +84,7 @@ def test_a_saved_problem_is_the_same_problem(name, options, tmp_path):
     task.save(tmp_path)
     again = load_task(tmp_path)
     assert again.splits == task.splits and again.target == task.target
-    assert same(first(again, 5), first(task, 5))
+    assert are_equal(first(again, 5), first(task, 5))
 
 
 @pytest.mark.parametrize("marks", ["anywhere", "halves"])
@@ -160,7 +160,7 @@ def test_recall_asks_for_the_first_symbol():
     assert torch.equal(batch.y, batch.x[:, 0] - FIRST)
 
 
-def value(words):
+def evaluate(words):
     """Evaluate a list independently, with a stack."""
     stack = []
     for word in words:
@@ -177,11 +177,11 @@ def value(words):
     return stack.pop()
 
 
-def test_listops_have_the_value_that_a_stack_finds():
+def test_listops_have_the_value_that_a_stack_computes():
     batch = first(open_task("listops", steps=60), 200)
     for x, n, y in zip(batch.x, batch.lengths, batch.y, strict=True):
         assert 10 <= n <= 60
-        assert value([listops.WORDS[k - FIRST] for k in x[:n].tolist()]) == y
+        assert evaluate([listops.WORDS[k - FIRST] for k in x[:n].tolist()]) == y
 
 
 def test_decoding_gives_names():
@@ -192,7 +192,7 @@ def test_decoding_gives_names():
     assert open_task("adding").decode(torch.tensor([[0.5]])) == [[0.5]]
 
 
-def test_own_rows_are_encoded_with_their_lengths():
+def test_rows_of_the_user_are_encoded_with_their_lengths():
     batch = open_task("recall", steps=6).encode([[4, 5, 6], [7]])
     assert batch.x.tolist() == [[4, 5, 6], [7, 0, 0]] and batch.lengths.tolist() == [3, 1] and batch.y is None
 
@@ -212,11 +212,11 @@ def test_own_rows_are_encoded_with_their_lengths():
         ("listops", {"depth": 1, "shortest": 20}, "raise depth or arguments"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(name, options, message):
+def test_invalid_options_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         next(open_task(name, **options).batches("train", batch=1))
 
 
-def test_an_unknown_name_is_answered_with_a_near_one():
+def test_an_unknown_name_is_an_error_that_suggests_a_similar_one():
     with pytest.raises(ValueError, match="did you mean 'adding'"):
         find("ading")

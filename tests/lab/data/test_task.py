@@ -17,7 +17,7 @@ def test_a_batch_counts_real_steps_and_examples():
     assert some_batch().steps == 6
 
 
-def test_parts_of_a_batch_put_together_are_the_batch():
+def test_the_parts_of_a_batch_concatenate_to_the_batch():
     batch = some_batch()
     parts = [batch.shard(k, 3) for k in range(3)]
     order = torch.cat([part.rows for part in parts]).argsort()
@@ -31,7 +31,7 @@ def test_a_batch_moves_with_all_its_tensors():
     assert moved.y_lengths is None
 
 
-def test_notes_say_nothing_twice_and_know_their_warnings():
+def test_notes_are_unique_and_know_which_are_warnings():
     notes = Notes()
     notes.say("a")
     notes.say("a")
@@ -50,7 +50,7 @@ def test_notes_say_nothing_twice_and_know_their_warnings():
         (dict(split="test", tokens=-5), "at least 1"),
     ],
 )
-def test_batches_that_cannot_be_given_are_refused(arguments, message):
+def test_impossible_batch_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         next(open_task("adding", steps=5).batches(**arguments))
 
