@@ -24,6 +24,26 @@ INLINE bool any(typename Simd<T>::I mask) {
   return std::memcmp(&mask, &none, sizeof mask) != 0;
 }
 
+template <class T, int... i>
+INLINE typename Simd<T>::I lanes_of(std::integer_sequence<int, i...>) {
+  return typename Simd<T>::I{i...};
+}
+template <class T>
+INLINE typename Simd<T>::I lanes() {  // 0, 1, 2, ...
+  return lanes_of<T>(std::make_integer_sequence<int, N<T>>());
+}
+
+// half to even
+template <class T>
+INLINE V<T> round_of(V<T> x) {
+  return by_lane<T>(x, [](T v) { return std::nearbyint(v); });
+}
+template <class T>
+INLINE V<T> floor_of(V<T> x) {
+  const V<T> whole = round_of<T>(x);
+  return pick<T>(whole > x, whole - T(1), whole);
+}
+
 // 2^n for a whole n that float or double holds as a normal number
 INLINE V<float> power_of_two(V<float> n) {
   return (V<float>)((__builtin_convertvector(n, Simd<float>::I) + 127) << 23);

@@ -20,6 +20,7 @@ struct Frame {
 
 struct Operands {
   int64_t single;  // 1: the result is one number of a row, as are all operands
+                   // (sum across: the operand is a register, which has whole vectors)
   int64_t out, a[3];
 };
 
@@ -69,10 +70,10 @@ UNARY(Cos, exact_sine<T, 1>(a))
 UNARY(Sinh, by_lane<T>(a, [](T v) { return std::sinh(v); }))
 UNARY(Cosh, by_lane<T>(a, [](T v) { return std::cosh(v); }))
 UNARY(Erf, exact_erf(a))
-UNARY(Floor, by_lane<T>(a, [](T v) { return std::floor(v); }))
-UNARY(Ceil, by_lane<T>(a, [](T v) { return std::ceil(v); }))
-UNARY(Round, by_lane<T>(a, [](T v) { return std::nearbyint(v); }))  // half to even
-UNARY(Trunc, by_lane<T>(a, [](T v) { return std::trunc(v); }))
+UNARY(Floor, floor_of<T>(a))
+UNARY(Ceil, -floor_of<T>(-a))
+UNARY(Round, round_of<T>(a))
+UNARY(Trunc, pick<T>(a < T(0), -floor_of<T>(-a), floor_of<T>(a)))
 UNARY(Not, truth<T>(a == T(0)))
 UNARY(Copy, a)
 
@@ -212,30 +213,38 @@ void run_start(const Frame<T>& f, const Operands& at) {  // single: as many lane
   const int64_t width = at.single ? N<T> : f.n;
   for (int64_t r = 0; r < f.rows; r++) std::fill_n(f.place[at.out] + r * f.by[at.out], width, Op<T>::start);
 }
-// Numbers of a row into the lanes of one vector: number i goes to lane i mod N, whatever the blocks are.
+// Numbers of a row into the lanes of one vector. Which number goes to which lane depends on n alone.
 template <class T, template <class> class Op>
 void run_across(const Frame<T>& f, const Operands& at) {
   Padded<T> room;
+  const V<T> start = all(Op<T>::start);
+  const int rest = f.n % N<T>;
   for (int64_t r = 0; r < f.rows; r++) {
     const T* from = f.place[at.a[0]] + r * f.by[at.a[0]];
     T* to = f.place[at.out] + r * f.by[at.out];
     V<T> sum = load(to);
-    int64_t i = 0;
-    for (; i + N<T> <= f.n; i += N<T>) sum = Op<T>::of(sum, load(from + i), sum);
-    if (i < f.n) sum = Op<T>::of(sum, load(room.fill(from + i, f.n - i, Op<T>::start)), sum);
+    for (int64_t i = 0; i + N<T> <= f.n; i += N<T>) sum = Op<T>::of(sum, load(from + i), sum);
+    if (rest && f.n > N<T>)
+      sum = Op<T>::of(sum, pick<T>(lanes<T>() < N<T> - rest, start, load(from + f.n - N<T>)), sum);
+    else if (rest && at.single)
+      sum = Op<T>::of(sum, pick<T>(lanes<T>() < rest, load(from), start), sum);
+    else if (rest)
+      sum = Op<T>::of(sum, load(room.fill(from, rest, Op<T>::start)), sum);
     store(to, sum);
   }
 }
+template <class T, template <class> class Op, int W = N<T> / 2>
+INLINE T combine_lanes(V<T> v) {
+  v = Op<T>::of(v, shuffle<T, Other<W>>(v, v), v);
+  if constexpr (W > 1)
+    return combine_lanes<T, Op, W / 2>(v);
+  else
+    return v[0];
+}
 template <class T, template <class> class Op>
 void run_fold(const Frame<T>& f, const Operands& at) {
-  for (int64_t r = 0; r < f.rows; r++) {
-    T lanes[2 * N<T>];
-    store(lanes, load(f.place[at.a[0]] + r * f.by[at.a[0]]));
-    store(lanes + N<T>, V<T>{});
-    for (int some = N<T> / 2; some; some /= 2)
-      store(lanes, Op<T>::of(load(lanes), load(lanes + some), V<T>{}));
-    f.place[at.out][r * f.by[at.out]] = lanes[0];
-  }
+  for (int64_t r = 0; r < f.rows; r++)
+    f.place[at.out][r * f.by[at.out]] = combine_lanes<T, Op>(load(f.place[at.a[0]] + r * f.by[at.a[0]]));
 }
 // One number of every row into the accumulator of its column.
 template <class T, template <class> class Op>

@@ -203,7 +203,7 @@ class _Step(NamedTuple):
     operator: str
     out: _Value
     operands: tuple[_Value, ...]
-    is_single: bool  # whether it computes one number of a row
+    is_single: bool  # whether it computes one number of a row; of "across": whether the operand is a register
 
 
 class _Pool:
@@ -360,7 +360,7 @@ class _Encoder:
         across = self.vector > len(self.nest.sizes) - self.nest.inner
         value = self._widen(self._read(reduction.value, len(self.nest.body)))
         self._emit(self.start, f"{name} start", total, [], across)
-        self._emit(self.body, f"{name} {'across' if across else 'down'}", total, [value])
+        self._emit(self.body, f"{name} {'across' if across else 'down'}", total, [value], value.kind == "register")
         if across:
             self._emit(self.finish, f"{name} fold", self._access(reduction.to), [total])
         else:
