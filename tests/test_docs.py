@@ -192,13 +192,14 @@ def snippet_problem(page: Path, folder: Path) -> str:
     snippets = [b for b in fenced if b.runs]
     shown = {b.line: after for b, after in pairwise(fenced) if after.follows and after.info in ("", "text")}
     result = folder / "printed.json"  # a file, for a snippet may start programs that print
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # it sets the width of text
     run = subprocess.run(
         [sys.executable, *STRICT, "-c", RUNNER, str(result)],
         input=json.dumps([str(page), [[b.line, b.code] for b in snippets]]),
         capture_output=True,
         text=True,
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "SEQLOOM_CACHE": str(folder / "cache")},
+        env=environment | {"OMP_NUM_THREADS": "1", "SEQLOOM_CACHE": str(folder / "cache")},
         check=False,
         timeout=300,
     )
