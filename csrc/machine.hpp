@@ -68,7 +68,7 @@ class Machine {
     Thread& thread = *threads[team.member];
     for (int64_t i = 0; i < a.T; i++) {
       const int64_t t = reverse ? a.T - 1 - i : i;
-      const int64_t rows = (a.count[t] - first + way - 1) / way;
+      const int64_t rows = way == 1 ? a.count[t] : (a.count[t] - first + way - 1) / way;
       if (rows <= 0) continue;
       find_rows(t, first, thread.base.data());
       for (size_t p = 0; p < parts.size(); p++) {

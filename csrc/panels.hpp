@@ -34,22 +34,27 @@ struct Product {
   // A thread's share of the columns for `count` rows of the batch, by_a and by_c numbers apart.
   void run(const Team& team, const T* A, int64_t by_a, T* C, int64_t by_c, int64_t count, T* room) const {
     const Span mine = team.share(heads * panels);
-    const int64_t M = count * rows, blocks = (M + MOST - 1) / MOST;
-    for (int64_t i = 0, m = 0; i < blocks; i++) {
-      const int64_t some = (M - m + blocks - i - 1) / (blocks - i);
-      for (int64_t head = mine.lo / panels; head < heads && head * panels < mine.hi; head++) {
+    const int64_t M = count * rows;
+    int64_t blocks = (M + MOST - 1) / MOST;
+    for (int64_t m = 0; blocks; blocks--) {
+      const int64_t some = split(M - m, blocks);
+      for (int64_t head = 0; head < heads; head++) {
         const Span part{std::max<int64_t>(0, mine.lo - head * panels),
                         std::min(panels, mine.hi - head * panels)};
-        run_head(head, part, A + offset, by_a, C, by_c, m, some, room);
+        if (part.lo < part.hi) run_head(head, part, A + offset, by_a, C, by_c, m, some, room);
       }
       m += some;
     }
   }
 
  private:
+  // the first of n things in so many nearly equal parts; a division takes as long as many products
+  static int64_t split(int64_t n, int64_t parts) { return parts == 1 ? n : (n + parts - 1) / parts; }
+
   // row m of the product in the source, with by = by_a and size = K, or in the result
   template <class P>
   P row_of(P p, int64_t by, int64_t size, int64_t head, int64_t m) const {
+    if (rows == 1) return p + m * by + head * size;
     return p + m / rows * by + (m % rows * heads + head) * size;
   }
 
@@ -95,7 +100,7 @@ struct Product {
       const int64_t some = std::min<int64_t>(deep, depth - k);
       const T* panel = W + k * PANEL<T>;
       for (int64_t i = 0, m = 0; i < blocks; i++) {
-        const int64_t count = (M - m + blocks - i - 1) / (blocks - i);
+        const int64_t count = split(M - m, blocks - i);
         // each of the first two blocks asks for half of the next panel
         const T* ahead = i < 2 ? panel + some * PANEL<T> + i * some * (PANEL<T> / 2) : panel;
         run_micro<T, true>(count, a + m * lda + k, lda, panel, c + m * ldc, ldc, some, nullptr, k > 0, ahead);

@@ -78,6 +78,7 @@ struct Team {
   }
   // its share of n things, in whole units
   Span share(int64_t n, int64_t unit = 1) const {
+    if (size == 1) return {0, n};  // without divisions
     const int64_t units = (n + unit - 1) / unit;
     return {std::min(n, units * member / size * unit), std::min(n, units * (member + 1) / size * unit)};
   }

@@ -259,7 +259,8 @@ class _Encoder:
 
         def score(k: int) -> tuple[float, int]:
             costs = [1 if a.strides[k] in (0, 1) else GATHER_COST for a in accesses]
-            return min(self.nest.sizes[k], LANES) / max(1, sum(costs)), k
+            # a reduction along an outer loop needs no folding of lanes
+            return min(self.nest.sizes[k], LANES) / max(1, sum(costs)), -k if self.nest.reductions else k
 
         return 1 + max(loops, key=score)
 
