@@ -1,0 +1,146 @@
+"""What a compiled cell depends on beside its tensors: classes, settings and source files.
+
+A setting such as `self.alpha = 0.5` is frozen in a trace. It is part of the fingerprint, so a cell whose settings
+change is traced again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import types
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.compiler.nodes import is_internal
+from seqloom.core.cell import Cell
+
+_MODULE = frozenset(nn.Module().__dict__) - {"training"}
+_CELL = frozenset({"handle", "learned_states", "_home", "_names", "_known", "_shapes"})
+_SKIPPED = _MODULE | _CELL
+_PLAIN = (bool, int, float, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+Key = tuple[object, ...]
+
+
+def fingerprint(cell: Cell) -> Key:
+    """Return what a trace of a cell depends on, for a dictionary of this process."""
+    key: list[object] = []
+    for path, module in cell.named_modules():
+        own = module.__dict__
+        settings = [
+            (name, v if isinstance(v, _PLAIN) else _freeze(v))
+            for name, v in own.items()
+            if name not in _SKIPPED and not isinstance(v, Tensor)
+        ]
+        kind = type(module)
+        step = getattr(kind, "step", None) or kind.forward
+        key.append((path, kind, step.__code__, tuple(settings)))
+        key += [(name, t.shape, t.dtype) for name, t in _tensors(module)]
+    return tuple(key)
+
+
+def why_not_frozen(cell: Cell) -> str | None:
+    """Return why a trace cannot stand for the cell; None if it can."""
+    for path, module in cell.named_modules():
+        if any(module.__dict__.get(hooks) for hooks in _HOOKS):
+            return f"{path or 'the cell'} has hooks, which a compiled step would not call"
+    return None
+
+
+def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    for group in (module._parameters, module._buffers, module.__dict__):
+        for name, t in group.items():
+            if isinstance(t, Tensor):
+                yield name, t
+
+
+class _Same:
+    """An object that is compared by identity, and kept alive so that its identity stays its own."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _freeze(value: object) -> object:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(_freeze(v) for v in value)
+    if isinstance(value, dict):
+        return dict, tuple((_freeze(k), _freeze(v)) for k, v in value.items())
+    if isinstance(value, Tensor):
+        return Tensor, value.shape, value.dtype
+    return _Same(value)
+
+
+def describe(cell: Cell) -> str | None:
+    """Return what a trace of a cell depends on as text that other processes can compare; None if that is not possible.
+
+    The sources of the cell's classes are part of it.
+    """
+    words = []
+    for path, module in cell.named_modules():
+        own = {k: v for k, v in module.__dict__.items() if k not in _SKIPPED and not isinstance(v, Tensor)}
+        settings = {name: _write(v) for name, v in own.items()}
+        sources = [_source_digest(kind) for kind in type(module).__mro__ if not is_internal(inspect_file(kind))]
+        if None in settings.values() or None in sources:
+            return None
+        name = f"{type(module).__module__}.{type(module).__qualname__}"
+        words.append(repr((path, name, sources, settings, [(n, tuple(t.shape), t.dtype) for n, t in _tensors(module)])))
+    return "\n".join(words)
+
+
+def _write(value: object) -> str | None:
+    """Return a setting as text; None if no text stands for it."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        parts = [_write(v) for v in value]
+        return None if None in parts else f"{type(value).__name__}{parts}"
+    if isinstance(value, dict):
+        return _write([(k, v) for k, v in value.items()])
+    if isinstance(value, types.BuiltinFunctionType):
+        return f"builtin {value.__name__}"
+    if isinstance(value, (types.FunctionType, type)) and "<" not in value.__qualname__:
+        return f"{value.__module__}.{value.__qualname__}"
+    return None
+
+
+def inspect_file(kind: type) -> str:
+    """Return the file that defines a class; an empty text if there is none."""
+    try:
+        return inspect.getfile(kind)
+    except (TypeError, OSError):
+        return "<built-in>"
+
+
+def _source_digest(kind: type) -> str | None:
+    return digest_file(inspect_file(kind))
+
+
+def digest_file(file: str) -> str | None:
+    """Return a digest of a source file; None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+@cache
+def digest_compiler() -> str:
+    """Return a digest of the compiler's own source, with the versions of its input: plans of others are not read."""
+    here = Path(__file__).parent
+    words = [file.read_bytes() for file in sorted((*here.glob("*.py"), here.parent / "core" / "job.py"))]
+    return hashlib.sha256(torch.__version__.encode() + b"".join(words)).hexdigest()

@@ -1,0 +1,152 @@
+"""Plans on disk, as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from seqloom.compiler.fingerprint import digest_compiler, digest_file
+from seqloom.compiler.ir import (
+    Access,
+    Argument,
+    Buffer,
+    Instruction,
+    Nest,
+    Place,
+    Product,
+    Program,
+    Reduction,
+    Register,
+    Store,
+)
+from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value
+from seqloom.core.cache import cache_folder, read_cached, write_cached
+
+WHAT = "compiled cell"
+
+
+def load_plan(description: str) -> Plan | str | None:
+    """Return the plan of a cell that was compiled before, or the reason why it cannot be compiled.
+
+    Args:
+        description: What the plan depends on.
+
+    Returns:
+        None if there is no plan, or if one of the source files that were run to make it has changed.
+    """
+    content = read_cached(_path(description), WHAT)
+    if content is None:
+        return None
+    data = json.loads(content)
+    if any(digest_file(file) != digest for file, digest in data["files"].items()):
+        return None
+    return data["reason"] if data["plan"] is None else _decode(data["plan"])
+
+
+def save_plan(description: str, plan: Plan | str, files: Mapping[str, str | None]) -> None:
+    """Keep a plan, or the reason why there is none.
+
+    Args:
+        description: What the plan depends on.
+        plan: The plan or the reason.
+        files: Digests of the source files that were run to make it. If one could not be read nothing is kept.
+    """
+    if None in files.values():
+        return
+    stored = {"files": dict(files), "reason": "", "plan": None}
+    stored |= {"reason": plan} if isinstance(plan, str) else {"plan": _encode(plan)}
+    write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
+
+
+def _path(description: str) -> Any:  # noqa: ANN401  # a Path
+    name = hashlib.sha256(f"{digest_compiler()}\n{description}".encode()).hexdigest()
+    return cache_folder("cells") / f"{name}.json"
+
+
+def _encode(plan: Plan) -> dict[str, Any]:
+    return {
+        "calls": [[n, c.operator, c.arguments, c.named] for n, c in plan.calls.items()],
+        "values": [[n, v.batch, v.sizes] for n, v in plan.values.items()],
+        "inputs": plan.inputs,
+        "weights": plan.weights,
+        "results": plan.results,
+        "after": plan.after,
+        "scans": [_encode_scan(scan) for scan in (plan.infer, plan.train, plan.reverse)],
+    }
+
+
+def _decode(data: Mapping[str, Any]) -> Plan:
+    return Plan(
+        {n: Call(name, _tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
+        {n: Value(batch, tuple(sizes)) for n, batch, sizes in data["values"]},
+        dict(data["inputs"]),
+        dict(data["weights"]),
+        dict(data["results"]),
+        tuple(tuple(nodes) for nodes in data["after"]),
+        *(_decode_scan(scan) for scan in data["scans"]),
+    )
+
+
+def _tuple(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(values)
+
+
+def _pairs(values: list[list[Any]]) -> tuple[tuple[str, object], ...]:
+    return tuple((name, value) for name, value in values)
+
+
+def _encode_scan(scan: Scan) -> dict[str, Any]:
+    return {
+        "buffers": [[b.name, b.place.value, b.size] for b in scan.program.buffers],
+        "memory": [[m.kind, m.node, m.index, m.transposed] for m in scan.memory],
+        "parts": [_encode_part(part) for part in scan.program.parts],
+        "reverse": scan.program.reverse,
+    }
+
+
+def _decode_scan(data: Mapping[str, Any]) -> Scan:
+    buffers = tuple(Buffer(name, Place(place), size) for name, place, size in data["buffers"])
+    program = Program(buffers, tuple(_decode_part(part) for part in data["parts"]), data["reverse"])
+    program.check()
+    return Scan(program, tuple(Memory(*memory) for memory in data["memory"]))
+
+
+def _encode_part(part: Product | Nest) -> dict[str, Any]:
+    if isinstance(part, Product):
+        return {"product": [*vars(part).values()]}
+    return {
+        "sizes": part.sizes,
+        "inner": part.inner,
+        "body": [[i.operator, i.out, [_encode_argument(a) for a in i.arguments]] for i in part.body],
+        "stores": [[_encode_argument(s.to), _encode_argument(s.value)] for s in part.stores],
+        "reductions": [[r.operator, _encode_argument(r.to), _encode_argument(r.value)] for r in part.reductions],
+    }
+
+
+def _decode_part(data: Mapping[str, Any]) -> Product | Nest:
+    if "product" in data:
+        return Product(*data["product"])
+    body = [
+        Instruction(operator, out, tuple(map(_decode_argument, arguments))) for operator, out, arguments in data["body"]
+    ]
+    stores = [Store(_decode_access(to), _decode_argument(value)) for to, value in data["stores"]]
+    reductions = [Reduction(op, _decode_access(to), _decode_argument(value)) for op, to, value in data["reductions"]]
+    return Nest(tuple(data["sizes"]), data["inner"], tuple(body), tuple(stores), tuple(reductions))
+
+
+def _encode_argument(a: Argument) -> float | int | list[Any] | dict[str, int]:
+    if isinstance(a, Register):
+        return {"register": a.index}
+    return [a.buffer, a.offset, *a.strides] if isinstance(a, Access) else float(a)
+
+
+def _decode_argument(a: Any) -> Argument:  # noqa: ANN401  # one of the forms above
+    if isinstance(a, dict):
+        return Register(a["register"])
+    return _decode_access(a) if isinstance(a, list) else float(a)
+
+
+def _decode_access(a: list[int]) -> Access:
+    return Access(a[0], a[1], tuple(a[2:]))
