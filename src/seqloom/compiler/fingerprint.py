@@ -40,7 +40,7 @@ def fingerprint(cell: Cell) -> Key:
         ]
         kind = type(module)
         step = getattr(kind, "step", None) or kind.forward
-        key.append((path, kind, step.__code__, tuple(settings)))
+        key.append((path, kind, step.__code__, tuple(settings), tuple(own.get("_names", ()))))
         key += [(name, t.shape, t.dtype) for name, t in _tensors(module)]
     return tuple(key)
 

@@ -55,7 +55,7 @@ class Memory:
     transposed: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scan:
     """A program with the memory of its buffers."""
 
@@ -67,7 +67,7 @@ class Scan:
         return [m.node for m in self.memory if m.kind in ("value", "weight")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A compiled step.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from seqloom.compiler.fingerprint import digest_compiler, digest_file
@@ -60,7 +61,7 @@ def save_plan(description: str, plan: Plan | str, files: Mapping[str, str | None
     write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
 
 
-def _path(description: str) -> Any:  # noqa: ANN401  # a Path
+def _path(description: str) -> Path:
     name = hashlib.sha256(f"{digest_compiler()}\n{description}".encode()).hexdigest()
     return cache_folder("cells") / f"{name}.json"
 
@@ -128,9 +129,7 @@ def _encode_part(part: Product | Nest) -> dict[str, Any]:
 def _decode_part(data: Mapping[str, Any]) -> Product | Nest:
     if "product" in data:
         return Product(*data["product"])
-    body = [
-        Instruction(operator, out, tuple(map(_decode_argument, arguments))) for operator, out, arguments in data["body"]
-    ]
+    body = [Instruction(name, out, tuple(map(_decode_argument, arguments))) for name, out, arguments in data["body"]]
     stores = [Store(_decode_access(to), _decode_argument(value)) for to, value in data["stores"]]
     reductions = [Reduction(op, _decode_access(to), _decode_argument(value)) for op, to, value in data["reductions"]]
     return Nest(tuple(data["sizes"]), data["inner"], tuple(body), tuple(stores), tuple(reductions))

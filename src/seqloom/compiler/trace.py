@@ -6,7 +6,10 @@ views did to it. The derivative comes from autograd, so no rule of differentiati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from seqloom.core.weights import bind_weights, weights
 
 AGAIN = 2  # the batch of a second trace, which must give the same graph
 aten = torch.ops.aten
+_PYTHON = sysconfig.get_path("stdlib")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Trace:
         dstarts: The gradients of the starts.
         ddt: The gradient of dt.
         dweights: The gradients of the weights by name.
+        files: The source files that were run, of the user's code.
     """
 
     graph: fx.Graph
@@ -76,6 +81,7 @@ class Trace:
     dstarts: list[fx.Node | None]
     ddt: fx.Node | None
     dweights: dict[str, fx.Node | None]
+    files: frozenset[str]
 
 
 def step_tensors(cell: Cell) -> dict[str, Tensor]:
@@ -104,11 +110,26 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras) -> Trace:
     step = _make_step(cell, inputs)
     plain = _trace_plain(step, inputs.allocate(ROWS), record_lines=True)
     _check_results(plain, len(state), inputs)
-    _compare(plain, _trace_plain(step, inputs.allocate(AGAIN)))
+    with _watch_files() as files:
+        again = _trace_plain(step, inputs.allocate(AGAIN))
+    _compare(plain, again)
     split_concatenations(plain, inputs.late)
     plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
     gather_early_terms(plain, inputs.late)
-    return _trace_joint(plain, inputs)
+    return _trace_joint(plain, inputs, frozenset(files))
+
+
+@contextmanager
+def _watch_files() -> Iterator[set[str]]:
+    """Collect the source files of all code that runs, without torch's and the package's own."""
+    files: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
+    try:
+        yield files
+    finally:
+        sys.setprofile(before)
+        files -= {file for file in files if is_internal(file) or file.startswith(_PYTHON)}
 
 
 class _Inputs:
@@ -236,7 +257,7 @@ def _numbers(value: object) -> list[object]:
     return [value] if isinstance(value, (bool, int, float)) else []
 
 
-def _trace_joint(plain: fx.GraphModule, inputs: _Inputs) -> Trace:
+def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) -> Trace:
     """Trace the step together with its vector-Jacobian product."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -287,4 +308,5 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs) -> Trace:
         [grads[n] for n in starts],
         grads.get("dt"),
         {n: grads[f"weight {n}"] for n in inputs.own},
+        files,
     )

@@ -16,6 +16,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop, scan, tuning
 from seqloom.kernels.aten.kernels import AtenKernel
+from seqloom.kernels.compiled import kernel as compiled
 from seqloom.kernels.cpu.kernels import WEIGHTS, AttnRNNOnCpu, GatedOnCpu
 from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
@@ -129,6 +130,7 @@ KERNELS = (
     Kernel("rnn", "aten", "torch's fused RNN (cuDNN on a GPU)", AtenKernel("rnn"), uses_torch=True),
     Kernel("attn_rnn", "graph", "NVIDIA GPU, any size and type: products by torch in a CUDA graph", graph),
     Kernel("attn_rnn", "manual", "plain torch, backward written by hand; every device and type", manual),
+    Kernel(ANY, "compiled", "any cell that the compiler knows, as fused loops", compiled),
     Kernel(ANY, "scan", "any cell through torch's scan operator, compiled once", scan),
     Kernel(ANY, "loop", "any cell, step by step: the reference", loop),
 )

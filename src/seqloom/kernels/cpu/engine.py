@@ -73,10 +73,15 @@ def _why_not_built() -> str:
     return next(iter(failed.values()), "the CPU engine was built for another kind of machine")
 
 
-def why_not_cpu(cell: Cell, job: ScanJob) -> str | None:
+def why_not_cpu(cell: Cell, job: ScanJob, takes_dt: bool = False) -> str | None:
     """Return why the engine cannot run a job, for any cell; None if it can.
 
     The engine reads memory by address, so every size must be checked here.
+
+    Args:
+        cell: The cell.
+        job: What it runs over.
+        takes_dt: Whether time spans are supported.
     """
     if job.x.device.type != "cpu":
         return f"the CPU engine does not run on {job.x.device.type}"
@@ -84,7 +89,7 @@ def why_not_cpu(cell: Cell, job: ScanJob) -> str | None:
         return f"the CPU engine supports float32 and float64, not {job.x.dtype}"
     if torch.is_autocast_enabled("cpu"):
         return "the CPU engine does not run under autocast"
-    if job.dt is not None:
+    if job.dt is not None and not takes_dt:
         return "the CPU engine has no timespans"
     tensors = (*job.state, *cell.own_parameters().values())
     if any(t.dtype != job.x.dtype or t.device != job.x.device for t in tensors):
@@ -103,6 +108,7 @@ def _has_expected_sizes(cell: Cell, job: ScanJob) -> bool:
     expected: list[tuple[Tensor | None, Sequence[int]]] = [
         (job.lengths, (B,)),
         (job.reset, (B, T)),
+        (job.dt, (B, T)),
         (job.mask, (B, cell.output_size)),
         *((k, (B, T, *shape[1:])) for k, shape in zip(job.keep, shapes, strict=False)),
     ]

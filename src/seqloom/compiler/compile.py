@@ -1,0 +1,67 @@
+"""Compile a cell: from the memory of this process, from disk, or by tracing it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from seqloom.compiler.fingerprint import Key, describe, digest_file, fingerprint, why_not_frozen
+from seqloom.compiler.nodes import UnsupportedError
+from seqloom.compiler.plan import Plan
+from seqloom.compiler.schedule import plan
+from seqloom.compiler.storage import load_plan, save_plan
+from seqloom.compiler.trace import Extras, trace
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob
+
+MOST = 256  # plans that a process keeps
+_plans: dict[Key, Plan | str] = {}
+
+
+def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
+    """Return the plan of a cell for such a job, or the reason why it has none.
+
+    Args:
+        cell: The cell.
+        job: What it runs over; its shapes and types matter, not B and T.
+    """
+    return compile_for(cell, job.x, job.state, Extras.of(job))
+
+
+def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras) -> Plan | str:
+    """Return the plan of a cell, or the reason why it has none.
+
+    Args:
+        cell: The cell.
+        x: (B, T, D), for its type and D.
+        state: The states before the first step, for their shapes and types.
+        extras: What a job has beside x and state.
+    """
+    reason = why_not_frozen(cell)
+    if reason is not None:
+        return reason
+    key = (fingerprint(cell), x.shape[2:], x.dtype, extras, *((s.shape[1:], s.dtype) for s in state))
+    known = _plans.get(key)
+    if known is None:
+        while len(_plans) >= MOST:
+            _plans.pop(next(iter(_plans)))
+        known = _plans[key] = _load_or_trace(cell, x, state, extras, key[1:])
+    return known
+
+
+def _load_or_trace(cell: Cell, x: Tensor, state: State, extras: Extras, shapes: Key) -> Plan | str:
+    described = describe(cell)
+    description = None if described is None else f"{described}\n{shapes!r}"
+    stored = None if description is None else load_plan(description)
+    if stored is not None:
+        return stored
+    files: frozenset[str] = frozenset()
+    result: Plan | str
+    try:
+        few = tuple(s[:1] for s in state)
+        traced = trace(cell, cell.project(x[:1, :1]), few, extras)
+        files, result = traced.files, plan(traced)
+    except UnsupportedError as error:
+        return str(error)  # not kept on disk: which files were run is not known
+    if description is not None:
+        save_plan(description, result, {file: digest_file(file) for file in sorted(files)})
+    return result

@@ -1,0 +1,66 @@
+"""The kernel of every cell that the compiler can compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+from torch import Tensor
+
+from seqloom.compiler.compile import compile_cell
+from seqloom.compiler.plan import Plan, Scan
+from seqloom.compiler.trace import step_tensors
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob
+from seqloom.core.weights import bind_weights
+from seqloom.kernels.compiled.packing import Packing
+from seqloom.kernels.compiled.run import Compiled
+from seqloom.kernels.cpu.engine import why_not_cpu
+from seqloom.kernels.cpu.machine import Encoded, encode, run_program, why_not_machine
+from seqloom.kernels.fused import run_fused, why_not_fused
+
+
+def why_not(cell: Cell, job: ScanJob) -> str | None:
+    """Return why this cell or job cannot run here; None if it can."""
+    reason = why_not_cpu(cell, job, takes_dt=True) or why_not_machine() or why_not_fused()
+    if reason is not None:
+        return reason
+    if 0 in job.x.shape[:2]:
+        return "there is no step to run"
+    if any(t.is_floating_point() and t.dtype != job.x.dtype for t in step_tensors(cell).values()):
+        return "input and weights differ in type"
+    plan = compile_cell(cell, job)
+    return plan if isinstance(plan, str) else None
+
+
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
+    """Return why another kernel is faster for this job; None if none is."""
+    return "a single step takes no less time" if job.x.shape[1] == 1 else None
+
+
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run the cell over the job's sequences."""
+    plan = compile_cell(cell, job)
+    assert isinstance(plan, Plan)
+    compiled = _prepare(plan)
+    own = step_tensors(cell)
+
+    def run_kernel(x: Tensor, state: State, values: dict[str, Tensor]) -> tuple[Tensor, State]:
+        view = bind_weights(cell, values)
+        start = view.start(x) if job.reset is not None else ()
+        return compiled.run(job, view.project(x), state, start, values)
+
+    learned = {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
+    return run_fused(cell, job, own | learned, run_kernel)
+
+
+@lru_cache(maxsize=256)
+def _prepare(plan: Plan) -> Compiled:
+    @cache
+    def encode_once(scan: Scan) -> Encoded:
+        return encode(scan.program)
+
+    def run_on_cpu(scan: Scan, tensors: Sequence[Tensor], packing: Packing) -> None:
+        run_program(encode_once(scan), tensors, packing.B, packing.offset, packing.count)
+
+    return Compiled(plan, run_on_cpu)
