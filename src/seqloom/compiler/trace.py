@@ -129,7 +129,8 @@ def _watch_files() -> Iterator[set[str]]:
         yield files
     finally:
         sys.setprofile(before)
-        files -= {file for file in files if is_internal(file) or file.startswith(_PYTHON)}
+        # <string>: functions that dataclasses and named tuples make
+        files -= {file for file in files if is_internal(file) or file == "<string>" or file.startswith(_PYTHON)}
 
 
 class _Inputs:
