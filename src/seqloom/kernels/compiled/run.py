@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +138,7 @@ def _as_rows(value: Value, t: Tensor, N: int) -> Tensor:
     """Return a node's value as (N, numbers of a row)."""
     d = value.batch
     assert d is not None
-    return t.unflatten(d, (N, value.sizes[d])).movedim(d, 0).reshape(N, -1).contiguous()
+    return t.unflatten(d, (N, value.sizes[d])).movedim(d, 0).reshape(N, math.prod(value.sizes)).contiguous()
 
 
 def _as_node(value: Value, t: Tensor, N: int) -> Tensor:
