@@ -63,9 +63,17 @@ class Machine {
     for (Part& part : parts)
       if (part.product) part.product->pack(team, (const T*)a.buffers[part.product->weight]);
     team.wait();
-    const Team alone, &columns = a.columns ? team : alone;
-    const int64_t first = a.columns ? 0 : team.member, way = a.columns ? 1 : team.size;
-    Thread& thread = *threads[team.member];
+    if (a.columns) return run_rows(team, *threads[team.member], 0, 1);
+    // As many shares as threads were asked for, however many there are: a product's rounding depends on the
+    // rows that it takes at a time.
+    const int64_t shares = threads.size();
+    for (int64_t share = team.member; share < shares; share += team.size)
+      run_rows(Team(), *threads[team.member], share, shares);
+  }
+
+ private:
+  // The rows first, first + way, ... of every step.
+  void run_rows(const Team& team, Thread& thread, int64_t first, int64_t way) {
     for (int64_t i = 0; i < a.T; i++) {
       const int64_t t = reverse ? a.T - 1 - i : i;
       const int64_t rows = way == 1 ? a.count[t] : (a.count[t] - first + way - 1) / way;
@@ -73,15 +81,13 @@ class Machine {
       find_rows(t, first, thread.base.data());
       for (size_t p = 0; p < parts.size(); p++) {
         if (parts[p].nest)
-          thread.nests[p]->run(columns, thread.base.data(), rows, way);
+          thread.nests[p]->run(team, thread.base.data(), rows, way);
         else
-          multiply(*parts[p].product, columns, thread, rows, way);
-        columns.wait();
+          multiply(*parts[p].product, team, thread, rows, way);
+        team.wait();
       }
     }
   }
-
- private:
   // where row r of step t is in every buffer
   INLINE void find_rows(int64_t t, int64_t r, T** base) const {
     const int64_t now = a.offset[t] + r, before = t ? a.B + a.offset[t - 1] + r : r;
