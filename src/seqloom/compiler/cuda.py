@@ -52,7 +52,9 @@ typedef Numbers<TYPE>::Stored Number;
 typedef Numbers<TYPE>::Real Real;
 DEV Real load(const Number* from) {{ return widen<TYPE>(get_constant(from)); }}
 DEV Real load_written(const Number* from) {{ return widen<TYPE>(*from); }}
+DEV Real load_wide(const Real* from) {{ return *from; }}
 DEV void store(Number* to, Real v) {{ *to = narrow<TYPE>(v); }}
+DEV void store_wide(Real* to, Real v) {{ *to = v; }}
 DEV Real round_to_type(Real v) {{ return widen<TYPE>(narrow<TYPE>(v)); }}
 """
 SEGMENT_KERNEL = """\
@@ -126,8 +128,20 @@ class _Writer:
         nests = [nest for segment in staged.segments for nest in segment.nests]
         self.written = {staged.memory[a.buffer] for nest in nests for a in nest.writes()}
 
+        self.wide = {i for i in range(len(staged.buffers)) if staged.is_wide(i)}
+
     def _is_written(self, a: Access) -> bool:
         return self.staged.memory[a.buffer] in self.written
+
+    def _name_load(self, a: Access) -> str:
+        return "load_wide" if a.buffer in self.wide else "load_written" if self._is_written(a) else "load"
+
+    def _name_store(self, a: Access) -> str:
+        return "store_wide" if a.buffer in self.wide else "store"
+
+    def _emit_address(self, number: int, table: str, begin: str = "") -> None:
+        kind = "Real" if number in self.wide else "Number"
+        self._emit(1, f"{kind}* const b{number} = read_address<{kind}>({table}, {number}){begin};")
 
     def _emit(self, depth: int, line: str) -> None:
         self.lines.append("  " * depth + line)
@@ -183,7 +197,7 @@ class _Segments(_Writer):
         for number in sorted({a.buffer for nest in nests for a in (*nest.reads(), *nest.writes())}):
             buffer = self.staged.buffers[number]
             begin = "" if buffer.place is Place.WEIGHT else f" + rows.{_PLACES[buffer.place]} * {buffer.size}"
-            self._emit(1, f"Number* const b{number} = read_address<Number>(table, {number}){begin};")
+            self._emit_address(number, "table", begin)
         since: list[Nest] = []  # the last barrier
         for nest in nests:
             if any(_conflict(before, nest) for before in since):
@@ -197,7 +211,7 @@ class _Segments(_Writer):
         self._emit(0, "}")
 
     def _load(self, nest: Nest) -> Callable[[Access], str]:
-        return lambda a: f"{'load_written' if self._is_written(a) else 'load'}({_address(a, nest)})"
+        return lambda a: f"{self._name_load(a)}({_address(a, nest)})"
 
     def _emit_pointwise(self, nest: Nest) -> None:
         total = math.prod(nest.sizes)
@@ -206,7 +220,7 @@ class _Segments(_Writer):
         text = self._emit_body(2, nest, self._load(nest))
         values = [text(s.value) for s in nest.stores]
         for s, value in zip(nest.stores, values, strict=True):
-            self._emit(2, f"store({_address(s.to, nest)}, {value});")
+            self._emit(2, f"{self._name_store(s.to)}({_address(s.to, nest)}, {value});")
         self._emit(1, "}")
 
     def _emit_reduction(self, nest: Nest) -> None:
@@ -230,7 +244,7 @@ class _Segments(_Writer):
                 self._emit(2, f"s{k} = op::{r.operator}_over_lanes(s{k});")
             self._emit(2, f"if (thread() % {WARP}) continue;")
         for k, r in enumerate(nest.reductions):
-            self._emit(2, f"store({_address(r.to, nest)}, s{k});")
+            self._emit(2, f"{self._name_store(r.to)}({_address(r.to, nest)}, s{k});")
         self._emit(1, "}")
 
 
@@ -272,7 +286,7 @@ class _FlatScan(_Writer):
         self._emit(1, "const i64 steps = count_steps(h, row);")
         self._emit(1, "if (!steps) return;")
         for number in range(len(self.staged.buffers)):
-            self._emit(1, f"Number* const b{number} = read_address<Number>(a.table, {number});")
+            self._emit_address(number, "a.table")
         self._emit(1, f"Rows rows = find_rows(h, {'steps - 1' if self.staged.reverse else '0'}, row);")
         for a, name in self.fixed.items():
             self._emit(1, f"const Real {name} = load({self._place(a)});")
@@ -335,7 +349,7 @@ class _FlatScan(_Writer):
             text = self._emit_body(4, nest, self._load)
             values = [text(s.value) for s in nest.stores]
             for s, value in zip(nest.stores, values, strict=True):
-                self._emit(4, f"store({self._place(s.to)}, {value});")
+                self._emit(4, f"{self._name_store(s.to)}({self._place(s.to)}, {value});")
                 for a, name in self.carried.items():
                     if self._is_next(a, s.to):
                         if k == len(self.nests) - 1:
@@ -351,7 +365,7 @@ class _FlatScan(_Writer):
             return self.fixed[a]
         if a in self.early:
             return f"widen<TYPE>({self.early[a]}[d])"
-        return self.carried.get(a) or f"load_written({self._place(a)})"
+        return self.carried.get(a) or f"{self._name_load(a)}({self._place(a)})"
 
 
 def _literal(v: float) -> str:

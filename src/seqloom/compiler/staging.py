@@ -42,6 +42,14 @@ class Staged:
         """Return whether a buffer is only used within a step, so that its memory may belong to the recording."""
         return self.buffers[number].place is Place.ROW and self.memory[number].kind == "stored"
 
+    def is_wide(self, number: int) -> bool:
+        """Return whether a buffer holds numbers as they are computed, in float even if the others have 16 bits.
+
+        The range of float16 is too small for what lies between, such as a cubed 1 / deviation.
+        """
+        touched = (b for s in self.segments for p in s.products for b in (p.source, p.out))
+        return self.is_own(number) and number not in touched
+
 
 def stage(scan: Scan) -> Staged:
     """Divide a program into segments, with products on memory of one step."""
@@ -81,12 +89,13 @@ class _Staging:
 
     def _find_mirrors(self) -> None:
         """Find the factors that nests of the same step compute, so that they can write them twice."""
-        written = {a.buffer for part in self.program.parts if isinstance(part, Nest) for a in part.writes()}
-        for part in self.program.parts:
-            if isinstance(part, Product) and part.source in written and not self._is_own(part.source):
-                if part.source not in self.mirrors:
-                    buffer = self.buffers[part.source]
-                    self.mirrors[part.source] = self._add_buffer(f"{buffer.name} of a step", buffer.size)
+        parts = self.program.parts
+        written = {a.buffer for part in parts if isinstance(part, Nest) for a in part.writes()}
+        factors = dict.fromkeys(part.source for part in parts if isinstance(part, Product))
+        for number in factors:
+            if number in written and not self._is_own(number):
+                buffer = self.buffers[number]
+                self.mirrors[number] = self._add_buffer(f"{buffer.name} of a step", buffer.size)
 
     def _begin_segment(self) -> None:
         """Begin the nests after products; their results go to the buffers of all steps first."""

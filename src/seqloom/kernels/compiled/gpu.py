@@ -20,7 +20,6 @@ from seqloom.compiler.cuda import TYPES, CudaText, write_cuda
 from seqloom.compiler.ir import Product
 from seqloom.compiler.plan import Scan
 from seqloom.core.cell import Cell
-
 from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled.packing import Packing
@@ -100,9 +99,20 @@ def _start(cuda: CudaText, name: str, table: Tensor, blocks: int, k: int = 0, ha
 
 def _run_scan(cuda: CudaText, tensors: Sequence[Tensor], packing: Packing) -> None:
     table = torch.empty(HEAD + len(tensors), dtype=torch.int64, device=tensors[0].device)
-    _fill(table, 0, packing, tensors)
+    rows = _allocate_rows(cuda, packing.B, tensors[0])
+    _fill(table, 0, packing, [rows.get(i, t) for i, t in enumerate(tensors)])
     blocks = -(-packing.B * cuda.units // cuda.threads) if cuda.units else packing.B
     _start(cuda, "scan", table, blocks)
+
+
+def _allocate_rows(cuda: CudaText, B: int, like: Tensor) -> dict[int, Tensor]:
+    """Return the memory of values that live within a step, by number."""
+    staged = cuda.staged
+    wide = torch.promote_types(like.dtype, torch.float32)
+    own = [
+        (i, b.size, wide if staged.is_wide(i) else like.dtype) for i, b in enumerate(staged.buffers) if staged.is_own(i)
+    ]
+    return {i: torch.zeros(B, size, dtype=dtype, device=like.device) for i, size, dtype in own}
 
 
 def _fill(table: Tensor, base: int, packing: Packing, buffers: Sequence[Tensor]) -> None:
@@ -135,15 +145,12 @@ class _Chunk:
     def __init__(self, cuda: CudaText, B: int, steps: int, like: Tensor) -> None:
         self.cuda, self.B, self.steps = cuda, B, steps
         staged = cuda.staged
-        kind = {"dtype": like.dtype, "device": like.device}
         with torch.inference_mode(False):  # these tensors outlive the caller's mode
             # without steps until it is filled, so that the launch before the recording writes nothing
             self.table = torch.zeros(HEAD + len(staged.buffers), dtype=torch.int64, device=like.device)
-            rows = [i for i in range(len(staged.buffers)) if staged.is_own(i)]
-            self.rows = {i: torch.zeros(B, staged.buffers[i].size, **kind) for i in rows}
-            self.weights = {
-                p.weight: torch.zeros(p.heads, p.K, p.N, **kind) for s in staged.segments for p in s.products
-            }
+            self.rows = _allocate_rows(cuda, B, like)
+            products = [p for s in staged.segments for p in s.products]
+            self.weights = {p.weight: like.new_zeros(p.heads, p.K, p.N) for p in products}
 
     def prepare(self, tensors: Sequence[Tensor], packing: Packing) -> None:
         """Take the weights and the addresses of one call."""

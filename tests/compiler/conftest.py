@@ -1,0 +1,19 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "emulation"))
+
+
+@pytest.fixture
+def emulated(request, monkeypatch):
+    """Kernels run on the CPU, on a GPU of so many multiprocessors as the test's file says."""
+    import emulator
+
+    from seqloom.kernels.cuda.runtime import launch
+
+    if emulator.COMPILER is None:
+        pytest.skip("no g++ to compile the kernels' text with")
+    monkeypatch.setattr(launch.CudaCode, "launch", emulator.launch)
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: getattr(request.module, "MULTIPROCESSORS", 132))
