@@ -46,7 +46,7 @@ class Compiled:
         Returns:
             The outputs (B, T, H) and the last state.
         """
-        packing = Packing.of(x.shape[0], x.shape[1], job.lengths, x.device)
+        packing = Packing.of(x.shape[0], x.shape[1], job.lengths)
         constants: dict[str, Tensor] = {}
         if job.reset is not None:
             constants["reset"] = packing.pack(job.reset)
@@ -116,7 +116,7 @@ class Compiled:
         assert isinstance(t, Tensor)
         if source.kind == "weight":
             return (t.transpose(-1, -2) if source.transposed else t).contiguous()
-        return t.contiguous() if buffer.place is Place.WEIGHT else _as_rows(self.plan.values[source.node], t, N)
+        return t.contiguous() if buffer.place is Place.WEIGHT else as_rows(self.plan.values[source.node], t, N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class _Call:
         return {inputs[n]: tensors[n] for n in inputs if n == "mask" or n.startswith("start_")}
 
 
-def _as_rows(value: Value, t: Tensor, N: int) -> Tensor:
+def as_rows(value: Value, t: Tensor, N: int) -> Tensor:
     """Return a node's value as (N, numbers of a row)."""
     d = value.batch
     assert d is not None

@@ -19,13 +19,14 @@ from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_
 def go_back(setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the gradients of x, the weights, the first states and the starts, in the forward's order."""
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
-    B, T, wide = x.shape
+    (B, T), wide = x.shape[:2], kind.gates * H
     steps = min(T, max(1, tuning.GATED_CHUNK_NUMBERS // (B * H)))
     dx, turned = torch.empty_like(x), arrange_weights(setting, weight.view(kind.gates, H, H).transpose(1, 2))
     seen, u, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide), x.new_empty(B * steps, wide)
     ds = [d.to(torch.float32, memory_format=torch.contiguous_format, copy=True) for d in dlast]
-    dstart = [None if values[f"start_{i}"] is None else torch.zeros_like(values["first_0"]) for i in range(kind.states)]
+    dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
     sums = {"dbias": wide, "dscale": wide * kind.norm, "dbias_c": H * kind.memory, "dscale_c": H * kind.memory}
+    sums |= {"dvectors": H * kind.vectors}
     totals = {name: x.new_zeros(B, n, dtype=torch.float32) if n else None for name, n in sums.items()}
     known = values | totals | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
@@ -44,7 +45,7 @@ def go_back(setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tenso
         dweight = more if dweight is None else dweight.add_(more)
     added = {name: None if t is None else t.sum(0) for name, t in totals.items()}
     dbias = None if values["bias"] is None else added["dbias"]
-    own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"])
+    own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in own), *ds, *dstart]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime import launch, nvrtc
 from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups
 
 TYPES = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA text
@@ -22,13 +22,22 @@ TILE = 512  # bytes of a tile of weights
 
 @dataclass(frozen=True)
 class Kind:
-    """A cell: the file with its equations, gated/<text>.cuh, and its numbers."""
+    """A cell: its equations, in the file gated/<text>.cuh or (`unit`) generated, and its numbers."""
 
     text: str
     gates: int
     states: int
     norm: bool = False  # of the gates' products
     memory: bool = False  # of the memory
+    inputs: int = 0  # planes of x; 0: as many as gates
+    vectors: int = 0  # planes of weights that meet units elementwise
+    output: int = 0  # which state is the output
+    unit: str | None = None  # the text of a compiled cell; `text` is then a name for people
+
+    @property
+    def planes(self) -> int:
+        """Planes of x."""
+        return self.inputs or self.gates
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,15 @@ class GatedSetting:
     def macros(self) -> tuple[tuple[str, int | str], ...]:
         flags = {"NORM": self.kind.norm, "MEMORY": self.kind.memory}
         flags |= {"MASK": self.mask, "KEEP": self.keep, "RESET": self.reset, "GRID": self.grid}
-        sizes = {"HIDDEN": self.hidden, "FORMAT": TYPES[self.dtype]}
-        return (("CELL", self.kind.text), *sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
+        sizes: dict[str, int | str] = {} if self.kind.unit is not None else {"CELL": self.kind.text}
+        sizes |= {"HIDDEN": self.hidden, "FORMAT": TYPES[self.dtype]}
+        if self.kind.unit is not None:
+            sizes |= {"INPUTS": self.kind.planes, "VECTORS": self.kind.vectors, "OUTPUT": self.kind.output}
+        return (*sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
+
+    def generate(self, source: str) -> str | None:
+        """Return the text of a kernel with the equations of a compiled cell; None if the file has them."""
+        return None if self.kind.unit is None else self.kind.unit + nvrtc.read_source(source)
 
 
 @dataclass(frozen=True)
@@ -142,8 +158,10 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
     sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache}
-    named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
-    return GatedCode(*named, 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster)
+    source = f"gated/{name}.cu"
+    named = f"gated_{name}", source, (*setting.macros, *sizes.items())
+    numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster
+    return GatedCode(*named, *numbers, text=setting.generate(source))
 
 
 @cache
@@ -152,12 +170,14 @@ def make_grid_code(setting: GatedSetting, name: str, rows: int) -> GridCode:
     kind, blocks, back = setting.kind, -(-setting.hidden // GRID_UNITS), name == "reverse"
     products, values = (1, kind.gates) if back else (kind.gates, 1)
     parts = products * 4 * GRID_WARPS * rows * (GRID_UNITS + 4)
-    rest = kind.gates * 16 - tuning.GATED_GRID_REGISTERS[name, rows]
+    rest = max(0, kind.gates * 16 - tuning.GATED_GRID_REGISTERS[name, rows])
     in_shared = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
     packets = 2 * values * 6 * 32 + (3 * kind.norm + kind.memory) * blocks
     sizes = {"ROWS": rows, "CLUSTER": blocks, "IN_SHARED": in_shared}
-    named = f"gated_{name}", f"gated/{name}.cu", (*setting.macros, *sizes.items())
-    return GridCode(*named, 32 * GRID_WARPS, parts + in_shared * GRID_WARPS * TILE, rows, blocks, packets)
+    source = f"gated/{name}.cu"
+    named = f"gated_{name}", source, (*setting.macros, *sizes.items())
+    numbers = 32 * GRID_WARPS, parts + in_shared * GRID_WARPS * TILE, rows, blocks, packets
+    return GridCode(*named, *numbers, text=setting.generate(source))
 
 
 def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:

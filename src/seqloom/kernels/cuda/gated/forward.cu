@@ -9,20 +9,21 @@ struct Forward {
   // tiles of U, (GATES, H) or null; with NORM scale and bias are the norm's
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;   // (H,): the memory's norm
-  const Element *x, *keep[2];        // (B, T, GATES, H), (B, T, H) for each state
-  const float *first[2], *start[2];  // (B, H): the first state, and where a reset begins
+  const Element *x, *keep[4];        // (B, T, INPUTS, H), (B, T, H) for each state
+  const float *first[4], *start[4];  // (B, H): the first state, and where a reset begins
   const Element* mask;               // (B, H)
   const u8* reset;                   // (B, T)
   const i64* lengths;                // (B,), or null
-  // (B, T, H), zeros past a length already; c: null if no backward follows
-  Element *y, *c;
-  float *last[2], *spread;  // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
+  // (B, T, H), zeros past a length already: state 0, and states 1 .. 3 or null if nobody needs them
+  Element *y, *c[3];
+  float *last[4], *spread;  // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
   int B, T;
+  const Element* vectors;  // (VECTORS, H)
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
 struct StepInputs {
-  Pair x[GATES], keep[STATES];
+  Pair x[INPUTS], keep[STATES];
   int is_reset;
 };
 
@@ -38,6 +39,10 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     load_units(scale_c, a.scale_c, b.unit, b.active);
     load_units(bias_c, a.bias_c, b.unit, b.active);
   }
+#if VECTORS
+  float vectors[2][VECTORS];
+  load_units(vectors, a.vectors, b.unit, b.active);
+#endif
   const i64 at = active ? (i64)row * H + b.unit : 0, steps = active ? (i64)row * a.T : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
@@ -52,16 +57,16 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     v = {};
     if (active && t < length) {
       const i64 i = steps + t;
-      const Element* x = a.x + i * GATES * H + b.unit;
+      const Element* x = a.x + i * INPUTS * H + b.unit;
 #pragma unroll
-      for (int k = 0; k < GATES; k++) v.x[k] = get_pair(x + k * H);
+      for (int k = 0; k < INPUTS; k++) v.x[k] = get_pair(x + k * H);
       if constexpr (KEEP)
 #pragma unroll
         for (int k = 0; k < STATES; k++) v.keep[k] = get_pair(a.keep[k] + i * H + b.unit);
       if constexpr (RESET) v.is_reset = a.reset[i];
       if (t + PREFETCH_STEPS < length)
 #pragma unroll
-        for (int k = 0; k < GATES; k++) prefetch_global(x + (PREFETCH_STEPS * GATES + k) * H);
+        for (int k = 0; k < INPUTS; k++) prefetch_global(x + (PREFETCH_STEPS * INPUTS + k) * H);
     }
   };
   auto share_state = [&](int t, int is_reset) {  // what the products of step t see of the state
@@ -78,13 +83,13 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     b.share(all, t);
   };
   auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {
-    float x[2][GATES], u[2][GATES], keep[2][STATES];
+    float x[2][INPUTS], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
     compute_products(W, t, b, [] {});
     wait_block();
     if (b.has_row) {
 #pragma unroll
-      for (int k = 0; k < GATES; k++) from_pair(x[0][k], x[1][k], v.x[k]);
+      for (int k = 0; k < INPUTS; k++) from_pair(x[0][k], x[1][k], v.x[k]);
       if constexpr (KEEP)
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
@@ -112,7 +117,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       for (int e = 0; e < 2; e++) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) u[e][k] += bias[e][k];
-        in[e] = compute_inside(x[e], u[e], s[e]);
+        in[e] = compute_inside(x[e], u[e], s[e] VECTOR_ARGUMENT(vectors[e]));
       }
 #if MEMORY
       float sums[4] = {b.active ? in[0].c + in[1].c : 0.f,
@@ -137,11 +142,15 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           s[e][i] = t < length ? after[i] : s[e][i];
         }
       }
-      const Pair out = to_pair(s[0][0], s[1][0]), memory = to_pair(s[0][STATES - 1], s[1][STATES - 1]);
+      Pair out[STATES];  // before a reset of the next step
+#pragma unroll
+      for (int i = 0; i < STATES; i++) out[i] = to_pair(s[0][i], s[1][i]);
       if (t + 1 < end) share_state(t + 1, later.is_reset);
       if (active && t < length) {
-        put_pair(a.y + (steps + t) * H + b.unit, out);
-        if (STATES > 1 && a.c) put_pair(a.c + (steps + t) * H + b.unit, memory);
+        put_pair(a.y + (steps + t) * H + b.unit, out[0]);
+#pragma unroll
+        for (int i = 1; i < STATES; i++)
+          if (a.c[i - 1]) put_pair(a.c[i - 1] + (steps + t) * H + b.unit, out[i]);
       }
       fetch(v, t + 2);
     }

@@ -9,23 +9,25 @@ struct Reverse {
   // tiles of every U^T; the others as in the forward, with NORM alone
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
-  const Element *dy, *x, *y, *c, *keep[2];  // (B, T, H), (B, T, GATES, H), ..
-  const Element* u;                         // (B, steps, GATES, H): U h + b, with NORM U h
-  const float* spread;                      // (B, T, NORMS, 2)
-  const float *first[2], *start[2];         // (B, H)
+  const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
+  const Element* u;                            // (B, steps, GATES, H): U h + b, with NORM U h
+  const float* spread;                         // (B, T, NORMS, 2)
+  const float *first[4], *start[4];            // (B, H)
   const Element* mask;
   const u8* reset;
   const i64* lengths;
-  Element *dx, *du;  // (B, T, GATES, H), (B, steps, GATES, H)
+  Element *dx, *du;  // (B, T, INPUTS, H), (B, steps, GATES, H)
   // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
-  float *ds[2], *dstart[2];
+  float *ds[4], *dstart[4];
   float *dbias, *dscale, *dbias_c, *dscale_c;  // (B, GATES, H), (B, H): added to
   int B, T, from, steps;
+  const Element* vectors;  // (VECTORS, H)
+  float* dvectors;         // (B, VECTORS, H): added to
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
 struct StepInputs {
-  Pair dy, x[GATES], u[GATES], keep[STATES], past[STATES];
+  Pair dy, x[INPUTS], u[GATES], keep[STATES], past[STATES];
   float spread[NORMS ? NORMS : 1][2];
   int is_reset;
 };
@@ -52,6 +54,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     load_units(scale_c, a.scale_c, b.unit, b.active);
     load_units(bias_c, a.bias_c, b.unit, b.active);
   }
+#if VECTORS
+  float vectors[2][VECTORS], dvectors[2][VECTORS] = {};
+  load_units(vectors, a.vectors, b.unit, b.active);
+#endif
   const i64 at = active ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
@@ -67,19 +73,19 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     const i64 i = whole + t, j = piece + t;
     v = {};
     if (active && t >= a.from && t < length) {
-      const Element *x = a.x + i * GATES * H + b.unit, *u = a.u + j * GATES * H + b.unit;
+      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + j * GATES * H + b.unit;
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll
-      for (int k = 0; k < GATES; k++) {
-        v.x[k] = get_pair(x + k * H);
-        v.u[k] = get_pair(u + k * H);
+      for (int k = 0; k < most(INPUTS, GATES); k++) {
+        if (k < INPUTS) v.x[k] = get_pair(x + k * H);
+        if (k < GATES) v.u[k] = get_pair(u + k * H);
       }
       if constexpr (RESET) v.is_reset = a.reset[i];
 #pragma unroll
       for (int k = 0; k < STATES; k++) {
         if constexpr (KEEP) v.keep[k] = get_pair(a.keep[k] + i * H + b.unit);
-        if (t > 0) v.past[k] = get_pair((k ? a.c + i * H + b.unit : y) - H);
+        if (t > 0) v.past[k] = get_pair((k ? a.c[k - 1] + i * H + b.unit : y) - H);
       }
 #pragma unroll
       for (int k = 0; k < NORMS; k++)
@@ -88,20 +94,21 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         prefetch_global(dy - PREFETCH_STEPS * H);
         prefetch_global(y - PREFETCH_STEPS * H);
 #pragma unroll
-        for (int k = 0; k < GATES; k++) {
-          prefetch_global(x + (k - PREFETCH_STEPS * GATES) * H);
-          prefetch_global(u + (k - PREFETCH_STEPS * GATES) * H);
+        for (int k = 0; k < most(INPUTS, GATES); k++) {
+          if (k < INPUTS) prefetch_global(x + (k - PREFETCH_STEPS * INPUTS) * H);
+          if (k < GATES) prefetch_global(u + (k - PREFETCH_STEPS * GATES) * H);
         }
       }
     }
   };
   auto prepare = [&](StepValues& n, const StepInputs& v, int t) {  // what depends on no later step
-    float x[2][GATES], u[2][GATES];
+    float x[2][INPUTS], u[2][GATES];
     n.is_reset = v.is_reset;
     from_pair(n.dy[0], n.dy[1], v.dy);
 #pragma unroll
-    for (int k = 0; k < GATES; k++) {
-      from_pair(x[0][k], x[1][k], v.x[k]);
+    for (int k = 0; k < most(INPUTS, GATES); k++) {
+      if (k < INPUTS) from_pair(x[0][k], x[1][k], v.x[k]);
+      if (k >= GATES) continue;
       from_pair(u[0][k], u[1][k], v.u[k]);
       if constexpr (NORM) {
         n.deviation[k] = v.spread[k][1];
@@ -121,7 +128,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      n.in[e] = compute_inside(x[e], u[e], n.past[e]);
+      n.in[e] = compute_inside(x[e], u[e], n.past[e] VECTOR_ARGUMENT(vectors[e]));
 #if MEMORY
       n.deviation_c = v.spread[GATES][1];
       n.mhat[e] = (n.in[e].c - v.spread[GATES][0]) * n.deviation_c;
@@ -133,9 +140,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   if (active)
     for (int t = last; t > top && t >= a.from; t--)  // where no row of the cluster has a step
 #pragma unroll
-      for (int k = 0; k < GATES; k++) {
-        put_pair(a.dx + ((whole + t) * GATES + k) * H + b.unit, Pair{});
-        put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, Pair{});
+      for (int k = 0; k < most(INPUTS, GATES); k++) {
+        if (k < INPUTS) put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, Pair{});
+        if (k < GATES) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, Pair{});
       }
   b.open();
   StepInputs next;
@@ -156,13 +163,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     const bool is_reset = n.is_reset;
     b.expect_all(i);
     if (b.has_row) {
-      float d[2][STATES], dx[2][GATES], du[2][GATES];
+      float d[2][STATES], dx[2][INPUTS], du[2][GATES];
       const bool valid = t < length;
 #pragma unroll
       for (int e = 0; e < 2; e++)
 #pragma unroll
         for (int k = 0; k < STATES; k++) {
-          const float dafter = valid ? ds[e][k] + (k == 0 ? n.dy[e] : 0.f) : 0.f;
+          const float dafter = valid ? ds[e][k] + (k == OUTPUT ? n.dy[e] : 0.f) : 0.f;
           acc[e][k] = KEEP ? dafter * n.keep[e][k] : 0.f;
           d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
         }
@@ -184,7 +191,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
                       n.deviation_c * (dm[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
 #else
 #pragma unroll
-      for (int e = 0; e < 2; e++) backpropagate(d[e], dx[e], du[e], n.in[e], n.past[e]);
+      for (int e = 0; e < 2; e++)
+        backpropagate(d[e], dx[e], du[e], n.in[e],
+                      n.past[e] VECTOR_ARGUMENT(vectors[e]) VECTOR_ARGUMENT(dvectors[e]));
 #endif
 #pragma unroll
       for (int e = 0; e < 2; e++) {
@@ -218,9 +227,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       b.share(all, i);
       if (active)
 #pragma unroll
-        for (int k = 0; k < GATES; k++) {
-          put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
-          put_pair(a.dx + ((whole + t) * GATES + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
+        for (int k = 0; k < most(INPUTS, GATES); k++) {
+          if (k < GATES) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
+          if (k < INPUTS)
+            put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
     }
     if (CLUSTER > 1 && b.has_row) prepare_next(t);
@@ -261,6 +271,11 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         a.dbias[j] += dbias[e][k];
         if constexpr (NORM) a.dscale[j] += dscale[e][k];
       }
+#if VECTORS
+#pragma unroll
+      for (int k = 0; k < VECTORS; k++)
+        a.dvectors[((i64)row * VECTORS + k) * H + b.unit + e] += dvectors[e][k];
+#endif
       if constexpr (MEMORY) {
         a.dbias_c[at + e] += dbias_c[e];
         a.dscale_c[at + e] += dscale_c[e];

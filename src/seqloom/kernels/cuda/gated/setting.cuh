@@ -4,6 +4,16 @@
 #ifndef BACK
 #define BACK 0  // reverse.cu has 1
 #endif
+#ifndef INPUTS        // a compiled cell has its own
+#define INPUTS GATES  // planes of x
+#define VECTORS 0     // planes of weights that meet units elementwise
+#define OUTPUT 0      // which of the states is the output; the product reads state 0
+#endif
+#if VECTORS
+#define VECTOR_ARGUMENT(v) , v
+#else
+#define VECTOR_ARGUMENT(v)
+#endif
 #ifndef HIDDEN
 #define HIDDEN 64  // units, a multiple of 16
 #define CELL gru   // gated/<CELL>.cuh has the equations of the cell

@@ -7,6 +7,7 @@
 #include "gated/cluster_product.cuh"
 #endif
 
+DEV constexpr int most(int a, int b) { return a > b ? a : b; }
 // Load two numbers, of this lane's units, from each of N planes; zeros if there are none.
 template <int N>
 DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active) {

@@ -1,0 +1,259 @@
+"""Compiled cells in the gated GPU kernels, which carry rows through time without leaving the GPU's registers.
+
+Torch computes what needs no state, for all steps, and the gradients of all weights; the kernels run the rest of the
+step, with its derivative, as text that the compiler generates for one unit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqloom.compiler.compile import compile_for
+from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen
+from seqloom.compiler.gated import GatedCell, Plane, fit_gated
+from seqloom.compiler.gated_text import run_unit, write_unit
+from seqloom.compiler.nodes import UnsupportedError
+from seqloom.compiler.plan import Evaluator, Known, Plan
+from seqloom.compiler.trace import Extras, step_tensors
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import autocast_dtype
+from seqloom.core.weights import bind_weights
+from seqloom.kernels import tuning
+from seqloom.kernels.compiled.run import as_rows
+from seqloom.kernels.cuda.gated.code import TYPES, GatedSetting, Kind, find_code
+from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
+from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.fused import why_not_fused
+
+GRID_MOST_GATES = 4  # on a grid the weights of more do not fit into registers and shared memory of a block
+MOST = 256  # cells that a process keeps
+
+
+def why_not_gated(cell: Cell, job: ScanJob) -> str | None:
+    """Return why this cell or job cannot run in the gated kernels; None if it can."""
+    dtype, H, multiple = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, tuning.HIDDEN_MULTIPLE
+    if not job.x.is_cuda:
+        return "it is for CUDA tensors"
+    if dtype not in TYPES:
+        return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
+    if H % multiple or H > tuning.GATED_LARGEST_HIDDEN:
+        return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {tuning.GATED_LARGEST_HIDDEN}, not {H}"
+    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
+        return "it gives dropout masks no gradient"
+    if job.x.shape[0] == 0 or job.x.shape[1] == 0:
+        return "the batch is empty"
+    reason = why_not_fused() or launch.why_not(job.x.device) or why_not_fit(cell, job)
+    if reason is not None:
+        return reason
+    setting, device = _choose_setting(prepare(cell, job).kind, H, dtype, job), job.x.device
+    codes = (find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
+    return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
+
+
+def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
+    """Return why the equations of this cell do not fit the gated kernels, whatever the device; None if they do."""
+    try:
+        prepared = prepare(cell, job)
+    except UnsupportedError as error:
+        return str(error)
+    if job.keep:
+        probe = tuple(torch.empty(1, cell.hidden_size) for _ in job.state)
+        if cell.output(probe) is not probe[prepared.fitted.states[prepared.fitted.output]]:
+            return "zoneout needs the output of a changed state, which is not one of the states"
+    return None
+
+
+def run_gated(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run a compiled cell over the job's sequences; `why_not_gated` must have returned None."""
+    dtype = autocast_dtype(job.x.device.type) or job.x.dtype
+    prepared = prepare(cell, job)
+    setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)
+    x = cell.project(job.x)
+    start = cell.start(job.x) if job.reset is not None else ()
+    with torch.autocast(job.x.device.type, enabled=False):
+        return prepared.run(setting, cell, job, x, start)
+
+
+def _choose_setting(kind: Kind, hidden: int, dtype: torch.dtype, job: ScanJob) -> GatedSetting:
+    flags = job.mask is not None, bool(job.keep), job.reset is not None
+    grid = hidden > tuning.GATED_CLUSTER_HIDDEN and kind.gates <= GRID_MOST_GATES
+    return GatedSetting(kind, hidden, dtype, *flags, grid)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A cell that fits the gated kernels.
+
+    Attributes:
+        plan: The compiled step, for what torch computes before the loop.
+        fitted: The cell as code for one unit.
+        kind: The same for the kernels.
+    """
+
+    plan: Plan
+    fitted: GatedCell
+    kind: Kind
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Computes nodes with torch."""
+        return Evaluator(self.plan)
+
+    def run(self, setting: GatedSetting, cell: Cell, job: ScanJob, x: Tensor, start: State) -> tuple[Tensor, State]:
+        """Run the cell.
+
+        Args:
+            setting: Size, type, and options of the job.
+            cell: The cell.
+            job: The sequences.
+            x: (B, T, ...), what `cell.project` returned.
+            start: The states after a reset; empty if the job has none.
+        """
+        fitted, H, dtype = self.fitted, setting.hidden, setting.dtype
+        B, T = x.shape[:2]
+        known = self._find_known(cell, job, x, dtype)
+        planes = [p for p in (*fitted.inputs, *fitted.vectors, *(g.bias for g in fitted.gates)) if p is not None]
+        nodes = dict.fromkeys([*(p.node for p in planes), *(g.weight for g in fitted.gates)])
+        self.evaluator.compute(nodes, known, B * T)
+        own = {"weight": self._join_weights(known, H), "bias": self._join_biases(known, H)}
+        own["vectors"] = _join([self._read_plane(p, known, H, 0) for p in fitted.vectors]) if fitted.vectors else None
+        values = self._join_inputs(known, H, B * T).view(B, T, -1)
+        order = fitted.states
+        inputs = GatedInputs.of(setting, lambda own: self._bind(cell, own), _reorder(job, order))
+        y, last = run_scan(
+            inputs, values, own, tuple(job.state[i] for i in order), tuple(start[i] for i in order if start)
+        )
+        return y, tuple(last[order.index(i)].to(s.dtype) for i, s in enumerate(job.state))
+
+    def _find_known(self, cell: Cell, job: ScanJob, x: Tensor, dtype: torch.dtype) -> Known:
+        """Return the values of the inputs of all steps and of the weights, in one type."""
+        inputs, own = self.plan.inputs, step_tensors(cell)
+        values: dict[int, object] = {inputs["x"]: _convert(x.flatten(0, 1), dtype)}
+        if job.dt is not None:
+            values[inputs["dt"]] = _convert(job.dt.flatten(), dtype)
+        values |= {n: _convert(own[name], dtype) for name, n in self.plan.weights.items()}
+        return Known(values, {})
+
+    def _read_plane(self, plane: Plane, known: Known, H: int, rows: int) -> Tensor:
+        """Return a plane as (rows, H), or (H,) without rows."""
+        t = known[plane.node]
+        assert isinstance(t, Tensor)
+        flat = as_rows(self.plan.values[plane.node], t, rows) if rows else t.reshape(-1)
+        part = flat[..., plane.offset : plane.offset + (H if plane.stride else 1)]
+        return part if plane.stride else part.expand(*flat.shape[:-1], H)
+
+    def _join_inputs(self, known: Known, H: int, rows: int) -> Tensor:
+        """Return the planes of x side by side, without a copy if a node holds them so."""
+        planes = self.fitted.inputs
+        whole = tuple(Plane(planes[0].node, H * i, 1) for i in range(len(planes)))
+        t = known[planes[0].node]
+        assert isinstance(t, Tensor)
+        if planes == whole and t.shape == (rows, H * len(planes)):
+            return t.contiguous()
+        return _join([self._read_plane(p, known, H, rows) for p in planes])
+
+    def _join_weights(self, known: Known, H: int) -> Tensor:
+        """Return the weights of all gates, (gates * H, H)."""
+        pieces: list[list[int]] = []  # node, first column, columns: neighbours are one piece
+        turned = {g.weight: g.transposed for g in self.fitted.gates}
+        for g in self.fitted.gates:
+            if pieces and pieces[-1][0] == g.weight and sum(pieces[-1][1:]) == g.offset:
+                pieces[-1][2] += H
+            else:
+                pieces.append([g.weight, g.offset, H])
+        rows = []
+        for node, first, count in pieces:
+            t = known[node]
+            assert isinstance(t, Tensor)
+            t = t.reshape(t.shape[-2:])
+            rows.append((t if turned[node] else t.t())[first : first + count])
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    def _join_biases(self, known: Known, H: int) -> Tensor | None:
+        planes = [g.bias for g in self.fitted.gates]
+        found = [None if p is None else self._read_plane(p, known, H, 0) for p in planes]
+        like = next((b for b in found if b is not None), None)
+        return None if like is None else _join([torch.zeros_like(like) if b is None else b for b in found])
+
+    def _bind(self, cell: Cell, own: Mapping[str, Tensor]) -> Cell:
+        """Return a cell that runs the unit's code on the kernels' x and states."""
+        view, fitted = copy.copy(cell), self.fitted
+
+        def step(x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+            seen = state[0] if mask is None else state[0] * mask
+            u = F.linear(seen, own["weight"], own.get("bias"))
+            H = state[0].shape[-1]
+            vectors = [v.expand_as(state[0]) for v in own["vectors"].split(H)] if fitted.vectors else []
+            after = run_unit(fitted.unit, [*x.split(H, -1), *u.split(H, -1), *state, *vectors])
+            return after[fitted.output], tuple(after)
+
+        view.step = step  # type: ignore[method-assign]
+        view.output = lambda state: state[fitted.output]  # type: ignore[method-assign]
+        return view
+
+
+def _reorder(job: ScanJob, order: Sequence[int]) -> ScanJob:
+    keep = tuple(job.keep[i] for i in order) if job.keep else ()
+    return ScanJob(job.x, job.state, job.lengths, job.reset, None, job.mask, keep)
+
+
+def _convert(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t.to(dtype) if t.is_floating_point() else t
+
+
+def _join(planes: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(planes), -1)
+
+
+_prepared: dict[Key, Prepared | str] = {}
+
+
+def prepare(cell: Cell, job: ScanJob) -> Prepared:
+    """Compile a cell for the gated kernels, or return what an earlier call compiled.
+
+    Raises:
+        UnsupportedError: If the cell cannot be compiled or does not fit.
+    """
+    extras = Extras(mask=job.mask is not None, dt=job.dt is not None)  # the kernels have resets, zoneout and lengths
+    key = (fingerprint(cell), job.x.shape[2:], extras, *(s.shape[1:] for s in job.state))
+    result = _prepared.get(key) or why_not_frozen(cell)
+    if result is None:
+        while len(_prepared) >= MOST:
+            _prepared.pop(next(iter(_prepared)))
+        try:
+            result = _compile(cell, job, extras)
+        except UnsupportedError as error:
+            result = str(error)
+        _prepared[key] = result
+    if isinstance(result, str):
+        raise UnsupportedError(result)
+    return result
+
+
+def _compile(cell: Cell, job: ScanJob, extras: Extras) -> Prepared:
+    def example(t: Tensor) -> Tensor:  # in float32: a trace in 16 bits has conversions
+        return t.detach().to("cpu", torch.float32) if t.is_floating_point() else t.detach().cpu()
+
+    view = bind_weights(cell, {name: example(t) for name, t in step_tensors(cell).items()})
+    compiled = compile_for(view, example(job.x[:1, :1]), tuple(example(s[:1]) for s in job.state), extras)
+    if isinstance(compiled, str):
+        raise UnsupportedError(compiled)
+    fitted = fit_gated(compiled, cell.hidden_size)
+    kind = Kind(
+        type(cell).__name__,
+        len(fitted.gates),
+        len(fitted.states),
+        inputs=len(fitted.inputs),
+        vectors=len(fitted.vectors),
+        output=fitted.output,
+        unit=write_unit(fitted),
+    )
+    return Prepared(compiled, fitted, kind)

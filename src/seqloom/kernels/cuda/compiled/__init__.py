@@ -1,1 +1,0 @@
-"""CUDA text for programs of the compiler: operators, and the table of their buffers."""
