@@ -145,7 +145,7 @@ template <class T>
 INLINE V<T> exact_log(V<T> x) {
   V<T> m, k;
   const auto tiny = x < std::numeric_limits<T>::min();
-  split(pick<T>(tiny, x * Log<T>::up, x), m, k);
+  split(pick<T>(x > T(0), pick<T>(tiny, x * Log<T>::up, x), all(T(1))), m, k);
   k = pick<T>(tiny, k - Log<T>::steps, k);
   const V<T> f = m - T(1), s = f / (T(2) + f), half = T(0.5) * f * f;
   V<T> y = k * Log<T>::high - ((half - (s * (half + log_series(s * s)) + k * Log<T>::low)) - f);

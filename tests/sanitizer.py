@@ -18,7 +18,12 @@ from seqloom.kernels.cpu.engine import list_libraries
 
 ROOT = Path(__file__).parents[1]
 FLAGS = "-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
-ENGINE_TESTS = (*(f"kernels/test_{name}.py" for name in ("every_kernel", "cpu_threads", "half")), "layers", "cells")
+ENGINE_TESTS = (
+    *(f"kernels/test_{name}.py" for name in ("every_kernel", "cpu_threads", "half")),
+    "compiler",
+    "layers",
+    "cells",
+)
 EMULATED_TESTS = tuple(
     str(p.relative_to(ROOT / "tests")) for p in sorted(ROOT.glob("tests/kernels/test_*_emulated.py"))
 )
@@ -26,7 +31,7 @@ EMULATED_TESTS = tuple(
 FAULT = """
 import torch, seqloom
 from seqloom.kernels.cpu import scan
-scan._Asked.room = lambda self, like, *shape: like.new_empty(torch.Size(shape).numel() // 2)
+scan._Constants.allocate = lambda self, like, *shape: like.new_empty(torch.Size(shape).numel() // 2)
 seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64))
 """
 

@@ -32,7 +32,7 @@ def test_structs_of_arguments_have_the_layout_of_cpp(tmp_path, name):
     lines = [f"static_assert(sizeof({n}) == {ctypes.sizeof(kind)});" for n, kind in kinds.items()]
     for n, kind in kinds.items():
         for field, _ in launch._list_fields(kind):
-            member = re.sub(r"_(\d)$", r"[\1]", field.removesuffix("_"))  # keep_0 is keep[0], from_ is from
+            member = re.sub(r"_(\d+)$", r"[\1]", field.removesuffix("_"))  # keep_0 is keep[0], from_ is from
             lines.append(f"static_assert(offsetof({n}, {member}) == {getattr(kind, field).offset});")
     assert kinds
     check_syntax(tmp_path, f'#include <cstddef>\n#include "{name}"\n' + "\n".join(lines))

@@ -390,6 +390,14 @@ float shuffle(float v, int lane) {
   return r;
 }
 float shuffle_xor(float v, int bits) { return shuffle(v, gpu::lane() ^ bits); }
+double shuffle_xor(double v, int bits) {
+  memcpy(gpu::words[gpu::warp()][gpu::lane()], &v, 8);
+  gpu::meet();
+  double r;
+  memcpy(&r, gpu::words[gpu::warp()][gpu::lane() ^ bits], 8);
+  gpu::meet();
+  return r;
+}
 bool any_lane(bool v) {
   gpu::words[gpu::warp()][gpu::lane()][0] = v;
   gpu::meet();

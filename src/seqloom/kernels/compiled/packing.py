@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,16 +40,20 @@ class Packing:
     last: Tensor | None = None
 
     @classmethod
-    def of(cls, B: int, length: int, lengths: Tensor | None) -> Packing:
+    def of(cls, B: int, length: int, lengths: Tensor | None, device: torch.device | None = None) -> Packing:
         """Find the packing of a batch.
+
+        The number of packed rows must be known to allocate memory, so lengths on a GPU are waited for, once.
 
         Args:
             B: Rows of the batch.
             length: Steps of the padded batch.
             lengths: (B,), the real steps of each row; None if all are real.
+            device: Where programs run; None for the CPU.
         """
         if lengths is None:
-            return cls(B, length, length, torch.full((length,), B), torch.arange(length) * B)
+            offset = torch.arange(length, device=device) * B
+            return cls(B, length, length, torch.full((length,), B, device=device), offset)
         lengths = lengths.to("cpu", torch.int64).clamp(0, length)
         order = torch.argsort(lengths, descending=True, stable=True)
         steps = lengths[order]
@@ -60,7 +65,8 @@ class Packing:
         before = torch.where(t == 0, row, B + offset[(t - 1).clamp(min=0)] + row)
         r = torch.arange(B)
         last = torch.where(steps == 0, r, B + offset[(steps - 1).clamp(min=0)] + r) if T else r
-        return cls(B, T, length, count, offset, order, order[row] * length + t, row, before, last)
+        indices = count, offset, order, order[row] * length + t, row, before, last
+        return cls(B, T, length, *_move(indices, device))
 
     @property
     def N(self) -> int:
@@ -114,3 +120,13 @@ class Packing:
             states[self.N :] = rows
         else:
             states[self.last] = rows
+
+
+def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Tensor]:
+    """Copy tensors to a device in one piece, without waiting for it."""
+    if device is None or device.type == "cpu":
+        return indices
+    whole = torch.cat(list(indices))
+    if device.type == "cuda":
+        whole = whole.pin_memory()
+    return whole.to(device, non_blocking=True).split([len(t) for t in indices])

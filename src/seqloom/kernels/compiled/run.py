@@ -46,7 +46,7 @@ class Compiled:
         Returns:
             The outputs (B, T, H) and the last state.
         """
-        packing = Packing.of(x.shape[0], x.shape[1], job.lengths)
+        packing = Packing.of(x.shape[0], x.shape[1], job.lengths, x.device)
         constants: dict[str, Tensor] = {}
         if job.reset is not None:
             constants["reset"] = packing.pack(job.reset)

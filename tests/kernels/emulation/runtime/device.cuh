@@ -65,11 +65,16 @@ void get_global(float& v, float& w, const float* from);
 void get_global(float (&v)[4], const float* from);
 void get_global(u32 (&v)[4], const u16* from);
 u32 get_global(const u16* from);
+template <class V>
+V get_constant(const V* from) {
+  return *from;
+}
 void put_global(u16* to, u32 v);
 void put_global(float* to, float v, float w);
 void put_global(float* to, const float (&v)[4]);
 float shuffle(float v, int lane);
 float shuffle_xor(float v, int bits);
+double shuffle_xor(double v, int bits);
 bool any_lane(bool v);
 float exp2_(float v);
 float inverse(float v);

@@ -175,6 +175,11 @@ DEV u32 get_global(const u16* from) {
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
+// Load what nobody writes while the kernel runs; the compiler may move such loads past stores.
+template <class V>
+DEV V get_constant(const V* from) {
+  return __ldg(from);
+}
 DEV void put_global(u16* to, u32 v) { asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
 DEV void put_global(float* to, float v, float w) {
   asm volatile("st.global.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(v), "f"(w) : "memory");
@@ -185,6 +190,7 @@ DEV void put_global(float* to, const float (&v)[4]) {
 }
 DEV float shuffle(float v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
 DEV float shuffle_xor(float v, int bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
+DEV double shuffle_xor(double v, int bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
 DEV bool any_lane(bool v) { return __any_sync(0xffffffffu, v); }
 
 DEV float exp2_(float v) {

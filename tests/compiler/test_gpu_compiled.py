@@ -1,0 +1,76 @@
+"""Compiled programs on a real GPU: products by cuBLAS, generated kernels, recorded graphs. Run by `make test-gpu`."""
+
+from dataclasses import replace
+
+import pytest
+import test_cuda_programs as programs
+import torch
+
+from seqloom.core.job import ScanJob
+
+pytestmark = pytest.mark.gpu
+BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+NAMES = ["indrnn", "min_gru", "gru", "lstm", "ln_lstm", "two stages", "heads"]
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def job_of(cell, dtype, B, T, ragged):
+    """A job on the GPU; its weights are drawn on the CPU."""
+    job = programs.job_of(cell, dtype, B, T)
+    lengths = torch.randint(0, T + 1, (B,)).cuda() if ragged else None
+    return ScanJob(job.x.cuda(), tuple(s.cuda() for s in job.state), lengths)
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
+@pytest.mark.parametrize("name", [*NAMES, "ntm"])
+def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(name, dtype, ragged):
+    if name == "ntm" and dtype == FP16:
+        pytest.skip("the loop overflows")
+    cell = programs.cell_of(name, H=64, D=20).cuda()
+    ratio, part = programs.worst(cell, job_of(cell.cpu(), dtype, 33, 75, ragged), dtype, "cuda")
+    assert ratio < 2, part
+
+
+def test_float64_agrees_with_the_loop():
+    cell = programs.cell_of("gru", H=40).double().cuda()
+    job = job_of(programs.cell_of("gru", H=40), FP64, 9, 50, True)
+    mine, loops = (programs.everything(run, cell, job) for run in (programs.run_compiled, programs.loop.run))
+    for name, value in loops.items():
+        assert (mine[name] - value).norm() <= 1e-12 * value.norm(), name
+
+
+def test_one_recording_serves_other_weights_lengths_and_inputs():
+    first, second = (programs.cell_of("gru", H=32).cuda() for _ in range(2))
+    with torch.no_grad():
+        for p in second.parameters():
+            p.mul_(0.5)
+    for T in (70, 40, 70):
+        for cell in (first, second):
+            job = job_of(programs.cell_of("gru", H=32), FP32, 17, T, True)
+            mine, loops = (programs.everything(run, cell, job) for run in (programs.run_compiled, programs.loop.run))
+            for name, value in loops.items():
+                assert (mine[name] - value).norm() <= 1e-4 * value.norm().clamp(min=1e-3), name
+
+
+def test_a_full_batch_is_run_without_waiting_for_the_gpu():
+    cell = programs.cell_of("gru", H=32).cuda()
+    job = job_of(programs.cell_of("gru", H=32), FP32, 17, 40, False)
+    programs.run_compiled(cell, job)  # records
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        programs.run_compiled(cell, job)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_what_lies_past_a_length_does_not_matter():
+    cell = programs.cell_of("two stages", H=32).cuda()
+    job = job_of(programs.cell_of("two stages", H=32), FP32, 17, 40, True)
+    other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
+    (y, last), (again, same) = (programs.run_compiled(cell, j) for j in (job, other))
+    assert torch.equal(y, again) and torch.equal(last[0], same[0])
