@@ -14,8 +14,9 @@ def _one_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state(tmp_path_factory):
-    """Keep out of the state folder of who runs the tests."""
+    """Keep out of the folders of who runs the tests."""
     os.environ["SEQLOOM_STATE"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["SEQLOOM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)

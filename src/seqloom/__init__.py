@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from seqloom.models.transcribe import Transcribe
     from seqloom.models.translate import Translate
     from seqloom.tools import measure, testing
+    from seqloom.tools.compile_report import compile_report
     from seqloom.tools.convert import convert
     from seqloom.tools.explain import explain
     from seqloom.tools.trace import trace
@@ -129,6 +130,7 @@ __all__ = [
     "Transformer",
     "TransformerXL",
     "Translate",
+    "compile_report",
     "convert",
     "explain",
     "measure",
@@ -164,6 +166,7 @@ _MODULES = {
         "models.translate": "Translate",
         "tools": "measure testing",
         "tools.convert": "convert",
+        "tools.compile_report": "compile_report",
         "tools.explain": "explain",
         "tools.trace": "trace",
     }.items()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from seqloom.compiler.indices import ZERO, Index, flatten, variable
@@ -44,6 +45,7 @@ from seqloom.compiler.nodes import (
     shape,
 )
 from seqloom.compiler.points import add_point
+from seqloom.compiler.prune import prune
 
 MOST_PIECES = 16  # vectors of more units than this are not cut into units
 
@@ -114,6 +116,8 @@ class _Lowering:
         self.wanted, self.memory, self.saved, self.unit, self.reverse = dict(wanted), dict(memory), saved, unit, reverse
         self.forced: set[fx.Node] = set()
         self.users = {n: [u for u in n.users if u in self.inside] for n in self.order}
+        # what is copied to a place of its own can be read there
+        self.copies = {operands(n)[0]: n for n in wanted if operands(n)[0] in self.inside and name_of(n) == "clone"}
 
     def run(self) -> Lowered:
         while True:
@@ -131,7 +135,8 @@ class _Lowering:
                     ) from None
                 self.forced.add(n)
                 continue
-            return Lowered(Program(tuple(self.buffers), tuple(parts), self.reverse), self.sources)
+            program, left = prune(Program(tuple(self.buffers), tuple(parts), self.reverse))
+            return Lowered(program, [self.sources[b] for b in left])
 
     # --- levels and places ---
 
@@ -141,9 +146,10 @@ class _Lowering:
         ready: dict[fx.Node, int] = {}
         for n in self.order:
             self.level[n] = max([ready.get(a, 0) for a in n.all_input_nodes], default=0)
-            ends_level = kind(n) in ("product", "contraction", "sum") or n in self.forced
+            ends_level = kind(n) in ("product", "contraction", "sum") or n in self.forced or self._is_shared_number(n)
             ready[n] = self.level[n] + ends_level
         store = set(self.wanted) | self.forced | self.saved
+        store |= {n for n in self.order if self._is_shared_number(n)}
         for n in self.order:
             if kind(n) == "product" and self._find_factor(self._factor(n)) is None:
                 store.add(self._factor(n))
@@ -159,6 +165,12 @@ class _Lowering:
                 store.add(n)
         self.stored = [n for n in self.order if n in store]
         self.is_stored = set(self.stored)
+
+    def _is_shared_number(self, n: fx.Node) -> bool:
+        """Return whether a node is one costly number of a row that whole vectors use: 1 / deviation."""
+        if kind(n) != "point" or name_of(n) not in COSTLY or count(n) > 1:
+            return False
+        return any(count(u) > 1 for u in self.users[n] if isinstance(u.meta["val"], torch.Tensor))
 
     def _factor(self, n: fx.Node) -> fx.Node:
         """Return the factor of a product that depends on the row."""
@@ -308,7 +320,7 @@ class _Lowering:
         outer, inner, dims = key
         loops = Span(nodes[0], (0,) * len(outer), outer).loops()
         summed = {f"k{i}": size for i, size in enumerate(inner)}
-        body = Body(level, loops | summed, inner=len(inner))
+        body = Body(level + 1, loops | summed, inner=len(inner))  # after the level's other nests, whose stores it reads
         out = Span(nodes[0], (0,) * len(outer), outer).index()
         try:
             for n in nodes:
@@ -350,8 +362,9 @@ class _Lowering:
             return float(n)
         if (n, idx) in body.known:
             return body.known[n, idx]
-        if self._is_loaded(n, body.level):
-            value: Argument = body.access(self._buffer_of(n), flatten(idx, row(n)))
+        place = next((p for p in (n, self.copies.get(n, n)) if self._is_loaded(p, body.level)), None)
+        if place is not None:
+            value: Argument = body.access(self._buffer_of(place), flatten(idx, row(n)))
         elif name_of(n) in VIEWS and self._is_loaded(operands(n)[0], body.level) and keeps_rows(n):
             value = body.access(self._buffer_of(operands(n)[0]), flatten(idx, row(n)))
         else:

@@ -60,6 +60,10 @@ class Body:
 
     def add(self, operator: str, *arguments: Argument) -> Argument:
         """Add an instruction, or return the register of an equal one."""
+        if operator == "add":  # a + (-b) is a - b
+            for one, other in (arguments, arguments[::-1]):
+                if isinstance(other, Register) and self.instructions[other.index].operator == "neg":
+                    return self.add("sub", one, *self.instructions[other.index].arguments)
         key = (operator, arguments)
         if key not in self.known:
             out = len(self.instructions)

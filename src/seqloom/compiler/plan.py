@@ -98,6 +98,16 @@ class Plan:
         """The number of states."""
         return len(self.after)
 
+    def early(self) -> list[int]:
+        """Return the nodes that torch computes before the forward loop, in order."""
+        todo, early = self.train.nodes(), set()
+        while todo:
+            n = todo.pop()
+            if n in self.calls and n not in early:
+                early.add(n)
+                todo += _references((self.calls[n].arguments, self.calls[n].named))
+        return sorted(early)
+
 
 # Operators without side effects that a plan may call; a stored plan can name no others.
 _PURE = """

@@ -37,6 +37,10 @@ class _Schedule:
         with self.graph.inserting_before(self.graph.output_node()):  # each result of a loop has a node of its own
             self.after = [self._copy(n, s) for n, s in zip(trace.after, trace.states, strict=True)]
             self.dbefore = [self._copy(n, s) for n, s in zip(trace.dbefore, trace.states, strict=True)]
+        for i in range(len(self.after)):
+            self.after[i].name, self.dbefore[i].name = f"new_state_{i}", f"dstate_{i}"
+            trace.dafter[i].name = f"dnew_state_{i}"
+        trace.dy.name = "dy"
         self.order = {n: i for i, n in enumerate(self.graph.nodes)}
         self.late = self._reach(trace.states)
         self.carried = self._reach(trace.dafter)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
 from seqloom.compiler.nodes import ROWS, UnsupportedError, is_internal, kind, line_of, operands
 from seqloom.compiler.rewrites import gather_early_terms, split_concatenations
@@ -108,7 +109,7 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras) -> Trace:
     own = step_tensors(cell)
     inputs = _Inputs(x, state, own, extras, cell.output_size)
     step = _make_step(cell, inputs)
-    plain = _trace_plain(step, inputs.allocate(ROWS), record_lines=True)
+    plain = _trace_plain(step, inputs.allocate(ROWS))
     _check_results(plain, len(state), inputs)
     with _watch_files() as files:
         again = _trace_plain(step, inputs.allocate(AGAIN))
@@ -164,6 +165,23 @@ class _Inputs:
         return {n: named[n] for n in self.rows}, {n: named[f"weight {n}"] for n in self.own}
 
 
+class _Lines(TorchFunctionMode):
+    """Note the line of the user's code with every operator that it calls."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+            frame = frame.f_back
+        fx.traceback.set_stack_trace([f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in step\n'])
+        return func(*args, **(kwargs or {}))
+
+
 def _make_step(cell: Cell, inputs: _Inputs) -> Callable[..., tuple[Tensor, ...]]:
     """Return one step of a scan as a function of its inputs: reset, the cell's step and zoneout."""
 
@@ -174,14 +192,15 @@ def _make_step(cell: Cell, inputs: _Inputs) -> Callable[..., tuple[Tensor, ...]]
         state = tuple(rows[f"state_{i}"] for i in range(k))
         start = tuple(rows[f"start_{i}"] for i in range(k) if f"start_{i}" in rows)
         now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
-        y, after = advance(view, rows["x"], state, now, start, rows.get("mask"))
+        with fx.traceback.preserve_node_meta(), _Lines():
+            y, after = advance(view, rows["x"], state, now, start, rows.get("mask"))
         return y, *after
 
     return step
 
 
 def _trace_plain(
-    step: Callable[..., object], inputs: list[Tensor], record_lines: bool = False, lines: fx.GraphModule | None = None
+    step: Callable[..., object], inputs: list[Tensor], lines: fx.GraphModule | None = None
 ) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -189,7 +208,7 @@ def _trace_plain(
     try:
         with torch.no_grad():
             if lines is None:
-                return make_fx(function, early_rules(), "fake", record_stack_traces=record_lines)(*inputs)
+                return make_fx(function, early_rules(), "fake")(*inputs)
             with fx.traceback.preserve_node_meta():
                 return make_fx(function, {}, "fake")(*inputs)
     except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
@@ -272,7 +291,8 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) 
             every = list(values)
             for i, v in zip(floats, some, strict=True):
                 every[i] = v
-            return tuple(plain(*every))
+            with fx.traceback.preserve_node_meta():  # keeps the lines of the user's code
+                return tuple(fx.Interpreter(plain).run(*every))
 
         out, pull = torch.func.vjp(f, *(values[i] for i in floats))[:2]
         grads = dict(zip(floats, pull(tuple(pulls)), strict=True))

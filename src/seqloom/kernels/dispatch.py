@@ -12,10 +12,11 @@ from seqloom.kernels.registry import Kernel, list_kernels
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen kernel, and why each faster one was rejected."""
+    """The chosen kernel, why each faster one was rejected, and what the chosen one does, in one phrase."""
 
     kernel: Kernel
     rejected: tuple[tuple[str, str], ...] = ()
+    detail: str = ""
 
     @property
     def name(self) -> str:
@@ -23,7 +24,8 @@ class Choice:
         return self.kernel.name
 
     def __str__(self) -> str:
-        return "".join([self.name, *(f"\n  not {name}: {reason}" for name, reason in self.rejected)])
+        first = f"{self.name} ({self.detail})" if self.detail else self.name
+        return "".join([first, *(f"\n  not {name}: {reason}" for name, reason in self.rejected)])
 
 
 def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:

@@ -39,6 +39,13 @@ class SelectiveKernelCode(Protocol):
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None: ...
 
 
+@runtime_checkable
+class DescribedKernelCode(Protocol):
+    """The code of a kernel that can say in one phrase what it does for a job."""
+
+    def describe(self, cell: Cell, job: ScanJob) -> str: ...
+
+
 @dataclass(frozen=True)
 class Kernel:
     """An entry of the list of kernels.
@@ -52,6 +59,7 @@ class Kernel:
         skips_ended_rows: Whether rows that have ended take no time.
         leaves_room: Whether it leaves a part of the GPU free and takes states of any type.
         uses_torch: Whether torch's operators do the work.
+        compiles: Whether `why_not` may compile the cell, which takes a second; its preferences are asked first.
     """
 
     cell: str
@@ -62,6 +70,7 @@ class Kernel:
     skips_ended_rows: bool = False
     leaves_room: bool = False
     uses_torch: bool = False
+    compiles: bool = False
 
     @property
     def name(self) -> str:
@@ -74,10 +83,16 @@ class Kernel:
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why `kernel="auto"` should not choose this kernel: it cannot run, or another one is faster."""
+        if self.compiles and self._selective is not None:
+            return self._selective.why_not_auto(cell, job) or self.code.why_not(cell, job)
         reason = self.code.why_not(cell, job)
         if reason or self._selective is None:
             return reason
         return self._selective.why_not_auto(cell, job)
+
+    def describe(self, cell: Cell, job: ScanJob) -> str:
+        """Return in one phrase what the kernel does for a job; empty for most kernels."""
+        return self.code.describe(cell, job) if isinstance(self.code, DescribedKernelCode) else ""
 
     @cached_property
     def _selective(self) -> SelectiveKernelCode | None:
@@ -130,7 +145,7 @@ KERNELS = (
     Kernel("rnn", "aten", "torch's fused RNN (cuDNN on a GPU)", AtenKernel("rnn"), uses_torch=True),
     Kernel("attn_rnn", "graph", "NVIDIA GPU, any size and type: products by torch in a CUDA graph", graph),
     Kernel("attn_rnn", "manual", "plain torch, backward written by hand; every device and type", manual),
-    Kernel(ANY, "compiled", "any cell that the compiler knows, as fused loops", compiled),
+    Kernel(ANY, "compiled", "any cell that the compiler knows, as fused loops", compiled, compiles=True),
     Kernel(ANY, "scan", "any cell through torch's scan operator, compiled once", scan),
     Kernel(ANY, "loop", "any cell, step by step: the reference", loop),
 )

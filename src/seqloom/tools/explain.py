@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -69,7 +69,8 @@ def explain(
         cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
     ) -> tuple[Tensor, State]:
         with useful_autocast(job.x.device.type):
-            choices.append((places[id(cell)], choose(cell, job, kernel)))
+            choice = choose(cell, job, kernel)
+            choices.append((places[id(cell)], replace(choice, detail=choice.kernel.describe(cell, job))))
         return run_job(cell, job, kernel, values)
 
     layer.run_with(record, *args, **kwargs)

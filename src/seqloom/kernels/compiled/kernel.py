@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seqloom.compiler.compile import compile_cell
 from seqloom.compiler.plan import Plan, Scan
+from seqloom.compiler.report import summarize
 from seqloom.compiler.trace import step_tensors
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
@@ -36,6 +37,12 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     return "a single step takes no less time" if job.x.shape[1] == 1 else None
+
+
+def describe(cell: Cell, job: ScanJob) -> str:
+    """Return what was compiled, in one phrase."""
+    plan = compile_cell(cell, job)
+    return plan if isinstance(plan, str) else summarize(plan)
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
