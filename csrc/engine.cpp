@@ -64,16 +64,19 @@ EXPORT int seqloom_step(const Call* call) {
 
 EXPORT int64_t seqloom_step_size() { return sizeof(Step) + sizeof(Stack) + sizeof(Call); }
 
-// Runs a program for float (0) or double (1). Returns 0, 1 where there was no memory, or 2 where the rows of
-// the steps do not fit the buffers.
+// Runs a program for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where the rows of the
+// steps do not fit the buffers, or 3 where the code has an unknown operator.
 EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
   if (!fits(*args)) return 2;
   try {
     dtype ? run_machine<double>(*args, threads) : run_machine<float>(*args, threads);
   } catch (const std::bad_alloc&) {
     return 1;
+  } catch (const UnknownOperator&) {
+    return 3;
   }
   return 0;
 }
 
-EXPORT int64_t seqloom_machine_size() { return sizeof(MachineArgs); }
+// Differs between versions whose programs differ.
+EXPORT int64_t seqloom_machine_version() { return sizeof(MachineArgs) + 1000 * Operators<float>::count; }

@@ -59,7 +59,7 @@ struct Nest {
       list->resize(code.next());
       for (Instruction<T>& i : *list) {
         const int64_t operation = code.next();
-        i.run = operator_of<T>(operation, code.next());
+        i.run = Operators<T>::find(operation, code.next());
         i.at.single = code.next();
         i.at.out = code.next();
         for (int64_t& a : i.at.a) a = code.next();

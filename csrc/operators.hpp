@@ -112,6 +112,9 @@ TERNARY(MulSub, a* b - c)
 TERNARY(SubMul, c - a * b)
 TERNARY(SigmoidFma, exact_sigmoid<T>(a* b + c))
 TERNARY(TanhFma, vtanh(a* b + c))
+TERNARY(AddAdd, a + b + c)
+TERNARY(SigmoidAddAdd, exact_sigmoid<T>(a + b + c))
+TERNARY(TanhAddAdd, vtanh(a + b + c))
 
 // An operator on rows that are shorter than a vector: they are copied one behind the other.
 template <class T>
@@ -259,7 +262,9 @@ void run_down(const Frame<T>& f, const Operands& at) {
   }
 }
 
-// The table that codes refer to, in the order of OPERATORS in seqloom/kernels/cpu/machine.py.
+struct UnknownOperator {};
+
+// The table that codes refer to, in the order of OPERATORS in seqloom/kernels/cpu/nest_code.py.
 template <class T, template <class> class Op>
 Run<T> choose(int scalars) {
   switch (scalars) {
@@ -292,7 +297,7 @@ Run<T> always(int) {
 }
 
 template <class T>
-Run<T> operator_of(int64_t code, int scalars) {
+struct Operators {
   static constexpr Run<T> (*table[])(int) = {
       choose<T, Neg>, choose<T, Abs>, choose<T, Sign>, choose<T, Relu>, choose<T, Sigmoid>, choose<T, Tanh>,
       choose<T, Exp>, choose<T, Logarithm>, choose<T, Log1p>, choose<T, Expm1>, choose<T, Sqrt>,
@@ -307,7 +312,7 @@ Run<T> operator_of(int64_t code, int scalars) {
       choose<T, Where>, choose<T, Fma>,
       //
       choose<T, SigmoidAdd>, choose<T, TanhAdd>, choose<T, MulSub>, choose<T, SubMul>, choose<T, SigmoidFma>,
-      choose<T, TanhFma>,
+      choose<T, TanhFma>, choose<T, AddAdd>, choose<T, SigmoidAddAdd>, choose<T, TanhAddAdd>,
       //
       always<T, run_gather<T>>, always<T, run_scatter<T>>,
       //
@@ -319,8 +324,14 @@ Run<T> operator_of(int64_t code, int scalars) {
       //
       always<T, run_start<T, Least>>, always<T, run_across<T, Least>>, always<T, run_fold<T, Least>>,
       always<T, run_down<T, Least>>};
-  return code >= 0 && code < int64_t(sizeof table / sizeof *table) ? table[code](scalars) : nullptr;
-}
+  static constexpr int64_t count = sizeof table / sizeof *table;
+
+  static Run<T> find(int64_t code, int scalars) {
+    const Run<T> run = code >= 0 && code < count ? table[code](scalars) : nullptr;
+    if (!run) throw UnknownOperator();
+    return run;
+  }
+};
 #undef UNARY
 #undef BINARY
 #undef TERNARY

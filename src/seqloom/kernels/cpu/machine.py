@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.compiler.ir import Nest, Place, Product, Program
 from seqloom.kernels.cpu.engine import TYPES, ThreadSplit, load_library, split_threads
-from seqloom.kernels.cpu.nest_code import encode_nest
+from seqloom.kernels.cpu.nest_code import OPERATORS, encode_nest
 
 # Rows of a buffer: one for all, as many as the batch has, and as many as all steps have, or not.
 ROWS = {
@@ -23,7 +23,7 @@ ROWS = {
     Place.AFTER: (0, 1, 1),
 }
 PLACES = (Place.WEIGHT, Place.ROW, Place.TIME, Place.BEFORE, Place.AFTER)  # as csrc/machine.hpp lists them
-OUT_OF_MEMORY, ROWS_DO_NOT_FIT = 1, 2  # what seqloom_machine returns
+OUT_OF_MEMORY, ROWS_DO_NOT_FIT, UNKNOWN_OPERATOR = 1, 2, 3  # what seqloom_machine returns
 
 
 class MachineArgs(ctypes.Structure):
@@ -103,7 +103,8 @@ def why_not_machine() -> str | None:
     engine = load_library()
     if isinstance(engine, str):
         return engine
-    if not hasattr(engine, "seqloom_machine_size") or engine.seqloom_machine_size() != ctypes.sizeof(MachineArgs):
+    version = ctypes.sizeof(MachineArgs) + 1000 * len(OPERATORS)
+    if not hasattr(engine, "seqloom_machine_version") or engine.seqloom_machine_version() != version:
         return "the CPU engine belongs to another version of seqloom; install it again"
     return None
 
@@ -154,6 +155,7 @@ def run_program(
     result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
     if result == OUT_OF_MEMORY:
         raise MemoryError(f"the CPU engine could not allocate memory for a program with batch {B}")
+    assert result != UNKNOWN_OPERATOR, "the machine has no such form of an operator"
     if result == ROWS_DO_NOT_FIT:
         raise ValueError(f"offset and count are not the packed rows of a batch of {B} sorted by length")
 

@@ -14,14 +14,11 @@ from typing import NamedTuple
 from seqloom.compiler import ir
 from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Place, Program, Register
 
+# mul_sub: a b - c, sub_mul: c - a b, add_add: a + b + c
 FUSED = (
-    "sigmoid_add",
-    "tanh_add",
-    "mul_sub",
-    "sub_mul",
-    "sigmoid_fma",
-    "tanh_fma",
-)  # mul_sub: a b - c, sub_mul: c - a b
+    *("sigmoid_add", "tanh_add", "mul_sub", "sub_mul", "sigmoid_fma", "tanh_fma"),
+    *("add_add", "sigmoid_add_add", "tanh_add_add"),
+)
 MOVES = ("gather", "scatter")
 REDUCTIONS = ("sum", "maximum", "minimum")
 # As csrc/operators.hpp lists them.
@@ -180,9 +177,11 @@ def _fuse_one(instruction: Instruction, made_of: Sequence[Instruction | None]) -
         fused, parts = None, source.arguments
         if name == "add" and source.operator == "mul":
             fused, parts = "fma", (*parts, arguments[1 - k])
+        elif name == "add" and source.operator == "add":
+            fused, parts = "add_add", (*parts, arguments[1 - k])
         elif name == "sub" and source.operator == "mul":
             fused, parts = ("sub_mul" if k else "mul_sub"), (*parts, arguments[1 - k])
-        elif name in ("sigmoid", "tanh") and source.operator in ("add", "fma"):
+        elif name in ("sigmoid", "tanh") and source.operator in ("add", "fma", "add_add"):
             fused = f"{name}_{source.operator}"
         if fused is not None:
             return Instruction(fused, instruction.out, parts), [source.out]
