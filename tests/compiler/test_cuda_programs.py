@@ -216,7 +216,7 @@ def everything(run, cell, job):
     state = tuple(s.clone().requires_grad_() for s in job.state)
     y, last = run(cell, replace(job, x=x, state=state))
     torch.manual_seed(1)
-    sum((t.double() * torch.randn(t.shape, dtype=FP64)).sum() for t in (y, *last)).backward()
+    sum((t.double() * torch.randn(t.shape, dtype=FP64).to(t.device)).sum() for t in (y, *last)).backward()
     results = {"y": y, "dx": x.grad} | {f"last {i}": s for i, s in enumerate(last)}
     results |= {f"dstate {i}": s.grad for i, s in enumerate(state)}
     results |= {f"d{name}": p.grad for name, p in cell.named_parameters()}
@@ -225,7 +225,7 @@ def everything(run, cell, job):
 
 def worst(cell, job, dtype):
     """How many times as far from float64 as the loop in the same type, and of what."""
-    low = copy.deepcopy(cell).to(dtype)
+    low = copy.deepcopy(cell).to(job.x.device, dtype)
     mine, loops = (everything(run, low, job) for run in (run_compiled, loop.run))
     wide = replace(job, x=job.x.double(), state=tuple(s.double() for s in job.state))
     exact = everything(loop.run, copy.deepcopy(low).double(), wide)

@@ -120,6 +120,7 @@ _PURE = """
     view where zeros zeros_like
 """
 PURE = frozenset(_PURE.split())
+FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # have no tensor among their arguments
 
 
 def find_operator(name: str) -> Callable[..., object]:
@@ -159,6 +160,8 @@ class Evaluator:
             call = self.plan.calls[n]
             arguments = [_resolve(a, known, rows) for a in call.arguments]
             named = {name: _resolve(a, known, rows) for name, a in call.named}
+            if call.operator.partition(".")[0] in FACTORIES:
+                named["device"] = known.device
             known[n] = self.functions[n](*arguments, **named)
 
     def _order(self, wanted: tuple[int, ...], known: Known) -> list[int]:
@@ -177,6 +180,8 @@ class Known(dict):  # type: ignore[type-arg]
     def __init__(self, values: Mapping[int, object], later: Mapping[int, Callable[[], Tensor]]) -> None:
         super().__init__(values)
         self.later = dict(later)
+        tensors = (v for v in values.values() if isinstance(v, Tensor))
+        self.device = next((t.device for t in tensors), torch.device("cpu"))
         for n in later:
             self[n] = None
 

@@ -104,7 +104,7 @@ class Packing:
         """Sum (N, ...) over the steps of each row: (B, ...), sorted."""
         if self.row is None:
             return packed.unflatten(0, (self.T, self.B)).sum(0)
-        return packed.new_zeros(self.B, *packed.shape[1:]).index_add(0, self.row, packed)
+        return self.sort(self.unpack(packed).sum(1))  # deterministic on GPUs, where index_add is not
 
     def states_before(self, states: Tensor) -> Tensor:
         """Take the state before each packed row from (B + N, ...)."""
