@@ -19,6 +19,7 @@ from seqloom.compiler.trace import Extras, step_tensors, trace
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop, tuning
+from seqloom.kernels.compiled import gpu
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
@@ -81,17 +82,17 @@ def norm_program(n, reverse=False):
     """A state that is divided by its own norm: a sum over the row, then a loop that every unit needs it for."""
     buffers = [Buffer("x", Place.TIME, n), Buffer("h", Place.BEFORE, n), Buffer("h", Place.AFTER, n)]
     buffers += [Buffer("new", Place.ROW, n), Buffer("total", Place.ROW, 2), Buffer("weight", Place.WEIGHT, n)]
-    own = (1,)
+    own, other = (1,), Access(3, n - 1, (-1,))  # of a unit that another thread computes
     add = (
         Instruction("add", 0, (Access(0, 0, own), Access(1, 0, own))),
         Instruction("mul", 1, (Register(0), Access(5, 0, own))),
     )
-    square = (Instruction("mul", 0, (Access(3, 0, own), Access(3, 0, own))),)
+    square = (Instruction("mul", 0, (other, other)),)
     scale = (
         Instruction("add", 0, (Access(4, 0, (0,)), 1.0)),
         Instruction("rsqrt", 1, (Register(0),)),
         Instruction("add", 2, (Register(1), Access(4, 1, (0,)))),
-        Instruction("mul", 3, (Access(3, n - 1, (-1,)), Register(2))),
+        Instruction("mul", 3, (other, Register(2))),
     )
     parts = (
         Nest((n,), 0, add, (Store(Access(3, 0, own), Register(1)),)),
@@ -113,6 +114,20 @@ def norm_program(n, reverse=False):
 @pytest.mark.parametrize(("n", "dtype"), [(3, FP32), (100, FP64), (600, FP32)])
 def test_a_program_without_products_walks_over_time_with_barriers(n, dtype):
     check(norm_program(n), [5, 3, 1], dtype)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_missing_barrier_is_caught(monkeypatch, which):
+    def write_faulty(scan, dtype):
+        cuda = write_cuda(scan, dtype)
+        pieces = cuda.text.split("  wait_block();\n")
+        assert len(pieces) == 5  # before, within and after the reduction, and after the step
+        text = "  wait_block();\n".join([*pieces[:which], pieces[which] + pieces[which + 1], *pieces[which + 2 :]])
+        return replace(cuda, text=text)
+
+    monkeypatch.setattr(gpu, "write_cuda", write_faulty)
+    with pytest.raises(AssertionError, match="not close"):
+        check(norm_program(100), [5, 3, 1])
 
 
 def test_sums_over_two_loops_for_every_pair_of_outer_ones():

@@ -11,9 +11,11 @@ Sizes are constants in the text; the batch, the number of steps and all addresse
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from seqloom.compiler.ir import Access, Argument, Nest, Place, Register
 from seqloom.compiler.plan import Scan
@@ -26,6 +28,7 @@ FLAT_THREADS = 128  # of a block that takes any units of any rows
 FLAT_REGISTERS = 48  # for numbers that a thread loads in advance
 DEEPEST = 8  # steps whose inputs are loaded in advance
 SHORT = 4  # a thread combines up to so many numbers by itself
+LONG = 64  # several warps combine so many numbers and more
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _TRUTH = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
@@ -58,7 +61,7 @@ DEV void store_wide(Real* to, Real v) {{ *to = v; }}
 DEV Real round_to_type(Real v) {{ return widen<TYPE>(narrow<TYPE>(v)); }}
 """
 SEGMENT_KERNEL = """\
-constexpr int SEGMENT_{n}_BYTES = 0;
+constexpr int SEGMENT_{n}_BYTES = {shared};
 KERNEL(segment_{n}, StepArguments, THREADS) {{
   const Head h = read_head(a.table);
   const i64 row = block(), t = h.base {sign} a.k;
@@ -66,7 +69,7 @@ KERNEL(segment_{n}, StepArguments, THREADS) {{
 }}
 """
 TURN_KERNEL = """\
-constexpr int TURN_BYTES = 0;
+constexpr int TURN_BYTES = {shared};
 KERNEL(turn, StepArguments, THREADS) {{
   const Head h = read_head(a.table);
   const i64 row = block(), t = h.base {sign} a.k;
@@ -77,7 +80,7 @@ KERNEL(turn, StepArguments, THREADS) {{
 }}
 """
 ROW_SCAN_KERNEL = """\
-constexpr int SCAN_BYTES = 0;
+constexpr int SCAN_BYTES = {shared};
 KERNEL(scan, StepArguments, THREADS) {{
   const Head h = read_head(a.table);
   const i64 row = block(), steps = count_steps(h, row);
@@ -100,13 +103,20 @@ class CudaText:
         text: The CUDA C++.
         staged: The program in segments, whose buffers are the table's.
         threads: Of each block.
+        shared: Bytes of shared memory of each block.
         units: Threads of a row where blocks take any units of any rows; 0 where a block takes one row.
     """
 
     text: str
     staged: Staged
     threads: int
+    shared: int = 0
     units: int = 0
+
+    @cached_property
+    def digest(self) -> str:
+        """A name that differs between different programs."""
+        return hashlib.sha256(repr((self.text, self.staged)).encode()).hexdigest()
 
 
 def write_cuda(scan: Scan, dtype: str) -> CudaText:
@@ -115,7 +125,7 @@ def write_cuda(scan: Scan, dtype: str) -> CudaText:
     if len(staged.segments) == 1:
         flat = _FlatScan(staged, TYPES[dtype])
         if flat.is_possible():
-            return CudaText(flat.write(), staged, FLAT_THREADS, flat.units)
+            return CudaText(flat.write(), staged, FLAT_THREADS, units=flat.units)
     return _Segments(staged, TYPES[dtype]).write()
 
 
@@ -181,16 +191,17 @@ class _Segments(_Writer):
     def write(self) -> CudaText:
         segments = self.staged.segments
         self.threads = min(MOST_THREADS, max([WARP, *(_width(n) for s in segments for n in s.nests)]))
+        self.shared = 0
         for n, segment in enumerate(segments):
             self._emit_segment(n, segment.nests)
         text = PRELUDE.format(type=self.type, threads=self.threads) + "\n".join(self.lines) + "\n"
         if len(segments) == 1:
-            text += ROW_SCAN_KERNEL.format(t="steps - 1 - i" if self.staged.reverse else "i")
+            text += ROW_SCAN_KERNEL.format(shared=self.shared, t="steps - 1 - i" if self.staged.reverse else "i")
         else:
             for n, segment in enumerate(segments[:-1]):
-                text += SEGMENT_KERNEL.format(n=n, sign=self.sign) if segment.nests else ""
-            text += TURN_KERNEL.format(last=len(segments) - 1, sign=self.sign)
-        return CudaText(text, self.staged, self.threads)
+                text += SEGMENT_KERNEL.format(n=n, shared=self.shared, sign=self.sign) if segment.nests else ""
+            text += TURN_KERNEL.format(last=len(segments) - 1, shared=self.shared, sign=self.sign)
+        return CudaText(text, self.staged, self.threads, self.shared)
 
     def _emit_segment(self, n: int, nests: tuple[Nest, ...]) -> None:
         self._emit(0, f"DEV void run_segment_{n}(const i64* table, const Rows& rows) {{")
@@ -224,28 +235,69 @@ class _Segments(_Writer):
         self._emit(1, "}")
 
     def _emit_reduction(self, nest: Nest) -> None:
+        """Emit a loop in which a thread, a warp or several warps combine the numbers of one result."""
         outer, inner = nest.sizes[: -nest.inner], nest.sizes[-nest.inner :]
         total, length = math.prod(outer), math.prod(inner)
-        alone = _combines_alone(nest, self.threads)
-        thread, threads = ("thread()", "THREADS") if alone else (f"thread() / {WARP}", f"THREADS / {WARP}")
-        self._emit(1, f"for (int i = {thread}; i < {total}; i += {threads}) {{")
+        if length <= SHORT or 2 * total >= self.threads:
+            self._emit(1, f"for (int i = thread(); i < {total}; i += THREADS) {{")
+            self._emit_combination(nest, outer, inner, "0", 1)
+            self._emit_results(nest)
+            self._emit(1, "}")
+            return
+        warps = self.threads // WARP // total
+        if warps > 1 and length >= LONG and self.type != "FP64":
+            self._emit_together(nest, outer, inner, warps)
+            return
+        self._emit(1, f"for (int i = thread() / {WARP}; i < {total}; i += THREADS / {WARP}) {{")
+        self._emit_combination(nest, outer, inner, f"thread() % {WARP}", WARP)
+        for k, r in enumerate(nest.reductions):
+            self._emit(2, f"s{k} = op::{r.operator}_over_lanes(s{k});")
+        self._emit(2, f"if (thread() % {WARP} == 0) {{")
+        self._emit_results(nest)
+        self._emit(2, "}")
+        self._emit(1, "}")
+
+    def _emit_together(self, nest: Nest, outer: tuple[int, ...], inner: tuple[int, ...], warps: int) -> None:
+        """Emit what each of several warps combines, then, past a barrier, what a thread makes of their results."""
+        total, count = math.prod(outer), len(nest.reductions)
+        shared, self.shared = self.shared, self.shared + 4 * total * count * warps
+        self._emit(1, f"if (thread() < {WARP * warps * total}) {{")
+        self._emit(2, f"const int i = thread() / {WARP * warps}, part = thread() % {WARP * warps};")
+        self._emit_combination(nest, outer, inner, "part", WARP * warps)
+        for k, r in enumerate(nest.reductions):
+            at = f"{shared} + 4 * ((i * {count} + {k}) * {warps} + part / {WARP})"
+            self._emit(2, f"s{k} = op::{r.operator}_over_lanes(s{k});")
+            self._emit(2, f"if (part % {WARP} == 0) put_shared(shared_memory() + {at}, s{k});")
+        self._emit(1, "}")
+        self._emit(1, "wait_block();")
+        self._emit(1, f"for (int i = thread(); i < {total}; i += THREADS) {{")
+        self._emit_variables(2, outer, 0, "i")
+        for k, r in enumerate(nest.reductions):
+            self._emit(2, f"const u32 at{k} = shared_memory() + {shared} + 4 * ((i * {count} + {k}) * {warps});")
+            self._emit(2, f"Real s{k} = get_shared(at{k});")
+            self._emit(
+                2, f"for (int j = 1; j < {warps}; j++) s{k} = op::{r.operator}(s{k}, get_shared(at{k} + 4 * j));"
+            )
+        self._emit_results(nest)
+        self._emit(1, "}")
+
+    def _emit_combination(
+        self, nest: Nest, outer: tuple[int, ...], inner: tuple[int, ...], first: str, stride: int
+    ) -> None:
+        """Emit the loop over the numbers that a thread combines."""
         self._emit_variables(2, outer, 0, "i")
         for k, r in enumerate(nest.reductions):
             self._emit(2, f"Real s{k} = {_literal(_NEUTRAL[r.operator])};")
-        lane, lanes = ("0", "1") if alone else (f"thread() % {WARP}", str(WARP))
-        self._emit(2, f"for (int j = {lane}; j < {length}; j += {lanes}) {{")
+        self._emit(2, f"for (int j = {first}; j < {math.prod(inner)}; j += {stride}) {{")
         self._emit_variables(3, inner, len(outer), "j")
         text = self._emit_body(3, nest, self._load(nest))
         for k, r in enumerate(nest.reductions):
             self._emit(3, f"s{k} = op::{r.operator}(s{k}, {text(r.value)});")
         self._emit(2, "}")
-        if not alone:
-            for k, r in enumerate(nest.reductions):
-                self._emit(2, f"s{k} = op::{r.operator}_over_lanes(s{k});")
-            self._emit(2, f"if (thread() % {WARP}) continue;")
+
+    def _emit_results(self, nest: Nest) -> None:
         for k, r in enumerate(nest.reductions):
             self._emit(2, f"{self._name_store(r.to)}({_address(r.to, nest)}, s{k});")
-        self._emit(1, "}")
 
 
 class _FlatScan(_Writer):
@@ -416,12 +468,6 @@ def _conflict(before: Nest, after: Nest) -> bool:
     pairs = [(w, a) for w in before.writes() for a in (*after.reads(), *after.writes())]
     pairs += [(r, w) for r in before.reads() for w in after.writes()]
     return any(clash(a, b) for a, b in pairs)
-
-
-def _combines_alone(nest: Nest, threads: int) -> bool:
-    """Return whether each thread combines the numbers of one result, rather than a warp."""
-    outer, length = math.prod(nest.sizes[: -nest.inner]), math.prod(nest.sizes[-nest.inner :])
-    return length <= SHORT or 2 * outer >= threads
 
 
 def _width(nest: Nest) -> int:

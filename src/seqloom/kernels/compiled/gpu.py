@@ -67,7 +67,7 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor], packing: Packing) -> None:
             return
         steps = min(tuning.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
         tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
-        key = ("compiled", cuda.text, cuda.staged, packing.B, steps, like.device, tf32)
+        key = ("compiled", cuda.digest, packing.B, steps, like.device, tf32)
         chunk, replay = record(key, lambda: _Chunk(cuda, packing.B, steps, like))
         chunk.prepare(tensors, packing)
         for _ in range(-(-packing.T // steps)):
@@ -86,15 +86,15 @@ def _find_text(scan: Scan, dtype: torch.dtype) -> CudaText:
 
 
 @lru_cache(TEXTS_KEPT)
-def _find_kernel(name: str, text: str, threads: int) -> CudaCode:
-    return CudaCode(name, "a compiled cell", (), threads, 0, text=text)
+def _find_kernel(name: str, text: str, threads: int, shared: int) -> CudaCode:
+    return CudaCode(name, "a compiled cell", (), threads, shared, text=text)
 
 
 def _start(cuda: CudaText, name: str, table: Tensor, blocks: int, k: int = 0, has_next: bool = False) -> None:
     """Launch a kernel of a program."""
     kind = launch.read_struct("compiled/table.cuh", "StepArguments")
     arguments = kind(table.data_ptr(), k, int(has_next))
-    _find_kernel(name, cuda.text, cuda.threads).launch(arguments, blocks, table.device)
+    _find_kernel(name, cuda.text, cuda.threads, cuda.shared).launch(arguments, blocks, table.device)
 
 
 def _run_scan(cuda: CudaText, tensors: Sequence[Tensor], packing: Packing) -> None:
