@@ -167,12 +167,13 @@ class Hidden(Cell):
 
     def __init__(self, D, H):
         super().__init__(D, H)
-        self.W, self.U = linear(D, H), linear(H, H)
+        self.W, self.U = linear(D, H), linear(H, 2 * H)
 
-    def step(self, x, state):
+    def step(self, x, state, mask=None):
         (h,) = state
-        h = torch.tanh(self.W(x) + self.U(h))
-        return h * h, (h,)
+        u, o = self.U(h if mask is None else h * mask).chunk(2, -1)
+        h = torch.tanh(self.W(x) + u)
+        return h * torch.sigmoid(o), (h,)
 
 
 class Two(Hidden):
@@ -180,7 +181,7 @@ class Two(Hidden):
 
     def step(self, x, state):
         (h,) = state
-        h = torch.tanh(self.W(x) + self.U(torch.tanh(self.U(h))))
+        h = torch.tanh(self.W(x) + self.U(torch.tanh(self.U(h)[:, : self.hidden_size]))[:, : self.hidden_size])
         return h, (h,)
 
 
@@ -254,6 +255,7 @@ SHAPES = [
     (TwoStates, 80, FP16, 3, 3, "lengths reset", True),
     (Exponential, 32, FP16, 3, 3, "lengths reset keep", False),
     (Exponential, 80, BF16, 3, 3, "lengths", True),
+    (Hidden, 32, FP16, 3, 3, "lengths reset mask", False),
     (Scaled, 32, BF16, 3, 3, "lengths reset", False),
     (Scaled, 80, FP16, 3, 3, "keep", True),
 ]
@@ -305,7 +307,6 @@ def test_a_second_derivative_is_the_loops(small):
 
 
 REASONS = {
-    Hidden: "the output is not one of the states",
     Two: "step multiplies something other than a state with a weight",
     find_cell("ln_gru"): "step combines the units of a row",
     find_cell("min_gru"): "step multiplies no state with a weight",
@@ -338,6 +339,13 @@ def test_a_mask_that_is_not_for_the_product_is_refused():
     assert reason == "step does not apply the dropout mask to the state that it multiplies"
 
 
+def test_zoneout_needs_an_output_that_is_a_state():
+    cell = Hidden(24, 32)
+    assert gated.why_not_fit(cell, job_of(cell, 2, 3, torch.float32, "keep")) == (
+        "with zoneout the output must be one of the states"
+    )
+
+
 def test_a_changed_setting_is_compiled_again():
     class Decay(Leaky):
         decay = 0.5
@@ -354,4 +362,4 @@ def test_a_changed_setting_is_compiled_again():
     cell.decay = 0.75
     assert "0.25f" in first.unit and "0.75f" in gated.prepare(cell, job).kind.unit
     with pytest.raises(UnsupportedError):
-        gated.prepare(Hidden(24, 32), job)
+        gated.prepare(Two(24, 32), job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -66,8 +66,8 @@ def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
         return str(error)
     if job.keep:
         probe = tuple(torch.empty(1, cell.hidden_size) for _ in job.state)
-        if cell.output(probe) is not probe[prepared.fitted.states[prepared.fitted.output]]:
-            return "zoneout needs the output of a changed state, which is not one of the states"
+        is_state = prepared.output < len(probe) and cell.output(probe) is probe[prepared.output]
+        return None if is_state else "with zoneout the output must be one of the states"
     return None
 
 
@@ -102,6 +102,11 @@ class Prepared:
     fitted: GatedCell
     kind: Kind
 
+    @property
+    def output(self) -> int:
+        """Which of the cell's states is the output; their number, if the output is none of them."""
+        return self.fitted.states[self.fitted.output]
+
     @cached_property
     def evaluator(self) -> Evaluator:
         """Computes nodes with torch."""
@@ -128,8 +133,11 @@ class Prepared:
         values = self._join_inputs(known, H, B * T).view(B, T, -1)
         order = fitted.states
         inputs = GatedInputs.of(setting, lambda own: self._bind(cell, own), _reorder(job, order))
+        # an output that is no state is carried like one, but nothing reads what it was before
+        blank = tuple(x.new_zeros(B, H) for _ in order[len(job.state) :])
+        state, first = (*job.state, *blank), (*start, *blank) if start else ()
         y, last = run_scan(
-            inputs, values, own, tuple(job.state[i] for i in order), tuple(start[i] for i in order if start)
+            inputs, values, own, tuple(state[i] for i in order), tuple(first[i] for i in order if first)
         )
         return y, tuple(last[order.index(i)].to(s.dtype) for i, s in enumerate(job.state))
 
@@ -238,12 +246,29 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
     return result
 
 
+@cache
+def _carry_output(kind: type[Cell]) -> type[Cell]:
+    """Return a class of cells whose last state is their output."""
+
+    def step(self: Cell, x: Tensor, state: State, **extra: Tensor) -> tuple[Tensor, State]:
+        y, after = kind.step(self, x, state[:-1], **extra)
+        return y, (*after, y)
+
+    carried = type(kind)(f"{kind.__name__}WithOutput", (kind,), {"step": step, "__module__": __name__})
+    carried.takes = kind.takes
+    return carried
+
+
 def _compile(cell: Cell, job: ScanJob, extras: Extras) -> Prepared:
     def example(t: Tensor) -> Tensor:  # in float32: a trace in 16 bits has conversions
         return t.detach().to("cpu", torch.float32) if t.is_floating_point() else t.detach().cpu()
 
     view = bind_weights(cell, {name: example(t) for name, t in step_tensors(cell).items()})
-    compiled = compile_for(view, example(job.x[:1, :1]), tuple(example(s[:1]) for s in job.state), extras)
+    x, state = example(job.x[:1, :1]), tuple(example(s[:1]) for s in job.state)
+    compiled = compile_for(view, x, state, extras)
+    if isinstance(compiled, Plan) and all(compiled.results["y"] not in nodes for nodes in compiled.after):
+        view.__class__ = _carry_output(type(cell))
+        compiled = compile_for(view, x, (*state, x.new_zeros(1, cell.output_size)), extras)
     if isinstance(compiled, str):
         raise UnsupportedError(compiled)
     fitted = fit_gated(compiled, cell.hidden_size)
