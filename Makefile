@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 CPP := $(wildcard csrc/* $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
+GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
 .PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz kills sanitize audit docs lint check format wheel clean
 

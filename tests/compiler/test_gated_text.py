@@ -290,6 +290,16 @@ def test_a_compiled_cell_agrees_with_the_hand_written_one(small, name):
         assert (mine[part] - t).norm() <= 0.02 * t.norm(), part
 
 
+def test_it_runs_under_autocast(small):
+    small(False)
+    cell = cell_of(Leaky, 16)
+    job = job_of(cell, 2, 3, torch.float32, "lengths")
+    with torch.autocast("cpu", BF16):
+        mine, loops = (everything(run, cell, job) for run in (gated.run_gated, loop.run))
+    for part, t in loops.items():
+        assert (mine[part] - t).norm() <= 0.03 * t.norm(), part
+
+
 def test_a_second_derivative_is_the_loops(small):
     small(False)
     cell = cell_of(Leaky, 16).to(BF16)

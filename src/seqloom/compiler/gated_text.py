@@ -19,12 +19,13 @@ from seqloom.compiler.nodes import COPIES, UnsupportedError, constant_value, kin
 from seqloom.compiler.points import add_point
 from seqloom.compiler.rules import late_rules
 
-# Operators of the intermediate form in CUDA C++; truth values are 0 and 1.
+# Operators of the intermediate form in CUDA C++; truth values are 0 and 1, and NaN passes through as in torch.
 _TEXT = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} * inverse({1})", "neg": "-{0}",
     "fma": "{0} * {1} + {2}", "sigmoid": "sigmoid({0})", "tanh": "hyperbolic_tangent({0})",
     "exp": "exp2_(1.4426950408889634f * {0})", "relu": "({0} < 0.f ? 0.f : {0})", "copy": "{0}",
-    "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})", "abs": "absolute({0})",
+    "maximum": "({0} > {1} || {0} != {0} ? {0} : {1})", "minimum": "({0} < {1} || {0} != {0} ? {0} : {1})",
+    "abs": "absolute({0})",
     "reciprocal": "inverse({0})", "rsqrt": "inverse_root({0})",
     "sign": "({0} > 0.f ? 1.f : {0} < 0.f ? -1.f : 0.f)", "where": "({0} != 0.f ? {1} : {2})",
     "gt": "({0} > {1} ? 1.f : 0.f)", "lt": "({0} < {1} ? 1.f : 0.f)", "ge": "({0} >= {1} ? 1.f : 0.f)",

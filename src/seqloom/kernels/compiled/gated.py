@@ -237,7 +237,8 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
         while len(_prepared) >= MOST:
             _prepared.pop(next(iter(_prepared)))
         try:
-            result = _compile(cell, job, extras)
+            with torch.autocast("cpu", enabled=False):  # traces run on the CPU
+                result = _compile(cell, job, extras)
         except UnsupportedError as error:
             result = str(error)
         _prepared[key] = result
