@@ -136,9 +136,7 @@ class Prepared:
         # an output that is no state is carried like one, but nothing reads what it was before
         blank = tuple(x.new_zeros(B, H) for _ in order[len(job.state) :])
         state, first = (*job.state, *blank), (*start, *blank) if start else ()
-        y, last = run_scan(
-            inputs, values, own, tuple(state[i] for i in order), tuple(first[i] for i in order if first)
-        )
+        y, last = run_scan(inputs, values, own, tuple(state[i] for i in order), tuple(first[i] for i in order if first))
         return y, tuple(last[order.index(i)].to(s.dtype) for i, s in enumerate(job.state))
 
     def _find_known(self, cell: Cell, job: ScanJob, x: Tensor, dtype: torch.dtype) -> Known:
