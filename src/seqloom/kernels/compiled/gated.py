@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import new_class
 
 import torch
 from torch import Tensor
@@ -253,7 +254,8 @@ def _carry_output(kind: type[Cell]) -> type[Cell]:
         y, after = kind.step(self, x, state[:-1], **extra)
         return y, (*after, y)
 
-    carried = type(kind)(f"{kind.__name__}WithOutput", (kind,), {"step": step, "__module__": __name__})
+    members = {"step": step, "__module__": __name__}
+    carried: type[Cell] = new_class(f"{kind.__name__}WithOutput", (kind,), None, lambda body: body.update(members))
     carried.takes = kind.takes
     return carried
 
