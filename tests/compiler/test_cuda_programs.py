@@ -219,11 +219,14 @@ def job_of(cell, dtype, B=5, T=7, **settings):
     return ScanJob(x, state, **settings)
 
 
-def run_compiled(cell, job):
-    x = cell.project(job.x)
+def compile_for(cell, job):
+    return Compiled(plan(trace(cell, cell.project(job.x), job.state, Extras.of(job))), run_on_gpu)
+
+
+def run_compiled(cell, job, compiled=None):
     start = cell.start(job.x) if job.reset is not None else ()
-    compiled = Compiled(plan(trace(cell, x, job.state, Extras.of(job))), run_on_gpu)
-    return compiled.run(job, x, job.state, start, step_tensors(cell))
+    compiled = compiled or compile_for(cell, job)
+    return compiled.run(job, cell.project(job.x), job.state, start, step_tensors(cell))
 
 
 def everything(run, cell, job):

@@ -1,4 +1,5 @@
-// The operators of the compiler's programs (compiler/ir.py), for float and double; NaN passes through as in torch.
+// The operators of the compiler's programs (compiler/ir.py), for float and double; NaN passes through as in
+// torch.
 #pragma once
 #include "runtime/device.cuh"
 constexpr int FP64 = 3;
@@ -38,8 +39,8 @@ DEV typename Numbers<TYPE>::Stored narrow(typename Numbers<TYPE>::Real v) {
 }
 
 namespace op {
-#define FUNCTION(name, single, both)                 \
-  DEV float name(float v) { return ::single(v); }    \
+#define FUNCTION(name, single, both)              \
+  DEV float name(float v) { return ::single(v); } \
   DEV double name(double v) { return ::both(v); }
 FUNCTION(absolute, fabsf, fabs)
 FUNCTION(tanh, tanhf, tanh)
@@ -117,11 +118,11 @@ DEV R tanh_backward(R gradient, R y) {
 }
 
 // Combine over the lanes of a warp.
-#define OVER_LANES(name)                                                               \
-  template <class R>                                                                   \
-  DEV R name##_over_lanes(R v) {                                                       \
-    for (int bits = 16; bits; bits >>= 1) v = name(v, shuffle_xor(v, bits));           \
-    return v;                                                                          \
+#define OVER_LANES(name)                                                     \
+  template <class R>                                                         \
+  DEV R name##_over_lanes(R v) {                                             \
+    for (int bits = 16; bits; bits >>= 1) v = name(v, shuffle_xor(v, bits)); \
+    return v;                                                                \
   }
 OVER_LANES(sum)
 OVER_LANES(maximum)

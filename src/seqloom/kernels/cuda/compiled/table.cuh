@@ -1,4 +1,5 @@
-// The table of a program in the GPU's memory: what changes from call to call, so that one recorded graph serves all.
+// The table of a program in the GPU's memory: what changes from call to call, so that one recorded graph
+// serves all.
 #pragma once
 #include "runtime/device.cuh"
 
@@ -14,7 +15,7 @@ constexpr int HEAD = sizeof(Head) / 8;
 
 struct StepArguments {
   i64* table;
-  int k;        // the step within the chunk
+  int k;         // the step within the chunk
   int has_next;  // whether the first part of the next step follows
 };
 
