@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import new_class
 
 import torch
@@ -126,12 +126,14 @@ class Prepared:
         fitted, H, dtype = self.fitted, setting.hidden, setting.dtype
         B, T = x.shape[:2]
         known = self._find_known(cell, job, x, dtype)
-        planes = [p for p in (*fitted.inputs, *fitted.vectors, *(g.bias for g in fitted.gates)) if p is not None]
+        biases = [g.bias for g in fitted.gates]
+        planes = [p for p in (*fitted.inputs, *fitted.vectors, *biases) if p is not None]
         nodes = dict.fromkeys([*(p.node for p in planes), *(g.weight for g in fitted.gates)])
         self.evaluator.compute(nodes, known, B * T)
-        own = {"weight": self._join_weights(known, H), "bias": self._join_biases(known, H)}
-        own["vectors"] = _join([self._read_plane(p, known, H, 0) for p in fitted.vectors]) if fitted.vectors else None
-        values = self._join_inputs(known, H, B * T).view(B, T, -1)
+        own = {"weight": self._join_weights(known, H)}
+        own |= {"bias": self._join(biases, known, H)} if any(biases) else {}
+        own |= {"vectors": self._join(fitted.vectors, known, H)} if fitted.vectors else {}
+        values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1)
         order = fitted.states
         inputs = GatedInputs.of(setting, lambda own: self._bind(cell, own), _reorder(job, order))
         # an output that is no state is carried like one, but nothing reads what it was before
@@ -146,26 +148,34 @@ class Prepared:
         values: dict[int, object] = {inputs["x"]: _convert(x.flatten(0, 1), dtype)}
         if job.dt is not None:
             values[inputs["dt"]] = _convert(job.dt.flatten(), dtype)
-        values |= {n: _convert(own[name], dtype) for name, n in self.plan.weights.items()}
-        return Known(values, {})
+        return Known(values, {n: partial(_convert, own[name], dtype) for name, n in self.plan.weights.items()})
 
-    def _read_plane(self, plane: Plane, known: Known, H: int, rows: int) -> Tensor:
-        """Return a plane as (rows, H), or (H,) without rows."""
+    def _join(self, planes: Sequence[Plane | None], known: Known, H: int, rows: int = 0) -> Tensor:
+        """Return planes side by side: (rows, planes * H), or without rows (planes * H,); zeros for None.
+
+        Neighbours inside one node are one piece, and a single piece is not copied.
+        """
+        pieces: list[tuple[Plane | None, int]] = []
+        for plane in planes:
+            first, count = pieces[-1] if pieces else (None, 0)
+            if first is not None and first.stride and plane == Plane(first.node, first.offset + H * count, 1):
+                pieces[-1] = first, count + 1
+            else:
+                pieces.append((plane, 1))
+        parts = [self._read(plane, known, H, H * count, rows) for plane, count in pieces]
+        like = next(p for p in parts if p is not None)
+        every = [torch.zeros_like(like[..., :H]) if p is None else p for p in parts]
+        return torch.cat(every, -1) if len(every) > 1 else every[0]
+
+    def _read(self, plane: Plane | None, known: Known, H: int, size: int, rows: int) -> Tensor | None:
+        if plane is None:
+            return None
         t = known[plane.node]
         assert isinstance(t, Tensor)
         flat = as_rows(self.plan.values[plane.node], t, rows) if rows else t.reshape(-1)
-        part = flat[..., plane.offset : plane.offset + (H if plane.stride else 1)]
-        return part if plane.stride else part.expand(*flat.shape[:-1], H)
-
-    def _join_inputs(self, known: Known, H: int, rows: int) -> Tensor:
-        """Return the planes of x side by side, without a copy if a node holds them so."""
-        planes = self.fitted.inputs
-        whole = tuple(Plane(planes[0].node, H * i, 1) for i in range(len(planes)))
-        t = known[planes[0].node]
-        assert isinstance(t, Tensor)
-        if planes == whole and t.shape == (rows, H * len(planes)):
-            return t.contiguous()
-        return _join([self._read_plane(p, known, H, rows) for p in planes])
+        if plane.stride:
+            return flat[..., plane.offset : plane.offset + size]
+        return flat[..., plane.offset : plane.offset + 1].expand(*flat.shape[:-1], H)
 
     def _join_weights(self, known: Known, H: int) -> Tensor:
         """Return the weights of all gates, (gates * H, H)."""
@@ -183,12 +193,6 @@ class Prepared:
             t = t.reshape(t.shape[-2:])
             rows.append((t if turned[node] else t.t())[first : first + count])
         return torch.cat(rows) if len(rows) > 1 else rows[0]
-
-    def _join_biases(self, known: Known, H: int) -> Tensor | None:
-        planes = [g.bias for g in self.fitted.gates]
-        found = [None if p is None else self._read_plane(p, known, H, 0) for p in planes]
-        like = next((b for b in found if b is not None), None)
-        return None if like is None else _join([torch.zeros_like(like) if b is None else b for b in found])
 
     def _bind(self, cell: Cell, own: Mapping[str, Tensor]) -> Cell:
         """Return a cell that runs the unit's code on the kernels' x and states."""
@@ -214,10 +218,6 @@ def _reorder(job: ScanJob, order: Sequence[int]) -> ScanJob:
 
 def _convert(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() else t
-
-
-def _join(planes: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(planes), -1)
 
 
 _prepared: dict[Key, Prepared | str] = {}
@@ -254,7 +254,8 @@ def _carry_output(kind: type[Cell]) -> type[Cell]:
         y, after = kind.step(self, x, state[:-1], **extra)
         return y, (*after, y)
 
-    members = {"step": step, "__module__": __name__}
+    name = f"{kind.__module__}.{kind.__qualname__} with its output"  # plans on disk go by it
+    members = {"step": step, "__module__": __name__, "__qualname__": name}
     carried: type[Cell] = new_class(f"{kind.__name__}WithOutput", (kind,), None, lambda body: body.update(members))
     carried.takes = kind.takes
     return carried
