@@ -43,6 +43,7 @@ from seqloom.compiler.nodes import (
     reduced_dims,
     row,
     shape,
+    title_of,
 )
 from seqloom.compiler.points import add_point
 from seqloom.compiler.prune import prune
@@ -227,7 +228,7 @@ class _Lowering:
         else:
             source, place = Source("value", n), Place.TIME if batch(n) is not None else Place.WEIGHT
         size = count(n) if batch(n) is not None else math.prod(shape(n))
-        return self._number(source, Buffer(n.name, place, size))
+        return self._number(source, Buffer(title_of(n), place, size))
 
     # --- emission ---
 
@@ -261,7 +262,7 @@ class _Lowering:
                 f"step multiplies several rows at once in a way that the compiler does not know{line_of(n)}"
             )
         number = self._number(
-            Source("weight", weight, transposed=left), Buffer(f"{weight.name} as a factor", Place.WEIGHT, heads * K * N)
+            Source("weight", weight, transposed=left), Buffer(title_of(weight), Place.WEIGHT, heads * K * N)
         )
         return Product(self._buffer_of(source), offset, number, self._buffer_of(n), heads, K, N, rows)
 

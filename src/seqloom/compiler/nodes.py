@@ -56,6 +56,16 @@ def name_of(n: fx.Node) -> str:
     return target._schema.name.split("::")[-1] if hasattr(target, "_schema") else str(target)
 
 
+def title_of(n: fx.Node) -> str:
+    """Return a node's name for people: `w_h.weight` for a weight, `w_h.weight.T` for its transpose."""
+    if "title" in n.meta:
+        return str(n.meta["title"])
+    if name_of(n) in ("permute", "transpose") and len(shape(n)) == 2 and batch(n) is None:
+        source = title_of(operands(n)[0])
+        return source.removesuffix(".T") if source.endswith(".T") else f"{source}.T"
+    return n.name
+
+
 def operands(n: fx.Node) -> tuple[Any, ...]:
     """Return a node's positional arguments: nodes, numbers, None, or lists of these."""
     return n.args
@@ -83,12 +93,15 @@ def kind(n: fx.Node) -> str:
 
 def check_known(n: fx.Node) -> None:
     """Raise UnsupportedError if a node of a loop is not one that the compiler knows."""
-    if kind(n) != "unknown":
-        return
-    name = name_of(n)
-    if any(part in name for part in RANDOM):
+    if kind(n) == "unknown":
+        check_no_noise(n)
+        raise UnsupportedError(f"step calls {name_of(n)}{line_of(n)}, which the compiler does not know")
+
+
+def check_no_noise(n: fx.Node) -> None:
+    """Raise UnsupportedError if a node draws random numbers."""
+    if any(part in name_of(n) for part in RANDOM):
         raise UnsupportedError(f"step draws random numbers{line_of(n)}")
-    raise UnsupportedError(f"step calls {name}{line_of(n)}, which the compiler does not know")
 
 
 def shape(n: fx.Node) -> tuple[int, ...]:

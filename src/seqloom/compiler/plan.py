@@ -105,7 +105,7 @@ class Plan:
             n = todo.pop()
             if n in self.calls and n not in early:
                 early.add(n)
-                todo += _references((self.calls[n].arguments, self.calls[n].named))
+                todo += references(self.calls[n])
         return sorted(early)
 
 
@@ -145,7 +145,7 @@ class Evaluator:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.functions = {n: find_operator(call.operator) for n, call in plan.calls.items()}
-        self.needs = {n: tuple(_references((call.arguments, call.named))) for n, call in plan.calls.items()}
+        self.needs = {n: tuple(references(call)) for n, call in plan.calls.items()}
         self.orders: dict[tuple[tuple[int, ...], frozenset[int]], list[int]] = {}
 
     def compute(self, nodes: Iterable[int], known: Known, rows: int) -> None:
@@ -189,6 +189,11 @@ class Known(dict):  # type: ignore[type-arg]
         if n in self.later:
             self[n] = self.later.pop(n)()
         return super().__getitem__(n)
+
+
+def references(call: Call) -> list[int]:
+    """Return the numbers of the nodes that a call takes."""
+    return _references((call.arguments, call.named))
 
 
 def _references(value: object) -> list[int]:

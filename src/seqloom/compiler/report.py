@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Product, Program, Register
-from seqloom.compiler.plan import Plan
+from seqloom.compiler.plan import Call, Plan, references
 
 _COMPARISONS = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "and", "or": "or"} | _COMPARISONS
+MOST_REPEATED = 20  # letters of a value that is written again wherever it is used
 
 
 def summarize(plan: Plan) -> str:
@@ -19,6 +23,41 @@ def summarize(plan: Plan) -> str:
 
 def _count(program: Program) -> int:
     return sum(len(part.body) for part in program.parts if isinstance(part, Nest))
+
+
+def write_calls(plan: Plan) -> str:
+    """Return what torch computes before the forward loop, for the rows of all steps: one line per result."""
+    titles = {n: name for name, n in plan.inputs.items()} | {n: name for name, n in plan.weights.items()}
+    scan, early = plan.train, plan.early()
+    needed = [(m.node, b.name) for m, b in zip(scan.memory, scan.program.buffers, strict=True) if m.node in early]
+    uses = Counter(n for call in early for n in references(plan.calls[call]))
+    lines, wanted = [], dict(needed)
+    for n in early:
+        text = _write_call(plan.calls[n], titles)
+        if n in wanted or (uses[n] > 1 and len(text) > MOST_REPEATED):
+            titles[n] = wanted.get(n, f"t{n}")
+            lines += [f"{titles[n]} = {_strip(text)}"] if text != titles[n] else []
+        else:
+            titles[n] = text
+    return "\n".join(lines)
+
+
+def _write_call(call: Call, titles: Mapping[int, str]) -> str:
+    name = call.operator.partition(".")[0]
+
+    def write(a: object) -> str:
+        if isinstance(a, dict):
+            return titles[a["node"]] if "node" in a else "rows" if "rows" in a else str(a["dtype"])
+        return f"[{', '.join(map(write, a))}]" if isinstance(a, (list, tuple)) else f"{a}"
+
+    arguments = [write(a) for a in call.arguments]
+    if name in ("mm", "bmm"):
+        return f"({arguments[0]} @ {arguments[1]})"
+    if name in INFIX and len(arguments) == 2:
+        return f"({arguments[0]} {INFIX[name]} {arguments[1]})"
+    if name == "permute" and arguments[1] == "[1, 0]":
+        return arguments[0].removesuffix(".T") if arguments[0].endswith(".T") else f"{arguments[0]}.T"
+    return f"{name}({', '.join([*map(_strip, arguments), *(f'{k}={write(a)}' for k, a in call.named)])})"
 
 
 def write_program(program: Program) -> str:
@@ -65,7 +104,7 @@ def _write_product(part: Product, program: Program) -> str:
     begin = f"[{part.offset}:]" if part.offset else ""
     heads = f", {part.heads} heads" if part.heads > 1 else ""
     rows = f", {part.rows} rows each" if part.rows > 1 else ""
-    return f"{out} = {source}{begin} @ {weight.removesuffix(' as a factor')} ({part.K} x {part.N}{heads}{rows})"
+    return f"{out} = {source}{begin} @ {weight} ({part.K} x {part.N}{heads}{rows})"
 
 
 def _name_loops(nest: Nest) -> list[str]:

@@ -15,8 +15,8 @@ from torch import fx
 
 from seqloom.compiler.ir import Place
 from seqloom.compiler.lowering import Lowered, Source, lower
-from seqloom.compiler.nodes import COSTLY, ROWS, UnsupportedError, batch, kind, name_of, operands, row, shape
-from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value
+from seqloom.compiler.nodes import COSTLY, ROWS, UnsupportedError, batch, kind, line_of, name_of, operands, row, shape
+from seqloom.compiler.plan import PURE, Call, Memory, Plan, Scan, Value
 from seqloom.compiler.trace import Trace, aten
 
 ONCE = ("mask", "start")  # inputs with one value per row for all steps
@@ -194,6 +194,8 @@ class _Schedule:
     def _call(self, n: fx.Node) -> Call:
         skipped = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
         named = {k: v for k, v in n.kwargs.items() if k not in skipped and v is not None}
+        if name_of(n) not in PURE | {"getitem"}:
+            raise UnsupportedError(f"step calls {name_of(n)}{line_of(n)}, which the compiler does not know")
         arguments = tuple(self._argument(a) for a in operands(n))
         target: Any = n.target
         name = "getitem" if name_of(n) == "getitem" else f"{name_of(n)}.{target._overloadname}"

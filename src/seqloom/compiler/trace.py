@@ -6,6 +6,7 @@ views did to it. The derivative comes from autograd, so no rule of differentiati
 
 from __future__ import annotations
 
+import logging
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,15 +18,18 @@ import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
-from seqloom.compiler.nodes import ROWS, UnsupportedError, is_internal, kind, line_of, operands
+from seqloom.compiler.nodes import ROWS, UnsupportedError, check_no_noise, is_internal, kind, line_of, operands
 from seqloom.compiler.rewrites import gather_early_terms, split_concatenations
 from seqloom.compiler.rules import early_rules, late_rules
 from seqloom.core.cell import Cell, State
+from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob, advance
 from seqloom.core.weights import bind_weights, weights
 
+FOREIGN_TENSOR = "it reads a tensor that is neither a parameter, a buffer nor an attribute of the cell"
 AGAIN = 2  # the batch of a second trace, which must give the same graph
 aten = torch.ops.aten
+FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 _PYTHON = sysconfig.get_path("stdlib")
 
 
@@ -134,6 +138,17 @@ def _watch_files() -> Iterator[set[str]]:
         files -= {file for file in files if is_internal(file) or file == "<string>" or file.startswith(_PYTHON)}
 
 
+@contextmanager
+def _silence(name: str) -> Iterator[None]:
+    """Keep a logger quiet: what fails in a trace is reported in one line, or raised by the loop."""
+    log = logging.getLogger(name)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 class _Inputs:
     """The order of a step's inputs: x, states, starts, reset, dt, mask, keeps, weights."""
 
@@ -206,7 +221,7 @@ def _trace_plain(
 
     function = torch.func.functionalize(step) if lines is None else fx.Interpreter(lines).run
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _silence(FAKE_TENSOR_LOG):
             if lines is None:
                 return make_fx(function, early_rules(), "fake")(*inputs)
             with fx.traceback.preserve_node_meta():
@@ -218,15 +233,17 @@ def _trace_plain(
 def _explain(error: Exception) -> str:
     """Return the cause of a failed trace in one line, with the line of the user's code."""
     kind, text = type(error).__name__, str(error).strip().splitlines()
-    data = "DataDependent" in kind or "GuardOnDataDependent" in kind
-    reason = (
-        "it depends on the value of a tensor (a branch or .item())" if data else f"{kind}: {text[0] if text else ''}"
-    )
+    first = text[0] if text else ""
+    reason = first if isinstance(error, UserError) else f"{kind}: {first}".replace(str(ROWS), "B")
+    if "DataDependent" in kind:
+        reason = "it depends on the value of a tensor (a branch or .item())"
+    elif "convert all Tensors to FakeTensors" in reason:
+        reason = FOREIGN_TENSOR
     place = ""
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        if not is_internal(file):
+        if not is_internal(file) and file != "<string>":  # torch wraps what it traces in such a function
             place = f" ({Path(file).name}:{step.tb_lineno})"
         step = step.tb_next
     return reason + place
@@ -236,23 +253,30 @@ def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
     nodes = list(plain.graph.nodes)
     for n in nodes:
         if n.op == "call_function" and n.target is aten.copy_.default and operands(n)[0].op == "placeholder":
-            raise UnsupportedError(f"step changes one of its inputs in place{line_of(n)}")
+            place = line_of(n) or line_of(operands(n)[1])
+            raise UnsupportedError(f"step changes one of its inputs in place{place}")
         if n.op == "get_attr":
-            raise UnsupportedError(
-                "step reads a tensor that is neither a parameter, a buffer nor an attribute of the cell"
-            )
+            raise UnsupportedError(f"step cannot be traced: {FOREIGN_TENSOR}")
+        if n.op == "call_function":
+            check_no_noise(n)  # also where it needs no state: every step draws its own numbers
     y, *after = operands(plain.graph.output_node())[0]
     for i, node in enumerate(after):
         shape, dtype = inputs.rows[f"state_{i}"]
         value = node.meta["val"]
         if tuple(value.shape) != (ROWS, *shape) or value.dtype != dtype:
+            shapes = [", ".join(["B", *map(str, sizes)]) for sizes in (value.shape[1:], shape)]
             raise UnsupportedError(
-                f"step returns a state {i} of another shape or type, {tuple(value.shape[1:])} for {tuple(shape)}"
+                f"step returns state {i} as ({shapes[0]}) in {_name(value.dtype)}; "
+                f"it was ({shapes[1]}) in {_name(dtype)}"
             )
     if len(after) != k or y.meta["val"].shape[0] != ROWS:
         raise UnsupportedError(
             "step returns another number of states, or an output without the batch as first dimension"
         )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _compare(one: fx.GraphModule, two: fx.GraphModule) -> None:
@@ -308,6 +332,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) 
     holders = [n for n in graph.nodes if n.op == "placeholder"]
     for node, name in zip(holders, inputs.names, strict=False):
         node.name = name.replace("weight ", "w_").replace(".", "_")
+        node.meta["title"] = name.removeprefix("weight ")
     count, k = len(inputs.names), inputs.states
     named = dict(zip(inputs.names, holders, strict=False))
     outputs = list(operands(graph.output_node())[0])

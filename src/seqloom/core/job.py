@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import resolve
+from seqloom.core.errors import UserTypeError
 from seqloom.core.masks import make_mask
 
 
@@ -87,7 +88,13 @@ def advance(
     extra = {"mask": mask} if mask is not None else {}
     if "dt" in now:
         extra["dt"] = now["dt"]
-    y, after = cell.step(x, state, **extra)
+    result = cell.step(x, state, **extra)
+    if not _is_output_and_state(result, len(state)):
+        raise UserTypeError(
+            f"{type(cell).__name__}.step must return an output and a tuple of {len(state)} state"
+            f"{'s' if len(state) != 1 else ''}, `return y, (h,)`; it returned {_describe(result)}"
+        )
+    y, after = result
     if "keep_0" in now:
         after = tuple(
             torch.lerp(a, s, now[f"keep_{i}"].to(a.dtype)) for i, (a, s) in enumerate(zip(after, state, strict=True))
@@ -100,6 +107,19 @@ def advance(
         after = tuple(torch.where(expand_like(now["valid"], a), a, s) for a, s in zip(after, state, strict=True))
         y = torch.where(expand_like(now["valid"], y), y, torch.zeros_like(y))
     return y, after
+
+
+def _is_output_and_state(result: object, states: int) -> bool:
+    pair = isinstance(result, tuple) and len(result) == 2
+    return pair and isinstance(result[1], (tuple, list)) and len(result[1]) == states
+
+
+def _describe(result: object) -> str:
+    """Return the types of a value as Python would write it: `(Tensor, Tensor)`."""
+    if not isinstance(result, (tuple, list)):
+        return type(result).__name__
+    parts = ", ".join(map(_describe, result))
+    return f"({parts},)" if len(result) == 1 else f"({parts})"
 
 
 def reset_rows(flags: Tensor, start: State, state: State) -> State:

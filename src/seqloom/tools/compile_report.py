@@ -9,7 +9,7 @@ from textwrap import dedent, indent
 from torch import Tensor
 
 from seqloom.compiler.compile import compile_cell
-from seqloom.compiler.report import summarize, write_program
+from seqloom.compiler.report import summarize, write_calls, write_program
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import ScanJob
@@ -25,7 +25,7 @@ class CompileReport:
         step: The source of its step.
         reason: Why it cannot be compiled; empty if it can.
         summary: The number of product stages and operators.
-        before: The operators that torch runs for all steps at once.
+        before: What torch computes for all steps at once.
         forward: The forward loop.
         reverse: The reverse loop.
     """
@@ -68,7 +68,7 @@ def compile_report(cell: Cell | Recurrent, x: Tensor | None = None) -> CompileRe
         >>> report = seqloom.compile_report(seqloom.IndRNNCell(4, 8))
         >>> print(report.forward)
         for i < 8:
-            new_state_0[i] = relu(x[i] + (w_scale_hh[i] * state_0[i]))
+            new_state_0[i] = relu(x[i] + (scale_hh[i] * state_0[i]))
     """
     cell = cell.cells[0] if isinstance(cell, Recurrent) else cell  # type: ignore[assignment]
     if not isinstance(cell, Cell):
@@ -81,9 +81,8 @@ def compile_report(cell: Cell | Recurrent, x: Tensor | None = None) -> CompileRe
     step = _read_step(cell)
     if isinstance(plan, str):
         return CompileReport(name, step, plan)
-    before = ", ".join(plan.calls[n].operator.partition(".")[0] for n in plan.early())
     programs = (write_program(scan.program) for scan in (plan.infer, plan.reverse))
-    return CompileReport(name, step, "", summarize(plan), before, *programs)
+    return CompileReport(name, step, "", summarize(plan), write_calls(plan), *programs)
 
 
 def _read_step(cell: Cell) -> str:
