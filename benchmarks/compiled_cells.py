@@ -1,0 +1,150 @@
+"""Time compiled cells against the loop, hand-written kernels and torch.nn.GRU on one thread of a CPU.
+
+    OMP_NUM_THREADS=1 python benchmarks/compiled_cells.py [--cells leaky,gru] [--rounds 7] [--note "..."] [--json FILE]
+
+Kernels of one cell and shape, and torch.nn.GRU, run in turns; the round with the least processor time of each counts.
+Only ratios within one run are comparable. Against the loop and the hand-written kernel a ratio compares the same work;
+against torch.nn.GRU it does not unless the cell is a GRU: Leaky multiplies with a third of a GRU's weights, LEM with
+four thirds.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from record import build_parser, print_row, write_record
+from torch import Tensor, nn
+
+import seqloom
+
+HIDDEN, BATCHES, LENGTH = (64, 128, 256), (1, 32), 100
+ROUND_SECONDS = 0.02  # a call that takes less is repeated within a round
+SEED = 0
+
+
+class Leaky(seqloom.Cell):
+    """h' = h + a (tanh(W_x x + W_h h + b) - h), the cell of docs/tutorials/own-cell.md."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.w_x = nn.Linear(input_size, hidden_size)
+        self.w_h = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.a = nn.Parameter(torch.full((hidden_size,), 0.1))
+
+    def step(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (h,) = state
+        h = h + self.a * (torch.tanh(self.w_x(x) + self.w_h(h)) - h)
+        return h, (h,)
+
+
+class MGU(seqloom.Cell):
+    """Minimal gated unit (Zhou et al. 2016): f = sigmoid(W_f x + U_f h), h' = h + f (tanh(W_n x + U_n (f h)) - h)."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.w = nn.Linear(input_size, 2 * hidden_size)
+        self.u_f = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.u_n = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def step(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (h,) = state
+        x_f, x_n = self.w(x).chunk(2, -1)
+        f = torch.sigmoid(x_f + self.u_f(h))
+        h = h + f * (torch.tanh(x_n + self.u_n(f * h)) - h)
+        return h, (h,)
+
+
+class LEM(seqloom.Cell):
+    """Long expressive memory (Rusch et al. 2022): two states, each moved by a gate of its own."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.w = nn.Linear(input_size, 4 * hidden_size)
+        self.v = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.v_z = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def initial_state(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.new_zeros(len(x), self.hidden_size), x.new_zeros(len(x), self.hidden_size)
+
+    def step(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, z = state
+        x_1, x_2, x_z, x_y = self.w(x).chunk(4, -1)
+        v_1, v_2, v_z = self.v(y).chunk(3, -1)
+        g_1, g_2 = torch.sigmoid(x_1 + v_1), torch.sigmoid(x_2 + v_2)
+        z = (1 - g_1) * z + g_1 * torch.tanh(x_z + v_z)
+        y = (1 - g_2) * y + g_2 * torch.tanh(x_y + self.v_z(z))
+        return y, (y, z)
+
+
+CELLS: dict[str, type[seqloom.Cell] | str] = {"leaky": Leaky, "mgu": MGU, "lem": LEM}
+CELLS |= {name: name for name in ("rnn", "gru", "lstm", "ln_gru", "attn_rnn", "indrnn")}
+
+
+def main() -> None:
+    parser = build_parser(__doc__)
+    parser.add_argument("--cells", default=",".join(CELLS), help="names, separated by commas")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--note", default="", help="what a reader must know about the machine")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    load, rows = os.getloadavg()[0], []
+    for name in args.cells.split(","):
+        for hidden in HIDDEN:
+            for batch in BATCHES:
+                rows += measure(name, hidden, batch, args.rounds)
+    settings = {"seed": SEED, "length": LENGTH, "threads": 1, "dtype": "float32", "rounds": args.rounds}
+    settings |= {"clock": "processor time, least of the rounds", "load_at_start": round(load, 1), "note": args.note}
+    write_record(args.json, settings=settings, rows=rows)
+
+
+def measure(name: str, hidden: int, batch: int, rounds: int) -> list[dict[str, object]]:
+    """Return one row for each kernel and pass of a cell, torch.nn.GRU first."""
+    torch.manual_seed(SEED)
+    x = torch.randn(LENGTH, batch, hidden, requires_grad=True)
+    layers: dict[str, nn.Module] = {"torch.nn.GRU": nn.GRU(hidden, hidden)}
+    own = seqloom.Recurrent(CELLS[name], hidden, hidden)
+    best = seqloom.explain(own, x).kernels[0]
+    names = ["any_compiled", "any_loop"] + [best] * (not best.startswith("any_"))
+    layers |= {kernel: seqloom.Recurrent(CELLS[name], hidden, hidden, kernel=kernel) for kernel in names}
+
+    def run_forward(layer: nn.Module) -> None:
+        with torch.no_grad():
+            layer(x)
+
+    def run_both(layer: nn.Module) -> None:
+        layer(x)[0].sum().backward()
+
+    rows = []
+    for pass_name, call in (("forward", run_forward), ("forward+backward", run_both)):
+        seconds = time_in_turns({kernel: partial(call, layer) for kernel, layer in layers.items()}, rounds)
+        for kernel, spent in seconds.items():
+            row = {"cell": name, "kernel": kernel, "hidden": hidden, "batch": batch, "length": LENGTH}
+            row |= {"pass": pass_name, "us_per_step": round(1e6 * spent / LENGTH, 3)}
+            row |= {"times_nn_gru": round(seconds["torch.nn.GRU"] / spent, 3)}
+            rows.append(row)
+            print_row(row)
+    return rows
+
+
+def time_in_turns(calls: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Return the processor seconds of one call of each, in the best of several rounds."""
+    repeats, best = {}, {}
+    for name, call in calls.items():
+        call()  # compiles
+        start = time.process_time()
+        call()
+        repeats[name] = max(1, round(ROUND_SECONDS / max(time.process_time() - start, 1e-6)))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.process_time()
+            for _ in range(repeats[name]):
+                call()
+            spent = (time.process_time() - start) / repeats[name]
+            best[name] = min(spent, best.get(name, spent))
+    return best
+
+
+if __name__ == "__main__":
+    main()
