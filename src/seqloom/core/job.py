@@ -110,8 +110,9 @@ def advance(
 
 
 def _is_output_and_state(result: object, states: int) -> bool:
-    pair = isinstance(result, tuple) and len(result) == 2
-    return pair and isinstance(result[1], (tuple, list)) and len(result[1]) == states
+    if not isinstance(result, tuple) or len(result) != 2:
+        return False
+    return isinstance(result[1], (tuple, list)) and len(result[1]) == states
 
 
 def _describe(result: object) -> str:
