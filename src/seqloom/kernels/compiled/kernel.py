@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
+import torch
 from torch import Tensor
 
 from seqloom.compiler.compile import compile_cell
@@ -14,6 +15,7 @@ from seqloom.compiler.trace import step_tensors
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
+from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
 from seqloom.kernels.cpu.engine import why_not_cpu
@@ -23,7 +25,10 @@ from seqloom.kernels.fused import run_fused, why_not_fused
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    reason = why_not_cpu(cell, job, takes_dt=True) or why_not_machine() or why_not_fused()
+    if job.x.is_cuda:
+        reason = why_not_gpu(cell, job) or _why_not_precise(job)
+    else:
+        reason = why_not_cpu(cell, job, takes_dt=True) or why_not_machine() or why_not_fused()
     if reason is not None:
         return reason
     if 0 in job.x.shape[:2]:
@@ -34,8 +39,18 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return plan if isinstance(plan, str) else None
 
 
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if none is."""
+def _why_not_precise(job: ScanJob) -> str | None:
+    if torch.is_autocast_enabled(job.x.device.type):
+        return "compiled programs do not run under autocast"
+    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
+        return "compiled programs compute no gradients of dropout masks"
+    return None
+
+
+def why_not_auto(_: Cell, job: ScanJob) -> str | None:
+    """Return why another kernel is better for this job; None if none is."""
+    if job.x.is_cuda:
+        return "it was not yet tried on a GPU; choose it with kernel='compiled'"
     return "a single step takes no less time" if job.x.shape[1] == 1 else None
 
 
@@ -49,7 +64,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
     plan = compile_cell(cell, job)
     assert isinstance(plan, Plan)
-    compiled = _prepare(plan)
+    compiled = _prepare(plan, job.x.is_cuda)
     own = step_tensors(cell)
 
     def run_kernel(x: Tensor, state: State, values: dict[str, Tensor]) -> tuple[Tensor, State]:
@@ -62,7 +77,10 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @lru_cache(maxsize=256)
-def _prepare(plan: Plan) -> Compiled:
+def _prepare(plan: Plan, on_gpu: bool) -> Compiled:
+    if on_gpu:
+        return Compiled(plan, run_on_gpu)
+
     @cache
     def encode_once(scan: Scan) -> Encoded:
         return encode(scan.program)
