@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from seqloom.compiler.fingerprint import Key, describe, digest_file, fingerprint, why_not_frozen
@@ -9,9 +12,10 @@ from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Plan
 from seqloom.compiler.schedule import plan
 from seqloom.compiler.storage import load_plan, save_plan
-from seqloom.compiler.trace import Extras, trace
+from seqloom.compiler.trace import Extras, step_tensors, trace
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
+from seqloom.core.weights import bind_weights
 
 MOST = 256  # plans that a process keeps
 _plans: dict[Key, Plan | str] = {}
@@ -59,9 +63,20 @@ def _load_or_trace(cell: Cell, x: Tensor, state: State, extras: Extras, shapes: 
     try:
         few = tuple(s[:1] for s in state)
         traced = trace(cell, cell.project(x[:1, :1]), few, extras)
-        files, result = traced.files, plan(traced)
+        files, result = traced.files, replace(plan(traced), alone=_projects_alone(cell, x))
     except UnsupportedError as error:
         return str(error)  # not kept on disk: which files were run is not known
     if description is not None:
         save_plan(description, result, {file: digest_file(file) for file in sorted(files)})
     return result
+
+
+@torch.no_grad()
+def _projects_alone(cell: Cell, x: Tensor) -> bool:
+    """Return whether `project` treats every step alone; found out with random weights and inputs."""
+    values = {name: torch.rand_like(w) for name, w in step_tensors(cell).items() if w.is_floating_point()}
+    view, probe = bind_weights(cell, values), torch.rand(3, 2, *x.shape[2:]).to(x)
+    whole, alone = view.project(probe), view.project(probe.flatten(0, 1).unsqueeze(1))
+    if alone.shape != (6, 1, *whole.shape[2:]):
+        return False
+    return torch.allclose(whole.flatten(0, 1).float(), alone.squeeze(1).float(), rtol=1e-2, atol=1e-2)

@@ -81,6 +81,7 @@ class Plan:
         infer: The forward program without gradients.
         train: The forward program that saves what the reverse needs.
         reverse: The reverse program.
+        alone: Whether `cell.project` treats every step alone, so that it may see packed rows.
     """
 
     calls: dict[int, Call]
@@ -92,6 +93,7 @@ class Plan:
     infer: Scan
     train: Scan
     reverse: Scan
+    alone: bool = False
 
     @property
     def states(self) -> int:

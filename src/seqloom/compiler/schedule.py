@@ -165,6 +165,7 @@ class _Schedule:
             called |= self._computed_by_torch([*values, *ends], given | set(stored))
             touched |= {*sources, *ends}
         shaped = [n for n in self.graph.nodes if n in touched | called and isinstance(n.meta.get("val"), torch.Tensor)]
+        infer, train, reverse = (self._scan(low) for low, _, _ in stages)
         return Plan(
             {number[n]: self._call(n) for n in self.graph.nodes if n in called},
             {number[n]: _value(n) for n in shaped},
@@ -172,7 +173,9 @@ class _Schedule:
             {name: number[n] for name, n in t.weights.items()},
             {name: number[n] for name, n in results.items() if n is not None},
             tuple(tuple(number[n] for n in pair if n.op == "call_function") for pair in self.twins),
-            *(self._scan(low) for low, _, _ in stages),
+            infer,
+            train,
+            reverse,
         )
 
     def _scan(self, low: Lowered) -> Scan:

@@ -74,11 +74,13 @@ def _encode(plan: Plan) -> dict[str, Any]:
         "weights": plan.weights,
         "results": plan.results,
         "after": plan.after,
+        "alone": plan.alone,
         "scans": [_encode_scan(scan) for scan in (plan.infer, plan.train, plan.reverse)],
     }
 
 
 def _decode(data: Mapping[str, Any]) -> Plan:
+    infer, train, reverse = (_decode_scan(scan) for scan in data["scans"])
     return Plan(
         {n: Call(name, _tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
         {n: Value(batch, tuple(sizes)) for n, batch, sizes in data["values"]},
@@ -86,7 +88,10 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         dict(data["weights"]),
         dict(data["results"]),
         tuple(tuple(nodes) for nodes in data["after"]),
-        *(_decode_scan(scan) for scan in data["scans"]),
+        infer,
+        train,
+        reverse,
+        data["alone"],
     )
 
 

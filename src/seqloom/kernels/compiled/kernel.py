@@ -70,7 +70,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     def run_kernel(x: Tensor, state: State, values: dict[str, Tensor]) -> tuple[Tensor, State]:
         view = bind_weights(cell, values)
         start = view.start(x) if job.reset is not None else ()
-        return compiled.run(job, view.project(x), state, start, values)
+        return compiled.run(job, x, state, start, values, view.project)
 
     learned = {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
     return run_fused(cell, job, own | learned, run_kernel)

@@ -32,16 +32,23 @@ class Compiled:
         self.plan, self.run_program, self.evaluator = plan, run_program, Evaluator(plan)
 
     def run(
-        self, job: ScanJob, x: Tensor, state: State, start: State, own: Mapping[str, Tensor]
+        self,
+        job: ScanJob,
+        x: Tensor,
+        state: State,
+        start: State,
+        own: Mapping[str, Tensor],
+        project: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, State]:
         """Run the cell.
 
         Args:
             job: Lengths, resets, time spans and masks.
-            x: (B, T, ...), what `cell.project` returned.
+            x: (B, T, ...), the input of `project`, or what it returned.
             state: The states before the first step.
             start: The states after a reset; empty if the job has none.
             own: The tensors that a step reads, by name.
+            project: The cell's `project`; None if x is its result.
 
         Returns:
             The outputs (B, T, H) and the last state.
@@ -53,7 +60,10 @@ class Compiled:
         if job.mask is not None:
             constants["mask"] = packing.sort(job.mask.to(x.dtype))
         constants |= {f"keep_{i}": packing.pack(k.to(x.dtype)) for i, k in enumerate(job.keep)}
-        named = {"x": packing.pack(x)}
+        if project is not None and not self.plan.alone:
+            x, project = project(x), None
+        packed = packing.pack(x)
+        named = {"x": packed if project is None else project(packed.unsqueeze(1)).squeeze(1)}
         named |= {f"state_{i}": packing.sort(s) for i, s in enumerate(state)}
         named |= {f"start_{i}": packing.sort(s) for i, s in enumerate(start)}
         if job.dt is not None:
@@ -178,8 +188,6 @@ class _Scan(torch.autograd.Function):
             saved = {m.node for m in plan.train.memory if m.kind == "stored"} & set(known)
             ctx.call, ctx.saved, ctx.states = call, sorted(saved), len(states)
             ctx.save_for_backward(*tensors, *states, *(known[n] for n in sorted(saved)))
-        if any(y.data_ptr() == s[packing.B :].data_ptr() for s in states) and train:
-            y = y.clone()  # a caller may change the outputs in place; the states are saved
         return y, *(packing.last_states(s).clone() for s in states)
 
     @staticmethod
