@@ -40,9 +40,6 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras) -> Plan | s
         state: The states before the first step, for their shapes and types.
         extras: What a job has beside x and state.
     """
-    reason = why_not_frozen(cell)
-    if reason is not None:
-        return reason
     key = (fingerprint(cell), x.shape[2:], x.dtype, extras, *((s.shape[1:], s.dtype) for s in state))
     known = _plans.get(key)
     if known is None:
@@ -53,6 +50,11 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras) -> Plan | s
 
 
 def _load_or_trace(cell: Cell, x: Tensor, state: State, extras: Extras, shapes: Key) -> Plan | str:
+    reason = why_not_frozen(cell)
+    if reason is not None:
+        return reason
+    if any(t.is_floating_point() and t.dtype != x.dtype for t in step_tensors(cell).values()):
+        return "input and weights differ in type"
     described = describe(cell)
     description = None if described is None else f"{described}\n{shapes!r}"
     stored = None if description is None else load_plan(description)

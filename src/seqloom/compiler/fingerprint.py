@@ -23,32 +23,44 @@ _MODULE = frozenset(nn.Module().__dict__) - {"training"}
 _CELL = frozenset({"handle", "learned_states", "_home", "_names", "_known", "_shapes"})
 _SKIPPED = _MODULE | _CELL
 _PLAIN = (bool, int, float, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
+_PLAIN_TYPES = frozenset(_PLAIN)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 Key = tuple[object, ...]
 
 
 def fingerprint(cell: Cell) -> Key:
-    """Return what a trace of a cell depends on, for a dictionary of this process."""
+    """Return what a trace of a cell depends on, for a dictionary of this process. Runs in every call of a layer."""
     key: list[object] = []
-    for path, module in cell.named_modules():
-        own = module.__dict__
-        settings = [
-            (name, v if isinstance(v, _PLAIN) else _freeze(v))
-            for name, v in own.items()
-            if name not in _SKIPPED and not isinstance(v, Tensor)
-        ]
-        kind = type(module)
-        step = getattr(kind, "step", None) or kind.forward
-        key.append((path, kind, step.__code__, tuple(settings), tuple(own.get("_names", ()))))
-        key += [(name, t.shape, t.dtype) for name, t in _tensors(module)]
+    _collect("", cell, key)
     return tuple(key)
+
+
+def _collect(path: str, module: nn.Module, key: list[object]) -> None:
+    own, kind = module.__dict__, type(module)
+    step = getattr(kind, "step", None) or kind.forward
+    key += (path, kind, step.__code__)
+    for name, v in own.items():
+        if name in _SKIPPED:
+            continue
+        if type(v) in _PLAIN_TYPES:
+            key += (name, v)
+        else:
+            key += (name, _freeze(v))
+    for group in (own["_parameters"], own["_buffers"]):
+        for name, t in group.items():
+            key += (name, None) if t is None else (name, t.shape, t.dtype)
+    key += own.get("_names", ())
+    key.append(any(own[hooks] for hooks in _HOOKS))
+    for name, child in own["_modules"].items():
+        if child is not None:
+            _collect(f"{path}.{name}", child, key)
 
 
 def why_not_frozen(cell: Cell) -> str | None:
     """Return why a trace cannot stand for the cell; None if it can."""
     for path, module in cell.named_modules():
-        if any(module.__dict__.get(hooks) for hooks in _HOOKS):
+        if any(module.__dict__[hooks] for hooks in _HOOKS):
             return f"{path or 'the cell'} has hooks, which a compiled step would not call"
     return None
 

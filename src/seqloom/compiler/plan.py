@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -148,17 +148,21 @@ class Evaluator:
         self.plan = plan
         self.functions = {n: find_operator(call.operator) for n, call in plan.calls.items()}
         self.needs = {n: tuple(references(call)) for n, call in plan.calls.items()}
-        self.orders: dict[tuple[tuple[int, ...], frozenset[int]], list[int]] = {}
+        self.orders: dict[tuple[tuple[int, ...], str], list[int]] = {}
 
-    def compute(self, nodes: Iterable[int], known: Known, rows: int) -> None:
-        """Compute nodes, and what they need, into `known`."""
-        wanted = tuple(n for n in nodes if n not in known)
-        if not wanted:
-            return
-        key = wanted, frozenset(known)
-        if key not in self.orders:
-            self.orders[key] = self._order(wanted, known)
-        for n in self.orders[key]:
+    def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str) -> None:
+        """Compute nodes, and what they need, into `known`.
+
+        Args:
+            wanted: The nodes.
+            known: The values of other nodes.
+            rows: The number of rows of all steps together.
+            stage: A name for the set of nodes that are known: the same nodes are known in each call with that name.
+        """
+        order = self.orders.get((wanted, stage))
+        if order is None:
+            order = self.orders[wanted, stage] = self._order(wanted, known)
+        for n in order:
             call = self.plan.calls[n]
             arguments = [_resolve(a, known, rows) for a in call.arguments]
             named = {name: _resolve(a, known, rows) for name, a in call.named}

@@ -129,7 +129,7 @@ class Prepared:
         biases = [g.bias for g in fitted.gates]
         planes = [p for p in (*fitted.inputs, *fitted.vectors, *biases) if p is not None]
         nodes = dict.fromkeys([*(p.node for p in planes), *(g.weight for g in fitted.gates)])
-        self.evaluator.compute(nodes, known, B * T)
+        self.evaluator.compute(tuple(nodes), known, B * T, "inputs")
         own = {"weight": self._join_weights(known, H)}
         own |= {"bias": self._join(biases, known, H)} if any(biases) else {}
         own |= {"vectors": self._join(fitted.vectors, known, H)} if fitted.vectors else {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
+from threading import local
+from typing import cast
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -11,16 +14,18 @@ from torch import Tensor
 from seqloom.compiler.compile import compile_cell
 from seqloom.compiler.plan import Plan, Scan
 from seqloom.compiler.report import summarize
-from seqloom.compiler.trace import step_tensors
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
+from seqloom.kernels import tuning
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.machine import Encoded, encode, run_program, why_not_machine
 from seqloom.kernels.fused import run_fused, why_not_fused
+
+_latest = local()
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -33,10 +38,18 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
         return reason
     if 0 in job.x.shape[:2]:
         return "there is no step to run"
-    if any(t.is_floating_point() and t.dtype != job.x.dtype for t in step_tensors(cell).values()):
-        return "input and weights differ in type"
-    plan = compile_cell(cell, job)
+    plan = _find_plan(cell, job)
     return plan if isinstance(plan, str) else None
+
+
+def _find_plan(cell: Cell, job: ScanJob) -> Plan | str:
+    """Return the plan, for `run` the one that `why_not` has found for the same job."""
+    last = getattr(_latest, "found", None)
+    if last is not None and last[0]() is cell and last[1]() is job:
+        return cast(Plan | str, last[2])
+    plan = compile_cell(cell, job)
+    _latest.found = ref(cell), ref(job), plan
+    return plan
 
 
 def _why_not_precise(job: ScanJob) -> str | None:
@@ -51,7 +64,9 @@ def why_not_auto(_: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is better for this job; None if none is."""
     if job.x.is_cuda:
         return "it was not yet tried on a GPU; choose it with kernel='compiled'"
-    return "a single step takes no less time" if job.x.shape[1] == 1 else None
+    if job.x.shape[1] < tuning.COMPILED_STEPS:
+        return f"the loop is as fast for fewer than {tuning.COMPILED_STEPS} steps"
+    return None
 
 
 def describe(cell: Cell, job: ScanJob) -> str:
@@ -62,10 +77,10 @@ def describe(cell: Cell, job: ScanJob) -> str:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    plan = compile_cell(cell, job)
+    plan = _find_plan(cell, job)
     assert isinstance(plan, Plan)
     compiled = _prepare(plan, job.x.is_cuda)
-    own = step_tensors(cell)
+    own = {name: cast(Tensor, reduce(getattr, name.split("."), cell)) for name in plan.weights}
 
     def run_kernel(x: Tensor, state: State, values: dict[str, Tensor]) -> tuple[Tensor, State]:
         view = bind_weights(cell, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -52,8 +53,7 @@ class Packing:
             device: Where programs run; None for the CPU.
         """
         if lengths is None:
-            offset = torch.arange(length, device=device) * B
-            return cls(B, length, length, torch.full((length,), B, device=device), offset)
+            return _pack_equal(B, length, device)
         lengths = lengths.to("cpu", torch.int64).clamp(0, length)
         order = torch.argsort(lengths, descending=True, stable=True)
         steps = lengths[order]
@@ -130,3 +130,10 @@ def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Te
     if device.type == "cuda":
         whole = whole.pin_memory()
     return whole.to(device, non_blocking=True).split([len(t) for t in indices])
+
+
+@lru_cache(maxsize=64)
+def _pack_equal(B: int, length: int, device: torch.device | None) -> Packing:
+    """Find the packing of rows of equal length; the same for every call of a layer with the same shape."""
+    offset = torch.arange(length, device=device) * B
+    return Packing(B, length, length, torch.full((length,), B, device=device), offset)

@@ -70,7 +70,10 @@ class Compiled:
             named["dt"] = packing.pack(job.dt.to(x.dtype))
         named |= {f"weight {name}": own[name] for name in self.plan.weights}
         call = _Call(self, packing, constants, tuple(named))
-        y, *last = _Scan.apply(call, *named.values())
+        if torch.is_grad_enabled() and any(t.requires_grad for t in named.values()):
+            y, *last = _Scan.apply(call, *named.values())
+        else:
+            y, last, _, _ = _run_forward(call, named, self.plan.infer)
         return packing.unpack(y), tuple(packing.unsort(s) for s in last)
 
     def known(self, call: _Call, named: Mapping[str, Tensor], states: Sequence[Tensor]) -> Known:
@@ -102,7 +105,8 @@ class Compiled:
             memory: The states and their gradients, each (B + N, ...).
         """
         like, packing = memory["state"][0], call.packing
-        self.evaluator.compute([n for n in scan.nodes() if n not in rows], known, packing.N)
+        stage = "reverse" if scan.program.reverse else "train" if scan is self.plan.train else "infer"
+        self.evaluator.compute(tuple(n for n in scan.nodes() if n not in rows), known, packing.N, stage)
         tensors, stored = [], {}
         for buffer, source in zip(scan.program.buffers, scan.memory, strict=True):
             if source.kind in memory:
@@ -148,6 +152,8 @@ def as_rows(value: Value, t: Tensor, N: int) -> Tensor:
     """Return a node's value as (N, numbers of a row)."""
     d = value.batch
     assert d is not None
+    if d == 0 and value.sizes[0] == 1:
+        return t.reshape(N, math.prod(value.sizes)).contiguous()
     return t.unflatten(d, (N, value.sizes[d])).movedim(d, 0).reshape(N, math.prod(value.sizes)).contiguous()
 
 
@@ -155,7 +161,31 @@ def _as_node(value: Value, t: Tensor, N: int) -> Tensor:
     """Return (N, numbers of a row) in a node's own shape."""
     d = value.batch
     assert d is not None
+    if d == 0 and value.sizes[0] == 1:
+        return t.view(N, *value.sizes[1:])
     return t.view(N, *value.sizes).movedim(0, d).flatten(d, d + 1)
+
+
+def _run_forward(
+    call: _Call, named: Mapping[str, Tensor], scan: Scan
+) -> tuple[Tensor, list[Tensor], list[Tensor], Known]:
+    """Run a forward program: outputs (N, ...), last states (B, ...) sorted, all states, and what is known then."""
+    compiled, packing = call.compiled, call.packing
+    plan, B = compiled.plan, packing.B
+    states = []
+    for i in range(plan.states):
+        first = named[f"state_{i}"]
+        steps = first.new_empty(B + packing.N, *first.shape[1:])
+        steps[:B] = first
+        states.append(steps)
+    known = compiled.known(call, named, states)
+    compiled.execute(scan, call, known, call.rows(named), {"state": states})
+    for i, nodes in enumerate(plan.after):
+        known.update(dict.fromkeys(nodes, states[i][B:]))
+    compiled.evaluator.compute((plan.results["y"],), known, packing.N, "y" if scan is plan.infer else "y, train")
+    y = known[plan.results["y"]]
+    assert isinstance(y, Tensor)
+    return y, [packing.last_states(s).clone() for s in states], states, known
 
 
 class _Scan(torch.autograd.Function):
@@ -167,28 +197,12 @@ class _Scan(torch.autograd.Function):
         call: _Call,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        compiled, packing = call.compiled, call.packing
-        plan, named = compiled.plan, dict(zip(call.names, tensors, strict=True))
-        train = any(ctx.needs_input_grad)
-        states = []
-        for i in range(plan.states):
-            first = named[f"state_{i}"]
-            steps = first.new_empty(packing.B + packing.N, *first.shape[1:])
-            steps[: packing.B] = first
-            states.append(steps)
-        known = compiled.known(call, named, states)
-        scan = plan.train if train else plan.infer
-        compiled.execute(scan, call, known, call.rows(named), {"state": states})
-        for i, nodes in enumerate(plan.after):
-            known.update(dict.fromkeys(nodes, states[i][packing.B :]))
-        compiled.evaluator.compute([plan.results["y"]], known, packing.N)
-        y = known[plan.results["y"]]
-        assert isinstance(y, Tensor)
-        if train:
-            saved = {m.node for m in plan.train.memory if m.kind == "stored"} & set(known)
-            ctx.call, ctx.saved, ctx.states = call, sorted(saved), len(states)
-            ctx.save_for_backward(*tensors, *states, *(known[n] for n in sorted(saved)))
-        return y, *(packing.last_states(s).clone() for s in states)
+        plan, named = call.compiled.plan, dict(zip(call.names, tensors, strict=True))
+        y, last, states, known = _run_forward(call, named, plan.train)
+        saved = sorted({m.node for m in plan.train.memory if m.kind == "stored"} & set(known))
+        ctx.call, ctx.saved = call, saved
+        ctx.save_for_backward(*tensors, *states, *(known[n] for n in saved))
+        return y, *last
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -215,8 +229,8 @@ class _Scan(torch.autograd.Function):
         rows = call.rows(named)
         compiled.execute(plan.reverse, call, known, rows, {"state": states, "gradient": gradients})
         needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
-        wanted = [plan.results[f"d{name}"] for name in call.names if needed[name] and f"d{name}" in plan.results]
-        compiled.evaluator.compute(wanted, known, packing.N)
+        wanted = tuple(plan.results[f"d{name}"] for name in call.names if needed[name] and f"d{name}" in plan.results)
+        compiled.evaluator.compute(wanted, known, packing.N, "gradients")
 
         def find(name: str) -> Tensor | None:
             if not needed[name]:
