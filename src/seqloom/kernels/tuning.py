@@ -141,7 +141,7 @@ SAVED_BYTES = 2**29
 # Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,
 # H=256) torch takes 278 ms, the engine 74 (LOG, every machine).
 ONEDNN_LSTM_HIDDEN = 512
-# Shorter sequences stay with the loop: a call of a compiled GRU (B=1, H=64) costs as much as 5 steps of the loop, 0.64 ms
+# Shorter sequences stay with the loop: a call of a compiled GRU (B=1, H=64) costs as much as 5 steps of it, 0.64 ms
 # against 0.13 ms a step on a busy AVX-512 machine.
 COMPILED_STEPS = 5
 
