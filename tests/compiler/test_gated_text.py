@@ -229,7 +229,7 @@ def worst(cell, job, dtype):
     """How many times as far from float64 as the loop in the same type, and of what."""
     low = copy.deepcopy(cell).to(dtype)
     assert gated.why_not_fit(low, job) is None
-    mine, loops = (everything(run, low, job) for run in (gated.run_gated, loop.run))
+    mine, loops = (everything(run, low, job) for run in (gated.run, loop.run))
     true = everything(loop.run, copy.deepcopy(low).double(), convert(job, torch.float64))
     ratios = {}
     for part, exact in true.items():
@@ -285,7 +285,7 @@ def test_a_compiled_cell_agrees_with_the_hand_written_one(small, name):
     small(False)
     cell = cell_of(find_cell(name), 32).to(BF16)
     job = job_of(cell, 3, 3, BF16, ALL)
-    mine, theirs = (everything(run, cell, job) for run in (gated.run_gated, find_kernel(f"{name}_cuda").code.run))
+    mine, theirs = (everything(run, cell, job) for run in (gated.run, find_kernel(f"{name}_cuda").code.run))
     for part, t in theirs.items():
         assert (mine[part] - t).norm() <= 0.02 * t.norm(), part
 
@@ -295,7 +295,7 @@ def test_it_runs_under_autocast(small):
     cell = cell_of(Leaky, 16)
     job = job_of(cell, 2, 3, torch.float32, "lengths")
     with torch.autocast("cpu", BF16):
-        mine, loops = (everything(run, cell, job) for run in (gated.run_gated, loop.run))
+        mine, loops = (everything(run, cell, job) for run in (gated.run, loop.run))
     for part, t in loops.items():
         assert (mine[part] - t).norm() <= 0.03 * t.norm(), part
 
@@ -305,7 +305,7 @@ def test_a_second_derivative_is_the_loops(small):
     cell = cell_of(Leaky, 16).to(BF16)
     job = job_of(cell, 2, 3, BF16, ALL)
     both = []
-    for run in (gated.run_gated, loop.run):
+    for run in (gated.run, loop.run):
         leaves = [t.detach().requires_grad_() for t in (job.x, *job.state)]
         y, last = run(cell, replace(job, x=leaves[0], state=tuple(leaves[1:])))
         loss = sum((t.double() * torch.linspace(-1, 1, t.numel()).view(t.shape)).sum() for t in (y, *last))
@@ -333,8 +333,8 @@ def test_a_hidden_size_of_no_whole_tiles_is_refused(monkeypatch):
     cell = Leaky(24, 20)
     job = job_of(cell, 2, 3, BF16)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    assert gated.why_not_gated(cell, job) == "it takes hidden sizes 16, 32, .. 1024, not 20"
-    assert gated.why_not_gated(cell, replace(job, x=job.x.float())).startswith("it computes in bfloat16 or float16")
+    assert gated.why_not(cell, job) == "it takes hidden sizes 16, 32, .. 1024, not 20"
+    assert gated.why_not(cell, replace(job, x=job.x.float())).startswith("it computes in bfloat16 or float16")
 
 
 def test_a_mask_that_is_not_for_the_product_is_refused():

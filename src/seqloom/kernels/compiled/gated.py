@@ -38,7 +38,7 @@ GRID_MOST_GATES = 4  # on a grid the weights of more do not fit into registers a
 MOST = 256  # cells that a process keeps
 
 
-def why_not_gated(cell: Cell, job: ScanJob) -> str | None:
+def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run in the gated kernels; None if it can."""
     dtype, H, multiple = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, tuning.HIDDEN_MULTIPLE
     if not job.x.is_cuda:
@@ -72,8 +72,8 @@ def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
     return None
 
 
-def run_gated(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run a compiled cell over the job's sequences; `why_not_gated` must have returned None."""
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run a compiled cell over the job's sequences; `why_not` must have returned None."""
     dtype = autocast_dtype(job.x.device.type) or job.x.dtype
     prepared = prepare(cell, job)
     setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)

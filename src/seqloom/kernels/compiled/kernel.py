@@ -18,6 +18,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
+from seqloom.kernels.compiled import gated
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
@@ -31,6 +32,8 @@ _latest = local()
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     if job.x.is_cuda:
+        if gated.why_not(cell, job) is None:
+            return None
         reason = why_not_gpu(cell, job) or _why_not_precise(job)
     else:
         reason = why_not_cpu(cell, job, takes_dt=True) or why_not_machine() or why_not_fused()
@@ -76,7 +79,9 @@ def describe(cell: Cell, job: ScanJob) -> str:
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
+    """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
+    if job.x.is_cuda and gated.why_not(cell, job) is None:
+        return gated.run(cell, job)
     plan = _find_plan(cell, job)
     assert isinstance(plan, Plan)
     compiled = _prepare(plan, job.x.is_cuda)
