@@ -95,7 +95,8 @@ def main() -> None:
             for batch in BATCHES:
                 rows += measure(name, hidden, batch, args.rounds)
     settings = {"seed": SEED, "length": LENGTH, "threads": 1, "dtype": "float32", "rounds": args.rounds}
-    settings |= {"clock": "processor time, least of the rounds", "load_at_start": round(load, 1), "note": args.note}
+    settings |= {"clock": "processor time, least of the rounds", "note": args.note}
+    settings |= {"load_at_start": round(load, 1), "load_at_end": round(os.getloadavg()[0], 1)}
     write_record(args.json, settings=settings, rows=rows)
 
 

@@ -122,7 +122,7 @@ def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     assert not broken, "\n" + "\n".join(broken)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results/speed.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/results/speed.md", "docs/tutorials/own-cell.md"])
 def test_the_figures_of_a_page_are_those_of_the_stored_records(page: str) -> None:
     text = (ROOT / page).read_text()
     assert GENERATE["fill"](text) == text, "run `python docs/generate.py`"
