@@ -260,16 +260,17 @@ def draw_stages(file: Path) -> None:
         "after": (8.0, 3.3, "outputs, gradients of weights\nand input: torch, all steps", torch),
         "machine": (8.0, 1.35, "programs of products and loops,\nrun by the CPU engine", ours),
     }
-    arrows = ["step trace", "trace before", "trace forward", "trace reverse", "before after", "forward machine"]
+    arrows = ["step trace", "trace before", "trace forward", "trace reverse", "before machine", "forward machine"]
     figure, axis = plt.subplots(figsize=(9, 3.2), layout="constrained")
     for x, y, text, colour in boxes.values():
         shape = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 1.5}
         axis.text(x, y, text, fontsize=8, va="center", ha="left", bbox=shape)
-    widths = {"step": 1.2, "trace": 2.0, "before": 2.1, "forward": 2.1, "reverse": 2.3}
+    widths = {"step": 0.9, "trace": 2.0, "before": 1.8, "forward": 1.35, "reverse": 2.1}
     for source, target in (arrow.split() for arrow in [*arrows, "reverse machine"]):
         start = boxes[source][0] + widths[source], boxes[source][1]
         style = {"arrowstyle": "->", "color": "#777"}
         axis.annotate("", (boxes[target][0] - 0.15, boxes[target][1]), start, arrowprops=style)
+    axis.annotate("", (9.1, 2.95), (9.1, 1.7), arrowprops={"arrowstyle": "->", "color": "#777"})  # machine to after
     axis.set(xlim=(0, 11), ylim=(0, 4))
     axis.axis("off")
     figure.savefig(file, metadata={"Date": None})
