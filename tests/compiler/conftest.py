@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from seqloom.compiler import compile as compiling
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "emulation"))
 
 
@@ -17,3 +19,11 @@ def emulated(request, monkeypatch):
         pytest.skip("no g++ to compile the kernels' text with")
     monkeypatch.setattr(launch.CudaCode, "launch", emulator.launch)
     monkeypatch.setattr(launch, "multiprocessors", lambda _: getattr(request.module, "MULTIPROCESSORS", 132))
+
+
+@pytest.fixture
+def forget():
+    """Return a function that empties this process's memory of plans, which every use of the fixture does too."""
+    compiling._plans.clear()
+    yield compiling._plans.clear
+    compiling._plans.clear()

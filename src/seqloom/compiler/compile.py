@@ -7,18 +7,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seqloom.compiler.fingerprint import Key, describe, digest_file, fingerprint, why_not_frozen
+from seqloom.compiler.fingerprint import Key, describe, fingerprint, why_not_frozen
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Plan
 from seqloom.compiler.schedule import plan
 from seqloom.compiler.storage import load_plan, save_plan
 from seqloom.compiler.trace import Extras, step_tensors, trace
+from seqloom.compiler.watch import Global
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 
 MOST = 256  # plans that a process keeps
-_plans: dict[Key, Plan | str] = {}
+_plans: dict[Key, tuple[Plan | str, tuple[Global, ...]]] = {}
 
 
 def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
@@ -41,36 +42,40 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras) -> Plan | s
         extras: What a job has beside x and state.
     """
     key = (fingerprint(cell), x.shape[2:], x.dtype, extras, *((s.shape[1:], s.dtype) for s in state))
-    known = _plans.get(key)
-    if known is None:
+    known, read = _plans.get(key, (None, ()))
+    if known is None or not all(g.is_same() for g in read):
         while len(_plans) >= MOST:
             _plans.pop(next(iter(_plans)))
-        known = _plans[key] = _load_or_trace(cell, x, state, extras, key[1:])
+        known, _ = _plans[key] = _load_or_trace(cell, x, state, extras, key[1:])
     return known
 
 
-def _load_or_trace(cell: Cell, x: Tensor, state: State, extras: Extras, shapes: Key) -> Plan | str:
+def _load_or_trace(
+    cell: Cell, x: Tensor, state: State, extras: Extras, shapes: Key
+) -> tuple[Plan | str, tuple[Global, ...]]:
     reason = why_not_frozen(cell)
     if reason is not None:
-        return reason
-    if any(t.is_floating_point() and t.dtype != x.dtype for t in step_tensors(cell).values()):
-        return "input and weights differ in type"
+        return reason, ()
+    for name, t in step_tensors(cell).items():
+        if t.is_floating_point() and t.dtype != x.dtype:
+            return f"{name} is {t.dtype} and the input {x.dtype}", ()
     described = describe(cell)
     description = None if described is None else f"{described}\n{shapes!r}"
     stored = None if description is None else load_plan(description)
     if stored is not None:
         return stored
-    files: frozenset[str] = frozenset()
-    result: Plan | str
     try:
         few = tuple(s[:1] for s in state)
-        traced = trace(cell, cell.project(x[:1, :1]), few, extras)
-        files, result = traced.files, replace(plan(traced), alone=_projects_alone(cell, x))
+        with torch.random.fork_rng(devices=[]):  # project may draw random numbers
+            traced = trace(cell, cell.project(x[:1, :1]), few, extras)
+            result = replace(plan(traced), alone=_projects_alone(cell, x))
     except UnsupportedError as error:
-        return str(error)  # not kept on disk: which files were run is not known
+        return str(error), ()  # not kept on disk: which files were run is not known
+    except Exception as error:  # a fault of the compiler must not stop a cell that the loop can run
+        return f"the compiler failed with {type(error).__name__}: {error}; please report this cell", ()
     if description is not None:
-        save_plan(description, result, {file: digest_file(file) for file in sorted(files)})
-    return result
+        save_plan(description, result, traced.seen)
+    return result, traced.seen.globals
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import types
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from seqloom.core.cell import Cell
 _MODULE = frozenset(nn.Module().__dict__) - {"training"}
 _CELL = frozenset({"handle", "learned_states", "_home", "_names", "_known", "_shapes"})
 _SKIPPED = _MODULE | _CELL
+_CLASS = frozenset({"registry", "takes", "name", "_abc_impl"})
 _PLAIN = (bool, int, float, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
 _PLAIN_TYPES = frozenset(_PLAIN)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -38,23 +39,54 @@ def fingerprint(cell: Cell) -> Key:
 
 def _collect(path: str, module: nn.Module, key: list[object]) -> None:
     own, kind = module.__dict__, type(module)
-    step = getattr(kind, "step", None) or kind.forward
-    key += (path, kind, step.__code__)
+    key += (path, kind)
+    for c in _user_classes(kind):
+        for name, v in vars(c).items():
+            if type(v) is types.FunctionType:
+                key.append(v)
+            elif name not in _CLASS and not name.startswith("__"):
+                key += (name, freeze(v))
     for name, v in own.items():
         if name in _SKIPPED:
             continue
         if type(v) in _PLAIN_TYPES:
             key += (name, v)
         else:
-            key += (name, _freeze(v))
+            key += (name, freeze(v))
     for group in (own["_parameters"], own["_buffers"]):
         for name, t in group.items():
             key += (name, None) if t is None else (name, t.shape, t.dtype)
+    key += (t.requires_grad for t in own["_buffers"].values() if t is not None)
     key += own.get("_names", ())
     key.append(any(own[hooks] for hooks in _HOOKS))
     for name, child in own["_modules"].items():
         if child is not None:
             _collect(f"{path}.{name}", child, key)
+
+
+def list_settings(cell: Cell) -> dict[str, object]:
+    """Return every attribute of a cell and its modules by name, to see whether one changes; tensors by identity."""
+    settings: dict[str, object] = {}
+    for path, module in cell.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, v in module.__dict__.items():
+            if name not in _SKIPPED:
+                settings[prefix + name] = id(v) if isinstance(v, Tensor) else freeze(v)
+    return settings
+
+
+@lru_cache(maxsize=1024)
+def _user_classes(kind: type) -> tuple[type, ...]:
+    return tuple(c for c in kind.__mro__ if not is_internal(inspect_file(c)))
+
+
+def _class_settings(kind: type) -> list[tuple[str, object]]:
+    """Return the methods and other attributes of a class."""
+    return [
+        (name, v)
+        for name, v in vars(kind).items()
+        if name not in _CLASS and (not name.startswith("__") or isinstance(v, types.FunctionType))
+    ]
 
 
 def why_not_frozen(cell: Cell) -> str | None:
@@ -85,13 +117,14 @@ class _Same:
         return id(self.value)
 
 
-def _freeze(value: object) -> object:
+def freeze(value: object) -> object:
+    """Return something that equals a later freeze of the value only if the value is still the same."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, (list, tuple)):
-        return type(value), tuple(_freeze(v) for v in value)
+        return type(value), tuple(freeze(v) for v in value)
     if isinstance(value, dict):
-        return dict, tuple((_freeze(k), _freeze(v)) for k, v in value.items())
+        return dict, tuple((freeze(k), freeze(v)) for k, v in value.items())
     if isinstance(value, Tensor):
         return Tensor, value.shape, value.dtype
     return _Same(value)
@@ -100,29 +133,40 @@ def _freeze(value: object) -> object:
 def describe(cell: Cell) -> str | None:
     """Return what a trace of a cell depends on as text that other processes can compare; None if that is not possible.
 
-    The sources of the cell's classes are part of it.
+    The sources of the cell's classes are part of it. A class that a function defined has no text: it may depend on the
+    function's variables.
     """
     words = []
     for path, module in cell.named_modules():
         own = {k: v for k, v in module.__dict__.items() if k not in _SKIPPED and not isinstance(v, Tensor)}
-        settings = {name: _write(v) for name, v in own.items()}
-        sources = [_source_digest(kind) for kind in type(module).__mro__ if not is_internal(inspect_file(kind))]
-        if None in settings.values() or None in sources:
+        settings = {name: write(v) for name, v in own.items()}
+        classes = _user_classes(type(module))
+        shared = [(name, write(v)) for kind in classes for name, v in _class_settings(kind)]
+        sources = [_source_digest(kind) for kind in classes]
+        if None in settings.values() or None in sources or None in [text for _, text in shared]:
             return None
         name = f"{type(module).__module__}.{type(module).__qualname__}"
-        words.append(repr((path, name, sources, settings, [(n, tuple(t.shape), t.dtype) for n, t in _tensors(module)])))
+        tensors = [(n, tuple(t.shape), t.dtype) for n, t in _tensors(module)]
+        learned = [n for n, t in module._buffers.items() if t is not None and t.requires_grad]
+        words.append(repr((path, name, sources, shared, settings, tensors, learned)))
     return "\n".join(words)
 
 
-def _write(value: object) -> str | None:
+def write(value: object) -> str | None:
     """Return a setting as text; None if no text stands for it."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, (list, tuple)):
-        parts = [_write(v) for v in value]
+        parts = [write(v) for v in value]
         return None if None in parts else f"{type(value).__name__}{parts}"
     if isinstance(value, dict):
-        return _write([(k, v) for k, v in value.items()])
+        return write([(k, v) for k, v in value.items()])
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
+    if isinstance(value, property):
+        return write([value.fget, value.fset, value.fdel])
+    if isinstance(value, (staticmethod, classmethod)):
+        return write(value.__func__)
     if isinstance(value, types.BuiltinFunctionType):
         return f"builtin {value.__name__}"
     if isinstance(value, (types.FunctionType, type)) and "<" not in value.__qualname__:

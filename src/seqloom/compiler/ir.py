@@ -199,6 +199,8 @@ class Program:
                 continue
             accesses = [*part.reads(), *part.writes()]
             for a in accesses:
+                if not 0 <= a.buffer < len(self.buffers):
+                    raise ValueError(f"there is no buffer {a.buffer}")
                 ends = [stride * (size - 1) for stride, size in zip(a.strides, part.sizes, strict=True)]
                 low, high = a.offset + sum(e for e in ends if e < 0), a.offset + sum(e for e in ends if e > 0)
                 if low < 0 or high >= self.buffers[a.buffer].size:
@@ -214,6 +216,8 @@ class Program:
                 raise ValueError("a nest writes what was not computed, or has an empty loop")
 
     def _check_product(self, part: Product) -> None:
+        if not all(0 <= b < len(self.buffers) for b in (part.source, part.weight, part.out)):
+            raise ValueError(f"a product has no such buffers: {part}")
         sizes = [self.buffers[b].size for b in (part.source, part.weight, part.out)]
         factor, result = part.rows * part.heads * part.K, part.rows * part.heads * part.N
         fits = 0 <= part.offset <= sizes[0] - factor and sizes[1] == part.heads * part.K * part.N and sizes[2] == result

@@ -15,16 +15,7 @@ import torch
 from torch import fx
 
 from seqloom.compiler.indices import ZERO, Index, flatten, variable
-from seqloom.compiler.ir import (
-    Argument,
-    Buffer,
-    Nest,
-    Place,
-    Product,
-    Program,
-    Reduction,
-    Store,
-)
+from seqloom.compiler.ir import Argument, Buffer, Nest, Place, Product, Program, Reduction, Store
 from seqloom.compiler.moves import NeedsBufferError, StraddleError, broadcast, follow, keeps_rows
 from seqloom.compiler.nests import Body, Span
 from seqloom.compiler.nodes import (
@@ -185,6 +176,10 @@ class _Lowering:
     def _is_loaded(self, n: fx.Node, level: int) -> bool:
         return self._in_memory(n) or (n in self.is_stored and self.level[n] < level)
 
+    def _has_buffer(self, n: fx.Node) -> bool:
+        is_result = kind(n) in ("product", "sum", "contraction") or n in self.forced or n in self.wanted
+        return is_result or self._in_memory(n)
+
     def _find_factor(self, n: fx.Node) -> tuple[fx.Node, int] | None:
         """Return where a product's factor already lies in one piece: a node in memory, and an offset."""
         names = [f"i{d}" for d in range(len(row(n)))]
@@ -192,11 +187,12 @@ class _Lowering:
         idx = tuple(variable(name) if size > 1 else ZERO for name, size in loops.items())
         whole, base = flatten(idx, row(n)), n
         try:
-            while not self._in_memory(base) and base not in self.forced and base not in self.wanted:
-                if kind(base) in ("product", "sum", "contraction"):
-                    break
+            while not self._has_buffer(base):
                 if kind(base) != "move":
                     return None
+                if name_of(base) in VIEWS and self._has_buffer(operands(base)[0]) and keeps_rows(base):
+                    at = flatten(idx, row(base))
+                    return (operands(base)[0], at.constant - whole.constant) if at.terms == whole.terms else None
                 place, idx = follow(base, idx, loops)
                 if not isinstance(place, fx.Node):
                     return None
@@ -366,8 +362,6 @@ class _Lowering:
         place = next((p for p in (n, self.copies.get(n, n)) if self._is_loaded(p, body.level)), None)
         if place is not None:
             value: Argument = body.access(self._buffer_of(place), flatten(idx, row(n)))
-        elif name_of(n) in VIEWS and self._is_loaded(operands(n)[0], body.level) and keeps_rows(n):
-            value = body.access(self._buffer_of(operands(n)[0]), flatten(idx, row(n)))
         else:
             value = self._compute(n, idx, body)
         body.known[n, idx] = value
@@ -384,6 +378,8 @@ class _Lowering:
         what = kind(n)
         if what == "constant":
             return constant_value(n)
+        if name_of(n) in VIEWS and self._is_loaded(operands(n)[0], body.level) and keeps_rows(n):
+            return body.access(self._buffer_of(operands(n)[0]), flatten(idx, row(n)))
         if what == "move":
             return self._value(*follow(n, idx, body.loops), body)
         if what == "point":

@@ -99,9 +99,11 @@ def check_known(n: fx.Node) -> None:
 
 
 def check_no_noise(n: fx.Node) -> None:
-    """Raise UnsupportedError if a node draws random numbers."""
+    """Raise UnsupportedError if a node draws random numbers, or reads a number out of a tensor."""
     if any(part in name_of(n) for part in RANDOM):
         raise UnsupportedError(f"step draws random numbers{line_of(n)}")
+    if name_of(n) == "_local_scalar_dense":
+        raise UnsupportedError(f"step depends on the value of a tensor by .item(){line_of(n)}")
 
 
 def shape(n: fx.Node) -> tuple[int, ...]:

@@ -138,7 +138,10 @@ def find_operator(name: str) -> Callable[..., object]:
         return torch.reshape
     if base not in PURE:
         raise ValueError(f"a plan calls {name}, which is not an operator without side effects")
-    return getattr(getattr(torch.ops.aten, base), overload)
+    function = getattr(getattr(torch.ops.aten, base), overload, None)
+    if not isinstance(function, torch._ops.OpOverload):
+        raise ValueError(f"a plan calls {name}, which is not an operator of torch")
+    return function
 
 
 class Evaluator:

@@ -53,6 +53,7 @@ def early_rules() -> Rules:
     """Return the rules for the step itself."""
     return {
         aten.gelu.default: _gelu,
+        aten.silu.default: lambda x: x * torch.sigmoid(x),
         aten.log_sigmoid_forward.default: lambda x: (-F.softplus(-x, 1, 40), x),
         aten._softmax.default: _softmax,
         aten._log_softmax.default: _log_softmax,
@@ -78,6 +79,7 @@ def late_rules() -> Rules:
         aten.select_backward.default,
         aten.sigmoid_backward.default,
         aten.tanh_backward.default,
+        aten.roll.default,
     }
     rules: Rules = {k: v for k, v in core_aten_decompositions().items() if k not in whole}
 
@@ -88,6 +90,9 @@ def late_rules() -> Rules:
             count *= x.shape[d]
         return x.sum(tuple(dims), keepdim=keepdim) / count
 
+    # torch's own rule joins along the batch and then views
+    rules[aten.stack.default] = lambda parts, dim=0: torch.cat([p.unsqueeze(dim) for p in parts], dim)
+    rules[aten.empty_like.default] = lambda x, **_: torch.zeros_like(x)
     rules[aten.t.default] = lambda w: w.transpose(0, 1)
     rules[aten.mean.dim] = mean
     rules[aten.mean.default] = lambda x: x.sum() / x.numel()

@@ -17,6 +17,7 @@ from seqloom.compiler.ir import Place
 from seqloom.compiler.lowering import Lowered, Source, lower
 from seqloom.compiler.nodes import COSTLY, ROWS, UnsupportedError, batch, kind, line_of, name_of, operands, row, shape
 from seqloom.compiler.plan import PURE, Call, Memory, Plan, Scan, Value
+from seqloom.compiler.rows import check_rows
 from seqloom.compiler.trace import Trace, aten
 
 ONCE = ("mask", "start")  # inputs with one value per row for all steps
@@ -26,8 +27,9 @@ def plan(trace: Trace) -> Plan:
     """Turn a traced step into programs and calls.
 
     Raises:
-        UnsupportedError: If a node of a loop is not one that the compiler knows.
+        UnsupportedError: If a node is not one that the compiler knows, or combines rows of the batch.
     """
+    check_rows(trace.graph, [trace.dy, *trace.dafter])
     return _Schedule(trace).plan()
 
 
@@ -49,8 +51,8 @@ class _Schedule:
         self.gradients = [n for n in (trace.dx, trace.ddt, *trace.dstarts, *trace.dweights.values()) if n is not None]
         self.forward = self._above(self.after, lambda n: n in self.late or n in self.after)
         self.inside = set(self.forward)
-        # a state's own node and its copy hold the same numbers
-        self.twins = [[n, operands(n)[0]] for n in self.after]
+        # a state's own node and its copy hold the same numbers; one that needs no state is known before the loop
+        self.twins = [[n, *(a for a in operands(n) if a in self.inside)] for n in self.after]
 
     def _copy(self, n: fx.Node | None, like: fx.Node) -> fx.Node:
         if n is None:

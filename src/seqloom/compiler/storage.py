@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,42 +23,51 @@ from seqloom.compiler.ir import (
     Register,
     Store,
 )
-from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value
+from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value, find_operator
+from seqloom.compiler.watch import Global, Seen, read_globals
 from seqloom.core.cache import cache_folder, read_cached, write_cached
 
 WHAT = "compiled cell"
 
 
-def load_plan(description: str) -> Plan | str | None:
-    """Return the plan of a cell that was compiled before, or the reason why it cannot be compiled.
+def load_plan(description: str) -> tuple[Plan, tuple[Global, ...]] | None:
+    """Return the plan of a cell that was compiled before, and the global names that its step reads.
 
     Args:
         description: What the plan depends on.
 
     Returns:
-        None if there is no plan, or if one of the source files that were run to make it has changed.
+        None if there is no plan, or if a source file that was run to make it, or a global name, has changed.
     """
     content = read_cached(_path(description), WHAT)
     if content is None:
         return None
-    data = json.loads(content)
-    if any(digest_file(file) != digest for file, digest in data["files"].items()):
+    try:
+        data = json.loads(content)
+        names = read_globals(data["globals"])
+        if names is None or any(digest_file(file) != digest for file, digest in data["files"].items()):
+            return None
+        plan = _decode(data["plan"])
+        for call in plan.calls.values():
+            find_operator(call.operator)
+        return plan, names
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        warnings.warn(f"a {WHAT} in {cache_folder('cells')} is not valid ({error}); building it again", stacklevel=4)
         return None
-    return data["reason"] if data["plan"] is None else _decode(data["plan"])
 
 
-def save_plan(description: str, plan: Plan | str, files: Mapping[str, str | None]) -> None:
-    """Keep a plan, or the reason why there is none.
+def save_plan(description: str, plan: Plan, seen: Seen) -> None:
+    """Keep a plan.
 
     Args:
         description: What the plan depends on.
-        plan: The plan or the reason.
-        files: Digests of the source files that were run to make it. If one could not be read nothing is kept.
+        plan: The plan.
+        seen: What the step ran and read. If a file cannot be read, or no text stands for a value, nothing is kept.
     """
-    if None in files.values():
+    files, names = {file: digest_file(file) for file in sorted(seen.files)}, seen.write_globals()
+    if None in files.values() or names is None:
         return
-    stored = {"files": dict(files), "reason": "", "plan": None}
-    stored |= {"reason": plan} if isinstance(plan, str) else {"plan": _encode(plan)}
+    stored = {"files": files, "globals": names, "plan": _encode(plan)}
     write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
 
 
@@ -116,6 +126,8 @@ def _decode_scan(data: Mapping[str, Any]) -> Scan:
     buffers = tuple(Buffer(name, Place(place), size) for name, place, size in data["buffers"])
     program = Program(buffers, tuple(_decode_part(part) for part in data["parts"]), data["reverse"])
     program.check()
+    if len(data["memory"]) != len(buffers):
+        raise ValueError("buffers and their memory differ in number")
     return Scan(program, tuple(Memory(*memory) for memory in data["memory"]))
 
 

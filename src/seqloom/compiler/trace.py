@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,20 @@ import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
-from seqloom.compiler.nodes import ROWS, UnsupportedError, check_no_noise, is_internal, kind, line_of, operands
+from seqloom.compiler.fingerprint import list_settings
+from seqloom.compiler.nodes import (
+    ROWS,
+    UnsupportedError,
+    check_no_noise,
+    constant_value,
+    is_internal,
+    kind,
+    line_of,
+    operands,
+)
 from seqloom.compiler.rewrites import gather_early_terms, split_concatenations
 from seqloom.compiler.rules import early_rules, late_rules
+from seqloom.compiler.watch import Seen, watch
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob, advance
@@ -30,7 +40,6 @@ FOREIGN_TENSOR = "it reads a tensor that is neither a parameter, a buffer nor an
 AGAIN = 2  # the batch of a second trace, which must give the same graph
 aten = torch.ops.aten
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
-_PYTHON = sysconfig.get_path("stdlib")
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Trace:
         dstarts: The gradients of the starts.
         ddt: The gradient of dt.
         dweights: The gradients of the weights by name.
-        files: The source files that were run, of the user's code.
+        seen: The source files that were run and the global names that were read, of the user's code.
     """
 
     graph: fx.Graph
@@ -86,13 +95,13 @@ class Trace:
     dstarts: list[fx.Node | None]
     ddt: fx.Node | None
     dweights: dict[str, fx.Node | None]
-    files: frozenset[str]
+    seen: Seen
 
 
 def step_tensors(cell: Cell) -> dict[str, Tensor]:
     """Return every tensor that a step may read, by name: parameters, buffers and plain attributes."""
     own = {name: w for name, w in weights(cell).items() if not name.startswith("initial_")}
-    for path, module in cell.named_modules():
+    for path, module in cell.named_modules(remove_duplicate=False):
         prefix = f"{path}." if path else ""
         own |= {prefix + name: v for name, v in module.__dict__.items() if isinstance(v, Tensor)}
     return own
@@ -111,31 +120,17 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras) -> Trace:
         UnsupportedError: If the step cannot be traced, with the reason and the line of the step.
     """
     own = step_tensors(cell)
-    inputs = _Inputs(x, state, own, extras, cell.output_size)
+    buffers = {n for n, _ in cell.named_buffers(remove_duplicate=False) if not own[n].requires_grad}
+    inputs = _Inputs(x, state, own, extras, cell.output_size, buffers)
     step = _make_step(cell, inputs)
     plain = _trace_plain(step, inputs.allocate(ROWS))
     _check_results(plain, len(state), inputs)
-    with _watch_files() as files:
-        again = _trace_plain(step, inputs.allocate(AGAIN))
+    again, seen = watch(lambda: _trace_plain(step, inputs.allocate(AGAIN)))
     _compare(plain, again)
     split_concatenations(plain, inputs.late)
     plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
     gather_early_terms(plain, inputs.late)
-    return _trace_joint(plain, inputs, frozenset(files))
-
-
-@contextmanager
-def _watch_files() -> Iterator[set[str]]:
-    """Collect the source files of all code that runs, without torch's and the package's own."""
-    files: set[str] = set()
-    before = sys.getprofile()
-    sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
-    try:
-        yield files
-    finally:
-        sys.setprofile(before)
-        # <string>: functions that dataclasses and named tuples make
-        files -= {file for file in files if is_internal(file) or file == "<string>" or file.startswith(_PYTHON)}
+    return _trace_joint(plain, inputs, seen)
 
 
 @contextmanager
@@ -152,7 +147,9 @@ def _silence(name: str) -> Iterator[None]:
 class _Inputs:
     """The order of a step's inputs: x, states, starts, reset, dt, mask, keeps, weights."""
 
-    def __init__(self, x: Tensor, state: State, own: Mapping[str, Tensor], extras: Extras, output: int) -> None:
+    def __init__(
+        self, x: Tensor, state: State, own: Mapping[str, Tensor], extras: Extras, output: int, buffers: set[str]
+    ) -> None:
         rows: dict[str, tuple[torch.Size, torch.dtype]] = {"x": (x.shape[2:], x.dtype)}
         one = torch.Size()
         rows |= {f"state_{i}": (s.shape[1:], s.dtype) for i, s in enumerate(state)}
@@ -168,6 +165,7 @@ class _Inputs:
         self.rows, self.own, self.states = rows, dict(own), len(state)
         self.names = [*rows, *(f"weight {name}" for name in own)]
         self.late = set(range(1, 1 + len(state)))
+        self.fixed = {i for i, name in enumerate(self.names) if name.removeprefix("weight ") in buffers}
 
     def allocate(self, batch: int) -> list[Tensor]:
         """Allocate every input, each a tensor of its own: make_fx merges inputs that are one object."""
@@ -207,8 +205,12 @@ def _make_step(cell: Cell, inputs: _Inputs) -> Callable[..., tuple[Tensor, ...]]
         state = tuple(rows[f"state_{i}"] for i in range(k))
         start = tuple(rows[f"start_{i}"] for i in range(k) if f"start_{i}" in rows)
         now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
+        before = list_settings(view)
         with fx.traceback.preserve_node_meta(), _Lines():
             y, after = advance(view, rows["x"], state, now, start, rows.get("mask"))
+        changed = [n for n, v in list_settings(view).items() if n not in before or before[n] != v]
+        if changed:
+            raise UnsupportedError(f"step changes the cell's attribute {changed[0]}")
         return y, *after
 
     return step
@@ -226,6 +228,8 @@ def _trace_plain(
                 return make_fx(function, early_rules(), "fake")(*inputs)
             with fx.traceback.preserve_node_meta():
                 return make_fx(function, {}, "fake")(*inputs)
+    except UnsupportedError:
+        raise
     except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
         raise UnsupportedError(f"step cannot be traced: {_explain(error)}") from error
 
@@ -253,8 +257,8 @@ def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
     nodes = list(plain.graph.nodes)
     for n in nodes:
         if n.op == "call_function" and n.target is aten.copy_.default and operands(n)[0].op == "placeholder":
-            place = line_of(n) or line_of(operands(n)[1])
-            raise UnsupportedError(f"step changes one of its inputs in place{place}")
+            name, place = inputs.names[nodes.index(operands(n)[0])], line_of(n) or line_of(operands(n)[1])
+            raise UnsupportedError(f"step changes {name.removeprefix('weight ')} in place{place}")
         if n.op == "get_attr":
             raise UnsupportedError(f"step cannot be traced: {FOREIGN_TENSOR}")
         if n.op == "call_function":
@@ -289,8 +293,12 @@ def _compare(one: fx.GraphModule, two: fx.GraphModule) -> None:
         numbers = [_numbers((operands(n), n.kwargs)) for n in (a, b)]
         for p, q in zip(*numbers, strict=True):
             is_batch = isinstance(p, int) and p and p % ROWS == 0
-            if q != (p // ROWS * AGAIN if is_batch else p) or (is_batch and kind(a) not in ("move", "constant")):
+            if is_batch and (q != p // ROWS * AGAIN or kind(a) not in ("move", "constant")):
                 raise UnsupportedError(f"step computes with the batch size{line_of(a)}")
+            if not is_batch and q != p:
+                raise UnsupportedError(
+                    f"step uses a number that is random or depends on the batch size, {p} and then {q}{line_of(a)}"
+                )
 
 
 def _numbers(value: object) -> list[object]:
@@ -301,7 +309,12 @@ def _numbers(value: object) -> list[object]:
     return [value] if isinstance(value, (bool, int, float)) else []
 
 
-def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) -> Trace:
+def _is_zero(gradient: fx.Node | None) -> bool:
+    """Return whether an input has no influence: autograd gives None then, and vjp zeros."""
+    return gradient is not None and kind(gradient) == "constant" and constant_value(gradient) == 0
+
+
+def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> Trace:
     """Trace the step together with its vector-Jacobian product."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -309,7 +322,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) 
     gradients = [torch.empty(r.shape, dtype=r.dtype) for r in results]
 
     def joint(values: list[Tensor], pulls: list[Tensor]) -> list[Tensor | None]:
-        floats = [i for i, v in enumerate(values) if v.is_floating_point()]
+        floats = [i for i, v in enumerate(values) if v.is_floating_point() and i not in inputs.fixed]
 
         def f(*some: Tensor) -> tuple[Tensor, ...]:
             every = list(values)
@@ -336,7 +349,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) 
     count, k = len(inputs.names), inputs.states
     named = dict(zip(inputs.names, holders, strict=False))
     outputs = list(operands(graph.output_node())[0])
-    grads = dict(zip(inputs.names, outputs[1 + k :], strict=True))
+    grads = {n: None if _is_zero(g) else g for n, g in zip(inputs.names, outputs[1 + k :], strict=True)}
     starts = [f"start_{i}" for i in range(k) if f"start_{i}" in named]
     return Trace(
         graph,
@@ -354,5 +367,5 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, files: frozenset[str]) 
         [grads[n] for n in starts],
         grads.get("dt"),
         {n: grads[f"weight {n}"] for n in inputs.own},
-        files,
+        seen,
     )

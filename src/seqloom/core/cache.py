@@ -27,7 +27,7 @@ def read_cached(path: Path, what: str) -> bytes | None:
     """
     try:
         whole = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         warnings.warn(f"the {what} {path} cannot be read ({error}); building it again", stacklevel=4)

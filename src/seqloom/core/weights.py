@@ -20,7 +20,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def weights(cell: Cell) -> dict[str, Tensor]:
     """Return every tensor that a step of this cell may read, by the cell's name for it."""
-    own = [*cell.__dict__.get("_names", ()), *dict(cell.named_parameters()), *dict(cell.named_buffers())]
+    own = [*cell.__dict__.get("_names", ())]
+    for tensors in (cell.named_parameters, cell.named_buffers):
+        own += dict(tensors(remove_duplicate=False))  # a view of the cell must replace a tied tensor everywhere
     return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
 
 

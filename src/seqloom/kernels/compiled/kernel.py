@@ -41,6 +41,8 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
         return reason
     if 0 in job.x.shape[:2]:
         return "there is no step to run"
+    if job.dt is not None and job.dt.requires_grad:
+        return "the compiled step computes no gradients of time spans"
     plan = _find_plan(cell, job)
     return plan if isinstance(plan, str) else None
 

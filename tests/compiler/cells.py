@@ -1,0 +1,347 @@
+"""Cells for the compiler's tests, from their published equations, and cells with one unusual trait each."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from seqloom.core.cell import Cell
+
+
+def matrix(*sizes):
+    return nn.Parameter(torch.randn(*sizes) / math.sqrt(sizes[-1]))
+
+
+class Leaky(Cell):
+    """h = (1 - a) h + a tanh(W [x, h] + b)."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.alpha = 0.3
+        self.inner = nn.Linear(input_size + hidden_size, hidden_size)
+
+    def step(self, x, state):
+        (h,) = state
+        h = (1 - self.alpha) * h + self.alpha * torch.tanh(self.inner(torch.cat([x, h], -1)))
+        return h, (h,)
+
+
+class MGU(Cell):
+    """Zhou et al. 2016, Minimal gated unit: the gate multiplies h before the second product."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.weight_ih = matrix(2 * hidden_size, input_size)
+        self.weight_f, self.weight_h = matrix(hidden_size, hidden_size), matrix(hidden_size, hidden_size)
+        self.bias = nn.Parameter(torch.randn(2 * hidden_size))
+
+    def project(self, x):
+        return F.linear(x, self.weight_ih, self.bias)
+
+    def step(self, x, state):
+        (h,) = state
+        x_f, x_h = x.chunk(2, -1)
+        f = torch.sigmoid(x_f + F.linear(h, self.weight_f))
+        h = (1 - f) * h + f * torch.tanh(x_h + F.linear(f * h, self.weight_h))
+        return h, (h,)
+
+
+class JANET(Cell):
+    """Van der Westhuizen and Lasenby 2018, The unreasonable effectiveness of the forget gate; takes a mask."""
+
+    beta = 1.0
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.weight_ih = matrix(2 * hidden_size, input_size)
+        self.weight_hh = matrix(2 * hidden_size, hidden_size)
+        self.bias = nn.Parameter(torch.randn(2 * hidden_size))
+
+    def project(self, x):
+        return x @ self.weight_ih.t() + self.bias
+
+    def step(self, x, state, mask=None):
+        (h,) = state
+        s, c = (x + (h if mask is None else h * mask) @ self.weight_hh.t()).chunk(2, -1)
+        h = torch.sigmoid(s) * h + (1 - torch.sigmoid(s - self.beta)) * torch.tanh(c)
+        return h, (h,)
+
+
+class LEM(Cell):
+    """Rusch et al. 2022, Long expressive memory: two states, and the second needs the first of the same step."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.x = nn.Linear(input_size, 4 * hidden_size)
+        self.y = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.z = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def project(self, x):
+        return self.x(x)
+
+    def initial_state(self, x):
+        return x.new_zeros(x.shape[0], self.hidden_size), x.new_zeros(x.shape[0], self.hidden_size)
+
+    def step(self, x, state):
+        y, z = state
+        a, b, c, d = x.chunk(4, -1)
+        p, q, r = self.y(y).chunk(3, -1)
+        dt_z, dt_y = torch.sigmoid(a + p), torch.sigmoid(b + q)
+        z = (1 - dt_z) * z + dt_z * torch.tanh(c + r)
+        y = (1 - dt_y) * y + dt_y * torch.tanh(d + self.z(z))
+        return y, (y, z)
+
+
+class CoRNN(Cell):
+    """Rusch and Mishra 2021, Coupled oscillatory RNN."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.dt, self.gamma, self.eps = 0.1, 1.5, 0.7
+        self.inner = nn.Linear(input_size + 2 * hidden_size, hidden_size)
+
+    def initial_state(self, x):
+        return (x.new_zeros(x.shape[0], self.hidden_size),) * 2
+
+    def step(self, x, state):
+        y, z = state
+        z = z + self.dt * (torch.tanh(self.inner(torch.cat((x, z, y), 1))) - self.gamma * y - self.eps * z)
+        y = y + self.dt * z
+        return y, (y, z)
+
+
+class SLSTM(Cell):
+    """Beck et al. 2024, xLSTM: four states; the initial ones are one tensor several times."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.weight_ih, self.bias = matrix(4 * hidden_size, input_size), nn.Parameter(torch.randn(4 * hidden_size))
+        self.weight_hh = matrix(4 * hidden_size, hidden_size)
+
+    def project(self, x):
+        return F.linear(x, self.weight_ih, self.bias)
+
+    def initial_state(self, x):
+        zero = x.new_zeros(x.shape[0], self.hidden_size)
+        return zero, zero, torch.ones_like(zero), zero
+
+    def step(self, x, state):
+        h, c, n, m = state
+        i, f, z, o = (x + F.linear(h, self.weight_hh)).chunk(4, -1)
+        kept = F.logsigmoid(f) + m
+        new_m = torch.maximum(kept, i)
+        f, i = torch.exp(kept - new_m), torch.exp(i - new_m)
+        c = f * c + i * torch.tanh(z)
+        n = f * n + i
+        h = torch.sigmoid(o) * c / n
+        return h, (h, c, n, new_m)
+
+
+class HeadsGRU(Cell):
+    """A GRU whose recurrent matrices are block-diagonal."""
+
+    def __init__(self, input_size, hidden_size, heads=2):
+        super().__init__(input_size, hidden_size)
+        self.heads, d = heads, hidden_size // heads
+        self.weight_ih = matrix(3 * hidden_size, input_size)
+        self.weight_hh = matrix(heads, 3, d, d)
+
+    def project(self, x):
+        return F.linear(x, self.weight_ih)
+
+    def step(self, x, state):
+        (h,) = state
+        split = h.unflatten(-1, (self.heads, -1))
+        r, z, n = x.unflatten(-1, (3, self.heads, -1)).unbind(1)
+        hr, hz, hn = torch.einsum("bhi,hgoi->gbho", split, self.weight_hh).unbind(0)
+        z = torch.sigmoid(z + hz)
+        h = ((1 - z) * torch.tanh(n + torch.sigmoid(r + hr) * hn) + z * split).flatten(1)
+        return h, (h,)
+
+
+class FastGRNN(Cell):
+    """Kusupati et al. 2018, FastGRNN: one product, two scalar weights."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = matrix(hidden_size, input_size), matrix(hidden_size, hidden_size)
+        self.bias_z, self.bias_h = (nn.Parameter(torch.randn(hidden_size)) for _ in range(2))
+        self.zeta, self.nu = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(-4.0))
+
+    def step(self, x, state):
+        (h,) = state
+        a = x @ self.W.t() + h @ self.U.t()
+        z, new = torch.sigmoid(a + self.bias_z), torch.tanh(a + self.bias_h)
+        h = (torch.sigmoid(self.zeta) * (1 - z) + torch.sigmoid(self.nu)) * new + z * h
+        return h, (h,)
+
+
+class Normed(Cell):
+    """h = h + tanh(LayerNorm(x + U h))."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size, bias=False)
+        self.norm = nn.LayerNorm(hidden_size)
+        nn.init.normal_(self.norm.weight)
+
+    def project(self, x):
+        return self.W(x)
+
+    def step(self, x, state):
+        (h,) = state
+        h = 0.5 * h + torch.tanh(self.norm(x + self.U(h)))
+        return h, (h,)
+
+
+class Slots(Cell):
+    """Softmax attention over slots of a memory (B, slots, H), which is the state."""
+
+    def __init__(self, input_size, hidden_size, slots=3):
+        super().__init__(input_size, hidden_size)
+        self.slots = slots
+        self.query, self.key = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.write = nn.Linear(2 * hidden_size, hidden_size)
+        self.register_buffer("bias", torch.linspace(-1, 1, slots))
+
+    def project(self, x):
+        return self.query(x)
+
+    def initial_state(self, x):
+        return (x.new_zeros(x.shape[0], self.slots, self.hidden_size),)
+
+    def output(self, state):
+        return state[0].mean(1)
+
+    def step(self, x, state):
+        (m,) = state
+        scores = (self.key(m) * x.unsqueeze(1)).sum(-1) / math.sqrt(self.hidden_size) + self.bias
+        p = torch.softmax(scores, -1)
+        read = (p.unsqueeze(1) @ m).squeeze(1)
+        m = m + p.unsqueeze(-1) * torch.tanh(self.write(torch.cat([x, read], -1))).unsqueeze(1)
+        return self.output((m,)), (m,)
+
+
+class Projected(Cell):
+    """The output is no state: y = gelu(V h) of another size."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.output_size = hidden_size + 3
+        self.W, self.U = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.V = nn.Linear(hidden_size, self.output_size)
+
+    def output(self, state):
+        return F.gelu(self.V(state[0]))
+
+    def step(self, x, state):
+        h = F.silu(self.W(x)) + torch.sin(self.U(state[0]))
+        return self.output((h,)), (h,)
+
+
+class TwoSizes(Cell):
+    """A state of H units and one of 3."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.up, self.down = nn.Linear(3, hidden_size), nn.Linear(hidden_size, 3)
+        self.W = nn.Linear(input_size, hidden_size)
+
+    def project(self, x):
+        return self.W(x)
+
+    def initial_state(self, x):
+        return x.new_zeros(x.shape[0], self.hidden_size), x.new_ones(x.shape[0], 3)
+
+    def step(self, x, state):
+        h, small = state
+        h = torch.tanh(x + self.up(small) + 0.5 * h)
+        small = F.softplus(self.down(h)) - 0.3 * small
+        return h, (h, small)
+
+
+class Pointwise(Cell):
+    """Li et al. 2018, IndRNN, with tanh: no product inside the loop."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.u = nn.Linear(input_size, hidden_size), nn.Parameter(torch.rand(hidden_size) - 0.2)
+
+    def project(self, x):
+        return self.W(x)
+
+    def step(self, x, state):
+        h = torch.tanh(x + self.u * state[0])
+        return h, (h,)
+
+
+class Shift(Cell):
+    """One state depends on x alone: the input of the step before."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+
+    def project(self, x):
+        return self.W(x)
+
+    def initial_state(self, x):
+        return x.new_zeros(x.shape[0], self.hidden_size), x.new_zeros(x.shape[0], self.hidden_size)
+
+    def step(self, x, state):
+        h, before = state
+        h = torch.sigmoid(before) * h + torch.tanh(self.U(h))
+        return h, (h, torch.tanh(x))
+
+
+class Tied(Cell):
+    """One Parameter under two names."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.one = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.two = nn.Linear(hidden_size, hidden_size)
+        self.two.weight = self.one.weight
+
+    def project(self, x):
+        return self.W(x)
+
+    def step(self, x, state):
+        h = torch.tanh(x + self.two(torch.tanh(self.one(state[0]))))
+        return h, (h,)
+
+
+class PlainTensor(Cell):
+    """A tensor that is an attribute, neither a parameter nor a buffer."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.__dict__["scale"] = torch.linspace(0.1, 0.9, hidden_size)
+
+    def project(self, x):
+        return self.W(x)
+
+    def step(self, x, state):
+        scale = self.scale.to(x.dtype)
+        h = scale * state[0] + (1 - scale) * torch.tanh(x + self.U(state[0]))
+        return h, (h,)
+
+
+class Dual(Cell):
+    """A GRU with weights in a submodule, time spans and a mask."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.cell = nn.GRUCell(input_size, hidden_size)
+
+    def step(self, x, state, mask=None, dt=None):
+        h = state[0] if dt is None else state[0] * torch.exp(-dt.unsqueeze(-1))
+        h = h if mask is None else h * mask
+        h = self.cell(x, h)
+        return h, (h,)
+
+
+CELLS = (Leaky, MGU, JANET, LEM, CoRNN, SLSTM, HeadsGRU, FastGRNN, Normed, Slots, Projected, TwoSizes, Pointwise,
+         Shift, Tied, PlainTensor, Dual)  # fmt: skip
