@@ -154,7 +154,7 @@ def test_what_a_process_changes_before_its_first_call_counts(folder, forget, tra
     if change == "global":
         sys.modules["cell_of_a_test"].SCALE = -1.0
     if change == "function":
-        sys.modules["helper_of_a_test"].mix = lambda new, h: new
+        sys.modules["helper_of_a_test"].mix = lambda new, _: new
     check(kind(alpha=0.9) if change == "setting" else kind())
     assert len(traces) == 2
 
@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_written_gives_one_warning(folder, forget, monke
     (folder / "file").write_text("")
     monkeypatch.setenv("SEQLOOM_CACHE", str(folder / "file"))
     kind = start_again(folder, forget)
-    with pytest.warns(UserWarning) as messages:
+    with pytest.warns(UserWarning, match="cannot be kept") as messages:
         check(kind())
     assert len(messages) == 1 and "Set SEQLOOM_CACHE" in str(messages[0].message)
     with warnings.catch_warnings():

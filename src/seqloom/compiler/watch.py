@@ -78,6 +78,8 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
         if event != "call" or _is_foreign(code.co_filename):
             return
         files.add(code.co_filename)
+        if "site-packages" in code.co_filename:
+            return  # libraries, among them what listens to torch's logs
         spaces = [frame.f_globals]
         spaces += [vars(m) for n in code.co_names if _is_users_module(m := frame.f_globals.get(n))]
         for space in spaces:

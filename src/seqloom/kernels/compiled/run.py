@@ -202,6 +202,8 @@ class _Scan(torch.autograd.Function):
         saved = sorted({m.node for m in plan.train.memory if m.kind == "stored"} & set(known))
         ctx.call, ctx.saved = call, saved
         ctx.save_for_backward(*tensors, *states, *(known[n] for n in saved))
+        if any(y.data_ptr() == s[call.packing.B :].data_ptr() for s in states):
+            y = y.clone()  # a caller may change the outputs in place; the states are saved
         return y, *last
 
     @staticmethod
