@@ -10,8 +10,9 @@ import hashlib
 import inspect
 import types
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +76,15 @@ def list_settings(cell: Cell) -> dict[str, object]:
     return settings
 
 
-@lru_cache(maxsize=1024)
+_classes: WeakKeyDictionary[type, tuple[ref[type], ...]] = WeakKeyDictionary()
+
+
 def _user_classes(kind: type) -> tuple[type, ...]:
-    return tuple(c for c in kind.__mro__ if not is_internal(inspect_file(c)))
+    """Return a class and its bases without torch's and the package's own."""
+    classes = _classes.get(kind)
+    if classes is None:
+        classes = _classes[kind] = tuple(ref(c) for c in kind.__mro__ if not is_internal(inspect_file(c)))
+    return tuple(c for r in classes if (c := r()) is not None)
 
 
 def _class_settings(kind: type) -> list[tuple[str, object]]:

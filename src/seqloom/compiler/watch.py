@@ -84,8 +84,10 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
         spaces += [vars(m) for n in code.co_names if _is_users_module(m := frame.f_globals.get(n))]
         for space in spaces:
             for name in code.co_names:
-                if name in space and (id(space), name) not in found:
-                    found[id(space), name] = Global(space, name, freeze(space[name]))
+                value = space.get(name, _MISSING)
+                is_library = isinstance(value, ModuleType) and not _is_users_module(value)
+                if value is not _MISSING and not is_library and (id(space), name) not in found:
+                    found[id(space), name] = Global(space, name, freeze(value))
 
     def run() -> Result:
         sys.setprofile(note)
