@@ -93,7 +93,7 @@ def check(cell):
 
 
 def find_file(folder):
-    (file,) = (folder / "cache" / "cells").glob("*.json")
+    (file,) = (folder / "cache" / "cells").glob("*.plan")
     return file
 
 

@@ -283,9 +283,11 @@ def _child_of(process: int) -> int | None:
 def contents(folder: Path) -> dict[str, Any]:
     """Return what is in every file of a folder, without times; the names alone of folders, logs and pages.
 
-    Entries of the cache are left out if they are complete: the same data under another path has another one.
+    Entries of the cache are left out if they are complete: the same data under another path has another one. So are
+    compiled cells: a process that is killed may leave one to the next.
     """
     whole = tuple(f"{path.parent}" for path in folder.glob("cache/*-*/done.json") if path.parent.name[0] != ".")
+    whole += (str(folder / "cache" / "cells"),)
     paths = [path for path in sorted(folder.rglob("*")) if not str(path).startswith(whole)]
     return {str(path.relative_to(folder)): _content(path) for path in paths}
 

@@ -73,7 +73,7 @@ def save_plan(description: str, plan: Plan, seen: Seen) -> None:
 
 def _path(description: str) -> Path:
     name = hashlib.sha256(f"{digest_compiler()}\n{description}".encode()).hexdigest()
-    return cache_folder("cells") / f"{name}.json"
+    return cache_folder("cells") / f"{name}.plan"
 
 
 def _encode(plan: Plan) -> dict[str, Any]:

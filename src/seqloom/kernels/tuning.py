@@ -144,6 +144,8 @@ ONEDNN_LSTM_HIDDEN = 512
 # Shorter sequences stay with the loop: a call of a compiled GRU (B=1, H=64) costs as much as 5 steps of it, 0.64 ms
 # against 0.13 ms a step on a busy AVX-512 machine.
 COMPILED_STEPS = 5
+# Cells whose step takes 2 to 10 s to trace, longer than most of their jobs run; a custom cell takes 0.3 s.
+SLOW_TO_COMPILE = frozenset({"ntm", "ode_gru", "rnn_attention"})
 
 # --- Plain torch -------------------------------------------------------------------------------------------------
 

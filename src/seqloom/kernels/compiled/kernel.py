@@ -43,18 +43,17 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
         return "there is no step to run"
     if job.dt is not None and job.dt.requires_grad:
         return "the compiled step computes no gradients of time spans"
-    plan = _find_plan(cell, job)
+    plan = compile_cell(cell, job)
+    _latest.found = ref(cell), ref(job), plan
     return plan if isinstance(plan, str) else None
 
 
-def _find_plan(cell: Cell, job: ScanJob) -> Plan | str:
-    """Return the plan, for `run` the one that `why_not` has found for the same job."""
-    last = getattr(_latest, "found", None)
+def _take_plan(cell: Cell, job: ScanJob) -> Plan | str:
+    """Return the plan that `why_not` has just found for the same job, or find it."""
+    last, _latest.found = getattr(_latest, "found", None), None
     if last is not None and last[0]() is cell and last[1]() is job:
         return cast(Plan | str, last[2])
-    plan = compile_cell(cell, job)
-    _latest.found = ref(cell), ref(job), plan
-    return plan
+    return compile_cell(cell, job)
 
 
 def _why_not_precise(job: ScanJob) -> str | None:
@@ -65,10 +64,15 @@ def _why_not_precise(job: ScanJob) -> str | None:
     return None
 
 
-def why_not_auto(_: Cell, job: ScanJob) -> str | None:
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is better for this job; None if none is."""
+    reason = why_not_fused()  # before the length is read: an export would keep it
+    if reason is not None:
+        return reason
     if job.x.is_cuda:
         return "it was not yet tried on a GPU; choose it with kernel='compiled'"
+    if cell.name in tuning.SLOW_TO_COMPILE:
+        return "its first call would take seconds to compile; choose it with kernel='compiled'"
     if job.x.shape[1] < tuning.COMPILED_STEPS:
         return f"the loop is as fast for fewer than {tuning.COMPILED_STEPS} steps"
     return None
@@ -84,7 +88,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
     if job.x.is_cuda and gated.why_not(cell, job) is None:
         return gated.run(cell, job)
-    plan = _find_plan(cell, job)
+    plan = _take_plan(cell, job)
     assert isinstance(plan, Plan)
     compiled = _prepare(plan, job.x.is_cuda)
     own = {name: cast(Tensor, reduce(getattr, name.split("."), cell)) for name in plan.weights}
