@@ -61,11 +61,9 @@ def test_a_damaged_build_is_made_again_with_a_warning(builds, damage):
 
 def test_a_folder_that_cannot_be_written_costs_a_warning(builds, tmp_path):
     (tmp_path / "cache").write_text("a file in the way")
-    with (
-        pytest.warns(UserWarning, match="cannot be read"),
-        pytest.warns(UserWarning, match="Set SEQLOOM_CACHE to a folder that can be written"),
-    ):
+    with pytest.warns(UserWarning, match="Set SEQLOOM_CACHE to a folder that can be written") as messages:
         assert build() == b"machine code of kernel"
+    assert len(messages) == 1
 
 
 def test_no_kernel_has_a_lambda_of_any_type():

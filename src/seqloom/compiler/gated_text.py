@@ -64,7 +64,12 @@ _TORCH: dict[str, Callable[..., Tensor]] = {
 
 
 def run_unit(unit: Unit, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Compute the states after a step with torch, for tensors of any shape in place of the leaves' numbers."""
+    """Compute the states after a step with torch.
+
+    Args:
+        unit: The equations of one unit.
+        leaves: The values of the unit's inputs, in the order of `unit.leaves`; all of one shape.
+    """
     registers: list[Tensor] = []
 
     def find(a: Argument) -> Tensor:

@@ -25,6 +25,9 @@ TERNARY = ("where", "fma")  # where(a, b, c): b if a is not 0, else c;  fma(a, b
 OPERATORS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}  # and their arity
 
 
+REDUCTIONS = ("sum", "maximum", "minimum")
+
+
 class Place(Enum):
     """Where row r of step t of a buffer is, counted in rows from the buffer's first number."""
 
@@ -91,7 +94,7 @@ class Reduction:
     """Combine a value over the inner loops and write it once for each iteration of the outer ones.
 
     Attributes:
-        operator: "sum", "maximum" or "minimum".
+        operator: One of REDUCTIONS.
         to: Where to write; its strides of the inner loops are 0.
         value: What to combine.
     """
@@ -186,40 +189,3 @@ class Program:
             for access in part.writes():
                 depth[access.buffer] = max(depth.get(access.buffer, 0), level)
         return max(depth.values(), default=0)
-
-    def check(self) -> None:
-        """Check that every access stays inside of its buffer: a program reads and writes memory by address.
-
-        Raises:
-            ValueError: If one does not, or an operator is unknown.
-        """
-        for part in self.parts:
-            if isinstance(part, Product):
-                self._check_product(part)
-                continue
-            accesses = [*part.reads(), *part.writes()]
-            for a in accesses:
-                if not 0 <= a.buffer < len(self.buffers):
-                    raise ValueError(f"there is no buffer {a.buffer}")
-                ends = [stride * (size - 1) for stride, size in zip(a.strides, part.sizes, strict=True)]
-                low, high = a.offset + sum(e for e in ends if e < 0), a.offset + sum(e for e in ends if e > 0)
-                if low < 0 or high >= self.buffers[a.buffer].size:
-                    raise ValueError(f"an access to {self.buffers[a.buffer].name} lies outside of it")
-            known: set[int] = set()
-            for i in part.body:
-                registers = {a.index for a in i.arguments if isinstance(a, Register)}
-                if OPERATORS.get(i.operator) != len(i.arguments) or not registers <= known:
-                    raise ValueError(f"an instruction {i.operator} is unknown, or reads what was not computed")
-                known.add(i.out)
-            values = [s.value for s in part.stores] + [r.value for r in part.reductions]
-            if not {v.index for v in values if isinstance(v, Register)} <= known or min(part.sizes, default=1) < 1:
-                raise ValueError("a nest writes what was not computed, or has an empty loop")
-
-    def _check_product(self, part: Product) -> None:
-        if not all(0 <= b < len(self.buffers) for b in (part.source, part.weight, part.out)):
-            raise ValueError(f"a product has no such buffers: {part}")
-        sizes = [self.buffers[b].size for b in (part.source, part.weight, part.out)]
-        factor, result = part.rows * part.heads * part.K, part.rows * part.heads * part.N
-        fits = 0 <= part.offset <= sizes[0] - factor and sizes[1] == part.heads * part.K * part.N and sizes[2] == result
-        if not fits or min(part.heads, part.K, part.N, part.rows) < 1:
-            raise ValueError(f"a product does not fit its buffers: {part}")

@@ -24,6 +24,7 @@ from seqloom.compiler.ir import (
     Store,
 )
 from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value, find_operator
+from seqloom.compiler.validity import check_program
 from seqloom.compiler.watch import Global, Seen, read_globals
 from seqloom.core.cache import cache_folder, read_cached, write_cached
 
@@ -125,7 +126,7 @@ def _encode_scan(scan: Scan) -> dict[str, Any]:
 def _decode_scan(data: Mapping[str, Any]) -> Scan:
     buffers = tuple(Buffer(name, Place(place), size) for name, place, size in data["buffers"])
     program = Program(buffers, tuple(_decode_part(part) for part in data["parts"]), data["reverse"])
-    program.check()
+    check_program(program)
     if len(data["memory"]) != len(buffers):
         raise ValueError("buffers and their memory differ in number")
     return Scan(program, tuple(Memory(*memory) for memory in data["memory"]))

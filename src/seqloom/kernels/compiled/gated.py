@@ -29,10 +29,8 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled.run import as_rows
-from seqloom.kernels.cuda.gated.code import TYPES, GatedSetting, Kind, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
-from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.fused import why_not_fused
 
 GRID_MOST_GATES = 4  # on a grid the weights of more do not fit into registers and shared memory of a block
 MOST = 256  # cells that a process keeps
@@ -40,23 +38,11 @@ MOST = 256  # cells that a process keeps
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run in the gated kernels; None if it can."""
-    dtype, H, multiple = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, tuning.HIDDEN_MULTIPLE
-    if not job.x.is_cuda:
-        return "it is for CUDA tensors"
-    if dtype not in TYPES:
-        return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
-    if H % multiple or H > tuning.GATED_LARGEST_HIDDEN:
-        return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {tuning.GATED_LARGEST_HIDDEN}, not {H}"
-    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
-        return "it gives dropout masks no gradient"
-    if job.x.shape[0] == 0 or job.x.shape[1] == 0:
-        return "the batch is empty"
-    reason = why_not_fused() or launch.why_not(job.x.device) or why_not_fit(cell, job)
+    reason = why_not_job(cell, job) or why_not_fit(cell, job)
     if reason is not None:
         return reason
-    setting, device = _choose_setting(prepare(cell, job).kind, H, dtype, job), job.x.device
-    codes = (find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
-    return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
+    dtype = autocast_dtype("cuda") or job.x.dtype
+    return why_not_setting(_choose_setting(prepare(cell, job).kind, cell.hidden_size, dtype, job), job)
 
 
 def why_not_fit(cell: Cell, job: ScanJob) -> str | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seqloom.compiler.ir import Nest, Place, Product, Program
+from seqloom.compiler.validity import check_program
 from seqloom.kernels.cpu.engine import TYPES, ThreadSplit, load_library, split_threads
 from seqloom.kernels.cpu.nest_code import OPERATORS, encode_nest
 
@@ -60,6 +61,7 @@ def encode(program: Program) -> Encoded:
     Raises:
         ValueError: If the program is not valid, for example because a part reaches past the end of a buffer.
     """
+    check_program(program)
     constants: list[float] = []
     code = [len(program.buffers)]
     for buffer in program.buffers:
@@ -67,7 +69,6 @@ def encode(program: Program) -> Encoded:
     code += [int(program.reverse), len(program.parts)]
     for part in program.parts:
         if isinstance(part, Product):
-            _check_product(part, program)
             code += [0, part.source, part.offset, part.weight, part.out, part.heads, part.K, part.N, part.rows]
         else:
             code += [1, *encode_nest(part, program, constants)]
@@ -80,21 +81,6 @@ def encode(program: Program) -> Encoded:
         tuple((b.name, b.size, *ROWS[b.place]) for b in program.buffers),
         max(widths or lengths or [1]),
     )
-
-
-def _check_product(p: Product, program: Program) -> None:
-    buffers = program.buffers
-    if not all(0 <= b < len(buffers) for b in (p.source, p.weight, p.out)) or min(p.heads, p.K, p.N, p.rows) < 1:
-        raise ValueError(f"not a valid product of {len(buffers)} buffers: {p}")
-    source, weight, out = buffers[p.source], buffers[p.weight], buffers[p.out]
-    if weight.place is not Place.WEIGHT or weight.size != p.heads * p.K * p.N:
-        raise ValueError(f"{weight} is not a weight of {p.heads} x {p.K} x {p.N} numbers")
-    if p.offset < 0 or p.offset + p.rows * p.heads * p.K > source.size:
-        raise ValueError(f"a product reads {p.rows * p.heads * p.K} numbers from number {p.offset} of {source}")
-    if out.place is Place.WEIGHT or out.size != p.rows * p.heads * p.N:
-        raise ValueError(f"a product writes {p.rows * p.heads * p.N} numbers to {out}")
-    if p.source == p.out:
-        raise ValueError(f"a product reads and writes {out}")
 
 
 @cache
@@ -161,7 +147,7 @@ def run_program(
 
 
 def _read_last(numbers: Tensor) -> int:
-    """Return the last of some int64 numbers; torch takes microseconds for it."""
+    """Read the last number of an int64 tensor by address: indexing a tensor takes microseconds."""
     return ctypes.c_int64.from_address(numbers.data_ptr() + 8 * (numbers.shape[0] - 1)).value
 
 

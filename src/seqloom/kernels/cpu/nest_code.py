@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from seqloom.compiler import ir
-from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Place, Program, Register
+from seqloom.compiler.ir import REDUCTIONS, Access, Argument, Instruction, Nest, Place, Program, Register
 
 # mul_sub: a b - c, sub_mul: c - a b, add_add: a + b + c
 FUSED = (
@@ -20,7 +20,6 @@ FUSED = (
     *("add_add", "sigmoid_add_add", "tanh_add_add"),
 )
 MOVES = ("gather", "scatter")
-REDUCTIONS = ("sum", "maximum", "minimum")
 # As csrc/operators.hpp lists them.
 OPERATORS = (
     *ir.OPERATORS,
@@ -43,52 +42,11 @@ def encode_nest(nest: Nest, program: Program, constants: list[float]) -> list[in
         constants: The numbers that programs mention; new ones are appended.
 
     Raises:
-        ValueError: If the nest is not valid, for example because it reaches past the end of a buffer.
+        ValueError: If the nest has more loops than the machine runs.
     """
-    _check(nest, program)
+    if len(nest.sizes) > MOST_LOOPS:
+        raise ValueError(f"a nest has {len(nest.sizes)} loops; the CPU engine runs at most {MOST_LOOPS}")
     return _Encoder(_fuse(_merge_loops(nest)), program, constants).encode()
-
-
-def _check(nest: Nest, program: Program) -> None:
-    loops = len(nest.sizes)
-    if loops > MOST_LOOPS:
-        raise ValueError(f"a nest has {loops} loops; the CPU engine runs at most {MOST_LOOPS}")
-    if any(size < 1 for size in nest.sizes) or not 0 <= nest.inner <= loops:
-        raise ValueError(f"a nest has loops {nest.sizes}, of which {nest.inner} are inner")
-    if bool(nest.reductions) == bool(nest.stores) or (nest.stores and nest.inner):
-        raise ValueError("a nest needs either stores or reductions, and inner loops only for reductions")
-    for access in [*nest.reads(), *nest.writes()]:
-        if len(access.strides) != loops or not 0 <= access.buffer < len(program.buffers):
-            raise ValueError(f"{access} does not fit a nest of {loops} loops and {len(program.buffers)} buffers")
-        ends = [stride * (size - 1) for stride, size in zip(access.strides, nest.sizes, strict=True)]
-        first = access.offset + sum(min(0, e) for e in ends)
-        last = access.offset + sum(max(0, e) for e in ends)
-        buffer = program.buffers[access.buffer]
-        if first < 0 or last >= buffer.size:
-            raise ValueError(f"a nest reaches numbers {first} to {last} of {buffer.name}, which has {buffer.size}")
-    for access in nest.writes():
-        if program.buffers[access.buffer].place is Place.WEIGHT:
-            raise ValueError(f"a nest writes to the weight {program.buffers[access.buffer].name}")
-    if any(any(r.to.strides[loops - nest.inner :]) for r in nest.reductions):
-        raise ValueError("the result of a reduction has a stride in an inner loop")
-    written: set[int] = set()
-    for instruction in nest.body:
-        if ir.OPERATORS.get(instruction.operator) != len(instruction.arguments):
-            raise ValueError(f"unknown operator {instruction.operator} of {len(instruction.arguments)} arguments")
-        _check_registers(instruction.arguments, written)
-        if instruction.out in written:
-            raise ValueError(f"register {instruction.out} is written twice")
-        written.add(instruction.out)
-    _check_registers([*(s.value for s in nest.stores), *(r.value for r in nest.reductions)], written)
-    for reduction in nest.reductions:
-        if reduction.operator not in REDUCTIONS:
-            raise ValueError(f"unknown reduction {reduction.operator}")
-
-
-def _check_registers(arguments: Sequence[Argument], written: set[int]) -> None:
-    for argument in arguments:
-        if isinstance(argument, Register) and argument.index not in written:
-            raise ValueError(f"register {argument.index} is read before it is written")
 
 
 def _merge_loops(nest: Nest) -> Nest:

@@ -11,9 +11,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from seqloom.core.cell import Cell
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.runtime import launch, nvrtc
 from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups
+from seqloom.kernels.fused import why_not_fused
 
 TYPES = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA text
 GRID_UNITS, GRID_WARPS = 32, 8  # of a block on a grid
@@ -198,3 +202,26 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
         return w.contiguous()
     gates, n = w.shape[0], w.shape[1] // 16
     return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
+
+
+def why_not_job(cell: Cell, job: ScanJob) -> str | None:
+    """Return why no gated kernel can run this job for a cell of this size; None if one may."""
+    dtype, H, multiple = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, tuning.HIDDEN_MULTIPLE
+    if not job.x.is_cuda:
+        return "it is for CUDA tensors"
+    if dtype not in TYPES:
+        return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
+    if H % multiple or H > tuning.GATED_LARGEST_HIDDEN:
+        return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {tuning.GATED_LARGEST_HIDDEN}, not {H}"
+    if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
+        return "it gives dropout masks no gradient"
+    if job.x.shape[0] == 0 or job.x.shape[1] == 0:
+        return "the batch is empty"
+    return why_not_fused() or launch.why_not(job.x.device)
+
+
+def why_not_setting(setting: GatedSetting, job: ScanJob) -> str | None:
+    """Return why the kernels of a setting cannot run on the job's GPU; None if they can."""
+    device = job.x.device
+    codes = (find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
+    return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)

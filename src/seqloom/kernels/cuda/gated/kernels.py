@@ -19,10 +19,8 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated.code import TYPES, GatedSetting, Kind, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
-from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.fused import why_not_fused
 
 KINDS = {
     "gru": Kind("gru", gates=3, states=1),
@@ -49,27 +47,12 @@ class Gated:
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
-        dtype, H, multiple = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, tuning.HIDDEN_MULTIPLE
+        dtype = autocast_dtype("cuda") or job.x.dtype
         if cell.name == "gru" and not cell.reset_after:
             return "it applies the reset gate after the product (reset_after=True)"
         if cell.name == "lstm" and cell.proj_size:
             return "it has no projected LSTM (proj_size)"
-        if not job.x.is_cuda:
-            return "it is for CUDA tensors"
-        if dtype not in TYPES:
-            return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
-        if H % multiple or H > tuning.GATED_LARGEST_HIDDEN:
-            return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {tuning.GATED_LARGEST_HIDDEN}, not {H}"
-        if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
-            return "it gives dropout masks no gradient"
-        if job.x.shape[0] == 0 or job.x.shape[1] == 0:
-            return "the batch is empty"
-        reason = why_not_fused() or launch.why_not(job.x.device)
-        if reason is not None:
-            return reason
-        setting, device = self._read_setting(cell, job, dtype), job.x.device
-        codes = (find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
-        return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
+        return why_not_job(cell, job) or why_not_setting(self._read_setting(cell, job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""

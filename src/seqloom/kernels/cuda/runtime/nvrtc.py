@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from seqloom.core.cache import cache_folder, read_cached, write_cached
+
 TEXT = Path(__file__).parents[1]  # names of .cu and .cuh files are relative to this folder
-DIGEST = 32  # bytes of a checksum
+WHAT = "built kernel"  # in warnings
 
 
 def folder() -> Path:
-    """Return the folder of built kernels: SEQLOOM_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("SEQLOOM_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
-    return base / "kernels"
+    """Return the folder of built kernels."""
+    return cache_folder("kernels")
 
 
 def read_source(name: str) -> str:
@@ -53,40 +50,11 @@ def build(name: str, macros: Mapping[str, int | str], architecture: str, text: s
     flags = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items())]
     words = [text, *(word for header in read_headers().items() for word in header), *flags, str(version())]
     path = folder() / f"{hashlib.sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
-    code = _read(path)
+    code = read_cached(path, WHAT)
     if code is None:
         code = compile_source(name, text, flags)
-        _write(path, code)
+        write_cached(path, code, WHAT)
     return code
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        whole = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        warnings.warn(f"the built kernel {path} cannot be read ({error}); building it again", stacklevel=4)
-        return None
-    if hashlib.sha256(whole[DIGEST:]).digest() != whole[:DIGEST]:
-        warnings.warn(f"the built kernel {path} is damaged; building it again", stacklevel=4)
-        return None
-    return whole[DIGEST:]
-
-
-def _write(path: Path, code: bytes) -> None:
-    """Write to a temporary name first, so that no process reads half a file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        Path(file.name).replace(path)
-    except OSError as error:
-        warnings.warn(
-            f"a built kernel cannot be kept in {path.parent} ({error}); every process builds it again. "
-            "Set SEQLOOM_CACHE to a folder that can be written",
-            stacklevel=4,
-        )
 
 
 def compile_source(name: str, text: str, flags: Sequence[str]) -> bytes:
