@@ -218,7 +218,7 @@ def everything(run, cell, job):
     state = tuple(s.detach().clone().requires_grad_() for s in job.state)
     y, last = run(cell, replace(job, x=x, state=state))
     torch.manual_seed(1)
-    sum((t.double() * torch.randn(t.shape, dtype=torch.float64)).sum() for t in (y, *last)).backward()
+    sum((t.double() * torch.randn(t.shape, dtype=torch.float64).to(t.device)).sum() for t in (y, *last)).backward()
     real = slice(None) if job.lengths is None else job.valid_steps()
     parts = {"y": y, "dx": x.grad[real]} | {f"last {i}": s for i, s in enumerate(last)}
     parts |= {f"dstate {i}": s.grad for i, s in enumerate(state)} | {n: p.grad for n, p in cell.named_parameters()}
@@ -235,8 +235,8 @@ def worst(cell, job, dtype):
     for part, exact in true.items():
         # half of a last bit, on average; a single number may be right by chance
         least = (0.25 if exact.numel() > 1 else 2.0) * torch.finfo(dtype).eps * exact.norm()
-        error = (mine.get(part, torch.zeros(())) - exact).norm()
-        ratio = float(error / (loops.get(part, torch.zeros(())) - exact).norm().clamp(min=least))
+        error = (mine.get(part, torch.zeros_like(exact)) - exact).norm()
+        ratio = float(error / (loops.get(part, torch.zeros_like(exact)) - exact).norm().clamp(min=least))
         ratios[part] = 0.0 if exact.norm() == 0 and error == 0 else math.inf if math.isnan(ratio) else ratio
     part = max(ratios, key=ratios.get)
     return ratios[part], part

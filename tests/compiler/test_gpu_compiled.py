@@ -32,7 +32,8 @@ def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(name, 
     if name == "ntm" and dtype == FP16:
         pytest.skip("the loop overflows")
     cell = programs.cell_of(name, H=64, D=20)
-    ratio, part = programs.worst(cell, job_of(cell, dtype, 33, 75, ragged), dtype)
+    steps = 20 if (name, dtype) == ("indrnn", FP16) else 75  # its states grow beyond 65,504
+    ratio, part = programs.worst(cell, job_of(cell, dtype, 33, steps, ragged), dtype)
     assert ratio < 2, part
 
 

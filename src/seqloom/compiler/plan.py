@@ -122,6 +122,7 @@ _PURE = """
     view where zeros zeros_like
 """
 PURE = frozenset(_PURE.split())
+LONGEST_SUM = 512  # products that `multiply_heads` adds up one after the other
 FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # have no tensor among their arguments
 
 
@@ -150,6 +151,7 @@ class Evaluator:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.functions = {n: find_operator(call.operator) for n, call in plan.calls.items()}
+        self.functions |= {n: multiply_heads for n, call in plan.calls.items() if call.operator == "bmm.default"}
         self.needs = {n: tuple(references(call)) for n, call in plan.calls.items()}
         self.orders: dict[tuple[tuple[int, ...], str], list[int]] = {}
 
@@ -181,6 +183,21 @@ class Evaluator:
                 needed.add(n)
                 todo += self.needs[n]
         return sorted(needed)
+
+
+def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b for (heads, m, k) and (heads, k, n).
+
+    On GPUs, torch.bmm adds up the products of float32 one after the other; for the weights' gradients k is the number
+    of all steps' rows, so that long sums are split here.
+    """
+    pieces = a.shape[-1] // LONGEST_SUM
+    if not (a.is_cuda and a.dtype == torch.float32 and pieces > 1):
+        return torch.bmm(a, b)
+    k = pieces * LONGEST_SUM
+    left = a[..., :k].unflatten(-1, (pieces, LONGEST_SUM)).movedim(-2, 0)
+    parts = torch.matmul(left, b[:, :k].unflatten(1, (pieces, LONGEST_SUM)).movedim(1, 0))
+    return parts.sum(0) + torch.bmm(a[..., k:], b[:, k:])
 
 
 class Known(dict):  # type: ignore[type-arg]
