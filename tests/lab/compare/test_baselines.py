@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from seqloom.lab.compare.baselines.registry import baselines, fit_baseline
-from seqloom.lab.compare.row_scores import load
+from seqloom.lab.compare.data import load_task
+from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.stats.metrics import compute_scores
+from seqloom.lab.training.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +21,14 @@ def measure(frame, tmp_path, name, **options):
     file = tmp_path / "data.parquet"
     frame.write_parquet(file)
     source = {"data": str(file), "options": options}
-    result = fit_baseline(source, name, 32, tmp_path)
+    result = fit_baseline(source, name, 32, str(tmp_path / "run"), tmp_path)
     assert result["valid"] and result["latency"]["one"] > 0
-    return compute_scores(load(tmp_path)).values
+    columns = load(tmp_path)
+    task = load_task(source)
+    again = score_rows(Run.load(tmp_path / "run").model(), task, "test", 32)
+    for key, column in columns.items():  # a baseline that was saved and loaded is the same
+        np.testing.assert_array_equal(again[key], column)
+    return compute_scores(columns).values
 
 
 def test_word_pairs_separate_classes(tmp_path):

@@ -206,13 +206,13 @@ def _look_up(counts: tuple[Array, Array], keys: Array) -> Array:
 def sequence_features(sample: Sample) -> Array | csr_matrix:
     """Return (N, columns): TF-IDF of n-grams, or the values and a summary of a series."""
     space = sample.task.input
-    return (Ngrams(space) if isinstance(space, Tokens) else SeriesFeatures()).fit(_pad_rows(sample))
+    return (Ngrams.of(space) if isinstance(space, Tokens) else SeriesFeatures()).fit(_pad_rows(sample))
 
 
 def _bag_of_tokens(sample: Sample) -> csr_matrix:
     """Return (N, columns): TF-IDF of single tokens, ignoring their order."""
     assert isinstance(sample.task.input, Tokens)
-    return Ngrams(sample.task.input, orders=(1,)).fit(_pad_rows(sample))
+    return Ngrams(sample.task.input.size, orders=(1,)).fit(_pad_rows(sample))
 
 
 def _pad_rows(sample: Sample) -> Iterator[tuple[Array, Array]]:

@@ -48,7 +48,8 @@ class JobFactory:
 
     def baseline(self, name: str) -> Job:
         """Return the job that fits a baseline."""
-        settings = {"source": self.source, "name": name, "batch": self.batch}
+        run = str(self.baseline_folder(name))
+        settings = {"source": self.source, "name": name, "batch": self.batch, "run": run}
         return Job(baseline_key(name), "seqloom.lab.compare.baselines.registry:fit_baseline", settings)
 
     def speed(self, trial: CandidateTrial, seconds: float) -> Job:
@@ -73,6 +74,9 @@ class JobFactory:
 
     def run_folder(self, trial: CandidateTrial) -> Path:
         return self.folder / "runs" / trial.key
+
+    def baseline_folder(self, name: str) -> Path:
+        return self.folder / "runs" / baseline_key(name)
 
     def _settings(self, trial: CandidateTrial) -> dict[str, Any]:
         c, chosen = trial.candidate, trial.settings

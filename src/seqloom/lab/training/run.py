@@ -61,6 +61,7 @@ class _RunRecord(TypedDict):
     source: Any
     versions: dict[str, str]
     cell: NotRequired[dict[str, str]]
+    baseline: NotRequired[dict[str, Any]]
 
 
 class PredictOptions(TypedDict, total=False):
@@ -99,7 +100,12 @@ class Run:
 
     @classmethod
     def create(
-        cls, folder: Path | str, settings: TrainSettings, task: Task, source: Mapping[str, Any] | None = None
+        cls,
+        folder: Path | str,
+        settings: TrainSettings,
+        task: Task,
+        source: Mapping[str, Any] | None = None,
+        baseline: Mapping[str, Any] | None = None,
     ) -> Run:
         """Create the folder of a new run atomically.
 
@@ -108,6 +114,7 @@ class Run:
             settings: The settings of the training.
             task: The task, which is stored in the folder.
             source: Where the data came from, JSON-serialisable.
+            baseline: For a baseline, its class and settings, JSON-serialisable.
 
         Raises:
             TakenError: If the folder holds a run or other files, or another process was faster.
@@ -124,6 +131,8 @@ class Run:
             "source": source,
             "versions": versions(),
         }
+        if baseline is not None:
+            record["baseline"] = baseline
         _check_free(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         work = scratch.choose_name(folder)
@@ -216,7 +225,9 @@ class Run:
 
     @property
     def finished(self) -> str | None:
-        """Why training ended ("steps", "epochs" or "patience"); None if it has not ended."""
+        """Why training ended ("steps", "epochs", "patience", or "fitted" for a baseline); None if it has not ended."""
+        if "baseline" in self.record:
+            return "fitted"
         try:
             last = checkpoint.find(self.folder / "last")
         except DamagedError:
@@ -271,8 +282,14 @@ class Run:
         from seqloom.lab.training.checkpoint import check_weights, load_weights
         from seqloom.lab.training.model import build
 
-        loaded = self.checkpoint(which, files=["weights"])
+        is_baseline = "baseline" in self.record
+        loaded = self.checkpoint("best" if is_baseline else which, files=["weights"])
         assert loaded is not None
+        if is_baseline:
+            from seqloom.lab.compare.baselines.registry import build_baseline
+
+            with sealed.interpret(self.folder / FILE):
+                return build_baseline(self.task, self.record["baseline"], loaded.tensors("weights")).to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
             with torch.device(

@@ -5,36 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seqloom.core.cell import State
+from seqloom.lab.compare.baselines.module import BaselineModule, shift_target, wrap
 from seqloom.lab.compare.data import iterate_split
-from seqloom.lab.data.task import PAD, START, Batch, Task, Tokens
-from seqloom.lab.training.for_task import (
-    ForClassify,
-    ForGenerate,
-    ForRegress,
-    ForTag,
-    ForTask,
-    ForTranscribe,
-    ForTranslate,
-    Prediction,
-)
+from seqloom.lab.data.task import PAD, Task, Tokens
+from seqloom.lab.training.for_task import ForTask
 
 UNSEEN_COUNT = 1e-2  # added to every count, for what training lacks
 BACKOFF = 0.1  # share of the unigram in a bigram probability
 LARGEST_VOCABULARY = 3_000  # no bigram table is built for more tokens
-
-
-class BaselineModule(nn.Module):
-    """A module without trainable weights; `size` numbers were fitted. The empty parameter holds the device."""
-
-    crf = None
-
-    def __init__(self, size: int = 0) -> None:
-        super().__init__()
-        self.size = size
-        self.empty = nn.Parameter(torch.zeros(0), requires_grad=False)
 
 
 class Constant(BaselineModule):
@@ -55,9 +35,9 @@ class Unigram(BaselineModule):
 
     log_p: Tensor
 
-    def __init__(self, p: Tensor) -> None:
-        super().__init__(p.numel())
-        self.register_buffer("log_p", p.log())
+    def __init__(self, log_p: Tensor) -> None:
+        super().__init__(log_p.numel())
+        self.register_buffer("log_p", log_p)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.log_p.expand(*x.shape[:2], -1)
@@ -70,39 +50,17 @@ class Bigram(Unigram):
         return self.log_p[x]
 
 
-class CountedGenerate(ForGenerate):
-    """A language model from counts, which has no state."""
+class ConstantText(BaselineModule):
+    """One text for every recording: its ids (S,)."""
 
-    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
-        return self.model(batch.x), None
+    ids: Tensor
 
+    def __init__(self, ids: Tensor) -> None:
+        super().__init__(len(ids))
+        self.register_buffer("ids", ids)
 
-class CountedTranslate(ForTranslate):
-    """Predicts the target without reading the source."""
-
-    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
-        assert batch.y is not None
-        return self.model(_shift(batch.y)), None
-
-    def predict(self, batch: Batch) -> Prediction:
-        return self.choose(self.scores(batch)[0], batch)
-
-
-class ConstantText(ForTranscribe):
-    """One text for every recording; it has no loss."""
-
-    def __init__(self, ids: list[int]) -> None:
-        super().__init__(BaselineModule(len(ids)))
-        self.ids = torch.tensor(ids, dtype=torch.long)
-
-    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[None, None]:
-        return None, None
-
-    def row_losses(self, scores: object, batch: Batch) -> Tensor:
-        return torch.full((len(batch),), torch.nan)
-
-    def choose(self, scores: object, batch: Batch) -> Prediction:
-        return Prediction(self.ids.expand(len(batch), -1), torch.full((len(batch),), len(self.ids)))
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.ids.expand(len(x), -1)
 
 
 def fit_majority(task: Task) -> ForTask:
@@ -110,7 +68,7 @@ def fit_majority(task: Task) -> ForTask:
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
         counts += torch.bincount(batch.y[batch.y >= 0], minlength=task.target.size)
-    return ForClassify(Constant(((counts + 1) / (counts + 1).sum()).log()))
+    return wrap(task, Constant(((counts + 1) / (counts + 1).sum()).log()))
 
 
 def fit_mean(task: Task) -> ForTask:
@@ -118,7 +76,7 @@ def fit_mean(task: Task) -> ForTask:
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
         total, n = total + batch.y.nan_to_num().sum(0), n + (~batch.y.isnan()).sum(0)
-    return ForRegress(Constant(total / n.clamp(min=1)))
+    return wrap(task, Constant(total / n.clamp(min=1)))
 
 
 def fit_text(task: Task) -> ForTask:
@@ -128,37 +86,28 @@ def fit_text(task: Task) -> ForTask:
         assert batch.y is not None and batch.y_lengths is not None
         for row, n in zip(batch.y.tolist(), batch.y_lengths.tolist(), strict=True):
             texts[tuple(row[:n])] += 1
-    return ConstantText(list(texts.most_common(1)[0][0]))
+    return wrap(task, ConstantText(torch.tensor(texts.most_common(1)[0][0], dtype=torch.long)))
 
 
 def fit_tag(task: Task) -> ForTask:
-    return ForTag(Unigram(_unigram(_count_pairs(task, 1))))
+    return wrap(task, Unigram(_unigram(_count_pairs(task, 1)).log()))
 
 
 def fit_tag_of_token(task: Task) -> ForTask:
     assert isinstance(task.input, Tokens)
-    return ForTag(Bigram(_back_off(_count_pairs(task, task.input.size))))
+    return wrap(task, Bigram(_back_off(_count_pairs(task, task.input.size)).log()))
 
 
 def fit_unigram(task: Task) -> ForTask:
-    return _language_model(task, Unigram(_unigram(_count_pairs(task, 1))))
+    return wrap(task, Unigram(_unigram(_count_pairs(task, 1)).log()))
 
 
 def fit_bigram(task: Task) -> ForTask:
-    return _language_model(task, Bigram(_back_off(_count_pairs(task, task.target.size))))
+    return wrap(task, Bigram(_back_off(_count_pairs(task, task.target.size)).log()))
 
 
 def can_fit_bigram(task: Task) -> bool:
     return task.target.size <= LARGEST_VOCABULARY
-
-
-def _language_model(task: Task, module: BaselineModule) -> ForTask:
-    return CountedTranslate(module) if task.kind == "translate" else CountedGenerate(module)
-
-
-def _shift(y: Tensor) -> Tensor:
-    """Return what a decoder reads: START, then each token but the last."""
-    return torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
 
 
 def _count_pairs(task: Task, rows: int) -> Tensor:
@@ -169,7 +118,7 @@ def _count_pairs(task: Task, rows: int) -> Tensor:
         y = batch.y
         assert y is not None
         translate = task.kind == "translate"
-        x = _shift(y) if translate else batch.x
+        x = shift_target(y) if translate else batch.x
         real = y != PAD if translate else y >= 0
         first = x[real] if rows > 1 else torch.zeros_like(y[real])
         counts += torch.bincount(first * K + y[real], minlength=rows * K)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from seqloom.lab.compare.baselines.counts import BaselineModule
+from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
+from seqloom.lab.files.sealed import JSON
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForClassify, ForRegress, ForTask
+from seqloom.lab.training.for_task import ForTask
 
-if TYPE_CHECKING:  # both take long to import
+if TYPE_CHECKING:  # takes long to import
     from scipy.sparse import csr_matrix
-    from sklearn.base import BaseEstimator
 
 Rows = tuple[Array, Array]  # x (B, T) or (B, T, D), lengths (B,)
 WORD_ORDERS, CHARACTER_ORDERS = (1, 2), (1, 2, 3, 4)  # lengths of n-grams
@@ -33,9 +33,13 @@ SOLVER_ITERATIONS = 100
 class Ngrams:
     """TF-IDF of n-grams: of one or two words, or of one to four characters."""
 
-    def __init__(self, space: Tokens, orders: tuple[int, ...] = ()) -> None:
-        self.base = space.size
-        self.orders = orders or (CHARACTER_ORDERS if space.unit in ("characters", "bytes") else WORD_ORDERS)
+    def __init__(self, base: int, orders: Iterable[int]) -> None:
+        self.base, self.orders = base, tuple(orders)
+
+    @classmethod
+    def of(cls, space: Tokens) -> Self:
+        """Return the usual n-grams of these tokens."""
+        return cls(space.size, CHARACTER_ORDERS if space.unit in ("characters", "bytes") else WORD_ORDERS)
 
     def fit(self, rows: Iterable[Rows]) -> csr_matrix:
         """Choose the n-grams and their weights; return the (N, columns) sparse matrix of the rows."""
@@ -45,14 +49,29 @@ class Ngrams:
         row = np.concatenate([r + start for (r, _), start in zip(pieces, _starts(pieces), strict=True)])
         code = np.concatenate([c for _, c in pieces])
         self.known, inverse, counts = np.unique(code, return_inverse=True, return_counts=True)
-        self.n = sum(int(r[-1]) + 1 for r, _ in pieces)
+        n = sum(int(r[-1]) + 1 for r, _ in pieces)
         frequent = np.argsort(-counts, kind="stable")[:MOST_NGRAMS]
         frequent = np.sort(frequent[counts[frequent] > 1]) if len(counts) > self.base else np.arange(len(counts))
         column = np.full(len(self.known), -1)
         column[frequent] = np.arange(len(frequent))
         self.known = self.known[frequent]
         self.weighted = TfidfTransformer(sublinear_tf=True)
-        return self.weighted.fit_transform(self._matrix(row, column[inverse], self.n))
+        return self.weighted.fit_transform(self._matrix(row, column[inverse], n))
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {"known": torch.from_numpy(self.known), "idf": torch.from_numpy(self.weighted.idf_)}
+
+    def settings(self) -> dict[str, JSON]:
+        return {"base": self.base, "orders": list(self.orders)}
+
+    @classmethod
+    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        features = cls(**settings)
+        features.known, features.weighted = arrays["known"].numpy(), TfidfTransformer(sublinear_tf=True)
+        features.weighted.idf_ = arrays["idf"].numpy()
+        return features
 
     def __call__(self, x: Array, lengths: Array) -> csr_matrix:
         row, code = self._codes(x, lengths)
@@ -99,11 +118,26 @@ class SeriesFeatures:
         T, D = int(lengths.max()), parts[0][0].shape[2]
         same = bool((lengths == T).all()) and T * D <= MOST_VALUES
         self.points = T if same else max(1, min(RESAMPLED_POINTS, MOST_VALUES // D))
-        self.scale = StandardScaler()
-        return self.scale.fit_transform(np.concatenate([self._unscaled(*part) for part in parts]))
+        scaler = StandardScaler()
+        features = scaler.fit_transform(np.concatenate([self._unscaled(*part) for part in parts]))
+        self.mean, self.scale = scaler.mean_, scaler.scale_
+        return features
 
     def __call__(self, x: Array, lengths: Array) -> Array:
-        return self.scale.transform(self._unscaled(x, lengths))
+        return (self._unscaled(x, lengths) - self.mean) / self.scale
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {"mean": torch.from_numpy(self.mean), "scale": torch.from_numpy(self.scale)}
+
+    def settings(self) -> dict[str, JSON]:
+        return {"points": self.points}
+
+    @classmethod
+    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        features = cls()
+        features.points = int(settings["points"])
+        features.mean, features.scale = arrays["mean"].numpy(), arrays["scale"].numpy()
+        return features
 
     def _unscaled(self, x: Array, lengths: Array) -> Array:
         return np.stack([self._describe(row[: max(1, n)]) for row, n in zip(x, lengths, strict=True)])
@@ -118,23 +152,76 @@ class SeriesFeatures:
         return np.concatenate([*summary, ((1 - share) * x[low] + share * x[high]).ravel()])
 
 
+FEATURES: dict[str, type[Ngrams | SeriesFeatures]] = {"n-grams": Ngrams, "series": SeriesFeatures}
+ABSENT_SCORE = -30.0  # of a class that training lacks
+
+
 class Linear(BaselineModule):
-    """W f(x) + b for features f."""
+    """W f(x) + b for features f, which `link` turns into scores.
+
+    Args:
+        features: the fitted feature map.
+        W: (K, columns) float32; for two classes (1, columns) gives the second one's log odds.
+        b: (K,) float32.
+        link: "identity" for numbers, "softmax" for classes, "one against the rest" for independent classes.
+        classes: the ids of the K classes among all; None for numbers.
+        outputs: number of all classes or numbers.
+    """
+
+    W: Tensor
+    b: Tensor
 
     def __init__(
-        self, features: Ngrams | SeriesFeatures, fitted: BaseEstimator, classes: Array | None, outputs: int
+        self,
+        features: Ngrams | SeriesFeatures,
+        W: Tensor,
+        b: Tensor,
+        link: str,
+        classes: list[int] | None,
+        outputs: int,
     ) -> None:
-        parts = getattr(fitted, "estimators_", [fitted])
-        super().__init__(sum(part.coef_.size + np.size(part.intercept_) for part in parts))
-        self.features, self.fitted, self.classes, self.outputs = features, fitted, classes, outputs
+        super().__init__(W.numel() + b.numel())
+        self.features, self.link, self.classes, self.outputs = features, link, classes, outputs
+        self.register_buffer("W", W)
+        self.register_buffer("b", b)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        f = self.features(x.numpy(), lengths.numpy())
+        f = self.features(x.cpu().numpy(), lengths.cpu().numpy())
+        z = torch.from_numpy(np.asarray(f @ self.W.cpu().numpy().T.astype(np.float64))) + self.b.cpu()
         if self.classes is None:
-            return torch.from_numpy(np.asarray(self.fitted.predict(f)).reshape(len(x), -1)).float()
-        scores = np.full((len(x), self.outputs), -30.0)  # for a class that training lacks
-        scores[:, self.classes] = np.log(self.fitted.predict_proba(f).clip(min=1e-13))
-        return torch.from_numpy(scores).float()
+            return z.float().to(x.device)
+        if len(self.b) == 1:
+            z = torch.cat([torch.zeros_like(z), z], 1)
+        if self.link == "one against the rest" and len(self.b) > 1:
+            p = z.sigmoid()
+            p = p / p.sum(1, keepdim=True)
+        else:
+            p = z.softmax(1)
+        scores = torch.full((len(x), self.outputs), ABSENT_SCORE, dtype=torch.float64)
+        scores[:, self.classes] = p.clamp(min=1e-13).log()
+        return scores.float().to(x.device)
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {"W": self.W, "b": self.b, **{f"features.{k}": v for k, v in self.features.arrays().items()}}
+
+    def settings(self) -> dict[str, JSON]:
+        name = next(name for name, kind in FEATURES.items() if isinstance(self.features, kind))
+        features: dict[str, JSON] = {"name": name, **self.features.settings()}
+        return {"link": self.link, "classes": list(self.classes or []) or None, "outputs": self.outputs} | {
+            "features": features
+        }
+
+    @classmethod
+    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        options = dict(settings)
+        described = dict(options.pop("features"))
+        own = {name.removeprefix("features."): v for name, v in arrays.items() if name.startswith("features.")}
+        features = FEATURES[described.pop("name")].build(own, described)
+        return cls(features, arrays["W"], arrays["b"], **options)
+
+
+def _float32(values: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
 def fit_logistic(task: Task) -> ForTask:
@@ -148,9 +235,13 @@ def fit_logistic(task: Task) -> ForTask:
     def fit(c: float) -> ForTask:
         if text:
             model = OneVsRestClassifier(LogisticRegression(C=c, solver="liblinear", dual=True)).fit(f, y)
+            parts, link = model.estimators_, "one against the rest"
         else:
             model = LogisticRegression(C=c, max_iter=SOLVER_ITERATIONS).fit(f, y)
-        return ForClassify(Linear(features, model, model.classes_, task.target.size))
+            parts, link = [model], "softmax"
+        W = _float32(np.concatenate([part.coef_ for part in parts]))
+        b = _float32(np.concatenate([part.intercept_ for part in parts]))
+        return wrap(task, Linear(features, W, b, link, model.classes_.tolist(), task.target.size))
 
     return _choose(fit, TEXT_C if text else SERIES_C, task)
 
@@ -160,11 +251,13 @@ def fit_ridge(task: Task) -> ForTask:
 
     features, f, y = _fit_features(task)
     known = ~np.isnan(y).any(1)
-    return _choose(
-        lambda c: ForRegress(Linear(features, Ridge(alpha=1 / c).fit(f[known], y[known]), None, task.target.size)),
-        RIDGE_C,
-        task,
-    )
+
+    def fit(c: float) -> ForTask:
+        model = Ridge(alpha=1 / c).fit(f[known], y[known])
+        W, b = _float32(model.coef_.reshape(task.target.size, -1)), _float32(np.atleast_1d(model.intercept_))
+        return wrap(task, Linear(features, W, b, "identity", None, task.target.size))
+
+    return _choose(fit, RIDGE_C, task)
 
 
 def _fit_features(task: Task) -> tuple[Any, Any, Array]:
@@ -176,7 +269,7 @@ def _fit_features(task: Task) -> tuple[Any, Any, Array]:
         keep = batch.y >= 0 if task.kind == "classify" else torch.ones(len(batch), dtype=torch.bool)
         rows.append((batch.x[keep].numpy(), batch.lengths[keep].numpy()))
         ys.append(batch.y[keep].numpy())
-    features: Any = Ngrams(task.input) if isinstance(task.input, Tokens) else SeriesFeatures()
+    features: Any = Ngrams.of(task.input) if isinstance(task.input, Tokens) else SeriesFeatures()
     return features, features.fit(rows), np.concatenate(ys)
 
 

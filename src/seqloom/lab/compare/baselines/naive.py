@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from seqloom.core.masks import make_mask
-from seqloom.lab.compare.baselines.counts import BaselineModule
+from seqloom.lab.compare.baselines.module import BaselineModule, put_targets_first, wrap
 from seqloom.lab.compare.data import iterate_split
-from seqloom.lab.data.task import Features, Task, Values
-from seqloom.lab.training.for_task import ForForecast, ForTask
+from seqloom.lab.data.task import Task, Values
+from seqloom.lab.training.for_task import ForTask
 
 PERIODS = (4, 7, 12, 24, 48, 52, 96, 144, 168, 288, 336)  # quarters, weeks, months, hours, quarter hours
 RIDGE_ALPHAS = (1e-3, 1e-1, 10.0, 1e3)  # relative to the mean square of the inputs
@@ -19,6 +19,8 @@ MOST_ROWS = 20_000  # series that the ridge is fitted to
 
 class Naive(BaselineModule):
     """Forecast the mean or the last season: the past (B, T, D) -> the future (B, S, K) of the first K features."""
+
+    fields = ("how", "horizon", "targets", "period")
 
     def __init__(self, how: str, horizon: int, targets: int, period: int = 1) -> None:
         super().__init__(int(how == "season"))
@@ -30,7 +32,7 @@ class Naive(BaselineModule):
         if self.how == "mean":
             real = make_mask(lengths, x.shape[1]).unsqueeze(-1)
             return ((x * real).sum(1) / real.sum(1)).unsqueeze(1).expand(B, S, K)
-        at = lengths.unsqueeze(1) - self.period + torch.arange(S) % self.period  # (B, S)
+        at = lengths.unsqueeze(1) - self.period + torch.arange(S, device=x.device) % self.period  # (B, S)
         return x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(B, S, K))
 
 
@@ -38,6 +40,7 @@ class Ridge(BaselineModule):
     """y - l = W (x - l) with the last value l; one W (S, T) for all series."""
 
     W: Tensor
+    fields = ("targets",)
 
     def __init__(self, W: Tensor, targets: int) -> None:
         super().__init__(W.numel())
@@ -51,17 +54,17 @@ class Ridge(BaselineModule):
 
 
 def fit_last_value(task: Task) -> ForTask:
-    return _forecast(task, Naive("season", *_sizes(task)))
+    return wrap(task, Naive("season", *_sizes(task)))
 
 
 def fit_mean_of_past(task: Task) -> ForTask:
-    return _forecast(task, Naive("mean", *_sizes(task)))
+    return wrap(task, Naive("mean", *_sizes(task)))
 
 
 def fit_seasonal(task: Task) -> ForTask:
     """Choose the period that does best on the validation windows."""
     lookback = next(iter(iterate_split(task, "valid"))).x.shape[1]
-    models = [_forecast(task, Naive("season", *_sizes(task), period)) for period in PERIODS if period <= lookback]
+    models = [wrap(task, Naive("season", *_sizes(task), period)) for period in PERIODS if period <= lookback]
     return min(models or [fit_last_value(task)], key=lambda model: _error(model, task))
 
 
@@ -69,7 +72,7 @@ def fit_ridge(task: Task) -> ForTask:
     """Fit one linear map from past to future; its strength is chosen on the validation windows."""
     xs, ys = [], []
     rows = 0
-    order = _order(task)
+    order = put_targets_first(task)
     K = task.target.size
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
@@ -85,19 +88,8 @@ def fit_ridge(task: Task) -> ForTask:
     x, y = x[known], y[known]
     gram, both = x.T @ x, x.T @ y
     every = torch.eye(len(gram), dtype=torch.float64) * (gram.diagonal().mean() + 1e-12)
-    models = [_forecast(task, Ridge(torch.linalg.solve(gram + a * every, both).T.float(), K)) for a in RIDGE_ALPHAS]
+    models = [wrap(task, Ridge(torch.linalg.solve(gram + a * every, both).T.float(), K)) for a in RIDGE_ALPHAS]
     return min(models, key=lambda model: _error(model, task))
-
-
-def _forecast(task: Task, model: BaselineModule) -> ForTask:
-    return ForForecast(model, _order(task))
-
-
-def _order(task: Task) -> list[int]:
-    """Return the order of the features with the targets first."""
-    assert isinstance(task.input, Features) and isinstance(task.target, Values)
-    inputs, targets = task.input.names, task.target.names
-    return [inputs.index(name) for name in targets] + [i for i, n in enumerate(inputs) if n not in targets]
 
 
 def _sizes(task: Task) -> tuple[int, int]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines import counts, linear, naive
+from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.task import Task, Tokens
-from seqloom.lab.stats.metrics import compute_scores
+from seqloom.lab.stats.metrics import Scores, compute_scores
+from seqloom.lab.training import checkpoint
 from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.results import finite_or_none
+from seqloom.lab.training.run import METRICS, Run
+from seqloom.lab.training.settings import TrainSettings
 
 Fit = Callable[[Task], ForTask]
 # These use at most one token of the input: a model that is no better has learned nothing.
@@ -45,18 +53,49 @@ def baselines(task: Task) -> dict[str, Fit]:
     return kinds[task.kind]
 
 
-def fit_baseline(source: Mapping[str, Any], name: str, batch: int, folder: Path) -> dict[str, Any]:
-    """Fit a baseline (a job), and store the scores of its test rows in the job's folder."""
+def fit_baseline(source: Mapping[str, Any], name: str, batch: int, run: str, folder: Path) -> dict[str, Any]:
+    """Fit a baseline (a job), save it as a run, and store the scores of its test rows in the job's folder."""
     task = load_task(source)
     began = time.perf_counter()
     model = baselines(task)[name](task).eval()
     seconds = time.perf_counter() - began
     latency = time_predictions(model, task)
-    valid = compute_scores(row_scores.score_rows(model, task, "valid", batch)).values
-    row_scores.save(folder, row_scores.score_rows(model, task, "test", batch))
+    valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
+    columns = row_scores.score_rows(model, task, "test", batch)
+    row_scores.save(folder, columns)
+    shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
+    stored = Run.create(run, TrainSettings(model=name, batch=batch), task, source, describe_baseline(model))
+    save_baseline(stored, model, seconds, valid, compute_scores(columns, intervals=True, block=task.overlap))
     return {
         "parameters": int(model.model.size),
         "seconds": seconds,
         "latency": latency,
-        "valid": {name: finite_or_none(value) for name, value in valid.items()},
+        "valid": {name: finite_or_none(value) for name, value in valid.values.items()},
     }
+
+
+def describe_baseline(model: ForTask) -> dict[str, Any]:
+    """Return the class and the settings of a fitted baseline, JSON-serialisable."""
+    module: BaselineModule = model.model
+    return {"class": type(module).__name__, "settings": module.settings()}
+
+
+def save_baseline(run: Run, model: ForTask, seconds: float, valid: Scores, test: Scores) -> None:
+    """Write the arrays and the metrics of a fitted baseline to its run."""
+    checkpoint.write(run.folder / "best", {"format": 1, "step": 0}, weights=model.model.arrays())
+    journal = Journal(run.folder / METRICS, 0)
+    journal.write(step=0, epoch=0, split="valid", seconds=round(seconds, 3), **valid.values)
+    intervals = {f"{name}_interval": [finite_or_none(end) for end in ends] for name, ends in test.intervals.items()}
+    journal.write(step=0, split="test", rows=test.rows, **test.values, **intervals)
+    journal.close()
+
+
+def build_baseline(task: Task, description: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> ForTask:
+    """Build a saved baseline again.
+
+    Args:
+        task: the task of its run.
+        description: what `describe_baseline` returned; it can only name one of the classes of this folder.
+        arrays: what was fitted.
+    """
+    return wrap(task, BaselineModule.classes[description["class"]].build(arrays, description["settings"]))

@@ -1,0 +1,132 @@
+"""What every baseline is made of: arrays and settings, so that it is saved and loaded without pickle.
+
+    module = fit(task).model                                   a `BaselineModule`
+    arrays, settings = module.arrays(), module.settings()      tensors by name, and JSON
+    BaselineModule.classes[name].build(arrays, settings)       the same module again
+    wrap(task, module)                                         with the loss and predictions of the task's kind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.cell import State
+from seqloom.lab.data.task import START, Batch, Features, Task, Values
+from seqloom.lab.files.sealed import JSON
+from seqloom.lab.training.for_task import (
+    ForClassify,
+    ForForecast,
+    ForGenerate,
+    ForRegress,
+    ForTag,
+    ForTask,
+    ForTranscribe,
+    ForTranslate,
+    Prediction,
+)
+
+
+class BaselineModule(nn.Module):
+    """A fitted baseline without trainable weights.
+
+    A subclass is found by its class name when a baseline is loaded. If its constructor takes all buffers and the
+    attributes listed in `fields` as keyword arguments, it can be saved; otherwise override `arrays`, `settings` and
+    `build`.
+
+    Attributes:
+        size: How many numbers were fitted, for the table.
+    """
+
+    classes: ClassVar[dict[str, type[BaselineModule]]] = {}
+    fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
+    crf = None
+
+    def __init__(self, size: int = 0) -> None:
+        super().__init__()
+        self.size = size
+        self.empty = nn.Parameter(torch.zeros(0), requires_grad=False)  # holds the device
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**options)
+        BaselineModule.classes[cls.__name__] = cls
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return everything that was fitted, of any dtype that safetensors can store."""
+        return dict(self.named_buffers())
+
+    def settings(self) -> dict[str, JSON]:
+        """Return what else is needed to build the baseline again, as JSON."""
+        return {name: getattr(self, name) for name in self.fields}
+
+    @classmethod
+    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """Build a baseline from what `arrays` and `settings` returned."""
+        return cls(**arrays, **settings)
+
+
+class WithoutState(ForGenerate):
+    """A language model that has no state."""
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        return self.model(batch.x), None
+
+
+class WithoutSource(ForTranslate):
+    """A translation model that reads only the target so far."""
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        assert batch.y is not None
+        return self.model(shift_target(batch.y)), None
+
+    def predict(self, batch: Batch) -> Prediction:
+        if batch.y is not None:
+            return self.choose(self.scores(batch)[0], batch)
+        # new rows have no target: decode greedily
+        token = torch.full((len(batch), 1), START, device=batch.x.device)
+        limit = int((2 * batch.lengths + 20).max())
+        tokens = []
+        for _ in range(limit):
+            token = self.model(token).argmax(-1)
+            tokens.append(token)
+        return Prediction(torch.cat(tokens, 1), 2 * batch.lengths + 20)
+
+
+class WithoutLoss(ForTranscribe):
+    """A text for each recording, without probabilities; `model(x, lengths)` returns ids (B, S)."""
+
+    def row_losses(self, scores: object, batch: Batch) -> Tensor:
+        return torch.full((len(batch),), torch.nan)
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:  # type: ignore[override]
+        return Prediction(scores, torch.full((len(batch),), scores.shape[1]))
+
+
+def wrap(task: Task, module: BaselineModule) -> ForTask:
+    """Return the module with the loss and the predictions of the task's kind."""
+    if task.kind == "forecast":
+        return ForForecast(module, put_targets_first(task))
+    kinds: dict[str, type[ForTask]] = {
+        "classify": ForClassify,
+        "regress": ForRegress,
+        "tag": ForTag,
+        "generate": WithoutState,
+        "translate": WithoutSource,
+        "transcribe": WithoutLoss,
+    }
+    return kinds[task.kind](module)
+
+
+def put_targets_first(task: Task) -> list[int]:
+    """Return the order of a forecast's features with the targets first."""
+    assert isinstance(task.input, Features) and isinstance(task.target, Values)
+    inputs, targets = task.input.names, task.target.names
+    return [inputs.index(name) for name in targets] + [i for i, n in enumerate(inputs) if n not in targets]
+
+
+def shift_target(y: Tensor) -> Tensor:
+    """Return what a decoder reads: START, then each token but the last."""
+    return torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
