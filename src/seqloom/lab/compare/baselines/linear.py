@@ -206,10 +206,9 @@ class Linear(BaselineModule):
 
     def settings(self) -> dict[str, JSON]:
         name = next(name for name, kind in FEATURES.items() if isinstance(self.features, kind))
-        features: dict[str, JSON] = {"name": name, **self.features.settings()}
-        return {"link": self.link, "classes": list(self.classes or []) or None, "outputs": self.outputs} | {
-            "features": features
-        }
+        classes: JSON = None if self.classes is None else list(self.classes)
+        features: JSON = {"name": name, **self.features.settings()}
+        return {"link": self.link, "classes": classes, "outputs": self.outputs, "features": features}
 
     @classmethod
     def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:

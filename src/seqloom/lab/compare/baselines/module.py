@@ -1,9 +1,9 @@
 """What every baseline is made of: arrays and settings, so that it is saved and loaded without pickle.
 
-    module = fit(task).model                                   a `BaselineModule`
-    arrays, settings = module.arrays(), module.settings()      tensors by name, and JSON
-    BaselineModule.classes[name].build(arrays, settings)       the same module again
-    wrap(task, module)                                         with the loss and predictions of the task's kind
+module = fit(task).model                                   a `BaselineModule`
+arrays, settings = module.arrays(), module.settings()      tensors by name, and JSON
+BaselineModule.by_name[name].build(arrays, settings)       the same module again
+wrap(task, module)                                         with the loss and predictions of the task's kind
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BaselineModule(nn.Module):
         size: How many numbers were fitted, for the table.
     """
 
-    classes: ClassVar[dict[str, type[BaselineModule]]] = {}
+    by_name: ClassVar[dict[str, type[BaselineModule]]] = {}
     fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
     crf = None
 
@@ -52,7 +52,7 @@ class BaselineModule(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
         super().__init_subclass__(**options)
-        BaselineModule.classes[cls.__name__] = cls
+        BaselineModule.by_name[cls.__name__] = cls
 
     def arrays(self) -> dict[str, Tensor]:
         """Return everything that was fitted, of any dtype that safetensors can store."""
@@ -65,7 +65,8 @@ class BaselineModule(nn.Module):
     @classmethod
     def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
         """Build a baseline from what `arrays` and `settings` returned."""
-        return cls(**arrays, **settings)
+        options: dict[str, Any] = {**arrays, **settings}
+        return cls(**options)
 
 
 class WithoutState(ForGenerate):

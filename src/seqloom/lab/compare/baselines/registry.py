@@ -98,4 +98,4 @@ def build_baseline(task: Task, description: Mapping[str, Any], arrays: Mapping[s
         description: what `describe_baseline` returned; it can only name one of the classes of this folder.
         arrays: what was fitted.
     """
-    return wrap(task, BaselineModule.classes[description["class"]].build(arrays, description["settings"]))
+    return wrap(task, BaselineModule.by_name[description["class"]].build(arrays, description["settings"]))
