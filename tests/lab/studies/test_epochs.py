@@ -18,6 +18,7 @@ from seqloom.lab.studies.family import at as of_layers
 from seqloom.lab.studies.imdb import MEAN, PADDED, READING, Imdb, WithoutLengths
 from seqloom.lab.studies.imdb import at as reading
 from seqloom.lab.studies.long import Long, recall
+from seqloom.lab.studies.mnist import Mnist
 from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained
 from seqloom.lab.studies.support.epochs import SnapshotModel
@@ -235,8 +236,8 @@ def test_real_images_are_digits_of_784_steps(monkeypatch):
     if not (place / "mnist").is_dir():
         pytest.skip("the public data sets are not beside this checkout")
     monkeypatch.setenv("SEQLOOM_DATA", str(place))
-    study = Long()
-    sequential, _, permuted = study.settings.conditions[:3]
+    study = Mnist()
+    sequential, permuted = study.settings.conditions
     one, two = study.examples(sequential, "test"), study.examples(permuted, "test")
     assert one.x.shape == (10_000, 784) and one.y.bincount().tolist()[:2] == [980, 1135]
     assert torch.equal(one.y, two.y) and not torch.equal(one.x, two.x)
