@@ -252,27 +252,28 @@ def draw_stages(file: Path) -> None:
 
     own, ours, torch = "#d81b60", "#3949ab", "#e07b00"
     boxes = {
-        "step": (0.2, 2, "your step,\nplain torch", own),
-        "trace": (2.4, 2, "one graph: the step\nand autograd's derivative", ours),
-        "before": (5.2, 3.3, "needs no state:\ntorch, all steps at once", torch),
-        "forward": (5.2, 2, "needs the state:\nforward loop", ours),
-        "reverse": (5.2, 0.7, "needs the carried gradient:\nreverse loop", ours),
-        "after": (8.0, 3.3, "outputs, gradients of weights\nand input: torch, all steps", torch),
-        "machine": (8.0, 1.35, "programs of products and loops,\nrun by the CPU engine", ours),
+        "step": (3, 5.5, "your step, plain torch", own),
+        "trace": (3, 4.4, "one graph: the step and\nautograd's derivative", ours),
+        "before": (0.9, 3, "needs no state:\ntorch, all steps\nat once", torch),
+        "forward": (3, 3, "needs the state:\nforward loop", ours),
+        "reverse": (5.1, 3, "needs the carried\ngradient:\nreverse loop", ours),
+        "machine": (3, 1.6, "programs of products and loops,\nrun by the CPU engine", ours),
+        "after": (3, 0.4, "outputs, gradients of weights and\ninput: torch, all steps at once", torch),
     }
-    arrows = ["step trace", "trace before", "trace forward", "trace reverse", "before machine", "forward machine"]
-    figure, axis = plt.subplots(figsize=(9, 3.2), layout="constrained")
-    for x, y, text, colour in boxes.values():
-        shape = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 1.5}
-        axis.text(x, y, text, fontsize=8, va="center", ha="left", bbox=shape)
-    widths = {"step": 0.9, "trace": 2.0, "before": 1.8, "forward": 1.35, "reverse": 2.1}
-    for source, target in (arrow.split() for arrow in [*arrows, "reverse machine"]):
-        start = boxes[source][0] + widths[source], boxes[source][1]
-        style = {"arrowstyle": "->", "color": "#777"}
-        axis.annotate("", (boxes[target][0] - 0.15, boxes[target][1]), start, arrowprops=style)
-    axis.annotate("", (9.1, 2.95), (9.1, 1.7), arrowprops={"arrowstyle": "->", "color": "#777"})  # machine to after
-    axis.set(xlim=(0, 11), ylim=(0, 4))
+    arrows = ["step trace", "trace before", "trace forward", "trace reverse"]
+    arrows += ["before machine", "forward machine", "reverse machine", "machine after"]
+    figure, axis = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
+    axis.set(xlim=(0, 6), ylim=(0, 5.9))
     axis.axis("off")
+    shape = {"boxstyle": "round,pad=0.5", "facecolor": "white", "linewidth": 1.5}
+    texts = {
+        name: axis.text(x, y, text, fontsize=10, va="center", ha="center", bbox=shape | {"edgecolor": colour})
+        for name, (x, y, text, colour) in boxes.items()
+    }
+    for source, target in (arrow.split() for arrow in arrows):
+        ends = {"patchA": texts[source].get_bbox_patch(), "patchB": texts[target].get_bbox_patch()}
+        style = {"arrowstyle": "->", "color": "#777", "shrinkA": 2, "shrinkB": 2}
+        axis.annotate("", boxes[target][:2], boxes[source][:2], arrowprops=style | ends)
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
 

@@ -36,7 +36,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob, advance
 from seqloom.core.weights import bind_weights, weights
 
-FOREIGN_TENSOR = "it reads a tensor that is neither a parameter, a buffer nor an attribute of the cell"
+FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
 AGAIN = 2  # the batch of a second trace, which must give the same graph
 aten = torch.ops.aten
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
@@ -231,16 +231,17 @@ def _trace_plain(
     except UnsupportedError:
         raise
     except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
-        raise UnsupportedError(f"step cannot be traced: {_explain(error)}") from error
+        raise UnsupportedError(_explain("step", error)) from error
 
 
-def _explain(error: Exception) -> str:
-    """Return the cause of a failed trace in one line, with the line of the user's code."""
+def _explain(function: str, error: Exception) -> str:
+    """Return why a function cannot be traced in one line, with the line of the user's code."""
     kind, text = type(error).__name__, str(error).strip().splitlines()
     first = text[0] if text else ""
-    reason = first if isinstance(error, UserError) else f"{kind}: {first}".replace(str(ROWS), "B")
+    cause = first if isinstance(error, UserError) else f"{kind}: {first}".replace(str(ROWS), "B")
+    reason = f"cannot be traced: {cause}"
     if "DataDependent" in kind:
-        reason = "it depends on the value of a tensor (a branch or .item())"
+        reason = "depends on the value of a tensor, by a branch or .item()"
     elif "convert all Tensors to FakeTensors" in reason:
         reason = FOREIGN_TENSOR
     place = ""
@@ -250,7 +251,7 @@ def _explain(error: Exception) -> str:
         if not is_internal(file) and file != "<string>":  # torch wraps what it traces in such a function
             place = f" ({Path(file).name}:{step.tb_lineno})"
         step = step.tb_next
-    return reason + place
+    return f"{function} {reason}{place}"
 
 
 def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
@@ -260,7 +261,7 @@ def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
             name, place = inputs.names[nodes.index(operands(n)[0])], line_of(n) or line_of(operands(n)[1])
             raise UnsupportedError(f"step changes {name.removeprefix('weight ')} in place{place}")
         if n.op == "get_attr":
-            raise UnsupportedError(f"step cannot be traced: {FOREIGN_TENSOR}")
+            raise UnsupportedError(f"step {FOREIGN_TENSOR}")
         if n.op == "call_function":
             check_no_noise(n)  # also where it needs no state: every step draws its own numbers
     y, *after = operands(plain.graph.output_node())[0]
@@ -339,7 +340,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> Trace:
         # autograd's own formulas write in place, hence functionalize
         traced = make_fx(torch.func.functionalize(joint), late_rules(), "fake")(inputs.allocate(ROWS), gradients)
     except Exception as error:
-        raise UnsupportedError(f"the derivative of step cannot be traced: {_explain(error)}") from error
+        raise UnsupportedError(_explain("the derivative of step", error)) from error
     graph = traced.graph
     graph.eliminate_dead_code()
     holders = [n for n in graph.nodes if n.op == "placeholder"]

@@ -92,7 +92,8 @@ def advance(
     if not _is_output_and_state(result, len(state)):
         raise UserTypeError(
             f"{type(cell).__name__}.step must return an output and a tuple of {len(state)} state"
-            f"{'s' if len(state) != 1 else ''}, `return y, (h,)`; it returned {_describe(result)}"
+            f"{'s' if len(state) != 1 else ''}, such as `return {_write_return(len(state))}`; it returned "
+            f"{_describe(result)}"
         )
     y, after = result
     if "keep_0" in now:
@@ -113,6 +114,12 @@ def _is_output_and_state(result: object, states: int) -> bool:
     if not isinstance(result, tuple) or len(result) != 2:
         return False
     return isinstance(result[1], (tuple, list)) and len(result[1]) == states
+
+
+def _write_return(states: int) -> str:
+    """Return what a step with so many states returns, as Python would write it."""
+    names = ["h"] if states == 1 else [f"state_{i}" for i in range(states)]
+    return f"y, ({names[0]},)" if states == 1 else f"y, ({', '.join(names)})"
 
 
 def _describe(result: object) -> str:

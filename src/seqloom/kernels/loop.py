@@ -19,7 +19,15 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     ys = []
-    for t in range(x.shape[1]):
-        y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
-        ys.append(y)
+    try:
+        for t in range(x.shape[1]):
+            y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
+            ys.append(y)
+    except ValueError as error:
+        if "values to unpack" in str(error) and type(cell).initial_state is Cell.initial_state:
+            error.add_note(
+                f"{type(cell).__name__} starts from one state, the default; a cell with more of them defines "
+                "initial_state(x), which returns a tuple of all"
+            )
+        raise
     return torch.stack(ys, 1), state

@@ -71,6 +71,10 @@ def compile_report(cell: Cell | Recurrent, x: Tensor | None = None) -> CompileRe
             new_state_0[i] = relu(x[i] + (scale_hh[i] * state_0[i]))
     """
     cell = cell.cells[0] if isinstance(cell, Recurrent) else cell  # type: ignore[assignment]
+    if isinstance(cell, type) and issubclass(cell, Cell):
+        raise UserTypeError(
+            f"compile_report takes a cell, got its class; write {cell.__name__}(input_size, hidden_size)"
+        )
     if not isinstance(cell, Cell):
         raise UserTypeError(f"compile_report takes a cell or a recurrent layer, got a {type(cell).__name__}")
     if x is None:

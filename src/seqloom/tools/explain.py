@@ -21,7 +21,13 @@ from seqloom.layers.recurrent.streaming import why_not_stream
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernels of a call by layer and direction, and what `step` and autocast do; `print` shows it as text."""
+    """The kernels of a call by layer and direction, and what `step` and autocast do; `print` shows it as text.
+
+    Attributes:
+        choices: Where and what: `l0` is the first layer, `l0_reverse` its backward direction.
+        step: What `layer.step`, which streams one step at a time, runs.
+        autocast: Why autocast does not apply; empty if it does or is off.
+    """
 
     choices: tuple[tuple[str, Choice], ...]
     step: str = ""
@@ -61,6 +67,8 @@ def explain(
     """
     if not isinstance(layer, Recurrent):
         raise UserTypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
+    if not args and "input" not in kwargs:
+        raise UserTypeError("explain runs the layer and needs its input: explain(layer, x)")
     choices: list[tuple[str, Choice]] = []
     names = ["", "_reverse"][: 1 + layer.bidirectional]
     places = {id(cell): f"l{i // len(names)}{names[i % len(names)]}" for i, cell in enumerate(layer.cells)}
@@ -84,4 +92,4 @@ def _explain_step(layer: Recurrent) -> str:
     reason = why_not_stream(layer)
     if reason is None:
         return f"one call of the CPU engine, without gradients and for up to {STEP_MOST_ROWS} rows"
-    return f"none, {reason}" if layer.bidirectional else f"as above, since {reason}"
+    return f"none, {reason}" if layer.bidirectional else f"the layer on a sequence of one step, since {reason}"
