@@ -61,6 +61,23 @@ assert not heavy, heavy
     assert not done.stderr
 
 
+def test_a_mistyped_name_is_reported_without_torch():
+    code = """
+import sys
+from seqloom.cli import main
+for command in ("look", "init", "train", "advise", "predict", "evaluate", "generate", "translate"):
+    try:
+        main.main([command, "nosuchfile"])
+    except SystemExit as end:
+        assert end.code == 2
+heavy = [name for name in ("torch", "numpy", "polars", "sklearn", "scipy") if name in sys.modules]
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("'nosuchfile'") == 8
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -30,8 +30,9 @@ from sklearn.utils.validation import (
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
+from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.new_rows import CHUNK
-from seqloom.lab.data.task import Classes, Kind, Tags
+from seqloom.lab.data.task import Classes, Tags
 from seqloom.lab.training.fit import check_effects, isolate_random, split_settings
 from seqloom.lab.training.predict import encode_rows, split_by_length
 from seqloom.lab.training.train import train

@@ -13,8 +13,8 @@ from seqloom.lab.compare.candidates import (
 )
 from seqloom.lab.compare.sizes import fit_size, measure_size
 from seqloom.lab.data.digits import DigitsTask
+from seqloom.lab.data.names import KINDS
 from seqloom.lab.data.registry import find
-from seqloom.lab.data.task import KINDS
 
 MY_CELL = Path(__file__).parents[3] / "examples" / "my_cell.py"
 

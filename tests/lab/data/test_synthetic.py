@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 import torch
 
+from seqloom.lab.data.names import TASK_NAMES
 from seqloom.lab.data.registry import TASKS, find, load_task, open_task
 from seqloom.lab.data.synthetic import listops
 from seqloom.lab.data.task import END, IGNORE, PAD, Tokens
@@ -220,3 +221,7 @@ def test_invalid_options_are_refused(name, options, message):
 def test_an_unknown_name_is_an_error_that_suggests_a_similar_one():
     with pytest.raises(ValueError, match="did you mean 'adding'"):
         find("ading")
+
+
+def test_the_names_of_tasks_are_known_without_torch():
+    assert tuple(TASKS) == TASK_NAMES

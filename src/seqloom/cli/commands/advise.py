@@ -11,6 +11,7 @@ from seqloom.cli.commands import Json, print_warnings
 from seqloom.cli.commands.training import Data, ReadingFlags, TaskOptions, explicit_options
 from seqloom.core.errors import UserError
 from seqloom.lab import console
+from seqloom.lab.data.names import check_exists
 from seqloom.lab.data.pipeline.reading import Reading
 
 Seconds = Annotated[
@@ -31,6 +32,7 @@ def advise(
     start = time.perf_counter()
     if not 4 <= seconds <= 3600:
         raise UserError(f"--seconds must be between 4 and 3600, got {seconds:g}")
+    check_exists(data)
     with console.show_status("reading and trying"):
         from seqloom.lab.advise import output
         from seqloom.lab.advise.advice import advise as find_advice

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from seqloom.cli.commands import SOME_FAILED, Json, print_warnings
 from seqloom.lab import console
+from seqloom.lab.training.folders import find_run_folder
 from seqloom.lab.training.output import check_not_input, write_results
 
 if TYPE_CHECKING:  # both need torch, which takes long to import
@@ -49,6 +50,7 @@ def predict(
         3 if the model computed NaN or infinity for a row, which then has an error instead of a result; otherwise 0.
     """
     check_not_input(out, file)
+    find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.data.task import Notes
         from seqloom.lab.training.folders import find_run
@@ -102,6 +104,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Print the metrics of a run on held-out data with 95 % intervals."""
+    find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.results import evaluate as evaluate_run
@@ -136,6 +139,7 @@ def generate(
     json: Annotated[bool, Parameter(help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print texts sampled from a trained language model."""
+    find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.training import predict as texts
         from seqloom.lab.training.folders import find_run
@@ -168,6 +172,7 @@ def translate(
 ) -> None:
     """Write one translation per input line or row, in input order."""
     check_not_input(out, file)
+    find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.training import predict as texts
         from seqloom.lab.training.folders import find_run

@@ -14,8 +14,9 @@ from seqloom.cli.commands import DEFAULTS, INTERRUPTED, Json, print_warnings
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab import console
+from seqloom.lab.data.names import check_exists
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.training.folders import RUNS, is_first_process
+from seqloom.lab.training.layout import RUNS
 from seqloom.lab.training.settings import TrainSettings
 
 SWITCH: Any = {"negative": None, "negative_bool": "no-", "negative_iterable": "", "negative_none": ""}
@@ -31,6 +32,7 @@ ReadingFlags = Annotated[Reading, Parameter(name="*", group="Reading the data", 
 
 def look(data: Data, *, reading: ReadingFlags = Reading(), task: TaskOptions = None, json: Json = False) -> None:
     """Show how the columns of a file are interpreted, which task they allow, and how the rows are split."""
+    check_exists(data)
     with console.show_status("reading"):
         from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns
 
@@ -51,6 +53,7 @@ def init(
     json: Json = False,
 ) -> None:
     """Look at the data and write a commented settings file for `seqloom train --config`."""
+    check_exists(data)
     with console.show_status("reading"):
         from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns
         from seqloom.lab.training.settings_template import build_template, write_template
@@ -102,8 +105,11 @@ def train(
     json: Json = False,
 ) -> int:
     """Train a model on a file, a folder or a built-in task, and store it as a run."""
+    if data is not None:
+        check_exists(data)
     with console.show_status("loading"):
         from seqloom.lab.training.fit import prepare_new, prepare_resume, use_command
+        from seqloom.lab.training.folders import is_first_process
         from seqloom.lab.training.results import summarise_run, tabulate_results
 
         options = explicit_options(reading) | (task or {})

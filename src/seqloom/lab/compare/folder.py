@@ -30,10 +30,11 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed
 from seqloom.lab.files.trust import check, remember
 from seqloom.lab.training import checkpoint
+from seqloom.lab.training.layout import COMPARISON_FILE
 from seqloom.lab.training.run import CELL, fingerprint
 from seqloom.layers.registry import BI_PREFIX
 
-FILE, FORMAT = "compare.json", 1
+FORMAT = 1
 WRITTEN = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
 DEFAULT_PARENT = Path("comparisons")
 DIGITS, DIGITS_BUDGET, DEFAULT_BUDGET = "digits", "90s", "10m"
@@ -74,7 +75,7 @@ def start_comparison(
 
 
 def _check_out(out: Path) -> None:
-    if (out / FILE).exists():
+    if (out / COMPARISON_FILE).exists():
         raise UserError(f"--out: {out} already holds a comparison; continue it with --resume, or choose another folder")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out: {out} is a file; name a folder")
@@ -85,13 +86,13 @@ def _check_out(out: Path) -> None:
 def _create(folder: Path, record: bytes) -> None:
     """Write the record. A folder that does not exist appears with the record in it, whole or not at all."""
     if folder.exists():
-        checkpoint.write_file(folder / FILE, record)
+        checkpoint.write_file(folder / COMPARISON_FILE, record)
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = scratch.choose_name(folder)
     try:
         work.mkdir()
-        checkpoint.write_file(work / FILE, record)
+        checkpoint.write_file(work / COMPARISON_FILE, record)
         work.rename(folder)
         checkpoint.sync(folder.parent)
     finally:
@@ -115,18 +116,18 @@ def resume_comparison(
     """
     folder = out or _latest_folder(open_data(DIGITS if data is None else data, options)[0].name)
     try:
-        stored = (folder / FILE).read_bytes()
+        stored = (folder / COMPARISON_FILE).read_bytes()
     except OSError:
         raise UserError(f"{folder} holds no comparison to resume; name its folder with --out") from None
-    record = sealed.loads(stored, folder / FILE, FORMAT)
-    with sealed.interpret(folder / FILE):
+    record = sealed.loads(stored, folder / COMPARISON_FILE, FORMAT)
+    with sealed.interpret(folder / COMPARISON_FILE):
         before = CompareSettings(**record["settings"])
     for name in settings.model_fields_set - CHANGEABLE:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
             raise UserError(f"{folder} was started with {name}={was}, not {now}; resume it without --{name}")
     _check_code(folder, before.models, trust)
-    with sealed.interpret(folder / FILE):
+    with sealed.interpret(folder / COMPARISON_FILE):
         data_then, workers = record["data"], int(record["workers"])
     source: dict[str, Any] = record.get("source") or {}
     task = reopen(source)
@@ -155,7 +156,7 @@ def discard_comparison(comparison: Comparison) -> None:
     jobs = comparison.folder / "jobs"
     for job in chain(jobs.glob("baseline-*"), jobs.glob("speed-*")):
         shutil.rmtree(job, ignore_errors=True)
-    (comparison.folder / FILE).unlink(missing_ok=True)
+    (comparison.folder / COMPARISON_FILE).unlink(missing_ok=True)
     for folder in (jobs, comparison.folder):
         with suppress(OSError):  # not empty: it holds other files
             folder.rmdir()

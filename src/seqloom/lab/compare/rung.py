@@ -17,10 +17,11 @@ from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
+from seqloom.lab.training.layout import RUN_FILE
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.progress import ProgressReport
 from seqloom.lab.training.results import finite_or_none, summarise_run
-from seqloom.lab.training.run import FILE, METRICS, Run
+from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import choose_device
 
@@ -32,7 +33,7 @@ def train_rung(
 ) -> dict[str, Any]:
     """Train up to step `until`; with `test`, store the scores of the test rows in the job's folder."""
     task, place = load_task(source), Path(run)
-    if not (place / FILE).exists():
+    if not (place / RUN_FILE).exists():
         Run.create(place, TrainSettings(**settings), task, dict(source))
     stored = Run.load(place)
     with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():

@@ -11,13 +11,14 @@ import polars as pl
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
+from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.reading import Reading, make_reading
 from seqloom.lab.data.pipeline.rows import RowsTask
-from seqloom.lab.data.task import Kind, Split
+from seqloom.lab.data.task import Split
 
 Array = np.ndarray[Any, Any]
 X = "x"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.digits import DigitsTask
-from seqloom.lab.data.pipeline.reading import HUB_PREFIX, make_reading
+from seqloom.lab.data.names import HUB_PREFIX, check_exists, split_pair
+from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.listops import listops
@@ -29,7 +29,6 @@ TASKS: dict[str, Callable[..., Task]] = {
     "listops": listops,
     "digits": DigitsTask,
 }
-MAX_FILES = 8  # files that an error message lists
 
 
 def find(name: str) -> Callable[..., Task]:
@@ -98,10 +97,10 @@ def open_data(data: DataSource | Task, options: Mapping[str, Any]) -> tuple[Task
         if options:
             raise UserError(f"the data are a task already; {', '.join(options)} would have no effect, leave it out")
         return data, None
-    if isinstance(data, str) and "," in data and not Path(data).exists():
-        data = tuple(part.strip() for part in data.split(","))
     if isinstance(data, (str, Path)):
-        _check_exists(str(data))
+        check_exists(str(data))
+    if isinstance(data, str):
+        data = split_pair(data)
     task = open_task(data, **options)
     plain = _to_json(data)
     return task, None if plain is None else {"data": plain, "options": dict(options)}
@@ -120,24 +119,6 @@ def reopen(source: object) -> Task:
         case {"data": str() | list() | dict() as data, "options": dict() as options}:
             return open_data(tuple(data) if isinstance(data, list) else data, options)[0]
     raise UserError("the run does not say where its data came from; give the data")
-
-
-def _check_exists(data: str) -> None:
-    """Raise an error with a hint if `data` is neither a task nor a path."""
-    path = Path(data)
-    if data in TASKS or data.startswith(HUB_PREFIX) or path.exists():
-        return
-    beside = sorted(p.name for p in path.parent.iterdir() if p.name[0] != ".") if path.parent.is_dir() else []
-    if any(name.startswith(path.name) for name in beside):  # GunPoint for GunPoint_TRAIN.ts and GunPoint_TEST.ts
-        return
-    near = difflib.get_close_matches(path.name, [*beside, *TASKS], 1)
-    if near:
-        hint = f"did you mean {str(path.parent / near[0]) if near[0] in beside else near[0]!r}?"
-    elif beside and path.parent != Path("."):
-        hint = f"{path.parent} holds {', '.join(beside[:MAX_FILES])}{' ...' if len(beside) > MAX_FILES else ''}"
-    else:
-        hint = f"give a path, or one of the tasks {', '.join(TASKS)}"
-    raise UserError(f"{data!r} is neither a file, nor a folder, nor a task; {hint}")
 
 
 def _to_json(data: object) -> JSON:

@@ -2,7 +2,7 @@
 
 A task is data that have been read, split and encoded. It has
 
-    name, kind         its name; one of KINDS
+    name, kind         its name; one of names.KINDS
     input, target      what the model reads and predicts: `Tokens`, `Features`, `Classes`, `Tags` or `Values`;
                        the `size` of each is the number of rows of an embedding, or the width of a head
     splits             "train", "valid", "test" (and further ones from the data) -> `Split`
@@ -32,19 +32,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.names import Kind
 from seqloom.lab.files import sealed
 
 if TYPE_CHECKING:
     from seqloom.lab.data.pipeline.encoding import Encoding
 
-Kind = Literal["classify", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
-KINDS: tuple[str, ...] = get_args(Kind)
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 IGNORE, UNSEEN = -100, -1  # IGNORE is torch's default ignore_index

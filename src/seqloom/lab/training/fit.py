@@ -21,7 +21,8 @@ from seqloom.lab.data.description import describe_task, format_notes
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import DataSource, Task
-from seqloom.lab.training.folders import RUNS, choose_folder, find_latest, find_run, list_names
+from seqloom.lab.training.folders import choose_folder, find_latest, find_run, list_names
+from seqloom.lab.training.layout import RUNS
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import WHICH, Run, TakenError
 from seqloom.lab.training.settings import TrainSettings

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.training.run import FILE, Run
+from seqloom.lab.training.layout import COMPARISON_FILE, RUN_FILE, RUNS
 
-RUNS = "runs"  # default folder of all runs
+if TYPE_CHECKING:  # needs torch, which takes long to import
+    from seqloom.lab.training.run import Run
 
 
 def choose_folder(task: str, model: str, name: str | None = None, runs: Path | str = RUNS) -> Path:
@@ -23,7 +25,7 @@ def choose_folder(task: str, model: str, name: str | None = None, runs: Path | s
         raise UserError("several processes train together and must agree on the run: give it a name with --name")
     if name is not None:
         folder = Path(runs) / name
-        if (folder / FILE).exists() and is_first_process():
+        if (folder / RUN_FILE).exists() and is_first_process():
             raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another --name")
         if folder.is_dir() and any(folder.iterdir()) and is_first_process():
             raise UserError(f"{folder} holds files that are not a run; choose another --name")
@@ -42,7 +44,7 @@ def is_first_process() -> bool:
 def find_latest(task: str, model: str, runs: Path | str = RUNS) -> str | None:
     """Return the name that `choose_folder` chose last for this data and model."""
     latest, number = None, 1
-    while (Path(runs) / (name := _number_name(task, model, number)) / FILE).exists():
+    while (Path(runs) / (name := _number_name(task, model, number)) / RUN_FILE).exists():
         latest, number = name, number + 1
     return latest
 
@@ -54,16 +56,34 @@ def _number_name(task: str, model: str, number: int) -> str:
 
 def find_run(name: Path | str, runs: Path | str = RUNS, trust: bool = False) -> Run:
     """Open a run by its folder or by its name in `runs`. With `trust`, Python code stored in it may be executed."""
+    path = find_run_folder(name, runs)
+    from seqloom.lab.training.run import Run
+
+    return Run.load(path, trust=trust)
+
+
+def find_run_folder(name: Path | str, runs: Path | str = RUNS) -> Path:
+    """Return the folder of a run without reading it.
+
+    Raises:
+        UserError: If there is no such folder, or it is a comparison of several runs; the message lists runs.
+    """
     path = Path(name)
     if not path.exists() and (Path(runs) / path).exists():
         path = Path(runs) / path
+    for folder in (path, path.parent):
+        if (folder / COMPARISON_FILE).exists() and not (path / RUN_FILE).exists():
+            names = list_names(folder)
+            hint = (suggest(path.name, names) if folder != path else "") or f"it has {', '.join(names) or 'none yet'}"
+            asked = f"no model {path.name!r}" if folder != path else "several models"
+            raise UserError(f"{folder} is a comparison with {asked}; {hint}: name one as {folder / 'best'}")
     if not path.exists():
         names = list_names(runs)
         hint = suggest(str(name), names) or f"{runs}/ holds {', '.join(names) or 'none'}"
         raise UserError(f"there is no run {str(name)!r}; {hint}")
-    return Run.load(path, trust=trust)
+    return path
 
 
 def list_names(runs: Path | str = RUNS) -> list[str]:
     """Return the names of the runs in a folder, sorted."""
-    return sorted(file.parent.name for file in Path(runs).glob(f"*/{FILE}"))
+    return sorted(file.parent.name for file in Path(runs).glob(f"*/{RUN_FILE}"))

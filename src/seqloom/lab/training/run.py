@@ -34,11 +34,11 @@ from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.checkpoint import Checkpoint
 from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.layout import RUN_FILE
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
-FILE = "run.json"
 METRICS = "metrics.jsonl"
 CELL = "cell.py"
 WHICH = ("best", "last")
@@ -145,7 +145,7 @@ class Run:
                 trust.remember(text)
             task.save(work / "task")
             checkpoint.sync_files(work / "task")
-            checkpoint.write_file(work / FILE, sealed.dumps(record, indent=1))
+            checkpoint.write_file(work / RUN_FILE, sealed.dumps(record, indent=1))
             with suppress(OSError):
                 folder.rmdir()  # it may exist, empty
             try:
@@ -172,9 +172,9 @@ class Run:
             DamagedError: If run.json was changed.
         """
         folder = Path(path)
-        file = folder / FILE
+        file = folder / RUN_FILE
         if not file.is_file():
-            reason = "there is no such folder" if not folder.is_dir() else f"it has no {FILE}"
+            reason = "there is no such folder" if not folder.is_dir() else f"it has no {RUN_FILE}"
             raise UserError(f"{folder} is not a run: {reason}")
         record = sealed.loads(file.read_bytes(), file, FORMAT)
         try:
@@ -288,7 +288,7 @@ class Run:
         if is_baseline:
             from seqloom.lab.compare.baselines.registry import build_baseline
 
-            with sealed.interpret(self.folder / FILE):
+            with sealed.interpret(self.folder / RUN_FILE):
                 return build_baseline(self.task, self.record["baseline"], loaded.tensors("weights")).to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
@@ -340,7 +340,7 @@ class Run:
             self._recover()
             yield
             return
-        with (self.folder / FILE).open("rb") as file:  # never replaced, so the lock stays valid
+        with (self.folder / RUN_FILE).open("rb") as file:  # never replaced, so the lock stays valid
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -358,14 +358,14 @@ class Run:
 
 def _check_free(folder: Path) -> None:
     """Raise a TakenError if a new run cannot be created here."""
-    if (folder / FILE).exists():
+    if (folder / RUN_FILE).exists():
         raise TakenError(f"{folder} already holds a run; resume it, or choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TakenError(f"{folder} holds files that are not a run; choose another name")
 
 
 def _read_cell_file(model: str) -> tuple[Path, bytes] | None:
-    """Return the file of a cell named as FILE.py:CLASS and its content; None for a model by name."""
+    """Return the file of a cell named as RUN_FILE.py:CLASS and its content; None for a model by name."""
     if ".py:" not in model:
         return None
     file = Path(model.removeprefix(BI_PREFIX).rpartition(":")[0]).absolute()

@@ -10,9 +10,10 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
+from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.task import Column, Kind, Notes
+from seqloom.lab.data.task import Column, Notes
 
 Layout = Literal["rows", "wide", "long", "table", "stream"]
 TARGETS = ("label", "labels", "target", "class", "y", "output", "sentiment", "category", "tag", "tags")

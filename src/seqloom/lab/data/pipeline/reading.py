@@ -9,12 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.task import Kind
+from seqloom.lab.data.names import Kind
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Unit = Literal["auto", "words", "characters", "bytes", "bpe", "unigram"]
-HUB_PREFIX = "hf:"  # data sets of the Hugging Face hub: "hf:imdb", "hf:glue:sst2"
 
 
 class Reading(BaseModel):

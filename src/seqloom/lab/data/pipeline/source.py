@@ -13,9 +13,10 @@ import polars as pl
 
 from seqloom import __version__
 from seqloom.core.errors import UserError, require
+from seqloom.lab.data.names import HUB_PREFIX
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.paths import find_files
-from seqloom.lab.data.pipeline.reading import HUB_PREFIX, Reading
+from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers import compression
 from seqloom.lab.data.readers.table import FACTS, TABLE, TableFacts, write_files, write_frame
 from seqloom.lab.data.task import DataSource, Notes

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.names import Kind
 from seqloom.lab.data.task import (
     PAD,
     SPECIALS,
@@ -21,7 +22,6 @@ from seqloom.lab.data.task import (
     Classes,
     Features,
     Input,
-    Kind,
     Split,
     Tags,
     Target,

@@ -1,0 +1,5 @@
+"""`python -m seqloom.cli`: the same as `python -m seqloom`."""
+
+from seqloom.cli.main import main
+
+main()
