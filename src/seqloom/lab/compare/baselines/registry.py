@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines import counts, linear, naive
+from seqloom.lab.compare.baselines import counts, dtw, linear, naive, rocket
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.timing import time_predictions
@@ -24,7 +24,11 @@ from seqloom.lab.training.results import finite_or_none
 from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.settings import TrainSettings
 
-Fit = Callable[[Task], ForTask]
+Fit = Callable[..., ForTask]  # of a task, and of splits if it is in REFITTED
+ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
+# These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
+REFITTED = {ROCKET, DTW}
+MOST_REFITTED = 2_000  # training rows up to which this is worth the time
 # These use at most one token of the input: a model that is no better has learned nothing.
 BLIND = {"majority", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
 
@@ -36,9 +40,13 @@ def baselines(task: Task) -> dict[str, Fit]:
     ridge = "TF-IDF + ridge" if text else "ridge"
     bigram: dict[str, Fit] = {"bigram": counts.fit_bigram} if counts.can_fit_bigram(task) else {}
     tag_of_token: dict[str, Fit] = {"most frequent tag of each token": counts.fit_tag_of_token} if text else {}
+    rockets: dict[str, Fit] = {} if text else {ROCKET: rocket.fit_rocket}
+    nearest: dict[str, Fit] = {}
+    if not text and task.kind == "classify" and dtw.can_fit_dtw(task):
+        nearest = {DTW: dtw.fit_dtw}
     kinds: dict[str, dict[str, Fit]] = {
-        "classify": {"majority": counts.fit_majority, logistic: linear.fit_logistic},
-        "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge},
+        "classify": {"majority": counts.fit_majority, logistic: linear.fit_logistic, **rockets, **nearest},
+        "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge, **rockets},
         "tag": {"most frequent tag": counts.fit_tag, **tag_of_token},
         "generate": {"unigram": counts.fit_unigram, **bigram},
         "translate": {"unigram": counts.fit_unigram, **bigram},
@@ -57,10 +65,13 @@ def fit_baseline(source: Mapping[str, Any], name: str, batch: int, run: str, fol
     """Fit a baseline (a job), save it as a run, and store the scores of its test rows in the job's folder."""
     task = load_task(source)
     began = time.perf_counter()
-    model = baselines(task)[name](task).eval()
+    fit = baselines(task)[name]
+    model = fit(task).eval()
     seconds = time.perf_counter() - began
-    latency = time_predictions(model, task)
     valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
+    if name in REFITTED and (task.splits["train"].size or MOST_REFITTED + 1) <= MOST_REFITTED:
+        model = fit(task, ("train", "valid")).eval()
+    latency = time_predictions(model, task)
     columns = row_scores.score_rows(model, task, "test", batch)
     row_scores.save(folder, columns)
     shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
