@@ -227,7 +227,7 @@ def test_an_empty_text_is_a_warning_and_no_prediction(here, folder, trained):
     code, out, err = here("predict", trained, "gap.jsonl")
     assert code == 0
     assert json.loads(out.splitlines()[1]) == {"prediction": None, "probability": None}
-    assert err == "warning: 1 of 2 inputs are empty (first: row 2); they have no prediction\n"
+    assert err == "warning: empty inputs: 1 of 2 (first: row 2); they have no prediction\n"
 
 
 def test_evaluate_prints_scores_with_intervals(here, folder, trained):
@@ -237,7 +237,7 @@ def test_evaluate_prints_scores_with_intervals(here, folder, trained):
     code, out, err = here("evaluate", trained, "more.csv", "--json")
     assert json.loads(out)["metrics"]["accuracy"] == 0.5
     assert err.startswith(
-        "warning: 1 rows of 'test' have a label that does not occur in training (first: more.csv: row 2, '?')"
+        "warning: rows of 'test' with a label that does not occur in training: 1 (first: more.csv: row 2, '?')"
     )
 
 
@@ -372,6 +372,6 @@ def test_rows_without_a_result_give_exit_code_3(here, trained, folder, monkeypat
     rows = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
     assert code == 3 and rows[0]["prediction"] is None and "NaN or infinity" in rows[0]["error"]
     assert "error" not in rows[1]  # an empty text is valid
-    assert "1 of 2 rows have no result (first: odd.csv: row 1)" in err
+    assert "rows without a result: 1 of 2 (first: odd.csv: row 1)" in err
     code, out, _ = here("predict", trained, "odd.csv", "--format", "csv")
     assert code == 3 and [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["", ""]

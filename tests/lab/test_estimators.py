@@ -156,7 +156,7 @@ def test_what_was_not_fitted_or_fitted_on_something_else_is_refused():
     model = SequenceClassifier(**QUICK).fit(X, y)
     with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 2 features"):
         model.predict(["a text"])
-    with pytest.raises(ValueError, match=r"X\[1\] has 2 steps but y\[1\] has 1 tags"):
+    with pytest.raises(ValueError, match=r"X\[1\] has 2 steps but y\[1\] has 1 tag"):
         SequenceTagger(**QUICK).fit([["a"], ["b", "c"]], [["X"], ["X"]])
     with pytest.raises(ValueError, match="only one class, 'low'"):
         SequenceClassifier(**QUICK).fit(X, ["low"] * 20)
@@ -165,10 +165,10 @@ def test_what_was_not_fitted_or_fitted_on_something_else_is_refused():
 def test_the_last_fit_decides_what_a_sequence_is_tables_too():
     X, texts, y = np.random.default_rng(0).normal(size=(12, 5)), ["a b", "c d e"] * 6, ["X", "Y"] * 6
     model = SequenceClassifier(**QUICK).fit(texts, y)
-    with pytest.raises(ValueError, match="X holds arrays of 1 features, but fit was given texts"):
+    with pytest.raises(ValueError, match="X holds arrays of 1 feature, but fit was given texts"):
         model.predict(X)
     assert (model.fit(X, y).predict(list(X)) == model.predict(X)).all()
-    with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 1 features"):
+    with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 1 feature"):
         model.predict(texts)
 
 

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from seqloom.core.checks import check_placement, read_lengths
 from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.masks import make_mask
+from seqloom.core.plurals import count
 
 State = tuple[Tensor, ...]
 Lengths = Tensor | Sequence[int] | None
@@ -118,12 +119,12 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
 def check_state(state: State | None, size: int, x: Tensor) -> None:
     """Raise an error unless state is None or `size` tensors with as many rows as x."""
     if isinstance(state, Tensor):
-        raise UserTypeError(f"state must be the tuple of {size} tensors that the layer returned, got a Tensor")
+        raise UserTypeError(f"state must be the tuple of {count(size, 'tensor')} that the layer returned, got a Tensor")
     if state is not None and len(state) != size:
-        raise InputError(f"state must have {size} tensors, got {len(state)}")
+        raise InputError(f"state must have {count(size, 'tensor')}, got {len(state)}")
     for s in state or ():
         if s.shape[:1] != x.shape[:1]:
-            rows = f"state has a tensor of shape {tuple(s.shape)}, the input has {x.shape[0]} rows"
+            rows = f"state has a tensor of shape {tuple(s.shape)}, the input has {count(x.shape[0], 'row')}"
             raise InputError(f"{rows}; choose the rows of the state with select(state, rows)")
 
 

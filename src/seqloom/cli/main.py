@@ -15,6 +15,7 @@ from seqloom import __version__
 from seqloom.cli.commands import DEFAULTS, INTERRUPTED, Json
 from seqloom.cli.commands.study import study
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab import console
 from seqloom.lab.bench.settings import BenchSettings
 
@@ -140,7 +141,10 @@ def cells(
     if json:
         return console.show_json(rows)
     console.show_table([{"cell": row["cell"], "description": row["description"]} for row in rows])
-    console.show_text(f"\nOne layer with {input} inputs (d) and {hidden} units (h); flops and saved bytes per step:\n")
+    console.show_text(
+        f"\nOne layer with {count(input, 'input')} (d) and {count(hidden, 'unit')} (h); "
+        "flops and saved bytes per step:\n"
+    )
     return console.show_table(
         [
             {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Product, Program, Register
 from seqloom.compiler.plan import Call, Plan, references
+from seqloom.core.plurals import count
 
 _COMPARISONS = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "and", "or": "or"} | _COMPARISONS
@@ -16,9 +17,9 @@ MOST_REPEATED = 20  # letters of a value that is written again wherever it is us
 def summarize(plan: Plan) -> str:
     """Return what was compiled in one phrase: "1 product stage; 4 forward and 9 reverse operators"."""
     stages = plan.train.program.stages
-    products = f"{stages} product stage{'s' if stages != 1 else ''}" if stages else "no product with the state"
+    products = count(stages, "product stage") if stages else "no product with the state"
     forward, back = (_count(scan.program) for scan in (plan.infer, plan.reverse))
-    return f"{products}; {forward} pointwise operators forward, {back} in reverse"
+    return f"{products}; {count(forward, 'pointwise operator')} forward, {back} in reverse"
 
 
 def _count(program: Program) -> int:

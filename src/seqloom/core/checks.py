@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.errors import DtypeError, InputError, UserTypeError
+from seqloom.core.plurals import count
 from seqloom.core.precision import autocast_dtype
 
 _PLAIN = (Tensor, nn.Parameter)  # other kinds, such as the fake tensors of an export, own no memory
@@ -65,13 +66,15 @@ def read_lengths(
     if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         raise UserTypeError(f"{name} must be whole numbers, got {lengths.dtype}")
     if tuple(lengths.shape) != (rows,):
-        raise InputError(f"{name} must have one entry for each of {rows} rows, got shape {tuple(lengths.shape)}")
+        raise InputError(
+            f"{name} must have one entry for each of {count(rows, 'row')}, got shape {tuple(lengths.shape)}"
+        )
     readable = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if readable and rows and not torch._C._are_functorch_transforms_active():
         low, high = int(lengths.min()), int(lengths.max())
         if low < 0 or high > steps:
             wrong = low if low < 0 else high
-            raise InputError(f"{name} must lie between 0 and the {steps} steps of input, got {wrong}")
+            raise InputError(f"{name} must lie between 0 and the {count(steps, 'step')} of input, got {wrong}")
     return lengths.to(device, torch.int64)
 
 

@@ -11,6 +11,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import resolve
 from seqloom.core.errors import UserTypeError
 from seqloom.core.masks import make_mask
+from seqloom.core.plurals import count
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +92,8 @@ def advance(
     result = cell.step(x, state, **extra)
     if not _is_output_and_state(result, len(state)):
         raise UserTypeError(
-            f"{type(cell).__name__}.step must return an output and a tuple of {len(state)} state"
-            f"{'s' if len(state) != 1 else ''}, such as `return {_write_return(len(state))}`; it returned "
+            f"{type(cell).__name__}.step must return an output and a tuple of {count(len(state), 'state')}, "
+            f"such as `return {_write_return(len(state))}`; it returned "
             f"{_describe(result)}"
         )
     y, after = result

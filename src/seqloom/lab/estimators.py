@@ -29,6 +29,7 @@ from sklearn.utils.validation import (
 )
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.new_rows import CHUNK
@@ -244,7 +245,9 @@ class SequenceTagger(_SequenceEstimator):
         targets = [_read_tags(tags, number) for number, tags in enumerate(y)]
         for number, (row, tags) in enumerate(zip(rows, targets, strict=True)):
             if len(row) != len(tags):
-                raise UserError(f"X[{number}] has {len(row)} steps but y[{number}] has {len(tags)} tags")
+                raise UserError(
+                    f"X[{number}] has {count(len(row), 'step')} but y[{number}] has {count(len(tags), 'tag')}"
+                )
         _check_class_types(tag for tags in targets for tag in tags)
         self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in targets]), return_inverse=True)
         ends = np.cumsum([len(tags) for tags in targets])
@@ -355,7 +358,7 @@ def _read_row(row: Sequence[Any] | Array, number: int) -> str | list[str] | Arra
 def _describe(row: str | list[str] | Array) -> str:
     if isinstance(row, str):
         return "texts"
-    return "lists of tokens" if isinstance(row, list) else f"arrays of {row.shape[1]} features"
+    return "lists of tokens" if isinstance(row, list) else f"arrays of {count(row.shape[1], 'feature')}"
 
 
 def _check_kind(estimator: _SequenceEstimator, kind: str, reset: bool) -> None:

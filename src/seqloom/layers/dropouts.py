@@ -12,6 +12,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 from seqloom.core.init import Init
+from seqloom.core.plurals import count
 from seqloom.core.weights import weights
 
 RECURRENT_WEIGHTS = ("weight_hh", "weight_q", "weight_g", "weight_flow", "weight_ch")  # matrices that multiply a state
@@ -68,7 +69,9 @@ class Dropouts:
         if not any(rates):
             return ()
         if len(rates) != len(state):
-            raise UserError(f"Dropouts.zoneout has {len(rates)} rates, but the state has {len(state)} tensors")
+            raise UserError(
+                f"Dropouts.zoneout has {count(len(rates), 'rate')}, but the state has {count(len(state), 'tensor')}"
+            )
         shares = []
         for rate, s in zip(rates, state, strict=True):
             shape = (x.shape[0], x.shape[1], *s.shape[1:])

@@ -15,6 +15,7 @@ from seqloom.core.checks import read_lengths, read_state
 from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
+from seqloom.core.plurals import count
 
 Sequences: TypeAlias = Tensor | PackedSequence
 SequencesT = TypeVar("SequencesT", Tensor, PackedSequence)
@@ -148,7 +149,7 @@ def read_input(
             f"input must be 2-D (one sequence) or 3-D (a batch), got {source.dim()}-D {tuple(source.shape)}"
         )
     if batch.x.shape[-1] != input_size:
-        raise InputError(f"input has {batch.x.shape[-1]} features, expected input_size={input_size}")
+        raise InputError(f"input has {count(batch.x.shape[-1], 'feature')}, expected input_size={input_size}")
     if batch.x.shape[1] == 0:
         raise InputError(f"expected sequence length to be larger than 0, got an input of shape {tuple(batch.x.shape)}")
     if check:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
+from seqloom.core.plurals import count
 from seqloom.layers.readout import Readout
 from seqloom.models.checks import check_causal, check_fits
 from seqloom.models.scale import SeriesScale, find_median, forecast_loss
@@ -59,7 +60,9 @@ class Forecast(nn.Module):
         features: int = layer.input_size  # type: ignore[assignment]
         self.targets = features if targets is None else targets
         if not 1 <= self.targets <= features:
-            raise UserError(f"targets must lie between 1 and the {features} features of the layer, got {targets}")
+            raise UserError(
+                f"targets must lie between 1 and the {count(features, 'feature')} of the layer, got {targets}"
+            )
         if mode == "autoregressive" and self.targets != features:
             raise UserError(f"an autoregressive forecast needs all {features} features as targets, got {targets}")
         if mode == "autoregressive":

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
+from seqloom.core.plurals import count
 from seqloom.models.checks import can_check, check_fits, check_ids
 from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
 
@@ -121,6 +122,6 @@ def _check_room(y: Tensor, real: Tensor, steps: Tensor) -> None:
     if bool((needed > steps).any()):
         row = int((needed > steps).nonzero()[0])
         raise InputError(
-            f"row {row} has {int(steps[row])} steps, but its target needs {int(needed[row])}; "
+            f"row {row} has {count(int(steps[row]), 'step')}, but its target needs {int(needed[row])}; "
             "take longer input, shorter targets or a smaller stack"
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.errors import InputError, UserError
+from seqloom.core.plurals import count
 from seqloom.models.decoding import likelihood
 from seqloom.models.decoding.beam import Beam, Hypotheses, beam_search, follow
 from seqloom.models.embed import Marks
@@ -60,7 +61,9 @@ class Translate(nn.Module):
                 Transformer, where `align` computes it.
         """
         if source.shape[0] != target.shape[0]:  # len() would fix the number of rows in an export
-            raise InputError(f"source has {len(source)} rows and target {len(target)}; they must have the same number")
+            raise InputError(
+                f"source has {count(len(source), 'row')} and target {len(target)}; they must have the same number"
+            )
         return self.decoder(target, self.encoder(source, lengths))
 
     def loss(

@@ -148,14 +148,14 @@ def test_a_label_that_training_never_saw(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", GOOD)
     write_jsonl(tmp_path / "test.jsonl", [*GOOD[:4], {"text": "new words here", "label": "c"}])
     (warning,) = [w for w in open_task(tmp_path).notes.warnings if "does not occur in training" in w]
-    assert warning.startswith("1 rows of 'test' have a label that does not occur in training (first: ")
+    assert warning.startswith("rows of 'test' with a label that does not occur in training: 1 (first: ")
     assert "test.jsonl: row 5, 'c')" in warning
 
 
 def test_a_class_with_one_example(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "a lonely text of its own", "label": "z"}])
     task = open_task(path)
-    assert "1 of 3 classes have one training example: z" in task.notes.warnings
+    assert "classes with one training example: 1 of 3 (z)" in task.notes.warnings
     assert task.target.names == ("a", "b", "z")
 
 
@@ -174,7 +174,7 @@ def test_a_series_with_gaps(tmp_path):
     rows = [{"series": [1.0 + i, None if i in (3, 7) else 2.0, 3.0], "label": "ab"[i % 2]} for i in range(20)]
     task = open_task(write_jsonl(tmp_path / "a.jsonl", rows))
     (warning,) = task.notes.warnings
-    assert warning.startswith("2 of 20 sequences have missing values") and "a.jsonl: row 4)" in warning
+    assert warning.startswith("sequences with missing values: 2 of 20 (") and "a.jsonl: row 4)" in warning
     assert task.input.names == ("series", "missing:series")
     for name in task.splits:
         assert all(batch.x.isfinite().all() for batch in task.batches(name, batch=4))
@@ -192,7 +192,7 @@ def test_infinite_numbers_are_gaps_too():
 def test_a_text_of_length_0(empty, tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [*GOOD[:9], {"text": empty, "label": "a"}, *GOOD[9:]])
     task = open_task(path)
-    assert task.notes.warnings[0].startswith("1 of 41 rows have an empty 'text' (first: ")
+    assert task.notes.warnings[0].startswith("rows with an empty 'text': 1 of 41 (first: ")
     assert "row 10); left out" in task.notes.warnings[0]
     assert sum(split.size for split in task.splits.values()) == 40
     assert task.encode(["", "sun"]).lengths.tolist() == [0, 1]
@@ -200,14 +200,14 @@ def test_a_text_of_length_0(empty, tmp_path):
 
 def test_a_target_that_is_missing(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "no label here"}])
-    assert any("1 of 41 rows have no 'label'" in w for w in open_task(path).notes.warnings)
+    assert any("rows with no 'label': 1 of 41" in w for w in open_task(path).notes.warnings)
 
 
 def test_a_sequence_of_a_million_steps(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"text": "sun " * 1_000_000, "label": "a"}])
     task = open_task(path, limit=100)
     (warning,) = task.notes.warnings
-    assert warning.startswith("1 of 41 sequences are longer than 100 steps and were cut") and "row 41)" in warning
+    assert warning.startswith("sequences longer than 100 steps: 1 of 41 (") and "row 41)" in warning
     assert max(int(b.lengths.max()) for n in task.splits for b in task.batches(n, batch=8)) == 100
     with pytest.warns(UserWarning, match="more than 100 steps; the first 100 are read"):
         assert task.encode(["moon " * 300]).lengths.tolist() == [100]

@@ -236,4 +236,4 @@ def test_gaps_in_a_table_are_marked_in_x_and_nan_in_y():
     batch = next(task.batches("train", batch=16))
     gaps = batch.x[..., 2] == 1
     assert gaps.any() and (batch.x[..., 1][gaps] == 0).all() and batch.y[..., 1].isnan().any()
-    assert any("rows have missing values" in w for w in task.notes.warnings)
+    assert any("rows with missing values" in w for w in task.notes.warnings)

@@ -153,7 +153,7 @@ def test_series_of_lists_of_steps_and_of_columns():
     assert nested.space.names == ("c_1", "c_2", "missing:c_2")
     values, lengths = nested.encode(frame([[[2.0, None]]]))
     assert values.tolist() == [[0.0, 0.0, 1.0]] and lengths.tolist() == [1]
-    with pytest.raises(ValueError, match="1 numbers in a step of series 2 of this piece, not 2"):
+    with pytest.raises(ValueError, match="1 number in a step of series 2 of this piece, not 2"):
         nested.encode(frame([[[1.0, 2.0]], [[1.0, 2.0], [3.0]]]))
 
 

@@ -140,7 +140,7 @@ def test_labels_of_another_file_that_training_never_saw_are_counted():
     other = task.open_file(data.head(3).with_columns(label=pl.Series(["a", "q", "b"])))
     assert sorted(next(other.batches("test", batch=3)).y.tolist()) == [UNSEEN, 0, 1]
     assert (
-        "1 rows of 'test' have a label that does not occur in training (first: the frame: row 2, 'q')"
+        "rows of 'test' with a label that does not occur in training: 1 (first: the frame: row 2, 'q')"
         in other.notes.warnings[0]
     )
 

@@ -148,7 +148,7 @@ def test_two_files_whose_lines_belong_together(tmp_path):
     assert source.frame().collect().to_dict(as_series=False) == {"de": ["ja", "nein"], "en": ["yes", "no"]}
     assert source.usual == ("de", "en")
     (tmp_path / "t.en").write_text("yes\n")
-    with pytest.raises(ValueError, match=r"t\.en: ends after 1 lines"):
+    with pytest.raises(ValueError, match=r"t\.en: ends after 1 line"):
         read_source((tmp_path / "t.de", tmp_path / "t.en"), make_reading(), Notes())
 
 

@@ -46,7 +46,7 @@ def test_a_data_set_is_read_as_published(path, options, kind, target, counts):
 def test_chinese_hotel_reviews_are_read_by_characters_and_the_empty_one_is_reported():
     task = open_task(DATA / "chnsenticorp_htl")
     assert task.input.unit == "characters" and sum(sizes(task).values()) == 7765
-    assert any("1 of 7766 rows have an empty 'review'" in w for w in task.notes.warnings)
+    assert any("rows with an empty 'review': 1 of 7766" in w for w in task.notes.warnings)
     unknown = [(b.x == 1).sum().item() / b.steps for b in task.batches("test", batch=776)]
     assert unknown[0] < 0.01
 
@@ -67,7 +67,7 @@ def test_imdb_is_read_warned_about_and_batched_fast():
     task = open_task(DATA / "imdb")
     assert sizes(task) == {"train": 22_500, "valid": 2_500, "test": 25_000}
     assert "column 'rating' alone predicts 'label' (100.0% right); it is not used" in task.notes.warnings
-    assert any("texts of 'test' also occur in training" in w for w in task.notes.warnings)
+    assert any("texts of 'test' that also occur in training" in w for w in task.notes.warnings)
     y = torch.cat([b.y for b in task.batches("valid", batch=500)])
     assert y.float().mean() == 0.5
 

@@ -121,7 +121,7 @@ def test_an_empty_text_has_no_prediction_and_is_counted(words):
     found = list(predict(words, ["aei", "", "bcd", ""], probabilities=True, notes=notes))
     assert [r["prediction"] is None for r in found] == [False, True, False, True]
     assert found[1] == {"prediction": None, "probability": None, "probabilities": {"consonants": None, "vowels": None}}
-    assert notes.warnings == ["2 of 4 inputs are empty (first: row 2); they have no prediction"]
+    assert notes.warnings == ["empty inputs: 2 of 4 (first: row 2); they have no prediction"]
     assert list(predict(words, [""])) == [{"prediction": None}]
 
 
@@ -406,7 +406,7 @@ def test_a_result_that_is_no_number_is_an_error_row(words, monkeypatch):
     }
     assert "error" not in found[0] and "error" not in found[2] and found[0]["prediction"] == "vowels"
     assert notes.warnings == [
-        "1 of 3 rows have no result (first: row 2): the model computes NaN or infinity for it; check its values"
+        "rows without a result: 1 of 3 (first: row 2): the model computes NaN or infinity for it; check its values"
     ]
 
 

@@ -303,7 +303,7 @@ def test_out_of_memory_halves_the_batch_says_so_and_makes_the_same_step(monkeypa
     assert "does not fit into memory; from now on it is split into 4 parts" in capsys.readouterr().err
     torch.testing.assert_close(weights(small), weights(whole), rtol=1e-5, atol=1e-7)
     monkeypatch.setattr(small.model, "forward", lambda *_: scarce(ragged(task, 8)))
-    with pytest.raises(MemoryError, match="a batch of 1 rows of 3 steps does not fit"):
+    with pytest.raises(MemoryError, match="a batch of 1 row of 3 steps does not fit"):
         small.step([batch], 1, 0.5)
 
 

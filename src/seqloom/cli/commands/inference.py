@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from seqloom.cli.commands import SOME_FAILED, Json, print_warnings
+from seqloom.core import plurals
 from seqloom.lab import console
 from seqloom.lab.training.folders import find_run_folder
 from seqloom.lab.training.output import check_not_input, write_results
@@ -88,7 +89,7 @@ def _report(notes: Notes, count: int, out: Path | None) -> None:
     for warning in notes.warnings:
         console.note(f"warning: {warning}")
     if out is not None:
-        console.note(f"{count:,} results written to {out}")
+        console.note(f"{plurals.count(count, 'result')} written to {out}")
 
 
 @print_warnings
@@ -117,7 +118,9 @@ def evaluate(
     if json:
         return console.show_json(document)
     console.show_table(tabulate_metrics(document))
-    return console.note(f"\n{document['examples']:,} examples of {document['data']}, split {document['split']}")
+    return console.note(
+        f"\n{plurals.count(document['examples'], 'example')} of {document['data']}, split {document['split']}"
+    )
 
 
 @print_warnings
@@ -183,4 +186,4 @@ def translate(
         results = texts.translate(found, _rows(found, file, stdin), search, _place(file))
     count = write_results(results, out, "jsonl") if json else write_results(results, out, "lines")
     if out is not None:
-        console.note(f"{count:,} translations written to {out}")
+        console.note(f"{plurals.count(count, 'translation')} written to {out}")

@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.plurals import count
+
 FILE = Path(__file__).parent / "measurements.json"
 STREAM_WIDTH = 128  # hidden size of the streamed layers
 FORMS = {"RNN": "rnn", "AttnRNN": "attn_rnn", "self-attention fused": "transformer", "TCN": "tcn"}
@@ -62,7 +64,7 @@ def _source(record: Mapping[str, Any]) -> dict[str, str]:
     command, machine = record["command"], record["hardware"]
     on = record.get("device") or machine.get("device") or "cpu"
     gpus = [gpu["name"] for gpu in machine["gpus"]] if on != "cpu" else []
-    hardware = ", ".join(gpus) or f"{machine['cpu']}, {machine['instructions']}, {machine['threads']} threads"
+    hardware = ", ".join(gpus) or f"{machine['cpu']}, {machine['instructions']}, {count(machine['threads'], 'thread')}"
     return {
         "command": command if isinstance(command, str) else " ".join(command),
         "date": record["date"],
@@ -117,7 +119,8 @@ def _adding(record: Mapping[str, Any]) -> Entries:
     for row in record["table"]:
         length, _, marks = row["condition"].removeprefix("T = ").partition(", marks ")
         if marks == "anywhere":
-            what = f"mean absolute error of adding two of {length} numbers, tuned, {row['seeds']} seeds; trivial 0.333"
+            seeds = count(row["seeds"], "seed")
+            what = f"mean absolute error of adding two of {length} numbers, tuned, {seeds}; trivial 0.333"
             yield f"adding.{row['model']}.{length.replace(',', '')}", row["MAE"], what
 
 
@@ -125,7 +128,8 @@ def _copy(record: Mapping[str, Any]) -> Entries:
     for row in record["table"]:
         form, _, length = row["condition"].partition(", T = ")
         if form == "delay":
-            what = f"accuracy of copying 10 symbols after {length} steps, tuned, {row['seeds']} seeds; chance 0.125"
+            seeds = count(row["seeds"], "seed")
+            what = f"accuracy of copying 10 symbols after {length} steps, tuned, {seeds}; chance 0.125"
             yield f"copy.{row['model']}.{length.replace(',', '')}", row["accuracy"], what
 
 

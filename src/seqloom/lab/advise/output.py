@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from seqloom.core.plurals import count
 from seqloom.lab.advise.advice import LINEAR, Advice, Recommendation
 from seqloom.lab.advise.curve import REACH_SHARE, DistanceCurve
 from seqloom.lab.advise.facts import Facts
@@ -72,7 +73,7 @@ def _reach(curve: DistanceCurve, what: str) -> str:
     if curve.reach is None:
         return f"no single step has any {what}"
     ahead = f", {curve.ahead:.0%} of it after the step" if curve.ahead > 0 else ""
-    return f"{REACH_SHARE:.0%} of the {what} within {curve.reach:,} steps{ahead}"
+    return f"{REACH_SHARE:.0%} of the {what} within {count(curve.reach, 'step')}{ahead}"
 
 
 def ranking_table(advice: Advice) -> list[dict[str, Any]]:
@@ -111,7 +112,7 @@ def _score(advice: Advice, m: Recommendation) -> str:
     b = advice.facts.baseline
     if m.name == LINEAR and b is not None:
         return f"{b.linear:.3f}"
-    return f"{m.trial.score:.3f} after {m.trial.steps} steps" if math.isfinite(m.trial.score) else ""
+    return f"{m.trial.score:.3f} after {count(m.trial.steps, 'step')}" if math.isfinite(m.trial.score) else ""
 
 
 def describe_rules(advice: Advice) -> list[str]:

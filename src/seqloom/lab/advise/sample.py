@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.task import IGNORE, PAD, Batch, Task
 
 Array = np.ndarray[Any, Any]
@@ -84,15 +85,15 @@ def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, 
     examples: list[Example] = []
     for split in [name for name in ("valid", "train") if name in task.splits]:
         most = rows if split == "train" else rows // 8  # validation splits are small and often sorted
-        count = 0
+        steps_drawn = 0
         for batch in task.batches(split, batch=GROUP, seed=seed):
             part = _examples(task, batch)
             examples += part
-            count += sum(len(e.x) for e in part)
-            if len(examples) >= most or count >= steps:
+            steps_drawn += sum(len(e.x) for e in part)
+            if len(examples) >= most or steps_drawn >= steps:
                 break
     if len(examples) < 2:
-        raise UserError(f"task {task.name!r} has {len(examples)} examples to look at; advice needs at least 2")
+        raise UserError(f"task {task.name!r} has {count(len(examples), 'example')} to look at; advice needs at least 2")
     order = np.random.default_rng(seed).permutation(len(examples))
     return Sample(task, [examples[i] for i in order])
 

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.kernels.registry import ANY, KERNELS, find_kernel
 from seqloom.lab.bench.settings import BenchSettings
 from seqloom.lab.training.cpu import use_one_thread
@@ -294,7 +295,7 @@ def describe_setup(settings: BenchSettings) -> str:
     graph = "graph: the same call recorded as a CUDA graph; " if settings.device == "cuda" else ""
     ragged = "ragged: lengths from T to 1, packed and padded for torch.nn; " if settings.ragged else ""
     return (
-        f"{machine}, {here['cores']} cores; threads: {settings.join('threads')}; {settings.join('dtype')}; "
+        f"{machine}, {count(here['cores'], 'core')}; threads: {settings.join('threads')}; {settings.join('dtype')}; "
         f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
         f"+backward: forward and backward; whole layers, input size = H; {ragged}denormals flushed on the CPU; "
         f"{how} of {settings.rounds} rounds that alternate between the layers; "

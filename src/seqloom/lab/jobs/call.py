@@ -19,6 +19,7 @@ from filelock import FileLock
 from threadpoolctl import threadpool_limits
 
 from seqloom.core.errors import UserError, UserTypeError
+from seqloom.core.plurals import count
 from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training.checkpoint import write_file
 from seqloom.lab.training.cpu import use_one_thread
@@ -61,9 +62,11 @@ def _call_locked(job: Job, own: Path, folder: Path) -> Result:
 def _call_on_gpus(job: Job, own: Path) -> object:
     from seqloom.lab.jobs.ranks import run_ranks
 
-    count = torch.cuda.device_count()
-    if job.gpus > count:
-        raise UserError(f"the job needs {job.gpus:g} GPUs and has {count}; use fewer workers or a larger machine")
+    available = torch.cuda.device_count()
+    if job.gpus > available:
+        raise UserError(
+            f"the job needs {count(job.gpus, 'GPU')} and has {available}; use fewer workers or a larger machine"
+        )
     return run_ranks(job, own, int(job.gpus))
 
 

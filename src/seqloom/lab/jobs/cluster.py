@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.jobs.call import call, format_error
 from seqloom.lab.jobs.runner import RESTARTS, Cluster, Job, Result
 from seqloom.lab.jobs.storage import Storage, copy_periodically
@@ -53,7 +54,7 @@ class OnRay:
 
     def start(self, job: Job) -> None:
         if self.cluster.at_once is None and not any(_has_room(node, job) for node in self.ray.nodes()):
-            need = f"{job.gpus:g} GPUs" if job.gpus else "a CPU"
+            need = count(job.gpus, "GPU") if job.gpus else "a CPU"
             why = f"no machine of the cluster has {need}; if the cluster can grow, set at_once to the number of jobs"
             self.impossible.append(Result(job.key, None, why))
             return

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from seqloom.core.plurals import count
 from seqloom.lab.report import tables, values
 from seqloom.lab.report.page import Chart, Dots, Grid, Page, PageBlock, Table, Words
 from seqloom.lab.report.text import format_column, format_fact, is_numeric
@@ -30,7 +31,7 @@ def _render_block(block: PageBlock) -> str:
 
 def _render_content(block: Table | Chart | Dots | Grid) -> list[str]:
     if isinstance(block, Grid) and len(block.columns) > tables.NUMBERED:
-        return [f"{len(block.rows)} rows and {len(block.columns)} columns: see report.html."]
+        return [f"{count(len(block.rows), 'row')} and {count(len(block.columns), 'column')}: see report.html."]
     return [text for text in (format_table(_to_table(block)), escape_prose(block.note)) if text]
 
 
@@ -48,7 +49,7 @@ def format_table(table: Table) -> str:
     if not table.rows:
         return "The table is empty."
     if len(heads) > MAX_COLUMNS:
-        return f"{len(table.rows)} rows and {len(heads)} columns: see report.html."
+        return f"{count(len(table.rows), 'row')} and {count(len(heads), 'column')}: see report.html."
     columns = [[row.get(heading) for row in table.rows] for heading in heads]
     marks = ["--:" if k and is_numeric(column_) else "---" for k, column_ in enumerate(columns)]
     lines = [[escape_line(heading) for heading in heads], marks]

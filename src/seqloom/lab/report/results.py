@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.report.markdown import escape_line, escape_prose, format_facts, format_table
 from seqloom.lab.report.page import Page, Table
 from seqloom.lab.report.stored import page_from_json
@@ -26,7 +27,8 @@ def build_results(folder: Path) -> str:
     places = [make_slug(_format_title(page), taken, "study") for page in pages]
     parts = [
         "# Results",
-        f"The results of {len(pages)} stored studies. `seqloom results` generates this page from their {FILE} files; "
+        f"The results of {count(len(pages), 'stored study', 'stored studies')}. `seqloom results` generates "
+        f"this page from their {FILE} files; "
         "do not edit it by hand.",
         "\n".join(f"- [{title}](#{place})" for title, place in zip(titles, places, strict=True)),
     ]

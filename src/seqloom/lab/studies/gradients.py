@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.plurals import count
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.study import Study
@@ -204,7 +205,7 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
         return (
             f"|dL/dh_0| for L = MSE(h_T, 1), h_0 = 0, d = h = {s.size}, float64; geometric means over seeds, with "
             f"values below {LEAST:g} counted as {LEAST:g}; lowest, highest: over seeds at T = {s.lengths[-1]:,}; "
-            f"product: spectral norm of dh_T/dh_0 there, {s.products} seeds.\n"
+            f"product: spectral norm of dh_T/dh_0 there, {count(s.products, 'seed')}.\n"
             "k: slope of log norm = a - k T with its 95% t-interval over seeds, R^2: of this fit; keep b: the keep "
             "gate "
             "starts at sigmoid(b).\n"

@@ -104,7 +104,7 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
             ordered = sorted(mine.items(), key=lambda pair: -pair[1])
             means.append(f"{c.name}: {', '.join(f'{model} {value:.2%}' for model, value in ordered)}")
         skipped = sum(t.skipped for t in rows)
-        note = f" {skipped:,} training steps with a gradient that was not finite were skipped." if skipped else ""
+        note = f" Training steps skipped because a gradient was not finite: {skipped:,}." if skipped else ""
         return f"{'; '.join(means)}. {super().verdict(rows)}{note}"
 
 

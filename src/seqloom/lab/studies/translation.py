@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.score import AdditiveScore, DotScore
 from seqloom.core.errors import UserError, require
+from seqloom.core.plurals import count
 from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.place import CHECKOUT
 from seqloom.lab.studies.data.target_texts import join_tokens, multi30k
@@ -192,7 +193,7 @@ def _read_benchmark() -> list[PageBlock]:
         if name in PRINTED
     ]
     epochs, device = found["settings"]["epochs"], found["hardware"]["device"]
-    note = f"one seed, ragged batches, {epochs} epochs, {device}; {found['date']}"
+    note = f"one seed, ragged batches, {count(epochs, 'epoch')}, {device}; {found['date']}"
     return [Table(f"A longer training, {files[-1].name}", rows, note)]
 
 

@@ -112,9 +112,9 @@ def predict_pieces(
                 empty, first_empty = empty + 1, first_empty or done
             yield _copy_columns(row, keep, f"{prefix}row {done}") | result
     if empty and notes is not None:
-        notes.warn(f"{empty} of {done} inputs are empty (first: row {first_empty}); they have no prediction")
+        notes.warn(f"empty inputs: {empty} of {done} (first: row {first_empty}); they have no prediction")
     if failed and notes is not None:
-        notes.warn(f"{failed} of {done} rows have no result (first: {prefix}row {first_failed}): {NOT_FINITE}")
+        notes.warn(f"rows without a result: {failed} of {done} (first: {prefix}row {first_failed}): {NOT_FINITE}")
 
 
 def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab import console
 from seqloom.lab.data.task import Batch
 from seqloom.lab.training.checkpoint import load_weights, weights_of
@@ -122,7 +123,8 @@ class Stepper:
         if self.processes.count > 1 or self.parts >= largest:
             longest = max(batch.x.shape[1] for batch in batches)
             raise MemoryError(
-                f"a batch of {-(-largest // self.parts)} rows of {longest} steps does not fit into memory; "
+                f"a batch of {count(-(-largest // self.parts), 'row')} of {count(longest, 'step')} does not fit "
+                "into memory; "
                 "use smaller batches, shorter sequences or a smaller model"
             ) from error
         self.parts *= 2

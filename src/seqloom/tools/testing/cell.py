@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
+from seqloom.core.plurals import count
 from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels.runner import scan
 from seqloom.layers.recurrent.layer import Recurrent
@@ -63,7 +64,7 @@ def _check_step(cell: Cell, x: Tensor) -> None:
     assert tuple(y.shape) == (len(x), cell.output_size), (
         f"step's output is {tuple(y.shape)}, expected {(len(x), cell.output_size)}"
     )
-    assert len(after) == len(state), f"step returned {len(after)} states, initial_state {len(state)}"
+    assert len(after) == len(state), f"step returned {count(len(after), 'state')}, initial_state {len(state)}"
     for i, (a, s) in enumerate(zip(after, state, strict=True)):
         assert a.shape == s.shape, f"state {i} changes shape in a step: {tuple(s.shape)} to {tuple(a.shape)}"
         assert a.dtype == s.dtype, f"state {i} changes type in a step: {s.dtype} to {a.dtype}"

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.coders.scale import StandardScale, check_range
 from seqloom.lab.data.task import Features, Values
 
@@ -68,7 +69,9 @@ class SeriesCoder:
         if (widths != self.width).any():
             step = int((widths != self.width).arg_max() or 0)
             row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
-            problem = f"{widths[step]} numbers in a step of series {row + 1} of this piece, not {self.width}"
+            problem = (
+                f"{count(int(widths[step]), 'number')} in a step of series {row + 1} of this piece, not {self.width}"
+            )
             raise UserError(f"column {self.columns[0]!r}: {problem}; give every step the same features")
         return _flatten(steps).reshape(-1, self.width), lengths
 

@@ -185,14 +185,14 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
     counts = np.bincount(ids[index["train"]], minlength=len(names))
     single = [names[i] for i in np.flatnonzero(counts == 1)]
     if single:
-        notes.warn(f"{len(single)} of {len(counts)} classes have one training example: {', '.join(single[:5])}")
+        notes.warn(f"classes with one training example: {len(single)} of {len(counts)} ({', '.join(single[:5])})")
     for name, rows in index.items():
         unseen = rows[ids[rows] == UNSEEN]
         if len(unseen):
             row = int(unseen[0])
             label = source.frame().select(column).slice(row, 1).collect().item()
             notes.warn(
-                f"{len(unseen)} rows of {name!r} have a label that does not occur in training "
+                f"rows of {name!r} with a label that does not occur in training: {len(unseen)} "
                 f"(first: {source.place(row)}, {label!r}); they count as wrong"
             )
 
@@ -223,13 +223,13 @@ def _write_rows(source: Source, writers: dict[str, tuple[Any, Writer]], encoding
     for _, writer in writers.values():
         writer.close()
     warnings = {
-        f"are longer than {limit} steps and were cut; keep more with limit=...": np.concatenate(long),
-        "have missing values, which are replaced by 0 and marked": np.concatenate(gaps or [np.empty(0, np.int64)]),
+        (f"longer than {limit} steps", "cut; keep more with limit=..."): np.concatenate(long),
+        ("with missing values", "replaced by 0 and marked"): np.concatenate(gaps or [np.empty(0, np.int64)]),
     }
-    for problem, rows in warnings.items():
+    for (problem, cure), rows in warnings.items():
         if len(rows):
             place = source.place(int(rows[0]))
-            encoding.notes.warn(f"{len(rows)} of {source.rows} sequences {problem} (first: {place})")
+            encoding.notes.warn(f"sequences {problem}: {len(rows)} of {source.rows} (first: {place}); {cure}")
 
 
 def _find_gaps(values: Array, lengths: Array) -> Array:

@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.series import SeriesCoder
@@ -192,7 +193,9 @@ def _name_columns(row: object, names: tuple[str, ...], coder: InputCoder) -> dic
     steps: Any = _to_python(row)
     by_column = steps if isinstance(coder, SeriesCoder) and coder.wide else list(map(list, zip(*steps, strict=True)))
     if len(by_column) != len(names):
-        raise UserError(f"a row has {len(by_column)} numbers, training had {len(names)}: {', '.join(names[:8])}")
+        raise UserError(
+            f"a row has {count(len(by_column), 'number')}, training had {len(names)}: {', '.join(names[:8])}"
+        )
     return dict(zip(names, by_column, strict=True))
 
 

@@ -195,12 +195,12 @@ def separate_series(
     place, repeated = source.parts[0].label, source.rows - stamps.distinct
     if names and not rows.is_duplicated().any():
         raise UserError(
-            f"{place}: {repeated} rows repeat a time stamp of {stamps.name!r}, and no single column separates the "
+            f"{place}: time stamps of {stamps.name!r} repeat (rows: {repeated}), and no single column separates the "
             f"series; join {', '.join(names)} into one column and name it with group=..."
         )
     first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
     notes.warn(
-        f"{repeated} of {source.rows} rows repeat a time stamp of {stamps.name!r} (first: {source.place(first)}); "
-        "they are read as steps in file order"
+        f"rows that repeat a time stamp of {stamps.name!r}: {repeated} of {source.rows} (first: "
+        f"{source.place(first)}); they are read as steps in file order"
     )
     return plan

@@ -30,7 +30,7 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
         rows = faults[problem].arg_true()
         if len(rows):
             place = source.place(int(rows[0]))
-            notes.warn(f"{len(rows)} of {source.rows} rows have {problem} (first: {place}); left out")
+            notes.warn(f"rows with {problem}: {len(rows)} of {source.rows} (first: {place}); left out")
     if plan.kind == "tag":
         _check_aligned(source, plan)
     return ~faults.select(pl.any_horizontal(pl.all())).to_series().to_numpy()

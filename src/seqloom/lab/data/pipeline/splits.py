@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.coders.times import parse_stamps
 from seqloom.lab.data.pipeline.duplicates import cluster_texts, hash_texts
 from seqloom.lab.data.pipeline.paths import SPLITS
@@ -55,7 +56,7 @@ def split_rows(
     if is_text and (plan.split or len(source.parts) > 1):
         _warn_of_shared_texts(source, plan, rows, notes)
     if len(rows["train"]) < FEW:
-        notes.warn(f"there are only {len(rows['train'])} rows to train on; results will be unreliable")
+        notes.warn(f"only {count(len(rows['train']), 'row')} to train on; results will be unreliable")
     order = ("train", "valid", "test")
     return {name: rows[name] for name in sorted(rows, key=lambda s: order.index(s) if s in order else 3)}
 
@@ -112,7 +113,7 @@ def _group_rows(source: Source, plan: TaskPlan, rows: Array, is_text: bool, opti
     keys = cluster_texts(_to_text(f.filter(is_chosen[start : start + len(f)]).to_series()) for start, f in chunks)
     repeats = len(rows) - len(np.unique(keys))
     if repeats:
-        notes.say(f"{repeats} texts nearly repeat another one; they stay on the same side of the split")
+        notes.say(f"texts that nearly repeat another one: {repeats}; they stay on the same side of the split")
     return keys
 
 
@@ -123,10 +124,10 @@ def _group_equal_series(source: Source, plan: TaskPlan, rows: Array, notes: Note
     keys = np.argsort(np.argsort(first))[keys.ravel()]
     repeats = len(rows) - len(first)
     if repeats and len(first) < FEW:
-        notes.warn(f"there are only {len(first)} distinct series; training and test share the same ones")
+        notes.warn(f"only {len(first)} distinct series; training and test share the same ones")
         return np.arange(len(rows))
     if repeats:
-        notes.say(f"{repeats} series repeat another one; they stay on the same side of the split")
+        notes.say(f"series that repeat another one: {repeats}; they stay on the same side of the split")
     return keys
 
 
@@ -197,6 +198,6 @@ def _warn_of_shared_texts(source: Source, plan: TaskPlan, rows: dict[str, Array]
     chunks = [hash_texts(_to_text(frame.to_series())) for _, frame in source.chunks(plan.input[:1])]
     hashes = np.concatenate(chunks)
     for name in [name for name in rows if name.startswith("test")]:
-        count = int(np.isin(hashes[rows[name]], hashes[rows["train"]]).sum())
-        if count:
-            notes.warn(f"{count} of {len(rows[name])} texts of {name!r} also occur in training")
+        number = int(np.isin(hashes[rows[name]], hashes[rows["train"]]).sum())
+        if number:
+            notes.warn(f"texts of {name!r} that also occur in training: {number} of {len(rows[name])}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.new_rows import make_frame, read_file_rows
@@ -146,5 +147,5 @@ def _write(source: Source, encoding: Encoding, masks: dict[str, Array], work: Pa
     for name, size, mask, writer in zip(masks, sizes, masks.values(), writers, strict=True):
         writer.close()
         if size < 2:
-            raise UserError(f"{source.parts[0].label}: {name} would have {size} steps; give a longer text")
+            raise UserError(f"{source.parts[0].label}: {name} would have {count(size, 'step')}; give a longer text")
         encoding.splits[name] = Split(size - 1, cache.digest(source.fingerprint, np.packbits(mask).tobytes()))

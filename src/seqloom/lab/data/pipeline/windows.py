@@ -243,7 +243,7 @@ def _write(source: Source, encoding: Encoding, borders: Borders, work: Path) -> 
     _write_array(work, "y", encoding.y.scale.standardise(y).astype(np.float32))
     gaps = int((~np.isfinite(x)).any(1).sum())
     if gaps:
-        encoding.notes.warn(f"{gaps} of {len(x)} rows have missing values, which are replaced by 0 and marked")
+        encoding.notes.warn(f"rows with missing values: {gaps} of {len(x)}; the values are replaced by 0 and marked")
     if encoding.times is not None:
         dt = np.diff(frame["_t"].to_numpy(), prepend=frame["_t"][0]) / encoding.times.tick
         dt[[a for a, _ in ranges]] = 0
@@ -252,7 +252,7 @@ def _write(source: Source, encoding: Encoding, borders: Borders, work: Path) -> 
     window = f"a window of {back} + {ahead} rows"
     short = sum(b - a < back + ahead for a, b in ranges)
     if short:
-        encoding.notes.warn(f"{short} of {len(ranges)} series are shorter than {window} and are left out")
+        encoding.notes.warn(f"series shorter than {window}: {short} of {len(ranges)}; left out")
     for number, (name, side) in enumerate(borders.items()):
         starts = np.concatenate([_list_starts(_find_side(side, a, b), a, back, ahead) for a, b in ranges])
         if not len(starts):

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
 
@@ -43,7 +44,9 @@ def _read_sentences(path: Path, names: tuple[str, ...], columns: tuple[str, ...]
                 yield _to_columns(sentence, names, columns)
             sentence = []
         elif len(fields) != len(names):
-            raise UserError(f"{path}: line {number} has {len(fields)} fields, not {len(names)}; complete the line")
+            raise UserError(
+                f"{path}: line {number} has {count(len(fields), 'field')}, not {len(names)}; complete the line"
+            )
         elif not (is_universal and not fields[0].isdigit()):  # "3-4" and "5.1" are not words of the sentence
             sentence.append(fields)
     if sentence:

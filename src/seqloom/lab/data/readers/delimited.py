@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frames
 
@@ -147,7 +148,7 @@ def _name_columns(path: Path, options: Reading) -> list[str] | None:
     first, *rows = _split_lines(_read_head(path), _find_separator(path), path)
     if _is_data(first, rows) if options.header is None else not options.header:
         return [f"column_{i + 1}" for i in range(len(first))]
-    twice = [name for name, count in Counter(first).items() if count > 1]
+    twice = [name for name, times in Counter(first).items() if times > 1]
     if twice:
         raise UserError(f"{path}: two columns are named {twice[0]!r}; rename one, or say that there is no header")
     return None
@@ -181,5 +182,4 @@ def diagnose(path: Path, options: Reading) -> None:
                 if before > start:
                     raise UserError(f"{path}: line {start} opens a quote that extends to line {before}; close it")
                 cure = "put fields that hold the separator in quotes" if len(fields) > width else "complete the row"
-                count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-                raise UserError(f"{place} has {count}, the first line has {width}; {cure}")
+                raise UserError(f"{place} has {count(len(fields), 'field')}, the first line has {width}; {cure}")

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
 
@@ -86,6 +87,8 @@ def _read_pairs(paths: tuple[Path, Path], names: tuple[str, str]) -> Iterator[di
             short = [path for path, line in zip(paths, lines, strict=True) if line is None]
             if short:
                 longer = next(path for path in paths if path != short[0])
-                raise UserError(f"{short[0]}: ends after {number - 1} lines, but {longer} has more; they must match")
+                raise UserError(
+                    f"{short[0]}: ends after {count(number - 1, 'line')}, but {longer} has more; they must match"
+                )
             texts = (decode_utf8(line, p, number).rstrip("\r\n") for line, p in zip(lines, paths, strict=True))
             yield dict(zip(names, texts, strict=True))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seqloom.core.plurals import count
 from seqloom.lab.stats.intervals import Difference, Summary, compare_pairs, holm, summarise
 
 LEVEL = 0.05  # significance level for corrected p values
@@ -134,4 +135,4 @@ def format_contests(comparisons: Sequence[Contest], reference: str) -> str:
             others = {m: sum(c.other == m for c in mine) for m in dict.fromkeys(c.other for c in mine)}
             parts.append(f"{word} {', '.join(f'{m} in {n}' for m, n in others.items())}")
     tests = "paired t-tests over seeds, Holm-corrected"
-    return f"In {len(comparisons)} comparisons ({tests}), {reference} is {'; '.join(parts)}."
+    return f"In {count(len(comparisons), 'comparison')} ({tests}), {reference} is {'; '.join(parts)}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from seqloom.core.plurals import count
 from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.conditions import Condition
@@ -44,14 +45,14 @@ def caption(study: Trials[Any]) -> str:
     )
     share = "" if s.tuning == 1 else f" with {s.tuning:g} of the steps"
     tuned = (
-        f"tuning: learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {len(s.starts)} starts for every "
+        f"tuning: learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {count(len(s.starts), 'start')} for every "
         f"model{share} "
         f"on {s.valid:,} validation sequences, with a separate seed; then "
     )
     return (
         f"a new model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
-        f"{tuned if tried > 1 else ''}{s.seeds} new seeds, "
-        f"{s.test:,} test sequences; low, high: 95% t-interval over seeds.\n"
+        f"{tuned if tried > 1 else ''}{count(s.seeds, 'new seed')}, "
+        f"{count(s.test, 'test sequence')}; low, high: 95% t-interval over seeds.\n"
         f"on {study.device} in float32{', AttnRNN under bfloat16 autocast' if study.device == 'cuda' else ''}; "
         "ms/step: while other trainings run on the same device."
     )
