@@ -26,5 +26,5 @@ def _seeded():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -30,6 +30,17 @@ INF, NAN = math.inf, math.nan
 LENGTHS = torch.tensor([7, 2, 0, 5, 7])
 
 
+@pytest.fixture
+def form(request, monkeypatch):
+    """How products run: by a library, or in a kernel whose blocks take so many rows."""
+    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
+    if request.param == "library":
+        monkeypatch.setattr(tuning, "COMPILED_WEIGHTS", 0)
+    else:
+        monkeypatch.setattr(tuning, "COMPILED_MOST_ROWS", int(request.param))
+        monkeypatch.setattr(tuning, "COMPILED_BLOCKS", 1)
+
+
 # --- programs ---
 
 
@@ -118,8 +129,8 @@ def test_a_program_without_products_walks_over_time_with_barriers(n, dtype):
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_missing_barrier_is_caught(monkeypatch, which):
-    def write_faulty(scan, dtype):
-        cuda = write_cuda(scan, dtype)
+    def write_faulty(scan, dtype, rows):
+        cuda = write_cuda(scan, dtype, rows)
         pieces = cuda.text.split("  wait_block();\n")
         assert len(pieces) == 5  # before, within and after the reduction, and after the step
         text = "  wait_block();\n".join([*pieces[:which], pieces[which] + pieces[which + 1], *pieces[which + 2 :]])
@@ -138,7 +149,8 @@ def test_sums_over_two_loops_for_every_pair_of_outer_ones():
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("heads", "rows", "offset"), [(1, 1, 0), (3, 1, 2), (1, 2, 2)])
-def test_products_see_the_rows_of_their_step(heads, rows, offset, reverse):
+@pytest.mark.parametrize("form", ["library", "1", "4"], indirect=True)
+def test_products_see_the_rows_of_their_step(form, heads, rows, offset, reverse):
     K = N = 4
     size = rows * heads * K
     before, after = (Place.AFTER, Place.BEFORE) if reverse else (Place.BEFORE, Place.AFTER)
@@ -265,8 +277,8 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("name", "dtype", "settings"), CELLS)
-def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(monkeypatch, name, dtype, settings):
-    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
+@pytest.mark.parametrize("form", ["library", "1", "2"], indirect=True)
+def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, name, dtype, settings):
     cell = cell_of(name)
     assert worst(cell, job_of(cell, dtype, **settings), dtype)[0] < 2
 

@@ -44,7 +44,7 @@ class FlatScan(Writer):
     def write(self) -> str:
         nest = self.nests[0]
         self._sort_reads()
-        self.lines = [PRELUDE.format(type=self.type, threads=FLAT_THREADS).rstrip()]
+        self.lines = [PRELUDE.format(type=self.type, threads=FLAT_THREADS, rows=1).rstrip()]
         self.emit(0, "constexpr int SCAN_BYTES = 0;")
         self.emit(0, "KERNEL(scan, StepArguments, THREADS) {")
         self.emit(1, "const Head h = read_head(a.table);")
@@ -56,7 +56,8 @@ class FlatScan(Writer):
         self.emit(1, "const i64 steps = count_steps(h, row);")
         self.emit(1, "if (!steps) return;")
         for number in range(len(self.staged.buffers)):
-            self.emit_address(number, "a.table")
+            kind = "Real" if number in self.wide else "Number"
+            self.emit(1, f"{kind}* const b{number} = read_address<{kind}>(a.table, {number});")
         self.emit(1, f"Rows rows = find_rows(h, {'steps - 1' if self.staged.reverse else '0'}, row);")
         for a, name in self.fixed.items():
             self.emit(1, f"const Real {name} = load({self._place(a)});")

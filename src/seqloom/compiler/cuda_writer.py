@@ -26,7 +26,7 @@ PLACES = {Place.ROW: "row", Place.TIME: "time", Place.BEFORE: "before", Place.AF
 PRELUDE = """\
 #include "compiled/operators.cuh"
 #include "compiled/table.cuh"
-constexpr int TYPE = {type}, THREADS = {threads};
+constexpr int TYPE = {type}, THREADS = {threads}, ROWS = {rows}, LANES = THREADS / ROWS;
 typedef Numbers<TYPE>::Stored Number;
 typedef Numbers<TYPE>::Real Real;
 DEV Real load(const Number* from) {{ return widen<TYPE>(get_constant(from)); }}
@@ -34,6 +34,8 @@ DEV Real load_written(const Number* from) {{ return widen<TYPE>(*from); }}
 DEV Real load_wide(const Real* from) {{ return *from; }}
 DEV void store(Number* to, Real v) {{ *to = narrow<TYPE>(v); }}
 DEV void store_wide(Real* to, Real v) {{ *to = v; }}
+DEV int slot() {{ return thread() / LANES; }}
+DEV int lane() {{ return thread() % LANES; }}
 DEV Real round_to_type(Real v) {{ return widen<TYPE>(narrow<TYPE>(v)); }}
 """
 
@@ -56,10 +58,6 @@ class Writer:
 
     def name_store(self, a: Access) -> str:
         return "store_wide" if a.buffer in self.wide else "store"
-
-    def emit_address(self, number: int, table: str, begin: str = "") -> None:
-        kind = "Real" if number in self.wide else "Number"
-        self.emit(1, f"{kind}* const b{number} = read_address<{kind}>({table}, {number}){begin};")
 
     def emit(self, depth: int, line: str) -> None:
         self.lines.append("  " * depth + line)

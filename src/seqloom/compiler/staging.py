@@ -1,4 +1,4 @@
-"""Move the products of a program onto memory that stays where it is, so that a CUDA graph can hold them.
+"""Move the products of a program onto memory of one step: what a CUDA graph, or a block's shared memory, can hold.
 
 A recorded product has fixed addresses, but the rows of a step move from step to step and the buffers from call to call.
 Here every product reads and writes buffers of one step (`Place.ROW`), which belong to the recording; nests, which find
@@ -37,6 +37,7 @@ class Staged:
     memory: tuple[Memory, ...]
     segments: tuple[Segment, ...]
     reverse: bool
+    products_inside: bool = False  # whether the kernel that runs the nests multiplies too
 
     def is_own(self, number: int) -> bool:
         """Return whether a buffer is only used within a step, so that its memory may belong to the recording."""
@@ -47,13 +48,15 @@ class Staged:
 
         The range of float16 is too small for what lies between, such as a cubed 1 / deviation.
         """
+        if self.products_inside:
+            return self.is_own(number)
         touched = (b for s in self.segments for p in s.products for b in (p.source, p.out))
         return self.is_own(number) and number not in touched
 
 
-def stage(scan: Scan) -> Staged:
+def stage(scan: Scan, products_inside: bool = False) -> Staged:
     """Divide a program into segments, with products on memory of one step."""
-    return _Staging(scan).run()
+    return replace(_Staging(scan).run(), products_inside=products_inside)
 
 
 class _Staging:

@@ -97,6 +97,12 @@ GRID_WEIGHTS_IN_SHARED = {
 # Steps of a recorded chunk: a graph then depends on the batch, not on the length (docs/decisions/0007).
 GRAPH_STEPS = 32
 
+# --- Compiled cells on GPUs: one kernel for all steps, or a graph with products by cuBLAS ---
+COMPILED_BLOCKS = 32  # blocks that a batch is spread over before a block takes more rows
+COMPILED_MOST_ROWS = 8  # of a block
+COMPILED_WEIGHTS = 5 << 18  # bytes of weights that a block reads at every step; more are left to cuBLAS
+COMPILED_TRAFFIC = 64 << 20  # bytes that all blocks read at every step
+
 # --- Gradients of weights: sums over rows in pieces, then over the pieces ---
 
 # Rows to a piece. A longer sum in float32 is further from float64 than the loop's; other types round far more

@@ -189,6 +189,7 @@ int thread() { return gpu::current % gpu::threads; }
 int block() { return gpu::block + gpu::rank(); }
 int blocks() { return gpu::blocks; }
 u32 shared_memory() { return gpu::rank() * gpu::room; }
+unsigned char* shared_bytes() { return &gpu::memory[gpu::rank() * gpu::room]; }
 void wait_block() { gpu::wait(gpu::whole[gpu::rank()], gpu::threads); }
 void wait_threads(int name, int threads) { gpu::wait(gpu::named[gpu::rank()][name], threads); }
 void arrive_threads(int name, int threads) {
@@ -356,6 +357,7 @@ void get_global(u32 (&v)[4], const u16* from) {
   if ((uintptr_t)from % 16) gpu::fail("global memory: misaligned load");
   memcpy(v, from, 16);
 }
+void get_constant(u32 (&v)[4], const void* from) { get_global(v, (const u16*)from); }
 u32 get_global(const u16* from) {
   if ((uintptr_t)from % 4) gpu::fail("global memory: misaligned load");
   u32 v;

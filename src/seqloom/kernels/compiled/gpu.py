@@ -1,10 +1,11 @@
-"""Run compiled programs on NVIDIA GPUs: products by cuBLAS, what lies between them by generated kernels.
+"""Run compiled programs on NVIDIA GPUs.
 
-A program with products becomes a CUDA graph of a chunk of steps. Everything that differs between calls and chunks (the
+A program whose weights the caches hold is one generated kernel, launched once: each block carries some rows of the
+batch through all steps. With larger weights, cuBLAS computes the products, and generated kernels what lies between
+them. Such a program becomes a CUDA graph of a chunk of steps. Everything that differs between calls and chunks (the
 addresses of buffers, the lengths, the step a chunk begins with) lies in a table in the GPU's memory, so that one graph
 serves every call with the same batch size, and no Python runs per step. In ragged batches products take all rows of the
-batch; the kernels, which know the lengths, neither read nor write rows that have ended. A program without products is
-one kernel, launched once.
+batch; the kernels, which know the lengths, neither read nor write rows that have ended.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HEAD = 5  # numbers before the addresses: struct Head of compiled/table.cuh
 ENTRIES = 64  # numbers that one launch writes into a table
 TEXTS_KEPT = 256  # generated texts; each is a few kilobytes
 
-_texts: OrderedDict[tuple[int, torch.dtype], tuple[Scan, CudaText]] = OrderedDict()  # least recently used first
+_texts: OrderedDict[tuple[int, torch.dtype, int], tuple[Scan, CudaText]] = OrderedDict()  # least recently used first
 
 
 def why_not_gpu(cell: Cell, job: ScanJob) -> str | None:
@@ -59,10 +60,11 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor], packing: Packing) -> None:
     """
     if not packing.T or not packing.B:
         return
-    cuda, like = _find_text(scan, tensors[0].dtype), tensors[0]
+    like = tensors[0]
     assert all(t.dtype == like.dtype and t.device == like.device for t in tensors)
+    cuda = _find_text(scan, like.dtype, choose_rows(scan, packing.B, like.element_size()))
     with torch.cuda.device_of(like):
-        if len(cuda.staged.segments) == 1:
+        if cuda.rows or cuda.units:
             _run_scan(cuda, tensors, packing)
             return
         steps = min(tuning.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
@@ -74,11 +76,27 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor], packing: Packing) -> None:
             replay()
 
 
-def _find_text(scan: Scan, dtype: torch.dtype) -> CudaText:
+def choose_rows(scan: Scan, B: int, size: int) -> int:
+    """Return how many rows of the batch a block should carry through all steps; 0 for products by cuBLAS.
+
+    Args:
+        scan: The program.
+        B: Rows of the batch.
+        size: Bytes of a number.
+    """
+    rows = 1
+    while rows < tuning.COMPILED_MOST_ROWS and rows * tuning.COMPILED_BLOCKS < B:
+        rows *= 2
+    weights = sum(p.heads * p.K * p.N * size for p in scan.program.parts if isinstance(p, Product))
+    traffic = -(-B // rows) * weights
+    return rows if weights <= tuning.COMPILED_WEIGHTS and traffic <= tuning.COMPILED_TRAFFIC else 0
+
+
+def _find_text(scan: Scan, dtype: torch.dtype, rows: int) -> CudaText:
     """Return the text of a program; scans are told apart by identity, which is faster than by value."""
-    key = id(scan), dtype
+    key = id(scan), dtype, rows
     if key not in _texts:
-        _texts[key] = scan, write_cuda(scan, str(dtype).removeprefix("torch."))  # the scan keeps its id
+        _texts[key] = scan, write_cuda(scan, str(dtype).removeprefix("torch."), rows)  # the scan keeps its id
         while len(_texts) > TEXTS_KEPT:
             _texts.popitem(last=False)
     _texts.move_to_end(key)
@@ -99,10 +117,15 @@ def _start(cuda: CudaText, name: str, table: Tensor, blocks: int, k: int = 0, ha
 
 def _run_scan(cuda: CudaText, tensors: Sequence[Tensor], packing: Packing) -> None:
     table = torch.empty(HEAD + len(tensors), dtype=torch.int64, device=tensors[0].device)
-    rows = _allocate_rows(cuda, packing.B, tensors[0])
-    _fill(table, 0, packing, [rows.get(i, t) for i, t in enumerate(tensors)])
-    blocks = -(-packing.B * cuda.units // cuda.threads) if cuda.units else packing.B
-    _start(cuda, "scan", table, blocks)
+    products = [p for s in cuda.staged.segments for p in s.products]
+    aligned = {p.weight: _align(tensors[p.weight]) for p in products}  # alive until the launch
+    _fill(table, 0, packing, [aligned.get(i, t) for i, t in enumerate(tensors)])
+    _start(cuda, "scan", table, cuda.count_blocks(packing.B))
+
+
+def _align(t: Tensor) -> Tensor:
+    """Return a tensor whose address is a multiple of 16, for loads of so many bytes."""
+    return t.clone() if t.data_ptr() % 16 else t
 
 
 def _allocate_rows(cuda: CudaText, B: int, like: Tensor) -> dict[int, Tensor]:
@@ -169,7 +192,7 @@ class _Chunk:
                         _start(self.cuda, f"segment_{n}", self.table, self.B, k)
                     for p in segment.products:
                         self._multiply(p)
-                has_next = k + 1 < self.steps and bool(segments[0].nests)
+                has_next = k + 1 < self.steps and any(s.nests for s in segments[:1])
                 if end.nests or has_next:
                     _start(self.cuda, "turn", self.table, self.B, k, has_next)
         code = _table_kernel("compiled_advance", 32)

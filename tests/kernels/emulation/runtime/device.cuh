@@ -26,6 +26,11 @@ int thread();
 int block();
 int blocks();
 u32 shared_memory();
+unsigned char* shared_bytes();
+template <class V>
+V* point_shared(int offset) {
+  return (V*)(shared_bytes() + offset);
+}
 void wait_block();
 void wait_threads(int name, int threads);
 void arrive_threads(int name, int threads);
@@ -69,6 +74,7 @@ template <class V>
 V get_constant(const V* from) {
   return *from;
 }
+void get_constant(u32 (&v)[4], const void* from);
 void put_global(u16* to, u32 v);
 void put_global(float* to, float v, float w);
 void put_global(float* to, const float (&v)[4]);

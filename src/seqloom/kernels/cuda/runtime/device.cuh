@@ -22,6 +22,12 @@ DEV u32 shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];
   return (u32)__cvta_generic_to_shared(memory);
 }
+// Return shared memory as C++ sees it, for what needs no particular instruction.
+template <class V>
+DEV V* point_shared(int offset) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return (V*)(memory + offset);
+}
 DEV void wait_block() { asm volatile("bar.sync 0;" ::: "memory"); }
 DEV void wait_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
@@ -179,6 +185,11 @@ DEV u32 get_global(const u16* from) {
 template <class V>
 DEV V get_constant(const V* from) {
   return __ldg(from);
+}
+DEV void get_constant(u32 (&v)[4], const void* from) {
+  asm("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"
+      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+      : "l"(from));
 }
 DEV void put_global(u16* to, u32 v) { asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
 DEV void put_global(float* to, float v, float w) {
