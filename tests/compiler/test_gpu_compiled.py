@@ -7,6 +7,7 @@ import test_cuda_programs as programs
 import torch
 
 from seqloom.core.job import ScanJob
+from seqloom.kernels import tuning
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
@@ -25,15 +26,31 @@ def job_of(cell, dtype, B, T, ragged):
     return ScanJob(job.x.cuda(), tuple(s.cuda() for s in job.state), lengths)
 
 
+@pytest.fixture
+def form(request, monkeypatch):
+    """How products run: by cuBLAS, or in a kernel that runs all steps."""
+    if request.param == "library":
+        monkeypatch.setattr(tuning, "COMPILED_WEIGHTS", 0)
+
+
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
 @pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
 @pytest.mark.parametrize("name", [*NAMES, "ntm"])
-def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(name, dtype, ragged):
+@pytest.mark.parametrize("form", ["library", "kernel"], indirect=True)
+def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, name, dtype, ragged):
     if name == "ntm" and dtype == FP16:
         pytest.skip("the loop overflows")
     cell = programs.cell_of(name, H=64, D=20)
     steps = 20 if (name, dtype) == ("indrnn", FP16) else 75  # its states grow beyond 65,504
     ratio, part = programs.worst(cell, job_of(cell, dtype, 33, steps, ragged), dtype)
+    assert ratio < 2, part
+
+
+@pytest.mark.parametrize(("B", "H"), [(1, 128), (5, 100), (33, 128), (65, 64), (300, 33), (1000, 16)])
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_blocks_of_one_to_eight_rows_agree_with_the_loop(B, H, dtype):
+    cell = programs.cell_of("two stages", H=H, D=20)
+    ratio, part = programs.worst(cell, job_of(cell, dtype, B, 30, True), dtype)
     assert ratio < 2, part
 
 
@@ -58,7 +75,9 @@ def test_one_recording_serves_other_weights_lengths_and_inputs():
                 assert (mine[name] - value).norm() <= 1e-4 * value.norm().clamp(min=1e-3), name
 
 
-def test_a_full_batch_is_run_without_waiting_for_the_gpu():
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("form", ["library", "kernel"], indirect=True)
+def test_a_full_batch_is_run_without_waiting_for_the_gpu(form):
     cell = programs.cell_of("gru", H=32).cuda()
     job = job_of(programs.cell_of("gru", H=32), FP32, 17, 40, False)
     compiled = programs.compile_for(cell, job)

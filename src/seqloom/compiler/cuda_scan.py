@@ -18,6 +18,7 @@ MOST_SHARED = 96 * 1024  # bytes of a block; every GPU that runs these kernels h
 LINE = 128  # bytes that a prefetch brings
 SHORTEST_SUM = 8  # numbers that a thread adds up, at least
 MOST_TOGETHER = 8  # rows whose sums a thread keeps in registers
+REGISTERS = 76  # of a thread, for numbers of weights, loaded factors and sums of products
 NUMBERS_PER_THREAD = 32  # of the largest weight, if that gives fewer threads than the most
 
 _BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
@@ -27,6 +28,7 @@ constexpr int SCAN_BYTES = {shared};
 KERNEL(scan, StepArguments, THREADS) {{
   const Head h = read_head(a.table);
   const i64 first = (i64)block() * ROWS, row = first + slot(), steps = count_steps(h, first);
+{kept}
   for (i64 i = 0; i < steps; i++) {{
     const i64 t = {t};
     const bool runs = has_step(h, t, row);
@@ -55,6 +57,8 @@ class RowScan(Segments):
     def write(self) -> str | None:
         """Return the text; None if the rows of a block do not fit into shared memory."""
         body: list[str] = []
+        self.kept: list[str] = []  # lines that load numbers of weights before the first step
+        self.registers = REGISTERS
         segments = self.staged.segments
         for n, segment in enumerate(segments):
             self.emit_segment(n, segment.nests)
@@ -68,7 +72,8 @@ class RowScan(Segments):
         head += '#include "compiled/product.cuh"\n' if any(s.products for s in segments) else ""
         t = "steps - 1 - i" if self.staged.reverse else "i"
         text = "\n".join(f"    {line}" for line in body)
-        kernel = SCAN_KERNEL.format(shared=self.shared, t=t, sign=self.sign, body=text)
+        kept = "\n".join(f"  {line}" for line in self.kept)
+        kernel = SCAN_KERNEL.format(shared=self.shared, t=t, sign=self.sign, body=text, kept=kept)
         return head + "\n".join(self.lines) + "\n" + kernel
 
     def emit_address(self, number: int) -> None:
@@ -103,11 +108,25 @@ class RowScan(Segments):
             to = out if parts == 1 else f"point_shared<Real>({self.reserve(parts * numbers)})"
             source = f"point_shared<Real>({self.slots[p.source]}) + {p.offset}"
             weight = f"read_address<Number>(a.table, {p.weight})"
-            sizes = f"{rows}, {p.rows}, {p.heads}, {p.K}, {p.N}, {columns}, {span}, {depth}, {together}"
-            first.append(f"multiply<TYPE, THREADS, {sizes}>({to}, {source}, {stride}, {weight});")
+            keep = self._keep(p, columns, span, depth, together)
+            sizes = f"{rows}, {p.rows}, {p.heads}, {p.K}, {p.N}, {columns}, {span}, {depth}, {together}, {keep}"
+            name = f"product{len(self.kept)}"
+            self.kept.append(
+                f"BlockProduct<TYPE, THREADS, {sizes}> {name};{f' {name}.keep({weight});' if keep else ''}"
+            )
+            first.append(f"{name}.multiply({to}, {source}, {stride}, {weight});")
             if parts > 1:
                 second.append(f"add_parts<THREADS, {parts}, {numbers}>({out}, {to});")
         return [*first, "wait_block();", *second] if second else first
+
+    def _keep(self, p: Product, columns: int, span: int, depth: int, together: int) -> int:
+        """Return how many of its rows of the weight a thread keeps in registers."""
+        items = p.heads * p.N // columns * -(-p.K // span)
+        if columns == 1 or depth == 1 or items > self.lanes * self.rows:
+            return 0
+        keep = max(0, min(span, (self.registers - columns * (depth + together)) // 4) // depth * depth)
+        self.registers -= 4 * keep
+        return keep
 
     def _count_columns(self, p: Product) -> int:
         """Return the columns of a product that a thread computes: as many as one load brings."""

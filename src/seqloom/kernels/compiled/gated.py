@@ -10,7 +10,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from threading import local
 from types import new_class
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -38,30 +40,55 @@ MOST = 256  # cells that a process keeps
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run in the gated kernels; None if it can."""
-    reason = why_not_job(cell, job) or why_not_fit(cell, job)
+    reason = why_not_job(cell, job)
     if reason is not None:
         return reason
+    try:
+        prepared = prepare(cell, job)
+    except UnsupportedError as error:
+        return str(error)
     dtype = autocast_dtype("cuda") or job.x.dtype
-    return why_not_setting(_choose_setting(prepare(cell, job).kind, cell.hidden_size, dtype, job), job)
+    setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)
+    reason = _why_not_zoneout(prepared, cell, job) or why_not_setting(setting, job)
+    if reason is None:
+        _latest.found = ref(cell), ref(job), prepared
+    return reason
+
+
+def can_run(cell: Cell, job: ScanJob) -> bool:
+    """Return whether `run` can run a job; `why_not` of the same job may have found it out before."""
+    return _is_latest(cell, job) or why_not(cell, job) is None
+
+
+_latest = local()  # what the last `why_not` of this thread has prepared, for `run`
+
+
+def _is_latest(cell: Cell, job: ScanJob) -> bool:
+    last = getattr(_latest, "found", None)
+    return last is not None and last[0]() is cell and last[1]() is job
 
 
 def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
     """Return why the equations of this cell do not fit the gated kernels, whatever the device; None if they do."""
     try:
-        prepared = prepare(cell, job)
+        return _why_not_zoneout(prepare(cell, job), cell, job)
     except UnsupportedError as error:
         return str(error)
-    if job.keep:
-        probe = tuple(torch.empty(1, cell.hidden_size) for _ in job.state)
-        is_state = prepared.output < len(probe) and cell.output(probe) is probe[prepared.output]
-        return None if is_state else "with zoneout the output must be one of the states"
-    return None
+
+
+def _why_not_zoneout(prepared: Prepared, cell: Cell, job: ScanJob) -> str | None:
+    if not job.keep:
+        return None
+    probe = tuple(torch.empty(1, cell.hidden_size) for _ in job.state)
+    is_state = prepared.output < len(probe) and cell.output(probe) is probe[prepared.output]
+    return None if is_state else "with zoneout the output must be one of the states"
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run a compiled cell over the job's sequences; `why_not` must have returned None."""
     dtype = autocast_dtype(job.x.device.type) or job.x.dtype
-    prepared = prepare(cell, job)
+    prepared = _latest.found[2] if _is_latest(cell, job) else prepare(cell, job)
+    _latest.found = None
     setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)
     x = cell.project(job.x)
     start = cell.start(job.x) if job.reset is not None else ()

@@ -69,8 +69,6 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     reason = why_not_fused()  # before the length is read: an export would keep it
     if reason is not None:
         return reason
-    if job.x.is_cuda:
-        return "it was not yet tried on a GPU; choose it with kernel='compiled'"
     if cell.name in tuning.SLOW_TO_COMPILE:
         return "its first call would take seconds to compile; choose it with kernel='compiled'"
     if job.x.shape[1] < tuning.COMPILED_STEPS:
@@ -86,7 +84,7 @@ def describe(cell: Cell, job: ScanJob) -> str:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
-    if job.x.is_cuda and gated.why_not(cell, job) is None:
+    if job.x.is_cuda and gated.can_run(cell, job):
         return gated.run(cell, job)
     plan = _take_plan(cell, job)
     assert isinstance(plan, Plan)

@@ -9,7 +9,15 @@ struct alignas(16) Four {
   R v[4];
 };
 
-// Load C neighbouring numbers of a weight.
+// The numbers of 16 bytes, or a single one.
+template <int TYPE, int C>
+DEV void widen_columns(typename Numbers<TYPE>::Real (&v)[C], const u32 (&bits)[4]) {
+  for (int i = 0; i < 4; i++)
+    if constexpr (TYPE == FP32)
+      v[i] = to_float(bits[i]);
+    else
+      unpack<TYPE>(v[2 * i], v[2 * i + 1], bits[i]);
+}
 template <int TYPE, int C>
 DEV void load_columns(typename Numbers<TYPE>::Real (&v)[C], const typename Numbers<TYPE>::Stored* from) {
   if constexpr (C == 1)
@@ -18,11 +26,7 @@ DEV void load_columns(typename Numbers<TYPE>::Real (&v)[C], const typename Numbe
     static_assert(C * sizeof(*from) == 16);
     u32 bits[4];
     get_constant(bits, from);
-    for (int i = 0; i < 4; i++)
-      if constexpr (TYPE == FP32)
-        v[i] = to_float(bits[i]);
-      else
-        unpack<TYPE>(v[2 * i], v[2 * i + 1], bits[i]);
+    widen_columns<TYPE>(v, bits);
   }
 }
 
@@ -36,40 +40,76 @@ DEV void load_factors(R (&v)[DEPTH], const R* from) {
     v[0] = *from;
 }
 
-// Multiply M rows of (HEADS, K) with a weight (HEADS, K, N); to (PARTS, M, HEADS, N), where a part is the sum
-// over SPAN of the K numbers. Row m of the source begins at (m / EACH) * stride + (m % EACH) * HEADS * K.
-//   C      columns that a thread computes    DEPTH  factors that it loads at once
-//   TOGETHER  rows that it multiplies with numbers of the weight that are in registers
-template <int TYPE, int THREADS, int M, int EACH, int HEADS, int K, int N, int C, int SPAN, int DEPTH, int TOGETHER>
-DEV void multiply(typename Numbers<TYPE>::Real* to, const typename Numbers<TYPE>::Real* source, int stride,
-                  const typename Numbers<TYPE>::Stored* weight) {
+// A product of M rows of (HEADS, K) with a weight (HEADS, K, N), by all threads of a block.
+//   EACH      rows of the product for a row of the batch: row m of the source begins at
+//             (m / EACH) * stride + (m % EACH) * HEADS * K
+//   C         columns that a thread computes
+//   SPAN      of the K numbers that it adds up; the sums of the parts are added by `add_parts`
+//   DEPTH     factors that it loads at once
+//   TOGETHER  rows that it multiplies with numbers of the weight that it has loaded
+//   KEEP      of its SPAN rows of the weight that it keeps in registers over all steps
+template <int TYPE, int THREADS, int M, int EACH, int HEADS, int K, int N, int C, int SPAN, int DEPTH,
+          int TOGETHER, int KEEP>
+struct BlockProduct {
   typedef typename Numbers<TYPE>::Real R;
-  constexpr int GROUPS = HEADS * N / C, PARTS = (K + SPAN - 1) / SPAN;
-  for (int item = thread(); item < GROUPS * PARTS; item += THREADS) {
-    const int part = item / GROUPS, column = item % GROUPS * C, head = column / N;
-    const int begin = part * SPAN, end = begin + SPAN < K ? begin + SPAN : K;
-    const auto* const w = weight + (i64)head * K * N + column % N;
-    for (int first = 0; first < M; first += TOGETHER) {
-      R sums[TOGETHER][C] = {};
-      const R* rows[TOGETHER];
-      for (int m = 0; m < TOGETHER; m++)
-        rows[m] = source + (first + m) / EACH * stride + (first + m) % EACH * HEADS * K + head * K;
-#pragma unroll 4
-      for (int k = begin; k < end; k += DEPTH) {
-        R v[DEPTH][C];
-        for (int d = 0; d < DEPTH; d++) load_columns<TYPE, C>(v[d], w + (i64)(k + d) * N);
-        for (int m = 0; m < TOGETHER; m++) {
-          R x[DEPTH];
-          load_factors<DEPTH>(x, rows[m] + k);
-          for (int d = 0; d < DEPTH; d++)
-            for (int c = 0; c < C; c++) sums[m][c] = op::fma(x[d], v[d][c], sums[m][c]);
-        }
-      }
-      for (int m = 0; m < TOGETHER; m++)
-        for (int c = 0; c < C; c++) to[(part * M + first + m) * HEADS * N + column + c] = sums[m][c];
+  typedef typename Numbers<TYPE>::Stored Stored;
+  static constexpr int GROUPS = HEADS * N / C, PARTS = (K + SPAN - 1) / SPAN;
+  static_assert(!KEEP || (C > 1 && GROUPS * PARTS <= THREADS));
+  u32 kept[KEEP ? KEEP : 1][4];
+
+  DEV void keep(const Stored* weight) {
+    const int item = thread(), column = item % GROUPS * C, begin = item / GROUPS * SPAN;
+    const Stored* const w = weight + (i64)(column / N) * K * N + column % N;
+#pragma unroll
+    for (int k = 0; k < KEEP; k++)
+      if (begin + k < K) get_constant(kept[k], w + (i64)(begin + k) * N);
+  }
+  DEV void add(R (&sums)[TOGETHER][C], const R (&v)[DEPTH][C], const R* const (&rows)[TOGETHER], int k) {
+#pragma unroll
+    for (int m = 0; m < TOGETHER; m++) {
+      R x[DEPTH];
+      load_factors<DEPTH>(x, rows[m] + k);
+#pragma unroll
+      for (int d = 0; d < DEPTH; d++)
+#pragma unroll
+        for (int c = 0; c < C; c++) sums[m][c] = op::fma(x[d], v[d][c], sums[m][c]);
     }
   }
-}
+  // To (PARTS, M, HEADS, N).
+  DEV void multiply(R* to, const R* source, int stride, const Stored* weight) {
+    for (int item = thread(); item < GROUPS * PARTS; item += THREADS) {
+      const int part = item / GROUPS, column = item % GROUPS * C, head = column / N;
+      const int begin = part * SPAN, end = begin + SPAN < K ? begin + SPAN : K;
+      const Stored* const w = weight + (i64)head * K * N + column % N;
+      for (int first = 0; first < M; first += TOGETHER) {
+        R sums[TOGETHER][C] = {}, v[DEPTH][C];
+        const R* rows[TOGETHER];
+#pragma unroll
+        for (int m = 0; m < TOGETHER; m++)
+          rows[m] = source + (first + m) / EACH * stride + (first + m) % EACH * HEADS * K + head * K;
+        if constexpr (KEEP > 0) {
+#pragma unroll
+          for (int k = 0; k < KEEP; k += DEPTH) {
+            if (K % SPAN && begin + k >= end) break;
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) widen_columns<TYPE>(v[d], kept[k + d]);
+            add(sums, v, rows, begin + k);
+          }
+        }
+#pragma unroll 2
+        for (int k = begin + KEEP; k < end; k += DEPTH) {
+#pragma unroll
+          for (int d = 0; d < DEPTH; d++) load_columns<TYPE>(v[d], w + (i64)(k + d) * N);
+          add(sums, v, rows, k);
+        }
+#pragma unroll
+        for (int m = 0; m < TOGETHER; m++)
+#pragma unroll
+          for (int c = 0; c < C; c++) to[(part * M + first + m) * HEADS * N + column + c] = sums[m][c];
+      }
+    }
+  }
+};
 
 // Add up the parts of N numbers.
 template <int THREADS, int PARTS, int N, class R>
