@@ -14,12 +14,13 @@ from seqloom.lab.data.task import END, IGNORE, UNSEEN, Batch
 from seqloom.lab.training import loop, step
 from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.distributed import ProcessGroup
-from seqloom.lab.training.model import build
+from seqloom.lab.training.model import Timed, build
 from seqloom.lab.training.optimiser import Average, Schedule, build_optimiser
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
+from seqloom.layers.recurrent.layer import Recurrent
 
 N = 80
 SMALL = {"hidden": 8, "embedding": 8, "device": "cpu", "batch": 16}
@@ -190,6 +191,13 @@ def test_irregular_time_stamps_reach_the_layer(model, tmp_path):
     run = train(task, TrainSettings(epochs=15, model=model, lr=0.02, **SMALL), tmp_path / "run")
     assert run.metrics()[-1]["accuracy"] == 1.0
     assert run.model().predict(run.task.encode([{"series": [1.0, 2.0]}])).values.shape == (1,)
+
+
+def test_a_layer_that_reads_time_spans_has_the_attributes_of_its_layer():
+    layer = Recurrent("ode_gru", 2, 4, batch_first=True, bidirectional=True)
+    timed = Timed(layer)
+    assert (timed.input_size, timed.output_size) == (3, 8)
+    assert all(getattr(timed, name) == getattr(layer, name) for name in ("batch_first", "bidirectional", "causal"))
 
 
 def test_losses_leave_out_what_has_no_target():

@@ -240,7 +240,7 @@ class Timed(nn.Module):
         super().__init__()
         self.layer = layer
         self.input_size, self.output_size = layer.input_size + 1, layer.output_size
-        self.bidirectional = layer.bidirectional
+        self.bidirectional, self.causal = layer.bidirectional, layer.causal
 
     def forward(
         self, x: Tensor, state: Tensor | State | None = None, lengths: Tensor | Sequence[int] | None = None
