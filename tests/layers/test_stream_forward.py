@@ -133,5 +133,5 @@ def test_an_explanation_says_what_a_step_does():
     x = torch.randn(2, 5, 3)
     assert "step: one call of the CPU engine" in str(seqloom.explain(seqloom.GRU(3, 8), x))
     text = str(seqloom.explain(seqloom.GRU(3, 8, kernel="loop"), x))
-    assert "step: the layer on a sequence of one step, since kernel='loop'" in text
+    assert "step: a sequence of one step; kernel='loop'" in text
     assert "step: none, a bidirectional" in str(seqloom.explain(seqloom.GRU(3, 8, bidirectional=True), x))

@@ -42,7 +42,7 @@ def test_too_few_states_name_the_method_to_define():
 
 def test_an_explanation_says_what_a_single_step_runs():
     text = str(seqloom.explain(seqloom.Recurrent(Started, 3, 4), torch.randn(5, 2, 3)))
-    assert "step: the layer on a sequence of one step, since the engine's step does not support cell 'Started'" in text
+    assert "step: a sequence of one step; the engine's step does not support cell 'Started'" in text
 
 
 def test_explain_without_an_input_says_what_is_missing():

@@ -92,4 +92,4 @@ def _explain_step(layer: Recurrent) -> str:
     reason = why_not_stream(layer)
     if reason is None:
         return f"one call of the CPU engine, without gradients and for up to {STEP_MOST_ROWS} rows"
-    return f"none, {reason}" if layer.bidirectional else f"the layer on a sequence of one step, since {reason}"
+    return f"none, {reason}" if layer.bidirectional else f"a sequence of one step; {reason}"
