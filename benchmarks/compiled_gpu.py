@@ -20,6 +20,7 @@ import seqloom
 HIDDEN, BATCHES, LENGTH, SHORT = (64, 128, 256, 512), (16, 64), 512, 24
 NAMES = ("leaky", "mgu_gate_after", "mgu", "janet", "lem", "cornn", "slstm", "ln_lstm", "indrnn")
 TYPES = ("bfloat16", "float16", "float32", "tf32")
+OWN = "seqloom.GRU"
 ROUNDS = 4
 SEED = 0
 
@@ -29,13 +30,14 @@ def main() -> None:
     parser.add_argument("--cells", default=",".join(NAMES), help="names, separated by commas")
     parser.add_argument("--types", default=",".join(TYPES), help="names, separated by commas")
     parser.add_argument("--hidden", default=",".join(map(str, HIDDEN)), help="sizes, separated by commas")
+    parser.add_argument("--batches", default=",".join(map(str, BATCHES)), help="sizes, separated by commas")
     parser.add_argument("--check", action="store_true", help="compare with the loop, and time nothing")
     args = parser.parse_args()
     rows = []
     for kind in args.types.split(","):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
         for hidden in map(int, args.hidden.split(",")):
-            for batch in BATCHES:
+            for batch in map(int, args.batches.split(",")):
                 rows += measure(args.cells.split(","), kind, hidden, batch, args.check)
     write_record(args.json, seed=SEED, length=LENGTH, rounds=ROUNDS, rows=rows)
 
@@ -47,7 +49,7 @@ def measure(names: list[str], kind: str, hidden: int, batch: int, only_check: bo
     torch.manual_seed(SEED)
     x = torch.randn(LENGTH, batch, hidden, **place)
     layers: dict[str, nn.Module] = {"torch.nn.GRU": nn.GRU(hidden, hidden, **place)}
-    layers["gru"] = seqloom.Recurrent("gru", hidden, hidden, **place)
+    layers[OWN] = seqloom.Recurrent("gru", hidden, hidden, **place)
     layers |= {n: seqloom.Recurrent(CELLS[n], hidden, hidden, kernel="compiled", **place) for n in names}
     rows, base = [], {}
     for name, layer in layers.items():
@@ -58,7 +60,7 @@ def measure(names: list[str], kind: str, hidden: int, batch: int, only_check: bo
             forward, both = time_passes(layer, x)
             base.setdefault(name, (forward, both))
             row |= {"forward_us": forward, "both_us": both, "kernel": describe(layer, x)}
-            row |= {f"of_{n}": round(both / base[n][1], 2) for n in ("torch.nn.GRU", "gru") if n in base}
+            row |= {f"of_{n}": round(both / base[n][1], 2) for n in ("torch.nn.GRU", OWN) if n in base}
         print_row(row)
         rows.append(row)
     return rows

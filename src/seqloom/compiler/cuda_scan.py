@@ -6,11 +6,12 @@ weights are read from the caches at every step, once for all rows of a block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
-from seqloom.compiler.cuda_segments import WARP, Segments, count_lanes
-from seqloom.compiler.cuda_writer import PRELUDE
-from seqloom.compiler.ir import Place, Product
+from seqloom.compiler.cuda_segments import WARP, Segments, count_lanes, write_address
+from seqloom.compiler.cuda_writer import PRELUDE, write_index
+from seqloom.compiler.ir import Access, Nest, Place, Product
 from seqloom.compiler.staging import Staged
 
 MOST_THREADS = 512  # of a block
@@ -19,6 +20,7 @@ LINE = 128  # bytes that a prefetch brings
 SHORTEST_SUM = 8  # numbers that a thread adds up, at least
 MOST_TOGETHER = 8  # rows whose sums a thread keeps in registers
 REGISTERS = 76  # of a thread, for numbers of weights, loaded factors and sums of products
+MOST_EARLY = 12  # numbers that a thread loads before the products of a step
 NUMBERS_PER_THREAD = 32  # of the largest weight, if that gives fewer threads than the most
 
 _BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
@@ -26,14 +28,16 @@ _BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
 SCAN_KERNEL = """\
 constexpr int SCAN_BYTES = {shared};
 KERNEL(scan, StepArguments, THREADS) {{
-  const Head h = read_head(a.table);
+  const i64* const table = a.table;
+  const Head h = read_head(table);
   const i64 first = (i64)block() * ROWS, row = first + slot(), steps = count_steps(h, first);
-{kept}
-  for (i64 i = 0; i < steps; i++) {{
+{start}
+  for (i64 step = 0; step < steps; step++) {{
     const i64 t = {t};
+    const int turn = (int)(step & 1);
     const bool runs = has_step(h, t, row);
     const Rows rows = find_rows(h, t, row);
-    if (has_step(h, t {sign} 1, row)) prefetch_step(a.table, find_rows(h, t {sign} 1, row));
+    if (has_step(h, t {sign} 1, row)) prefetch_step(table, find_rows(h, t {sign} 1, row));
 {body}
     wait_block();
   }}
@@ -44,6 +48,9 @@ KERNEL(scan, StepArguments, THREADS) {{
 class RowScan(Segments):
     """One kernel over time.
 
+    States that a step computes lie twice in shared memory, as they were before and after a step, in turns; they are
+    also stored for all steps, as a caller needs them.
+
     Args:
         staged: The program, with products inside.
         type_: The type of its numbers, by its name in the kernels.
@@ -52,45 +59,125 @@ class RowScan(Segments):
 
     def __init__(self, staged: Staged, type_: str, rows: int) -> None:
         super().__init__(staged, type_, _choose_lanes(staged, rows), rows)
-        self.slots = {n: self.reserve(rows * b.size) for n, b in enumerate(staged.buffers) if staged.is_own(n)}
+        buffers = staged.buffers
+        self.slots = {n: self.reserve(rows * b.size) for n, b in enumerate(buffers) if staged.is_own(n)}
+        self.source = Place.AFTER if staged.reverse else Place.BEFORE  # where a step finds the states
+        self.states = {
+            n: staged.memory[n]
+            for n, b in enumerate(buffers)
+            if b.place in (Place.BEFORE, Place.AFTER) and staged.memory[n] in self.written
+        }
+        sizes = {memory: buffers[n].size for n, memory in self.states.items()}
+        self.carried = {memory: self.reserve(2 * rows * size) for memory, size in sizes.items()}
+        self.start: list[str] = []  # what the kernel does before the first step
+        self.early: dict[tuple[int, Access], str] = {}  # names of what is loaded before the products, by nest
+        self.registers = REGISTERS
 
     def write(self) -> str | None:
         """Return the text; None if the rows of a block do not fit into shared memory."""
-        body: list[str] = []
-        self.kept: list[str] = []  # lines that load numbers of weights before the first step
-        self.registers = REGISTERS
         segments = self.staged.segments
-        for n, segment in enumerate(segments):
-            self.emit_segment(n, segment.nests)
-            body.append(f"run_segment_{n}(a.table, rows, runs);")
-            for group in _group(segment.products):
-                body += ["wait_block();", *self._write_products(group), "wait_block();"]
-        if self.shared > MOST_SHARED:
-            return None
+        nests = [nest for s in segments for nest in s.nests]
         self._emit_prefetch()
         head = PRELUDE.format(type=self.type, threads=self.lanes * self.rows, rows=self.rows)
         head += '#include "compiled/product.cuh"\n' if any(s.products for s in segments) else ""
-        t = "steps - 1 - i" if self.staged.reverse else "i"
-        text = "\n".join(f"    {line}" for line in body)
-        kept = "\n".join(f"  {line}" for line in self.kept)
-        kernel = SCAN_KERNEL.format(shared=self.shared, t=t, sign=self.sign, body=text, kept=kept)
-        return head + "\n".join(self.lines) + "\n" + kernel
+        head += "\n".join(self.lines) + "\n"
+        self.lines = []
+        for number in sorted({a.buffer for nest in nests for a in (*nest.reads(), *nest.writes())}):
+            self.emit_address(number)
+        self._emit_early()
+        for segment in segments:
+            self.emit_nests(segment.nests)
+            if segment.nests and segment.products:
+                self.emit(1, "wait_block();")
+            for group in _group(segment.products):
+                for line in (*self._write_products(group), "wait_block();"):
+                    self.emit(1, line)
+        if self.shared > MOST_SHARED:
+            return None
+        self._load_states()
+        t = "steps - 1 - step" if self.staged.reverse else "step"
+        body, start = ("\n".join(f"  {line}" for line in lines) for lines in (self.lines, self.start))
+        return head + SCAN_KERNEL.format(shared=self.shared, t=t, sign=self.sign, body=body, start=start)
 
     def emit_address(self, number: int) -> None:
-        if number not in self.slots:
-            super().emit_address(number)
-            return
         size = self.staged.buffers[number].size
-        self.emit(1, f"Real* const b{number} = point_shared<Real>({self.slots[number]}) + slot() * {size};")
+        if number in self.slots:
+            self.emit(1, f"Real* const b{number} = point_shared<Real>({self.slots[number]}) + slot() * {size};")
+            return
+        if number in self.states:
+            self.emit(1, f"Real* const c{number} = {self._find_state(number)} + slot() * {size};")
+        super().emit_address(number)
+
+    def _find_state(self, number: int) -> str:
+        """Return the text of the shared memory of a state of all rows."""
+        buffer, begin = self.staged.buffers[number], self.carried[self.states[number]]
+        turn = "turn" if buffer.place is self.source else "(1 - turn)"
+        return f"point_shared<Real>({begin}) + {turn} * {self.rows * buffer.size}"
+
+    def load(self, nest: Nest) -> Callable[[Access], str]:
+        def write(a: Access) -> str:
+            if (id(nest), a) in self.early:
+                return self.early[id(nest), a]
+            if a.buffer in self.states:
+                return f"load_wide(c{a.buffer} + ({write_index(a, nest)}))"
+            return f"{self.name_load(a)}({write_address(a, nest)})"
+
+        return write
+
+    def emit_store(self, depth: int, to: Access, nest: Nest, value: str) -> None:
+        super().emit_store(depth, to, nest, value)
+        if to.buffer in self.states:
+            self.emit(depth, f"store_wide(c{to.buffer} + ({write_index(to, nest)}), round_to_type({value}));")
+
+    def _emit_early(self) -> None:
+        """Emit loads of inputs that nests after a product need: they come while the product is computed."""
+        later = [nest for k, s in enumerate(self.staged.segments) for nest in s.nests if k]
+        for nest in later:
+            total = math.prod(nest.sizes)
+            inputs = [a for a in dict.fromkeys(nest.reads()) if self._is_input(a)]
+            if nest.inner or total > self.lanes or not inputs or len(self.early) + len(inputs) > MOST_EARLY:
+                continue
+            names = {a: f"e{len(self.early) + k}" for k, a in enumerate(inputs)}
+            self.emit(1, f"Real {', '.join(names.values())};")
+            self.emit(1, f"if (runs && lane() < {total}) {{")
+            self.emit(2, "const int i = lane();")
+            self.emit_variables(2, nest.sizes, 0, "i")
+            for a, name in names.items():
+                self.emit(2, f"{name} = load({write_address(a, nest)});")
+            self.emit(1, "}")
+            self.early |= {(id(nest), a): name for a, name in names.items()}
+
+    def _is_input(self, a: Access) -> bool:
+        """Return whether an access reads what differs from step to step and is there from the beginning."""
+        place = self.staged.buffers[a.buffer].place
+        return place in (Place.TIME, Place.BEFORE, Place.AFTER) and not self.is_written(a)
+
+    def _load_states(self) -> None:
+        """Write the lines that load the states of a block's rows before the first step of each."""
+        sources = {n: self.carried[m] for n, m in self.states.items() if self.staged.buffers[n].place is self.source}
+        if not sources:
+            return
+        own = "count_steps(h, row)" if self.staged.reverse else "steps"
+        t, turn = ("own - 1", "(steps - own) & 1") if self.staged.reverse else ("0", "0")
+        self.start += [
+            f"const i64 own = row < h.B ? {own} : 0;",
+            "if (own) {",
+            f"  const Rows rows = find_rows(h, {t}, row);",
+        ]
+        for n, begin in sources.items():
+            size = self.staged.buffers[n].size
+            to = f"point_shared<Real>({begin}) + ((int)({turn}) * ROWS + slot()) * {size}"
+            where = f"read_address<Number>(table, {n}){self.find_begin(n)}"
+            self.start.append(f"  for (int i = lane(); i < {size}; i += LANES) ({to})[i] = load_written({where} + i);")
+        self.start += ["}", "wait_block();"]
 
     def _emit_prefetch(self) -> None:
         """Emit a function that prefetches what a step reads."""
         self.emit(0, "DEV void prefetch_step(const i64* table, const Rows& rows) {")
-        reads = {a.buffer for s in self.staged.segments for n in s.nests for a in n.reads() if not self.is_written(a)}
+        reads = {a.buffer for s in self.staged.segments for n in s.nests for a in n.reads() if self._is_input(a)}
         numbers = LINE // _BYTES[self.type]
-        for n in sorted(n for n in reads if self.staged.buffers[n].place is Place.TIME):
-            begin = f"read_address<Number>(table, {n}){self.find_begin(n)}"
-            size = self.staged.buffers[n].size
+        for n in sorted(reads):
+            begin, size = f"read_address<Number>(table, {n}){self.find_begin(n)}", self.staged.buffers[n].size
             self.emit(1, f"for (int i = lane() * {numbers}; i < {size}; i += LANES * {numbers})")
             self.emit(2, f"prefetch_global({begin} + i);")
         self.emit(0, "}")
@@ -106,14 +193,14 @@ class RowScan(Segments):
             together = next(n for n in range(MOST_TOGETHER, 0, -1) if rows % n == 0)
             out, numbers = f"point_shared<Real>({self.slots[p.out]})", rows * p.heads * p.N
             to = out if parts == 1 else f"point_shared<Real>({self.reserve(parts * numbers)})"
-            source = f"point_shared<Real>({self.slots[p.source]}) + {p.offset}"
-            weight = f"read_address<Number>(a.table, {p.weight})"
+            begin = f"point_shared<Real>({self.slots[p.source]})" if p.source in self.slots else ""
+            source = f"{begin or self._find_state(p.source)} + {p.offset}"
+            weight = f"read_address<Number>(table, {p.weight})"
             keep = self._keep(p, columns, span, depth, together)
             sizes = f"{rows}, {p.rows}, {p.heads}, {p.K}, {p.N}, {columns}, {span}, {depth}, {together}, {keep}"
-            name = f"product{len(self.kept)}"
-            self.kept.append(
-                f"BlockProduct<TYPE, THREADS, {sizes}> {name};{f' {name}.keep({weight});' if keep else ''}"
-            )
+            name = f"product{len(self.start)}"
+            self.start.append(f"BlockProduct<TYPE, THREADS, {sizes}> {name};")
+            self.start += [f"{name}.keep({weight});"] if keep else []
             first.append(f"{name}.multiply({to}, {source}, {stride}, {weight});")
             if parts > 1:
                 second.append(f"add_parts<THREADS, {parts}, {numbers}>({out}, {to});")

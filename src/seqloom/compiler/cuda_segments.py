@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 from seqloom.compiler.cuda_writer import PLACES, Writer, is_same, overlap, write_index, write_literal
-from seqloom.compiler.ir import Access, Nest, Place
+from seqloom.compiler.ir import Access, Nest, Place, Register
 from seqloom.compiler.staging import Staged
 
 WARP = 32
 SHORT = 4  # a thread combines up to so many numbers by itself
-LONG = 64  # several warps combine so many numbers and more
+LONG = 1024  # several warps combine so many numbers and more
 
 _NEUTRAL = {"sum": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
@@ -51,6 +51,11 @@ class Segments(Writer):
         self.emit(0, f"DEV void run_segment_{n}(const i64* table, const Rows& rows, bool runs) {{")
         for number in sorted({a.buffer for nest in nests for a in (*nest.reads(), *nest.writes())}):
             self.emit_address(number)
+        self.emit_nests(nests)
+        self.emit(0, "}")
+
+    def emit_nests(self, nests: tuple[Nest, ...]) -> None:
+        """Emit nests, with barriers where a thread needs what another one did."""
         since: list[Nest] = []  # the last barrier
         for nest in nests:
             if any(_conflict(before, nest) for before in since):
@@ -61,19 +66,23 @@ class Segments(Writer):
                 self._emit_reduction(nest)
             else:
                 self._emit_pointwise(nest)
-        self.emit(0, "}")
 
-    def _load(self, nest: Nest) -> Callable[[Access], str]:
-        return lambda a: f"{self.name_load(a)}({_address(a, nest)})"
+    def load(self, nest: Nest) -> Callable[[Access], str]:
+        """Return what gives the text of a load."""
+        return lambda a: f"{self.name_load(a)}({write_address(a, nest)})"
+
+    def emit_store(self, depth: int, to: Access, nest: Nest, value: str) -> None:
+        """Emit a store."""
+        self.emit(depth, f"{self.name_store(to)}({write_address(to, nest)}, {value});")
 
     def _emit_pointwise(self, nest: Nest) -> None:
         total = math.prod(nest.sizes)
         self.emit(1, f"for (int i = lane(); i < (runs ? {total} : 0); i += LANES) {{")
         self.emit_variables(2, nest.sizes, 0, "i")
-        text = self.emit_body(2, nest, self._load(nest))
+        text = self.emit_body(2, nest, self.load(nest))
         values = [text(s.value) for s in nest.stores]
         for s, value in zip(nest.stores, values, strict=True):
-            self.emit(2, f"{self.name_store(s.to)}({_address(s.to, nest)}, {value});")
+            self.emit_store(2, s.to, nest, value)
         self.emit(1, "}")
 
     def _emit_reduction(self, nest: Nest) -> None:
@@ -90,14 +99,16 @@ class Segments(Writer):
         if warps > 1 and length >= LONG:
             self._emit_together(nest, outer, inner, warps)
             return
-        self.emit(1, f"for (int i = lane() / {WARP}; i < (runs ? {total} : 0); i += LANES / {WARP}) {{")
-        self._emit_combination(nest, outer, inner, f"lane() % {WARP}", WARP)
-        for k, r in enumerate(nest.reductions):
-            self.emit(2, f"s{k} = op::{r.operator}_over_lanes(s{k});")
-        self.emit(2, f"if (lane() % {WARP} == 0) {{")
-        self._emit_results(nest)
-        self.emit(2, "}")
-        self.emit(1, "}")
+        warps, groups = self.lanes // WARP, min(self.lanes // WARP, len(nest.reductions))
+        for k, single in enumerate(_separate(nest)):  # a warp combines the numbers of one result
+            self.emit(1, f"for (int w = lane() / {WARP}, i = w / {groups}; w % {groups} == {k % groups} && ")
+            self.emit(3, f"w < {warps // groups * groups} && i < (runs ? {total} : 0); i += {warps // groups}) {{")
+            self._emit_combination(single, outer, inner, f"lane() % {WARP}", WARP)
+            self.emit(2, f"s0 = op::{single.reductions[0].operator}_over_lanes(s0);")
+            self.emit(2, f"if (lane() % {WARP} == 0) {{")
+            self._emit_results(single)
+            self.emit(2, "}")
+            self.emit(1, "}")
 
     def _emit_together(self, nest: Nest, outer: tuple[int, ...], inner: tuple[int, ...], warps: int) -> None:
         """Emit what each of several warps combines, then, past a barrier, what a thread makes of their results."""
@@ -131,18 +142,34 @@ class Segments(Writer):
             self.emit(2, f"Real s{k} = {write_literal(_NEUTRAL[r.operator])};")
         self.emit(2, f"for (int j = {first}; j < {math.prod(inner)}; j += {stride}) {{")
         self.emit_variables(3, inner, len(outer), "j")
-        text = self.emit_body(3, nest, self._load(nest))
+        text = self.emit_body(3, nest, self.load(nest))
         for k, r in enumerate(nest.reductions):
             self.emit(3, f"s{k} = op::{r.operator}(s{k}, {text(r.value)});")
         self.emit(2, "}")
 
     def _emit_results(self, nest: Nest) -> None:
         for k, r in enumerate(nest.reductions):
-            self.emit(2, f"{self.name_store(r.to)}({_address(r.to, nest)}, s{k});")
+            self.emit_store(2, r.to, nest, f"s{k}")
 
 
-def _address(a: Access, nest: Nest) -> str:
+def write_address(a: Access, nest: Nest) -> str:
     return f"b{a.buffer} + ({write_index(a, nest)})"
+
+
+def _separate(nest: Nest) -> list[Nest]:
+    """Return a nest for each reduction, with the instructions that it needs."""
+    nests = []
+    for r in nest.reductions:
+        needed, values = set[int](), [r.value]
+        body = []
+        for i in reversed(nest.body):
+            needed |= {v.index for v in values if isinstance(v, Register)}
+            values = []
+            if i.out in needed:
+                body.append(i)
+                values = list(i.arguments)
+        nests.append(Nest(nest.sizes, nest.inner, tuple(reversed(body)), (), (r,)))
+    return nests
 
 
 def _conflict(before: Nest, after: Nest) -> bool:

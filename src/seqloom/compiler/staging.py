@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from seqloom.compiler.inlining import drop_unread, inline_single
 from seqloom.compiler.ir import Access, Argument, Buffer, Instruction, Nest, Place, Product, Program, Reduction, Store
 from seqloom.compiler.plan import Memory, Scan
 
@@ -56,17 +57,23 @@ class Staged:
 
 def stage(scan: Scan, products_inside: bool = False) -> Staged:
     """Divide a program into segments, with products on memory of one step."""
-    return replace(_Staging(scan).run(), products_inside=products_inside)
+    return _Staging(scan, products_inside).run()
 
 
 class _Staging:
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, products_inside: bool) -> None:
         self.program: Program = scan.program
+        self.products_inside = products_inside
         self.buffers, self.memory = list(scan.program.buffers), list(scan.memory)
         self.factors: dict[tuple[int, int, int], int] = {}  # (buffer, offset, size) -> its copy
         self.results: dict[int, int] = {}  # buffer -> where the product writes
         self.mirrors: dict[int, int] = {}  # buffer -> where nests write too
         self.segments: list[tuple[list[Nest], list[Product]]] = [([], [])]
+        nests = [part for part in scan.program.parts if isinstance(part, Nest)]
+        written = {self.memory[a.buffer] for nest in nests for a in nest.writes()}
+        states = {n for n, b in enumerate(self.buffers) if b.place in (Place.BEFORE, Place.AFTER)}
+        # a kernel that multiplies by itself has the states that a step computes in shared memory
+        self.at_hand = {n for n in states if self.memory[n] in written} if products_inside else set[int]()
 
     def run(self) -> Staged:
         self._find_mirrors()
@@ -79,8 +86,16 @@ class _Staging:
                 self._add_product(part)
         if self.segments[-1][1]:
             self._begin_segment()
-        segments = tuple(Segment(tuple(nests), tuple(products)) for nests, products in self.segments)
-        return Staged(tuple(self.buffers), tuple(self.memory), segments, self.program.reverse)
+        segments = self._inline()
+        return Staged(tuple(self.buffers), tuple(self.memory), segments, self.program.reverse, self.products_inside)
+
+    def _inline(self) -> tuple[Segment, ...]:
+        """Return the segments, with single numbers of a row computed where they are needed."""
+        inlined = [(inline_single(nests), products) for nests, products in self.segments]
+        read = {a.buffer for nests, _ in inlined for n in nests for a in n.reads()}
+        read |= {p.source for _, products in inlined for p in products}
+        unread = {n for n in range(len(self.buffers)) if self._is_own(n) and n not in read}
+        return tuple(Segment(tuple(drop_unread(nests, unread)), tuple(products)) for nests, products in inlined)
 
     def _is_own(self, number: int) -> bool:
         return self.buffers[number].place is Place.ROW and self.memory[number].kind == "stored"
@@ -96,7 +111,7 @@ class _Staging:
         written = {a.buffer for part in parts if isinstance(part, Nest) for a in part.writes()}
         factors = dict.fromkeys(part.source for part in parts if isinstance(part, Product))
         for number in factors:
-            if number in written and not self._is_own(number):
+            if number in written and not self._is_own(number) and number not in self.at_hand:
                 buffer = self.buffers[number]
                 self.mirrors[number] = self._add_buffer(f"{buffer.name} of a step", buffer.size)
 
@@ -116,7 +131,7 @@ class _Staging:
             source = self.results[source]
         elif source in self.mirrors:
             source = self.mirrors[source]
-        elif not self._is_own(source):
+        elif not self._is_own(source) and source not in self.at_hand:
             key = source, offset, size
             if key not in self.factors:
                 self.factors[key] = self._add_buffer(f"{self.buffers[source].name} as a factor", size)

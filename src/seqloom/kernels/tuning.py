@@ -100,7 +100,7 @@ GRAPH_STEPS = 32
 # --- Compiled cells on GPUs: one kernel for all steps, or a graph with products by cuBLAS ---
 COMPILED_BLOCKS = 32  # blocks that a batch is spread over before a block takes more rows
 COMPILED_MOST_ROWS = 8  # of a block
-COMPILED_WEIGHTS = 5 << 18  # bytes of weights that a block reads at every step; more are left to cuBLAS
+COMPILED_WEIGHTS = 1 << 18  # numbers of weights that a block multiplies with at every step; cuBLAS takes more
 COMPILED_TRAFFIC = 64 << 20  # bytes that all blocks read at every step
 
 # --- Gradients of weights: sums over rows in pieces, then over the pieces ---

@@ -87,8 +87,8 @@ def choose_rows(scan: Scan, B: int, size: int) -> int:
     rows = 1
     while rows < tuning.COMPILED_MOST_ROWS and rows * tuning.COMPILED_BLOCKS < B:
         rows *= 2
-    weights = sum(p.heads * p.K * p.N * size for p in scan.program.parts if isinstance(p, Product))
-    traffic = -(-B // rows) * weights
+    weights = sum(p.heads * p.K * p.N for p in scan.program.parts if isinstance(p, Product))
+    traffic = -(-B // rows) * weights * size
     return rows if weights <= tuning.COMPILED_WEIGHTS and traffic <= tuning.COMPILED_TRAFFIC else 0
 
 
