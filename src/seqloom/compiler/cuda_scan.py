@@ -203,7 +203,7 @@ class RowScan(Segments):
             self.start += [f"{name}.keep({weight});"] if keep else []
             first.append(f"{name}.multiply({to}, {source}, {stride}, {weight});")
             if parts > 1:
-                second.append(f"add_parts<THREADS, {parts}, {numbers}>({out}, {to});")
+                second.append(f"add_parts<TYPE, THREADS, {parts}, {numbers}>({out}, {to});")
         return [*first, "wait_block();", *second] if second else first
 
     def _keep(self, p: Product, columns: int, span: int, depth: int, together: int) -> int:

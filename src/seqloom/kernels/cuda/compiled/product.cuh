@@ -105,18 +105,22 @@ struct BlockProduct {
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++)
 #pragma unroll
-          for (int c = 0; c < C; c++) to[(part * M + first + m) * HEADS * N + column + c] = sums[m][c];
+          for (int c = 0; c < C; c++) {
+            const R v = PARTS > 1 ? sums[m][c] : widen<TYPE>(narrow<TYPE>(sums[m][c]));
+            to[(part * M + first + m) * HEADS * N + column + c] = v;
+          }
       }
     }
   }
 };
 
-// Add up the parts of N numbers.
-template <int THREADS, int PARTS, int N, class R>
+// Add up the parts of N numbers. Results are rounded to the type, as they are where they are stored for the
+// reverse pass: it then differentiates the steps that were computed.
+template <int TYPE, int THREADS, int PARTS, int N, class R>
 DEV void add_parts(R* to, const R* parts) {
   for (int i = thread(); i < N; i += THREADS) {
     R sum = parts[i];
     for (int p = 1; p < PARTS; p++) sum += parts[p * N + i];
-    to[i] = sum;
+    to[i] = widen<TYPE>(narrow<TYPE>(sum));
   }
 }
