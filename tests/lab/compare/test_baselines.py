@@ -3,10 +3,11 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.compare.baselines.registry import ROCKET, baselines, fit_baseline
-from seqloom.lab.compare.data import load_task
+from seqloom.lab.compare.baselines.registry import ROCKET, baselines, fit_baseline, fit_within
+from seqloom.lab.compare.data import TrainingSample, load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Split
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
 
@@ -21,7 +22,7 @@ def measure(frame, tmp_path, name, **options):
     file = tmp_path / "data.parquet"
     frame.write_parquet(file)
     source = {"data": str(file), "options": options}
-    result = fit_baseline(source, name, 32, str(tmp_path / "run"), tmp_path)
+    result = fit_baseline(source, name, 32, str(tmp_path / "run"), None, tmp_path)
     assert result["valid"] and result["latency"]["one"] > 0
     columns = load(tmp_path)
     task = load_task(source)
@@ -88,3 +89,42 @@ def test_every_task_has_a_baseline_that_can_be_scored(name):
     for fit in fits[:2]:
         model = fit(task)
         assert torch.isfinite(model(batch)[0]) and len(model.predict(batch).values) == 4
+
+
+class TrackedFit:
+    """A fit that takes a second for 1,000 rows, by its own clock."""
+
+    def __init__(self):
+        self.now, self.sizes = 0.0, []
+
+    def __call__(self, task):
+        self.sizes.append(task.splits["train"].size)
+        self.now += self.sizes[-1] / 1000
+        return len(self.sizes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "sizes"),
+    [
+        (1_000_000, 100.0, [2_000, 16_000, 49_200]),  # as many as the time allows
+        (20_000, 100.0, [2_000, 16_000, 20_000]),  # all
+        (1_000_000, 3.0, [2_000]),
+        (1_000_000, None, [1_000_000]),
+        (5_000, 1.0, [5_000]),  # small data are never sampled
+    ],
+)
+def test_a_baseline_is_fitted_to_as_many_rows_as_the_time_allows(rows, seconds, sizes):
+    task, fit = open_task("digits"), TrackedFit()
+    task.splits = {**task.splits, "train": Split(rows, "")}
+    last, sampled = fit_within(fit, task, seconds, clock=lambda: fit.now)
+    assert fit.sizes == sizes and last == len(sizes)
+    assert sampled == (sizes[-1] if sizes[-1] < rows else None)
+    assert seconds is None or fit.now <= max(seconds, 5)
+
+
+def test_a_sample_of_the_training_rows_leaves_the_other_splits_alone():
+    task = open_task("digits")
+    sample = TrainingSample(task, 100)
+    assert sum(len(batch) for batch in sample.batches("train", batch=32)) == 128  # whole batches
+    assert sum(len(batch) for batch in sample.batches("test", batch=32)) == task.splits["test"].size
+    assert sample.splits["train"].size == 100 and sample.count("train", batch=32) == 4

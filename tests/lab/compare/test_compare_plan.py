@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, format_seconds, plan_budget
+from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, format_seconds, plan_budget, share_time
 
 MODELS = {f"m{i}": TrainingCost(0.01 * (1 + i % 3), 0.1, 0.2) for i in range(14)}
 
@@ -54,15 +54,36 @@ def test_few_models_are_all_trained_to_the_end():
     assert not plan.is_screened and plan.finalists == 2
 
 
-def test_a_too_small_budget_is_an_error_that_names_a_sufficient_one():
-    slow = {"gru": TrainingCost(0.5, 1.0, 1.0), "lstm": TrainingCost(1.0, 1.0, 1.0)}
-    with pytest.raises(
-        ValueError, match=r"the budget is too small: an epoch of gru, the fastest model, takes about 8\.3m"
-    ) as e:
-        plan_budget(slow, Limits(30, 2, 3, epoch=1000, spent=10))
-    budget = re.search(r"--budget (\d+)m is enough for ([\d,]+) steps of (\d) model", str(e.value))
+SLOW = {"gru": TrainingCost(0.5, 1.0, 1.0), "lstm": TrainingCost(1.0, 1.0, 1.0)}
+
+
+def test_a_small_budget_gets_part_of_an_epoch_and_says_what_more_time_would_buy():
+    plan = plan_budget(SLOW, Limits(60, 2, 3, epoch=1000, spent=10))
+    assert plan.is_short and plan.models == ("gru",) and 30 < plan.steps < 200 and plan.seeds == 1
+    assert not plan.is_screened and plan.seconds <= 60 and plan.epochs == plan.steps / 1000
+    budget = re.fullmatch(r"--budget (\d+)m would allow ([\d,]+) steps \([\d.]+ epochs\) of .*", plan.more)
     assert budget and int(budget[2].replace(",", "")) >= 1000
-    assert plan_budget(slow, Limits(60 * int(budget[1]) - 10, 2, 3, epoch=1000)).steps >= 1000
+    assert plan_budget(SLOW, Limits(60 * int(budget[1]) - 10, 2, 3, epoch=1000)).steps >= 1000
+
+
+def test_models_chosen_by_name_get_few_steps_before_they_are_dropped():
+    assert len(plan_budget(SLOW, Limits(130, 1, 3, epoch=1000, all_models=True)).models) == 2
+
+
+@pytest.mark.parametrize("seconds", [0.5, -20.0])
+def test_without_time_for_a_step_nothing_is_trained(seconds):
+    plan = plan_budget(SLOW, Limits(seconds, 2, 3, epoch=1000, spent=10))
+    assert plan.is_short and not plan.models and not plan.is_screened and "--budget" in plan.more
+    assert plan_budget({}, Limits(60, 2, 3, epoch=10)).models == ()
+
+
+@pytest.mark.parametrize("seconds", [60, 600])
+def test_each_stage_has_a_share_of_the_time_and_the_last_one_ends_it(seconds):
+    plan = plan_budget(MODELS, Limits(seconds, 2, 3, epoch=100))
+    shares = share_time(plan, MODELS)
+    assert list(shares) == ["first", "second", "final"] and shares["final"] == 1
+    assert 0.05 < shares["first"] < shares["second"] < 0.8
+    assert share_time(plan_budget(SLOW, Limits(60, 2, 3, epoch=1000)), SLOW) == {"final": 1.0}
 
 
 def test_endless_data_need_no_epoch():

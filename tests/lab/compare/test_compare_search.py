@@ -9,18 +9,24 @@ import torch
 
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
-from seqloom.lab.compare import rung
+from seqloom.lab.compare import rung, search
 from seqloom.lab.compare.candidates import Hyperparameters
-from seqloom.lab.compare.folder import resume_comparison, start_comparison, store_winner
+from seqloom.lab.compare.folder import choose_name, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.page import build_document, build_page
+from seqloom.lab.compare.plan import plan_steps
 from seqloom.lab.compare.results import collect_results
+from seqloom.lab.compare.rung import Deadline, Rung
+from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.digits import DigitsTask
 from seqloom.lab.jobs import runner
 from seqloom.lab.training import checkpoint
+from seqloom.lab.training.folders import find_run
+from seqloom.lab.training.results import evaluate
 from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import TrainSettings
 
 BROKEN = """
 import torch, seqloom
@@ -41,6 +47,10 @@ def run_jobs(comparison, stop=None):
         if number == stop:
             break
     return comparison
+
+
+def score_of(results, name):
+    return next(row.test.mean for row in results.rows if row.name == name)
 
 
 def timeless_rows(comparison):
@@ -118,13 +128,21 @@ def test_the_page_and_the_document_are_complete_and_the_winner_predicts(whole):
     assert [row["loss"] for row in worst.rows] == sorted((row["loss"] for row in worst.rows), reverse=True)
     assert stored["verdict"] == page.verdict and stored["plan"]["steps"] == 9 and stored["versions"]["torch"]
     assert stored["command"].startswith("seqloom compare digits --models rnn,gru,tcn,lstm,")
-    best = store_winner(whole, results)
-    assert Run.load(best).settings.model == results.models[0].name
-    rows = Run.load(best).predict(torch.zeros(2, 8, 8))
-    assert {row["prediction"] for row in rows} <= set("0123456789")
-    assert len(list((whole.folder / "runs").iterdir())) == 6  # three models with two seeds
-    lines = Run.load(best).metrics()
-    assert sum(line["split"] == "test" for line in lines) == 1
+    best = store_models(whole, results)
+    assert Run.load(best).settings.model == results.chosen == stored["recommended"]
+    assert page.blocks[-1].title == "Next" and f"{best} NEW_FILE" in page.blocks[-1].paragraphs[0]
+    folders = {row["folder"] for row in stored["rows"] if row["folder"]}
+    assert folders == {"majority", "logistic-regression", "rnn", "gru", "tcn-2", "lstm"}
+    for name in ["best", *folders]:  # everything that was trained or fitted can be used
+        run = find_run(whole.folder / name)
+        assert {row["prediction"] for row in run.predict(torch.zeros(2, 8, 8))} <= set("0123456789")
+        tests = [line for line in run.metrics() if line["split"] == "test"]
+        dropped = next(r for r in results.rows if r.note.startswith("stopped after "))
+        assert len(tests) == (name != choose_name(dropped.name))
+    assert evaluate(find_run(whole.folder / "majority"))["metrics"]["accuracy"] == score_of(results, "majority")
+    assert len(list((whole.folder / "runs").iterdir())) == 9  # 3 models with two seeds, the dropped one, 2 baselines
+    with pytest.raises(ValueError, match="with no model 'lst'; did you mean 'lstm'"):
+        find_run(whole.folder / "lst")
 
 
 @pytest.mark.slow
@@ -167,12 +185,70 @@ def test_a_speed_job_writes_only_to_its_own_folder(tmp_path, monkeypatch):
     assert sorted(path.name for path in (comparison.folder / "jobs" / result.key).iterdir()) == [".lock", "result.json"]
 
 
-def test_a_too_small_budget_leaves_its_folder_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"--budget \d+m is enough for [\d,]+ steps of 1 model"):
-        compare(settings=CompareSettings(models="gru", budget="1s"), out=tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+class Clock:
+    """A clock that moves when a job ends."""
+
+    def __init__(self):
+        self.now = 1e9
+
+    def __call__(self):
+        return self.now
+
+
+def run_with_clock(settings, folder, seconds):
+    """Run a comparison in which a job of a kind takes `seconds` by the comparison's clock."""
+    clock = Clock()
+    comparison = start_comparison(None, {}, settings, folder, began=clock.now)
+    comparison.clock = clock
+    comparison.end = clock.now + settings.seconds
+    for result in runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs"):
+        comparison.results[result.key] = result
+        clock.now += next(s for kind, s in seconds.items() if result.key.startswith(kind))
+    return comparison
+
+
+def test_without_time_for_a_model_the_baselines_answer(tmp_path):
+    settings = CompareSettings(models="gru", budget="10s")
+    comparison = run_with_clock(settings, tmp_path / "c", {"baseline": 20.0, "speed": 1.0})
+    results = collect_results(comparison)
+    assert comparison.plan.models == () and not results.models
+    text = build_document(comparison, results, True)["verdict"]
+    assert text.startswith("Use logistic regression (accuracy 9") and "there was no time to train a model." in text
+    assert Run.load(store_models(comparison, results)).settings.model == "logistic regression"
+    assert build_page(comparison, results, True).verdict == text
+
+
+@pytest.mark.slow
+def test_on_a_machine_that_becomes_slower_the_last_trainings_are_skipped(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "SPEED_SECONDS", 0.0)
+    monkeypatch.setattr(Comparison, "_make_plan", lambda self: plan_steps(tuple(self.speeds), 9, 2, 1))
+    settings = CompareSettings(models="rnn,gru", budget="10m", seeds=2, tune=1)
+    slow = {"baseline": 1.0, "speed": 1.0, "latency": 1.0, "": 200.0}
+    comparison = run_with_clock(settings, tmp_path / "c", slow)
+    results = collect_results(comparison)
+    assert comparison.skipped and comparison.clock() < comparison.end + 200
+    assert 0 < sum(row.seeds for row in results.models) < 4
+    assert "Use " in build_document(comparison, results, True)["verdict"]
+
+
+def test_a_rung_stops_when_its_time_is_up(tmp_path, monkeypatch):
+    task = DigitsTask()
+    settings = TrainSettings(model="rnn", hidden=8, batch=64, steps=9, validate_every=9)
+    run = Run.create(tmp_path / "run", settings, task)
+    now = iter(range(100))
+    monkeypatch.setattr(rung.time, "time", lambda: float(next(now)))
+    training = Rung(task, run, 9, Deadline(at=10.0, valid=2.0, test=3.0))
+    training.train()
+    assert training.is_cut and 0 < training.at.step < 9 and training.at.validated == training.at.step
+    assert run.checkpoint("best").facts["step"] == training.at.step
+
+
+@pytest.mark.parametrize("command", ["folder", "baseline"])
+def test_a_comparison_replaces_no_folder_of_the_user(tmp_path, command):
+    (tmp_path / {"folder": "gru", "baseline": "majority"}[command]).mkdir()
+    with pytest.raises(ValueError, match="exists; choose another folder"):
+        start_comparison(None, {}, CompareSettings(models="gru"), tmp_path)
+    assert not (tmp_path / "compare.json").exists()
 
 
 @pytest.mark.slow
@@ -207,5 +283,5 @@ def test_baselines_are_ranked_when_no_model_can_be_trained(tmp_path):
     assert [r.note for r in results.rows if not r.baseline] == ["failed: RuntimeError: a step that fails"]
     assert (
         build_document(comparison, results, True)["verdict"]
-        == "No model was trained to the end; the best baseline is logistic regression."
+        == "Use logistic regression (accuracy 98.3%): no model was trained to the end."
     )

@@ -36,7 +36,7 @@ def write_bumps(folder, rows=90):
 def test_shapes_at_any_place_are_told_apart_and_the_saved_model_is_the_same(tmp_path, name, monkeypatch):
     monkeypatch.setattr(rocket, "FEATURES", 2_000)
     source = write_bumps(tmp_path)
-    fit_baseline(source, name, 32, str(tmp_path / "run"), tmp_path)
+    fit_baseline(source, name, 32, str(tmp_path / "run"), None, tmp_path)
     columns = load(tmp_path)
     assert compute_scores(columns).values["accuracy"] > 0.85
     again = score_rows(Run.load(tmp_path / "run").model(), load_task(source), "test", 32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as text
 import shlex
 import sys
+import time
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,14 +15,16 @@ from cyclopts import Parameter
 from seqloom.cli.commands import INTERRUPTED, Json, print_warnings
 from seqloom.cli.commands.training import DATA, SWITCH, ReadingFlags, TaskOptions, Trust, explicit_options
 from seqloom.lab import console
-from seqloom.lab.compare.metric import choose_metric
-from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
+from seqloom.lab.data.names import check_exists
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.jobs.runner import Result
 
-if TYPE_CHECKING:  # takes long to import
-    from seqloom.lab.compare.results import Results
+if TYPE_CHECKING:  # they need torch, which takes long to import
+    from seqloom.lab.compare.rows import Results
+    from seqloom.lab.compare.search import Comparison
+    from seqloom.lab.jobs.runner import Result
+
+MOST_SLOWNESS = 4.0  # a slow disk also makes the wall time longer than the CPU time
 
 
 @print_warnings
@@ -34,16 +37,21 @@ def compare(
     trust: Trust = False,
     reading: ReadingFlags = Reading(),
     task: TaskOptions = None,
+    wide: Annotated[bool, Parameter(help="Print all columns of the table.")] = False,
     json: Json = False,
 ) -> int:
     """Train baselines and models within a time budget, write the report, and print the leaderboard.
 
     Returns:
-        0 on success, 1 if every model failed, 130 after Ctrl-C.
+        0 on success, 1 if every model and baseline failed, 130 after Ctrl-C.
     """
+    began, used = time.time(), time.process_time()
+    if data is not None:
+        check_exists(data)
     with console.show_status("loading"):
         from seqloom.lab.compare.folder import discard_comparison, resume_comparison, start_comparison
-        from seqloom.lab.compare.leaderboard import build_leaderboard, caption
+        from seqloom.lab.compare.leaderboard import build_leaderboard, build_summary, caption, short_caption
+        from seqloom.lab.compare.page import shorten_path
         from seqloom.lab.compare.results import collect_results
         from seqloom.lab.data.description import describe_task
         from seqloom.lab.jobs import runner
@@ -52,18 +60,20 @@ def compare(
             runner.Cluster(settings.ray).check()
         options = explicit_options(reading) | (task or {})
         if resume:
-            comparison = resume_comparison(data, options, settings, out, trust)
+            comparison = resume_comparison(data, options, settings, out, trust, began)
         else:
-            comparison = start_comparison(data, options, settings, out)
+            comparison = start_comparison(data, options, settings, out, began)
+        elapsed = time.time() - began
+        comparison.slowness = min(MOST_SLOWNESS, max(1.0, elapsed / max(0.1, time.process_time() - used)))
     facts = describe_task(comparison.task, console.text_width())
-    for line in [*facts, "", f"comparing in {_short_path(comparison.folder)}"]:
+    for line in [*facts, "", f"comparing in {shorten_path(comparison.folder)}"]:
         console.note(line)
     finished = False
     try:
         _run_jobs(comparison, settings)
         finished = True
     except KeyboardInterrupt:
-        folder = shlex.quote(_short_path(comparison.folder))
+        folder = shlex.quote(str(shorten_path(comparison.folder)))
         console.note(f"interrupted; continue with: seqloom compare --resume --out {folder}")
     except ValueError:
         if comparison.plan is None and not resume:
@@ -74,13 +84,16 @@ def compare(
         document = _write_report(comparison, results, finished)
     if json:
         console.show_json(document)
-    else:
+    elif wide:
         console.show_table(build_leaderboard(results))
         console.show_text(f"\n{caption(results, comparison.seeds, comparison.valid_rows)}\n\n{document['verdict']}")
+    else:
+        console.show_table(build_summary(results))
+        console.show_text(f"\n{short_caption(results)}\n\n{document['verdict']}")
     _print_next_steps(comparison, results, finished)
     if not finished:
         return INTERRUPTED
-    return 0 if results.models else 1
+    return 0 if results.models or results.baselines else 1
 
 
 def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
@@ -109,43 +122,41 @@ def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
 def _write_report(comparison: Comparison, results: Results, finished: bool) -> dict[str, Any]:
     """Write the report and keep the best run; return the stored document."""
     from seqloom.lab import report
-    from seqloom.lab.compare.folder import store_winner
+    from seqloom.lab.compare.folder import store_models
     from seqloom.lab.compare.page import build_document, build_page
 
     document = build_document(comparison, results, finished)
     report.write_report(build_page(comparison, results, finished), comparison.folder, document)
     if finished:
-        store_winner(comparison, results)
+        store_models(comparison, results)
     stored: dict[str, Any] = text.loads((comparison.folder / "study.json").read_text(encoding="utf-8"))
     return stored
 
 
 def _print_next_steps(comparison: Comparison, results: Results, finished: bool) -> None:
-    console.note(f"\nreport: {_short_path(comparison.folder / 'report.html')}")
+    from seqloom.lab.compare.page import list_next, shorten_path
+
+    console.note(f"\nreport: {shorten_path(comparison.folder / 'report.html')}")
     for key in (key for key, result in comparison.results.items() if result.failed):
         if (log := comparison.folder / "jobs" / key / "failed.txt").exists():
-            console.note(f"traceback of {key}: {_short_path(log)}")
-    if finished and results.models:
-        command = {"generate": "generate", "translate": "translate"}.get(comparison.task.kind, "predict")
-        words = ["seqloom", command, _short_path(comparison.folder / "best")]
-        words += [] if command == "generate" else ["FILE"]
-        console.note(f"use the best model: {shlex.join(words)}")
-
-
-def _short_path(path: Path) -> str:
-    """Return the path relative to the working directory if it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+            title = comparison.job_factory.titles.get(key, key)
+            console.note(f"traceback of {title}: {shorten_path(log)}")
+    if finished:
+        for purpose, command in list_next(comparison, results):
+            console.note(f"{purpose}:\n  {command}")
 
 
 def describe_result(comparison: Comparison, result: Result) -> str:
-    """Return one line about a finished job: its score, its time or its error."""
-    name, value = result.key, result.value
+    """Return one line about a finished job: what it was, and its score, its time or its error."""
+    from seqloom.lab.compare.metric import choose_metric
+
+    title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
     if value is None:
-        return f"{name}: failed: {result.failed}"
+        return f"{title}: failed: {result.failed}"
     if "one" in value:
-        return f"{name}: {1000 * value['one']:.3g} ms"
+        return f"{title}: {1000 * value['one']:.3g} ms for a prediction"
     if "memory" in value:
-        return f"{name}: {1000 * value['step']:.3g} ms a step"
+        return f"{title}: {1000 * value['step']:.3g} ms for a training step"
     metric = choose_metric(comparison.task.kind, value["valid"])
-    return f"{name}: validation {metric.title} {metric.format(value['valid'].get(metric.name))}"
+    cut = f", stopped at step {value['step']:,}: no time left" if value.get("is_cut") else ""
+    return f"{title}: validation {metric.title} {metric.format(value['valid'].get(metric.name))}{cut}"

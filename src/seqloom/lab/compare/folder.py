@@ -2,14 +2,17 @@
 
 compare.json    the settings, and where the data came from; written once
 plan.json       which models are trained, and for how many steps; written once, before the first training
-jobs/ runs/     results of all jobs, and the trainings
-best/           the run of the winner, for predict, evaluate, generate, translate
+deadlines.json  when each stage of the training must end; written whenever the comparison starts or is resumed
+jobs/ runs/     results of all jobs, and the trainings and baselines
+gru/ ...        the best run of each model and each baseline, for predict, evaluate, generate, translate
+best/           the one of them that is recommended
 report.html, report.md, study.json, a CSV file for each table
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +24,8 @@ from typing import Any
 import torch
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.page import find_winner
-from seqloom.lab.compare.results import Results
+from seqloom.lab.compare.baselines.registry import baselines
+from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
@@ -35,7 +38,18 @@ from seqloom.lab.training.run import CELL, fingerprint
 from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
-WRITTEN = ("plan.json", "jobs", "runs", "best", "report.html", "report.md", "study.json", "leaderboard.csv")
+BEST = "best"
+WRITTEN = (
+    "plan.json",
+    "deadlines.json",
+    "jobs",
+    "runs",
+    BEST,
+    "report.html",
+    "report.md",
+    "study.json",
+    "leaderboard.csv",
+)
 DEFAULT_PARENT = Path("comparisons")
 DIGITS, DIGITS_BUDGET, DEFAULT_BUDGET = "digits", "90s", "10m"
 PROCESSES_PER_GPU = 4
@@ -43,7 +57,11 @@ CHANGEABLE = {"workers", "ray"}  # settings that may differ when resuming: they 
 
 
 def start_comparison(
-    data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None
+    data: str | None,
+    options: Mapping[str, Any],
+    settings: CompareSettings,
+    out: Path | None,
+    began: float | None = None,
 ) -> Comparison:
     """Create a comparison and its folder.
 
@@ -52,6 +70,7 @@ def start_comparison(
         options: how to read the data.
         settings: what to compare, and for how long.
         out: the folder, by default the next free one in comparisons/.
+        began: when the budget began, in seconds since the epoch. Default: when the data have been read.
 
     Raises:
         UserError: if the folder is in use, or the data lack validation or test rows.
@@ -66,7 +85,10 @@ def start_comparison(
         settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
     folder = out or _next_folder(task.name)
     workers = settings.workers or default_workers()
-    comparison = Comparison(folder, settings, source or {}, task, workers)
+    comparison = Comparison(folder, settings, source or {}, task, workers, began)
+    for name in [*comparison.candidates, *baselines(task)]:
+        if (folder / choose_name(name)).exists():
+            raise UserError(f"--out: {folder / choose_name(name)} exists; choose another folder")
     record = {"format": FORMAT, "settings": settings.model_dump(), "source": source, "workers": workers}
     for file in _cell_files(settings.models):
         remember(file.read_bytes())
@@ -100,7 +122,12 @@ def _create(folder: Path, record: bytes) -> None:
 
 
 def resume_comparison(
-    data: str | None, options: Mapping[str, Any], settings: CompareSettings, out: Path | None, trust: bool = False
+    data: str | None,
+    options: Mapping[str, Any],
+    settings: CompareSettings,
+    out: Path | None,
+    trust: bool = False,
+    began: float | None = None,
 ) -> Comparison:
     """Open an interrupted comparison with its stored settings.
 
@@ -110,6 +137,7 @@ def resume_comparison(
         settings: those that were set explicitly must match the stored ones, except the number of workers.
         out: the folder.
         trust: whether the code of cells in the folder may be executed.
+        began: when the budget began again, in seconds since the epoch. Default: when the data have been read.
 
     Raises:
         UserError: if there is no comparison, or its settings or data have changed.
@@ -133,7 +161,7 @@ def resume_comparison(
     task = reopen(source)
     if fingerprint(task) != data_then:
         raise UserError(f"the data of {task.name!r} have changed since {folder} was started; start a new comparison")
-    return Comparison(folder, before, source, task, workers)
+    return Comparison(folder, before, source, task, workers, began)
 
 
 def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
@@ -153,11 +181,11 @@ def _cell_files(models: Sequence[str]) -> list[Path]:
 
 def discard_comparison(comparison: Comparison) -> None:
     """Remove the files of a comparison that failed before its plan, so that a corrected command can use its folder."""
-    jobs = comparison.folder / "jobs"
-    for job in chain(jobs.glob("baseline-*"), jobs.glob("speed-*")):
-        shutil.rmtree(job, ignore_errors=True)
+    jobs, runs = comparison.folder / "jobs", comparison.folder / "runs"
+    for folder in chain(jobs.glob("baseline-*"), jobs.glob("speed-*"), runs.glob("baseline-*")):
+        shutil.rmtree(folder, ignore_errors=True)
     (comparison.folder / COMPARISON_FILE).unlink(missing_ok=True)
-    for folder in (jobs, comparison.folder):
+    for folder in (jobs, runs, comparison.folder):
         with suppress(OSError):  # not empty: it holds other files
             folder.rmdir()
 
@@ -193,19 +221,59 @@ def _numbered_folder(name: str, number: int) -> Path:
     return DEFAULT_PARENT / (name if number == 1 else f"{name}-{number}")
 
 
-def store_winner(comparison: Comparison, results: Results) -> Path | None:
-    """Copy the winner's run to `best`, and remove runs that were stopped early (their results hold their curves)."""
-    winner = find_winner(comparison, results)
-    if winner is None:
-        return None
-    run_folder = comparison.job_factory.run_folder
-    work, place = comparison.folder / ".best", comparison.folder / "best"
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(run_folder(winner), work)
-    shutil.rmtree(place, ignore_errors=True)
-    work.rename(place)
-    finals = {run_folder(trial).name for trials in comparison.finalists for trial in trials}
-    for run in (comparison.folder / "runs").iterdir():
-        if run.name not in finals:
+def choose_name(model: str) -> str:
+    """Return the name of a model's or baseline's folder: gru, bi_transformer-2, tf-idf-logistic-regression."""
+    name = re.sub(r"[^\w.]+", "-", model.rpartition("/")[2]).strip("-")
+    return name if ".py" in name else name.lower()
+
+
+def find_run_of(comparison: Comparison, row: Row) -> Path | None:
+    """Return the run of a row: of the seed, or the settings, that did best on the validation rows."""
+    factory = comparison.job_factory
+    if row.baseline:
+        return factory.baseline_folder(row.name) if row.test is not None else None
+    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
+    trials = [t for t in finals if comparison.final_folder(t)] or comparison.trials.get(row.name, [])
+    trials = [t for t in trials if comparison.latest_value(t)]
+    return factory.run_folder(min(trials, key=comparison.rank_of)) if trials else None
+
+
+def store_models(comparison: Comparison, results: Results) -> Path | None:
+    """Put the run of each row into the folder under the row's name, and the recommended one as `best`.
+
+    Other runs that were stopped early are removed; the results of their jobs hold their curves.
+
+    Returns:
+        The folder of the recommended run, if there is one.
+    """
+    runs = {row.name: run for row in results.rows if (run := find_run_of(comparison, row)) and run.exists()}
+    for name, run in runs.items():
+        _copy_run(run, comparison.folder / choose_name(name), link=True)
+    finals = [comparison.job_factory.run_folder(trial) for trials in comparison.finalists for trial in trials]
+    for run in (comparison.folder / "runs").glob("*"):
+        if run not in finals and run not in runs.values():
             shutil.rmtree(run, ignore_errors=True)
-    return place
+    if results.chosen not in runs:
+        return None
+    best = comparison.folder / BEST
+    _copy_run(runs[results.chosen], best)
+    return best
+
+
+def _copy_run(run: Path, place: Path, link: bool = False) -> None:
+    """Copy a run, whole or not at all; with `link`, its files take no space if the file system has hard links."""
+    work = scratch.choose_name(place)
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        shutil.copytree(run, work, copy_function=_link_or_copy if link else shutil.copy2)
+        shutil.rmtree(place, ignore_errors=True)
+        work.rename(place)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)

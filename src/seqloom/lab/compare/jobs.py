@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from seqloom.lab.compare.candidates import Candidate, Hyperparameters
-from seqloom.lab.compare.plan import TrainingPlan
+from seqloom.lab.compare.plan import TrainingCost, TrainingPlan
 from seqloom.lab.compare.sizes import embedding_size
 from seqloom.lab.compare.timing import TaskSize
 from seqloom.lab.jobs.runner import Job
@@ -35,6 +35,13 @@ class CandidateTrial:
         extra = f"-d{self.settings.dropout:g}" if self.settings != Hyperparameters(self.settings.lr) else ""
         return f"{name}-h{self.hidden}-lr{self.settings.lr:g}{extra}-s{self.seed}"
 
+    @property
+    def title(self) -> str:
+        """The training in words: gru 1x72, learning rate 0.003."""
+        extra = f", dropout {self.settings.dropout:g}" if self.settings != Hyperparameters(self.settings.lr) else ""
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{self.candidate.label(self.hidden)}, learning rate {self.settings.lr:g}{extra}{seed}"
+
 
 @dataclass(frozen=True)
 class JobFactory:
@@ -45,32 +52,53 @@ class JobFactory:
     kind: str
     batch: int
     task_size: TaskSize
+    titles: dict[str, str] = field(default_factory=dict)  # key of a job -> what it does, in words
 
-    def baseline(self, name: str) -> Job:
-        """Return the job that fits a baseline."""
+    def baseline(self, name: str, seconds: float | None) -> Job:
+        """Return the job that fits a baseline, to a sample if all rows would take longer than `seconds`."""
         run = str(self.baseline_folder(name))
-        settings = {"source": self.source, "name": name, "batch": self.batch, "run": run}
+        settings = {"source": self.source, "name": name, "batch": self.batch, "run": run, "seconds": seconds}
+        self.titles[baseline_key(name)] = f"{name} (baseline)"
         return Job(baseline_key(name), "seqloom.lab.compare.baselines.registry:fit_baseline", settings)
 
     def speed(self, trial: CandidateTrial, seconds: float) -> Job:
         """Return the job that measures the training speed of a trial."""
         settings = {"source": self.source, "settings": self._settings(trial), "sizes": asdict(self.task_size)}
+        self.titles[f"speed-{trial.key}"] = trial.candidate.label(trial.hidden)
         return self._job(f"speed-{trial.key}", "timing:measure_speed", settings | {"seconds": seconds})
 
-    def rung(self, trial: CandidateTrial, plan: TrainingPlan, until: int, test: bool = False) -> Job:
-        """Return the job that trains a trial up to step `until`."""
+    def rung(self, trial: CandidateTrial, plan: TrainingPlan, until: int, stage: str, cost: TrainingCost | None) -> Job:
+        """Return the job that trains a trial up to step `until`.
+
+        Args:
+            trial: the training.
+            plan: the plan.
+            until: the step.
+            stage: "first", "second" or "final", whose time limits the training; the last one scores the test rows.
+            cost: the estimated seconds of a validation and of the test; None for no limit in time.
+        """
         steps = {"steps": plan.steps, "validate_every": plan.every, "patience": plan.patience}
-        settings = {
+        settings: dict[str, Any] = {
             "source": self.source,
             "settings": self._settings(trial) | steps,
             "run": str(self.run_folder(trial)),
         }
-        return self._job(rung_key(trial, until), "rung:train_rung", settings | {"until": until, "test": test})
+        deadline = None
+        if cost is not None:
+            deadline = {"file": str(self.deadline_file), "stage": stage, "valid": cost.valid, "test": cost.test}
+        settings |= {"until": until, "test": stage == "final", "deadline": deadline}
+        self.titles[rung_key(trial, until)] = f"{trial.title}, {until:,} steps"
+        return self._job(rung_key(trial, until), "rung:train_rung", settings)
 
     def latency(self, trial: CandidateTrial) -> Job:
         """Return the job that measures the latency of a trained trial."""
         settings = {"source": self.source, "run": str(self.run_folder(trial))}
+        self.titles[latency_key(trial.candidate.name)] = trial.candidate.label(trial.hidden)
         return self._job(latency_key(trial.candidate.name), "timing:measure_latency", settings)
+
+    @property
+    def deadline_file(self) -> Path:
+        return self.folder / "deadlines.json"
 
     def run_folder(self, trial: CandidateTrial) -> Path:
         return self.folder / "runs" / trial.key

@@ -1,19 +1,62 @@
-"""The results as text: the leaderboard, its caption, and a verdict."""
+"""The results as tables: five columns for a terminal, all of them for the report; and a caption."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from seqloom.lab.compare.baselines.registry import BLIND
-from seqloom.lab.compare.results import Results, Row
+from seqloom.lab.compare.metric import RatioMetric
+from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate
 
 MEGABYTE = 1e6
 FEW_VALIDATION_ROWS = 50  # too few to rank models reliably
+LONGEST_HEADING = 10  # characters of a metric's title that fit the terminal's table
+LONGEST_LABEL = 32  # characters of a model's label that fit
+BASELINE_MARK = "*"
+
+
+def build_summary(results: Results) -> list[dict[str, Any]]:
+    """Build the table for a terminal of 80 columns; all rows have the same headings."""
+    metric = results.metric
+    heading = metric.title if len(metric.title) <= LONGEST_HEADING else metric.name
+    return [
+        {
+            "model": _shorten(row.label) + (f" {BASELINE_MARK}" if row.baseline else ""),
+            heading: _format_score(metric, row),
+            "difference": _format_signed(metric, row.behind) if row.behind is not None else None,
+            "seconds": None if row.seconds is None else f"{row.seconds:,.1f}",
+            "verdict": _choose_word(results, row),
+        }
+        for row in results.rows
+        if not row.left_out
+    ]
+
+
+def _shorten(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else f"...{label[3 - LONGEST_LABEL :]}"
+
+
+def _format_score(metric: RatioMetric, row: Row) -> str | None:
+    """Return the test score, or the validation score in brackets."""
+    if row.test is not None:
+        return metric.format(row.test.mean)
+    return None if row.valid is None else f"({metric.format(row.valid)})"
+
+
+def _choose_word(results: Results, row: Row) -> str:
+    if row.name == results.chosen:
+        return "use this" if results.has_learned else "best yet"
+    if row.test is None:
+        return "failed" if row.note.startswith("failed") else "stopped"
+    if row.behind is None:
+        return ""
+    if not row.behind.is_significant:
+        return "similar"
+    return "better" if (row.behind.mean > 0) == results.metric.higher else "worse"
 
 
 def build_leaderboard(results: Results) -> list[dict[str, Any]]:
-    """Build the table for the console and the report; all rows have the same headings."""
+    """Build the table with all columns; all rows have the same headings."""
     metric = results.metric
     rows: list[dict[str, Any]] = []
     for row in (r for r in results.rows if not r.left_out):
@@ -21,8 +64,8 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
         rows.append(
             {
                 "model": f"{row.label} (baseline)" if row.baseline else row.label,
-                f"test {metric.title}": _format_test(results, row),
-                "difference to best": _format_difference(results, row),
+                f"test {metric.title}": _format_test(metric, row),
+                "difference": _format_difference(results, row),
                 "validation": metric.format(row.valid),
                 "seeds": row.seeds or None,
                 "parameters": row.parameters,
@@ -39,36 +82,54 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
     return [{name: value for name, value in r.items() if name not in redundant} for r in rows]
 
 
-def _format_test(results: Results, row: Row) -> str | None:
+def _format_test(metric: RatioMetric, row: Row) -> str | None:
     if row.test is None:
         return None
-    return f"{results.metric.format(row.test.mean)} +- {results.metric.format_difference(row.test.half)}"
+    return f"{metric.format(row.test.mean)} +- {metric.format_difference(row.test.half)}"
 
 
 def _format_difference(results: Results, row: Row) -> str | None:
-    """Format the difference to the best trained model, and whether it is significant."""
-    if row.test is None:
+    """Format the difference to the recommended row, and whether it is significant."""
+    if row.name == results.chosen:
+        return "recommended" if results.has_learned else "best so far"
+    if row.test is None or row.behind is None:
         return None
-    if row.behind is None:
-        return "best" if not row.baseline else None
     if not row.behind.is_significant:
-        return f"not significant ({_format_interval(results, row.behind)})"
+        return f"not significant ({format_interval(results.metric, row.behind)})"
     better = (row.behind.mean > 0) == results.metric.higher
-    return f"{_format_lead(results, row.behind)} {'better' if better else 'worse'}"
+    return f"{format_lead(results.metric, row.behind)} {'better' if better else 'worse'}"
 
 
-def _format_lead(results: Results, difference: Estimate) -> str:
-    format_ = results.metric.format_difference
-    return f"{format_(difference.mean)} +- {format_(difference.half)}"
+def _format_signed(metric: RatioMetric, difference: Estimate) -> str:
+    mean = metric.format_difference(difference.mean, sign=True)
+    return f"{mean if mean.startswith('-') else f'+{mean}'} +- {metric.format_difference(difference.half)}"
 
 
-def _format_interval(results: Results, difference: Estimate) -> str:
+def format_lead(metric: RatioMetric, difference: Estimate) -> str:
+    """Format the size of a difference with its interval: 1.8 +- 0.4."""
+    return f"{metric.format_difference(difference.mean)} +- {metric.format_difference(difference.half)}"
+
+
+def format_interval(metric: RatioMetric, difference: Estimate) -> str:
+    """Format the interval of a difference: -0.2 to 0.6."""
     low, high = difference.mean - difference.half, difference.mean + difference.half
-    return " to ".join(results.metric.format_difference(end, sign=True) for end in (low, high))
+    return " to ".join(metric.format_difference(end, sign=True) for end in (low, high))
 
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else float(f"{1000 * seconds:.3g}")
+
+
+def short_caption(results: Results) -> str:
+    """Explain the table of the terminal in two or three lines."""
+    metric = results.metric
+    lower = "" if metric.higher else ", lower is better"
+    title = metric.title[0].upper() + metric.title[1:]
+    parts = [f"{BASELINE_MARK} baseline. {title} of {results.test_rows:,} test rows{lower}"]
+    if any(row.test is None and row.valid is not None for row in results.rows):
+        parts.append("; in brackets, of the validation rows, for models that were stopped early")
+    parts.append(". Difference to the recommended row, with a 95% interval.")
+    return "".join([*parts, _list_left_out(results)])
 
 
 def caption(results: Results, seeds: int, valid: int | None) -> str:
@@ -83,83 +144,14 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     sources = "seeds and test rows" if seeds > 1 else "test rows"
     text = (
         f"Models are selected on the validation rows; the test rows are used once.{direction} +- is a 95% confidence "
-        f"interval over {sources}. Differences to the best model are paired; one is significant if its interval "
+        f"interval over {sources}. Differences to the recommended row are paired; one is significant if its interval "
         "excludes 0. Training time, latency (for 1 and for 64 sequences) and memory are those of one run on one thread."
     )
     if valid is not None and valid < FEW_VALIDATION_ROWS:
         text += f" With only {valid} validation rows the selection is uncertain; --valid 0.3 sets more aside."
+    return text + _list_left_out(results)
+
+
+def _list_left_out(results: Results) -> str:
     left_out = [row.label for row in results.rows if row.left_out]
-    return text + (f" Left out for lack of time: {', '.join(left_out)}." if left_out else "")
-
-
-def verdict(results: Results, finished: bool = True) -> str:
-    """Say which model to use, and why; a lead counts only if its interval excludes 0."""
-    if not finished:
-        return "Interrupted: the table shows the results so far; there is no verdict yet."
-    baseline = results.best_baseline
-    if not results.models:
-        return "No model was trained to the end" + (f"; the best baseline is {baseline.label}." if baseline else ".")
-    best, *others = results.models
-    if baseline is not None and not _is_better(results, best, baseline):
-        return _recommend_baseline(results, best, baseline)
-    above = "" if baseline is None else f" {best.label} beats {baseline.label} by {_lead(results, best, baseline)}."
-    if not others:
-        return f"{best.label} reaches {_score(results, best)}.{above}"
-    equal = [row for row in others if not _is_better(results, best, row)]
-    if not equal:
-        cost = _relative_latency(best, others[0])
-        return f"Use {best.label}: it leads {others[0].label} by {_lead(results, best, others[0])}{cost}.{above}"
-    fastest = min([best, *equal], key=lambda row: row.latency or (float("inf"),) * 2)
-    leader = "it" if fastest is best else f"{best.label} ({_score(results, best)})"
-    return (
-        f"Use {fastest.label} ({_score(results, fastest)}), the fastest of {len(equal) + 1} similar models: {leader} "
-        f"has no significant lead over {_join([_name_with_interval(results, best, row) for row in equal])}.{above}"
-    )
-
-
-def _recommend_baseline(results: Results, best: Row, baseline: Row) -> str:
-    model = f"the best model ({best.label}, {_score(results, best)})"
-    if baseline.name in BLIND:
-        return (
-            f"Nothing was learned: {model} does not beat {baseline.label} ({_score(results, baseline)}). "
-            "Give the models more time or more data."
-        )
-    if _is_better(results, baseline, best):
-        return (
-            f"Use {baseline.label}: it beats {model} by {_lead(results, baseline, best)}. "
-            "The models may need more time or more data."
-        )
-    interval = _format_interval(results, results.difference(baseline, best))
-    return (
-        f"Use {baseline.label} ({_score(results, baseline)}): no significant difference to {model}; "
-        f"95% interval {interval}{results.metric.unit}."
-    )
-
-
-def _is_better(results: Results, one: Row, other: Row) -> bool:
-    difference = results.difference(one, other)
-    return difference.is_significant and (difference.mean > 0) == results.metric.higher
-
-
-def _lead(results: Results, one: Row, other: Row) -> str:
-    return f"{_format_lead(results, results.difference(one, other))}{results.metric.unit}"
-
-
-def _name_with_interval(results: Results, best: Row, row: Row) -> str:
-    """Name a row with the interval of the best model's difference to it."""
-    return f"{row.label} (95% interval {_format_interval(results, results.difference(best, row))})"
-
-
-def _score(results: Results, row: Row) -> str:
-    assert row.test is not None
-    return f"{results.metric.title} {results.metric.format(row.test.mean)}"
-
-
-def _relative_latency(one: Row, other: Row) -> str:
-    if one.latency is None or other.latency is None or not other.latency[0]:
-        return ""
-    return f" at {one.latency[0] / other.latency[0]:.2g} times the latency"
-
-
-def _join(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f" Left out for lack of time: {', '.join(left_out)}." if left_out else ""

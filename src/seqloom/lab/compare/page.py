@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.error_analysis import analyse_errors
-from seqloom.lab.compare.jobs import CandidateTrial
-from seqloom.lab.compare.leaderboard import build_leaderboard, caption, verdict
-from seqloom.lab.compare.plan import format_seconds
-from seqloom.lab.compare.results import Results
+from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
+from seqloom.lab.compare.jobs import baseline_key
+from seqloom.lab.compare.leaderboard import build_leaderboard, caption
+from seqloom.lab.compare.plan import format_seconds, longer_budget
+from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
 from seqloom.lab.data.registry import TASKS
 from seqloom.lab.report.page import Chart, Curve, Dots, Page, PageBlock, Table, Words
@@ -21,16 +25,8 @@ from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
 
-def find_winner(comparison: Comparison, results: Results) -> CandidateTrial | None:
-    """Return the training of the best model whose seed did best on the validation rows."""
-    if not results.models or comparison.plan is None:
-        return None
-    finals = next(ts for ts in comparison.finalists if ts[0].candidate.name == results.models[0].name)
-    return min((t for t in finals if comparison.final_folder(t)), key=comparison.rank_of)
-
-
 def build_page(comparison: Comparison, results: Results, finished: bool) -> Page:
-    """Build the report page; the errors of the winner are analysed only if the comparison is finished."""
+    """Build the report page; errors of the recommended row are analysed if the comparison is finished and in time."""
     metric = results.metric
     note = caption(results, comparison.seeds, comparison.valid_rows)
     blocks: list[PageBlock] = [Table("Leaderboard", build_leaderboard(results), note)]
@@ -42,17 +38,66 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
     curves = _learning_curves(comparison, results)
     if curves:
         blocks.append(Chart("Learning curves", "steps", f"validation {metric.title}", curves, log_y=not metric.higher))
-    winner = find_winner(comparison, results)
-    if winner is not None and finished:
-        folder = comparison.final_folder(winner)
-        assert folder is not None
-        model = Run.load(comparison.job_factory.run_folder(winner)).model()
-        blocks += analyse_errors(model, comparison.task, row_scores.load(folder), comparison.batch)
+    if finished and not comparison.is_late:
+        blocks += _analyse_errors(comparison, results)
     if rows := tabulate_columns(comparison.task.columns):
         blocks.append(Table("Columns", rows))
     blocks.append(Words("Data", summarize_task(comparison.task)))
     blocks.append(Words("Method", _describe_method(comparison)))
-    return Page(f"Models for {comparison.task.name}", verdict(results, finished), blocks, _facts(comparison))
+    blocks.append(Words("Next", [f"{purpose}: `{command}`" for purpose, command in list_next(comparison, results)]))
+    return Page(f"Models for {comparison.task.name}", write_verdict(results, finished), blocks, _facts(comparison))
+
+
+def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]:
+    row = next((row for row in results.rows if row.name == results.chosen), None)
+    run = None if row is None else find_run_of(comparison, row)
+    folder = None if row is None else _find_scores(comparison, row)
+    if run is None or folder is None:
+        return []
+    return analyse_errors(Run.load(run).model(), comparison.task, row_scores.load(folder), comparison.batch)
+
+
+def _find_scores(comparison: Comparison, row: Row) -> Path | None:
+    """Return the folder with the scores of the test rows of the run that `find_run_of` returns."""
+    if row.baseline:
+        return comparison.folder / "jobs" / baseline_key(row.name)
+    run = find_run_of(comparison, row)
+    trials = [trial for trials in comparison.finalists for trial in trials]
+    return next((comparison.final_folder(t) for t in trials if comparison.job_factory.run_folder(t) == run), None)
+
+
+def list_next(comparison: Comparison, results: Results) -> list[tuple[str, str]]:
+    """List the commands to run next, each with its purpose."""
+    folder = shorten_path(comparison.folder)
+    use = {"generate": "generate", "translate": "translate"}.get(comparison.task.kind, "predict")
+    file = [] if use == "generate" else ["NEW_FILE"]
+    chosen = next((row for row in results.rows if row.name == results.chosen), None)
+    commands: list[tuple[str, list[str]]] = []
+    if chosen is not None:
+        # n-grams without a source translate and generate nothing useful, but predict
+        plain = "predict" if chosen.baseline and use == "translate" else use
+        if not (chosen.baseline and use == "generate"):
+            verb = "Use" if results.has_learned else "Try the best so far,"
+            commands.append((f"{verb} {chosen.label}", [plain, str(folder / BEST), *file]))
+        other = next(
+            (r for r in results.rows if r.name != results.chosen and not r.baseline and r.valid is not None), None
+        )
+        if other is not None:
+            commands.append(
+                (f"Use another one, such as {other.label}", [use, str(folder / choose_name(other.name)), *file])
+            )
+        commands.append(("Score it on other data", ["evaluate", str(folder / BEST), "OTHER_FILE"]))
+    if comparison.settings.steps is None:
+        longer = format_seconds(longer_budget(comparison.settings.seconds))
+        words = shlex.split(command(comparison, settings={"budget": longer}))[1:]
+        commands.append(("Compare for longer", words))
+    return [(purpose, shlex.join(["seqloom", *words])) for purpose, words in commands]
+
+
+def shorten_path(path: Path) -> Path:
+    """Return the path relative to the working directory if it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _learning_curves(comparison: Comparison, results: Results) -> list[Curve]:
@@ -78,7 +123,7 @@ def _describe_method(comparison: Comparison) -> list[str]:
         "All models have about the same number of parameters, not counting embeddings and output layers over tokens. "
         "Baselines are fitted to the same training rows; their regularisation is chosen on the same validation rows."
     ]
-    if plan is None:
+    if plan is None or not plan.models:
         return paragraphs
     if plan.is_screened:
         paragraphs.append(
@@ -108,28 +153,29 @@ def _facts(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def command(comparison: Comparison) -> str:
-    """Return the command line of this comparison."""
+def command(comparison: Comparison, settings: Mapping[str, Any] | None = None) -> str:
+    """Return the command line of this comparison, with other `settings` if they are given."""
     data, options = comparison.source["data"], comparison.source["options"]
     words = ["seqloom", "compare", ",".join(data) if isinstance(data, list) else str(data)]
     prefix = "task." if str(data) in TASKS else ""
     for name, value in options.items():
         words += [f"--{prefix}{name}", ",".join(value) if isinstance(value, (list, tuple)) else str(value)]
-    return shlex.join([*words, *comparison.settings.to_flags()])
+    return shlex.join([*words, *comparison.settings.model_copy(update=dict(settings or {})).to_flags()])
 
 
 def build_document(comparison: Comparison, results: Results, finished: bool) -> dict[str, Any]:
     """Build study.json: everything needed to check the leaderboard and to reproduce it."""
-    winner = find_winner(comparison, results)
+    names = {row.name: choose_name(row.name) for row in results.rows if find_run_of(comparison, row)}
     return _facts(comparison) | {
         "study": "compare",
         "task": {"name": comparison.task.name, "kind": comparison.task.kind},
         "metric": results.metric.name,
         "finished": finished,
-        "verdict": verdict(results, finished),
+        "verdict": write_verdict(results, finished),
+        "recommended": results.chosen or None,
+        "has_learned": results.has_learned,
         "plan": None if comparison.plan is None else asdict(comparison.plan),
-        "rows": [asdict(row) | {"rank": None} for row in results.rows],
-        "winner": None if winner is None else winner.key,
+        "rows": [asdict(row) | {"rank": None, "folder": names.get(row.name)} for row in results.rows],
         "trainings": {
             result.key: result.value if result.value is not None else {"failed": result.failed}
             for result in sorted(comparison.results.values(), key=lambda r: r.key)

@@ -1,8 +1,10 @@
 """The plan of a comparison: how many models, steps and seeds fit the time budget.
 
 All models are trained for a ninth of the steps with each of their learning rates; the better ones are trained up to
-a third with their best rate; the best few are trained to the end with several seeds. The plan is made and stored
-before the first training, so that a resumed comparison ends with the same result as an uninterrupted one.
+a third with their best rate; the best few are trained to the end with several seeds. A budget that is too short for
+this gets a short plan: a few models, once each, perhaps for part of an epoch; if not even that fits, no training. The
+plan is made and stored before the first training, so that a resumed comparison ends with the same result as an
+uninterrupted one.
 
 Jamieson & Talwalkar 2016, arXiv 1502.07943 (successive halving).
 """
@@ -12,9 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
-
-from seqloom.core.errors import UserError
 
 FIRST_RUNG, SECOND_RUNG = 9, 3  # the rungs end after 1/9 and 1/3 of the steps
 PLANNED_SHARE = 0.85  # of the remaining time; the rest is a reserve for errors of the estimates
@@ -26,6 +25,8 @@ ENOUGH_MODELS = 5  # training for fewer steps is worth it to keep this many mode
 ENDLESS_EPOCH = 100  # steps that count as an epoch of endless data
 VALIDATIONS = (18, 9)  # in a whole training; the smaller number if validations are expensive
 VALIDATION_SHARE = 0.25  # of the training time that validations may take
+SHORT_MODELS, SHORT_STEPS, SHORT_VALIDATIONS = 4, 60, (3, 1)  # of a short plan: most models, fewest useful steps
+BUDGETS = tuple(60 * m for m in (1, 2, 5, 10, 20, 30, 60, 120, 240, 480, 1440, 2880, 10080))  # seconds, to suggest
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class TrainingPlan:
     every: int  # steps between validations
     patience: int  # validations without progress after which a training stops
     seconds: float  # estimated duration
+    epochs: float | None = None  # of the longest trainings; None for endless data
+    is_short: bool = False  # the budget was too short for a thorough comparison
+    more: str = ""  # a sentence: what a larger budget would allow
 
     @property
     def is_screened(self) -> bool:
@@ -70,6 +74,9 @@ class TrainingPlan:
     def survivors(self) -> int:
         """Number of models on the second rung."""
         return min(len(self.models), max(self.finalists + 1, math.ceil(len(self.models) / 3)))
+
+
+NO_TRAINING = TrainingPlan((), 1, 0, 0, 0, 1, 0, 0.0, is_short=True)
 
 
 @dataclass(frozen=True)
@@ -94,16 +101,31 @@ def plan_steps(models: tuple[str, ...], steps: int, seeds: int, rates: int | Non
 
 
 def plan_budget(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
-    """Plan the largest comparison that fits the time.
+    """Plan the largest comparison that fits the time; a plan without models if nothing fits.
 
     Args:
         speeds: the measured speeds by model, in order of preference.
         limits: the time and what is fixed.
-
-    Raises:
-        UserError: if nothing fits; the message names a sufficient budget.
     """
-    return _find_plan(speeds, limits) or _raise_too_small(speeds, limits)
+    if not speeds:
+        return NO_TRAINING
+    plan = _find_plan(speeds, limits) or _find_short_plan(speeds, limits)
+    epochs = plan.steps / limits.epoch if limits.epoch else None
+    return replace(plan, epochs=epochs, more=_suggest_budget(plan, speeds, limits))
+
+
+def share_time(plan: TrainingPlan, speeds: dict[str, TrainingCost]) -> dict[str, float]:
+    """Return the share of the training time after which each stage should have ended."""
+    if not plan.is_screened:
+        return {"final": 1.0}
+    chosen = [speeds[name] for name in plan.models]
+    each = sorted((plan.steps * (c.step + c.valid / plan.every) for c in chosen), reverse=True)
+    first = plan.rates * sum(each) / FIRST_RUNG
+    second = sum(each[: plan.survivors]) * (1 / SECOND_RUNG - 1 / FIRST_RUNG)
+    last = sum(each[: plan.finalists]) * (plan.seeds - 1 / SECOND_RUNG)
+    last += plan.seeds * plan.finalists * _slow_mean([c.test for c in chosen])
+    total = first + second + last
+    return {"first": first / total, "second": (first + second) / total, "final": 1.0}
 
 
 def _find_plan(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan | None:
@@ -136,10 +158,12 @@ def _list_shapes(models: Sequence[str], limits: Limits) -> list[TrainingPlan]:
     ]
 
 
-def _fill(shape: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
+def _fill(
+    shape: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits, choices: Sequence[int] = VALIDATIONS
+) -> TrainingPlan:
     """Add as many steps as the time allows; 0 if it allows none."""
     plan = replace(shape, steps=0)
-    for validations in VALIDATIONS:
+    for validations in choices:
         fixed, each = _costs(shape, speeds, validations, limits.workers)
         steps = (PLANNED_SHARE * limits.seconds * limits.workers - fixed) / each
         most = max(MOST_STEPS, MOST_EPOCHS * (limits.epoch or 0))
@@ -148,11 +172,19 @@ def _fill(shape: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits) 
             continue
         seconds = (fixed + each * every * validations) / limits.workers
         plan = replace(
-            shape, steps=every * validations, every=every, patience=validations // 3, seconds=round(seconds, 1)
+            shape,
+            steps=every * validations,
+            every=every,
+            patience=_choose_patience(validations),
+            seconds=round(seconds, 1),
         )
         if fixed <= VALIDATION_SHARE * each * plan.steps:
             break
     return plan
+
+
+def _choose_patience(validations: int) -> int:
+    return validations // 3 if validations >= min(VALIDATIONS) else 0
 
 
 def _costs(shape: TrainingPlan, speeds: dict[str, TrainingCost], validations: int, workers: int) -> tuple[float, float]:
@@ -176,21 +208,39 @@ def _slow_mean(values: Sequence[float]) -> float:
     return float((sum(v**4 for v in values) / len(values)) ** 0.25)
 
 
-def _raise_too_small(speeds: dict[str, TrainingCost], limits: Limits) -> NoReturn:
-    fast = min(speeds, key=lambda name: speeds[name].step)
-    epoch = limits.epoch or ENDLESS_EPOCH
-    what = "an epoch" if limits.epoch else f"{epoch} steps"
-    problem = (
-        f"the budget is too small: {what} of {fast}, the fastest model, takes about "
-        f"{format_seconds(epoch * speeds[fast].step)} here; reading the data, measuring speeds and writing the report "
-        f"take {format_seconds(limits.spent)}"
-    )
-    for budget in (60 * m for m in (1, 2, 5, 10, 20, 30, 60, 120, 240, 480, 1440, 2880, 10080)):
-        plan = _find_plan(speeds, replace(limits, seconds=budget - limits.spent))
-        if plan is not None and budget > limits.seconds + limits.spent:
-            amount = f"{plan.steps:,} steps of {len(plan.models)} model{'s' * (len(plan.models) > 1)}"
-            raise UserError(f"{problem}; --budget {format_seconds(budget)} is enough for {amount}")
-    raise UserError(f"{problem}; use less data")
+def _find_short_plan(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
+    """Train a few models once, for as many steps as possible; none if there is no time for a single step."""
+    names = list(speeds)
+    most = len(names) if limits.all_models else min(SHORT_MODELS, len(names))
+    for count in range(most, 0, -1):
+        chosen = tuple(names[:count])
+        shape = TrainingPlan(chosen, 1, count, 1, 0, 1, 0, 0.0, is_short=True)
+        plan = _fill(shape, speeds, limits, SHORT_VALIDATIONS)
+        if plan.steps >= (1 if count == 1 or limits.all_models else SHORT_STEPS):
+            return plan
+    return NO_TRAINING
+
+
+def _suggest_budget(plan: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits) -> str:
+    """Say what the next larger budget that at least doubles the steps would allow."""
+    for budget in BUDGETS:
+        larger = _find_plan(speeds, replace(limits, seconds=budget - limits.spent))
+        if larger is None or budget <= limits.seconds + limits.spent or larger.steps < 2 * plan.steps:
+            continue
+        epochs = f" ({_format_epochs(larger.steps / limits.epoch)} epochs)" if limits.epoch else ""
+        count = len(larger.models)
+        models = f"of up to {count} models" if count > 1 else "of one model"
+        return f"--budget {format_seconds(budget)} would allow {larger.steps:,} steps{epochs} {models}"
+    return ""
+
+
+def _format_epochs(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
+
+
+def longer_budget(seconds: float) -> float:
+    """Return a usual budget of at least twice the seconds."""
+    return next((budget for budget in BUDGETS if budget >= 2 * seconds), 2 * seconds)
 
 
 def format_seconds(seconds: float) -> str:

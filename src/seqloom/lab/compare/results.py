@@ -1,68 +1,21 @@
-"""The results of a comparison: one row for every baseline and every model, with its quality and its cost."""
+"""Collect the results of a comparison: one row for every baseline and every model."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
+from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.jobs import baseline_key, latency_key
-from seqloom.lab.compare.metric import RatioMetric, choose_metric, rank
+from seqloom.lab.compare.metric import choose_metric, rank
+from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
-from seqloom.lab.compare.significance import Bootstrap, Estimate, bootstrap, estimate, estimate_difference
-
-
-@dataclass(frozen=True)
-class Row:
-    """One baseline or model; unknown values are None."""
-
-    name: str  # as --models takes it, or a baseline's
-    label: str
-    baseline: bool
-    note: str = ""
-    valid: float | None = None
-    rank: tuple[float, float] = (math.inf, math.inf)  # on the validation rows; low is good
-    test: Estimate | None = None
-    behind: Estimate | None = None  # this one minus the best trained model, on the test rows
-    seeds: int = 0
-    parameters: int | None = None
-    core: int | None = None  # parameters without embeddings and output layers over tokens
-    lr: float | None = None
-    seconds: float | None = None  # of one training
-    latency: tuple[float, float] | None = None  # seconds for one sequence, for 64
-    memory: int | None = None  # bytes in training
-    left_out: bool = False  # for lack of time
-
-
-@dataclass(frozen=True, eq=False)
-class Results:
-    """The rows, sorted by their validation metric; the metric; the bootstrap of each row's test metric."""
-
-    rows: list[Row]
-    metric: RatioMetric
-    bootstraps: dict[str, Bootstrap]
-
-    @property
-    def models(self) -> list[Row]:
-        """Models that were trained to the end."""
-        return [row for row in self.rows if row.test is not None and not row.baseline]
-
-    @property
-    def baselines(self) -> list[Row]:
-        return [row for row in self.rows if row.test is not None and row.baseline]
-
-    @property
-    def best_baseline(self) -> Row | None:
-        return min(self.baselines, key=lambda row: row.rank, default=None)
-
-    def difference(self, one: Row, other: Row) -> Estimate:
-        """Estimate one - other on the test rows."""
-        return estimate_difference(self.bootstraps[one.name], self.bootstraps[other.name])
+from seqloom.lab.compare.significance import bootstrap, estimate
 
 
 def collect_results(comparison: Comparison) -> Results:
@@ -72,18 +25,19 @@ def collect_results(comparison: Comparison) -> Results:
     metric = choose_metric(kind, next((valid for _, valid, _ in entries if valid), {}))
     columns = {row.name: [row_scores.load(folder) for folder in folders] for row, _, folders in entries if folders}
     bootstraps = bootstrap(columns, metric, comparison.task.overlap)
+    tested = next((len(seeds[0][next(iter(seeds[0]))]) for seeds in columns.values()), 0)
     rows = []
     for row, valid, _ in entries:
         test = estimate(bootstraps[row.name]) if row.name in bootstraps else None
         order = rank(kind, valid) if valid else row.rank
         rows.append(replace(row, valid=valid.get(metric.name), rank=order, test=test))
     rows.sort(key=lambda row: (row.test is None, row.rank))
-    results = Results(rows, metric, bootstraps)
-    if not results.models:
-        return results
-    best, *_ = results.models
-    compared = {r.name: results.difference(r, best) for r in rows if r.test is not None and r is not best}
-    return replace(results, rows=[replace(row, behind=compared.get(row.name)) for row in rows])
+    plan = comparison.plan
+    results = Results(rows, metric, bootstraps, comparison.settings.margin, tested)
+    if plan is not None:
+        short = plan.is_short or bool(comparison.skipped)
+        results = replace(results, epochs=plan.epochs, is_short=short, more=plan.more)
+    return mark_choice(results)
 
 
 Entry = tuple[Row, Mapping[str, Any], list[Path]]  # a row, its validation metrics, folders of its test rows
@@ -101,7 +55,9 @@ def _collect_baselines(comparison: Comparison) -> Iterator[Entry]:
         value = result.value
         latency = (value["latency"]["one"], value["latency"]["many"])
         size = value["parameters"]
-        row = replace(row, parameters=size, core=size, seconds=value["seconds"], latency=latency)
+        rows = value.get("rows")
+        note = "" if rows is None else f"fitted to {rows:,} of {comparison.task.splits['train'].size:,} rows"
+        row = replace(row, note=note, parameters=size, core=size, seconds=value["seconds"], latency=latency)
         yield row, value["valid"], [comparison.folder / "jobs" / baseline_key(name)]
 
 
@@ -127,7 +83,8 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
     trials = [t for t, _ in done] or [t for t in comparison.trials[row.name] if comparison.latest_value(t)]
     if not trials:
         why = next((why for t in comparison.trials[row.name] if (why := comparison.failure_of(t))), "")
-        return replace(row, note=f"failed: {why}" if why else "not trained yet"), {}, []
+        is_skipped = not why and row.name in comparison.skipped
+        return replace(row, note=f"failed: {why}" if why else "not trained yet", left_out=is_skipped), {}, []
     trials = trials if done else [min(trials, key=comparison.rank_of)]
     values = [comparison.latest_value(t) or {} for t in trials]
     latency = comparison.results.get(latency_key(row.name))
@@ -138,7 +95,10 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
     }
     why = next((why for t in finals if (why := comparison.failure_of(t))), "")
     step = max(v["step"] for v in values)
-    note = "" if done else f"stopped after {step:,} of {comparison.plan.steps:,} steps"
+    stopped = f"stopped after {step:,} of {comparison.plan.steps:,} steps"
+    note = "" if done else stopped
+    if any(v.get("is_cut") for v in values):
+        note = f"{stopped}: no time left"
     row = replace(
         row,
         label=trials[0].candidate.label(trials[0].hidden),

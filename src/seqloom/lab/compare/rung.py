@@ -1,9 +1,12 @@
-"""The job of one rung: start or resume a training, and stop at a given step."""
+"""The job of one rung: start or resume a training, and stop at a given step, or earlier if time is up."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +31,42 @@ from seqloom.lab.training.train import choose_device
 NOT_METRICS = ("step", "epoch", "seconds")
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """When a rung must end, and what it still has to do after its last step."""
+
+    at: float = math.inf  # seconds since the epoch
+    valid: float = 0.0  # estimated seconds of a validation
+    test: float = 0.0  # of scoring the test rows; 0 if they are not scored
+
+
 def train_rung(
-    source: Mapping[str, Any], settings: Mapping[str, Any], run: str, until: int, test: bool, folder: Path
+    source: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    run: str,
+    until: int,
+    test: bool,
+    deadline: Mapping[str, Any] | None,
+    folder: Path,
 ) -> dict[str, Any]:
-    """Train up to step `until`; with `test`, store the scores of the test rows in the job's folder."""
+    """Train up to step `until` (a job).
+
+    Args:
+        source: where the data come from.
+        settings: training settings.
+        run: the folder of the run, which is resumed if it exists.
+        until: the step, at which there must be a validation.
+        test: whether to store the scores of the test rows in the job's folder.
+        deadline: the "file" and "stage" in it whose time limits the training, and the estimated seconds of a
+            validation ("valid") and of the test ("test"); None for no limit.
+        folder: the job's folder.
+    """
     task, place = load_task(source), Path(run)
     if not (place / RUN_FILE).exists():
         Run.create(place, TrainSettings(**settings), task, dict(source))
     stored = Run.load(place)
     with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():
-        rung = Rung(task, stored, until)
+        rung = Rung(task, stored, until, _read_deadline(deadline, test))
         rung.train()
         if test:
             row_scores.save(folder, rung.test(stored.settings.sizes["batch"] or 32))
@@ -46,6 +75,7 @@ def train_rung(
     return {
         "step": rung.at.step,
         "finished": rung.at.finished,
+        "is_cut": rung.is_cut,
         "best_step": facts["best_step"],
         "valid": {name: value for name, value in facts["valid"].items() if name not in NOT_METRICS},
         "seconds": rung.at.seconds,
@@ -53,16 +83,29 @@ def train_rung(
     }
 
 
+def _read_deadline(deadline: Mapping[str, Any] | None, test: bool) -> Deadline:
+    """Read the time from its file, which a resumed comparison writes again; the job's settings stay the same."""
+    if deadline is None:
+        return Deadline()
+    at = json.loads(Path(deadline["file"]).read_text())[deadline["stage"]]
+    return Deadline(float(at), deadline["valid"], deadline["test"] if test else 0.0)
+
+
 class _Paused(Exception):  # noqa: N818
     pass
 
 
 class Rung(Training):
-    """A silent training that stops at step `until`, which must be one with a validation, or earlier if it finishes."""
+    """A silent training that stops at step `until`, which must be one with a validation.
 
-    def __init__(self, task: Task, run: Run, until: int) -> None:
+    It stops earlier if it finishes, or if the time until the deadline is needed to validate and to score the test.
+    """
+
+    def __init__(self, task: Task, run: Run, until: int, deadline: Deadline = Deadline()) -> None:
         super().__init__(task, run, choose_device(run.settings), ProcessGroup())
-        self.until = until
+        self.until, self.deadline = until, deadline
+        self.slowness = 1.0  # measured seconds of a validation, relative to the estimate
+        self.is_cut = False
 
     def train(self) -> None:
         position = self._restore()
@@ -78,9 +121,19 @@ class Rung(Training):
         finally:
             self.journal.close()
 
+    def _is_time_up(self) -> bool:
+        rest = self.slowness * (self.deadline.valid + self.deadline.test)
+        return time.time() + rest > self.deadline.at
+
     def _validate(self) -> None:
+        began = time.time()
         super()._validate()
-        if self.at.step >= self.until and not self.at.finished:
+        if self.deadline.valid:
+            self.slowness = max(1.0, (time.time() - began) / self.deadline.valid)
+        if self.at.finished:
+            return
+        self.is_cut = self.at.step < self.until and self._is_time_up()
+        if self.is_cut or self.at.step >= self.until:
             raise _Paused
 
     def test(self, batch: int) -> row_scores.Columns:

@@ -1,13 +1,17 @@
 """The search for the best model: baselines, a plan, and successive halving of the models.
 
 Every decision follows from results on disk, in an order that does not depend on which job was faster. Resuming is
-therefore running the same search again: jobs that are done return their stored results.
+therefore running the same search again: jobs that are done return their stored results. Only if the machine turns out
+to be slower than the plan assumed does the clock decide: trainings stop before their last step, and the last jobs of a
+stage are skipped, so that there is time to score and to report.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,16 @@ from seqloom.lab.compare.candidates import (
 )
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
 from seqloom.lab.compare.metric import rank
-from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, format_seconds, plan_budget, plan_steps
+from seqloom.lab.compare.plan import (
+    JOB_OVERHEAD,
+    Limits,
+    TrainingCost,
+    TrainingPlan,
+    format_seconds,
+    plan_budget,
+    plan_steps,
+    share_time,
+)
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.sizes import Size, default_parameters, fit_size
 from seqloom.lab.compare.timing import measure_task
@@ -34,8 +47,11 @@ from seqloom.lab.training import checkpoint
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model
-SPEED_DEADLINE, FEWEST_MEASURED = 0.3, 4  # past this share of the budget, no more than this many models are measured
+SPEED_DEADLINES = ((0.3, 4), (0.45, 1), (0.7, 0))  # past this share of the budget, at most so many models are measured
+NAMED_DEADLINE = 0.5  # the same for models that were chosen by name: past it, no more are measured
+BASELINE_SHARE = 0.3  # of the budget of all workers that fitting the baselines may take
 LATENCY_SECONDS, REPORT_SECONDS = 0.6, 3.0  # reserved for each model's latency and for the report
+MOST_REPORT_SHARE = 0.15  # of the budget that is reserved for the report
 PLAN_FILE = "plan.json"
 Jobs = Iterator[Job | None]
 
@@ -47,10 +63,30 @@ class Comparison:
     """
 
     def __init__(
-        self, folder: Path, settings: CompareSettings, source: Mapping[str, Any], task: Task, workers: int
+        self,
+        folder: Path,
+        settings: CompareSettings,
+        source: Mapping[str, Any],
+        task: Task,
+        workers: int,
+        began: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """Prepare a comparison.
+
+        Args:
+            folder: the folder.
+            settings: what to compare, and for how long.
+            source: where the data come from.
+            task: the data.
+            workers: number of processes.
+            began: when the budget began, in seconds since the epoch. Default: now.
+            clock: returns the seconds since the epoch.
+        """
         self.folder, self.settings, self.source, self.task = folder.resolve(), settings, source, task
-        self.workers, self.began = workers, time.perf_counter()
+        self.workers, self.clock = workers, clock
+        self.began = clock() if began is None else began
+        self.end = math.inf if settings.steps is not None else self.began + settings.seconds
         examples = task.splits["train"].size
         small, large = examples is not None and examples <= SMALL_DATA, (examples or 0) > LARGE_DATA
         self.batch = 16 if small else 64 if large else 32
@@ -65,17 +101,54 @@ class Comparison:
         self.plan: TrainingPlan | None = None
         self.trials: dict[str, list[CandidateTrial]] = {}  # of each model, with the first seed
         self.finalists: list[list[CandidateTrial]] = []  # a trial for each seed
+        self.slowness = 1.0  # wall time of this process relative to its CPU time, above 1 if others use the machine
+        self.skipped: set[str] = set()  # models with trainings that were skipped for lack of time
+        self.deadlines: dict[str, float] = {}  # stage -> when it must end, in seconds since the epoch
 
     def jobs(self) -> Jobs:
         """Yield all jobs in order, and None while the next job depends on results that are not there yet."""
-        yield from self._prepare([self.job_factory.baseline(name) for name in baselines(self.task)])
-        yield from self._screen()
+        names = list(baselines(self.task))
+        seconds = None
+        if self.settings.steps is None:  # the same when the comparison is resumed
+            seconds = round(BASELINE_SHARE * self.settings.seconds * min(1.0, self.workers / len(names)), 1)
+        yield from self._prepare([self.job_factory.baseline(name, seconds) for name in names])
         assert self.plan is not None
+        self._set_deadlines(self.plan)
+        yield from self._screen()
         finals = [trial for trials in self.finalists for trial in trials]
-        yield from self._train(finals, self.plan.steps, test=True)
-        for name in self.trials:  # one at a time: a latency is measured on an otherwise idle machine
+        yield from self._train(finals, self.plan.steps, "final")
+        tested = [name for name in self.trials if any(self.final_folder(t) for t in self._finals_of(name))]
+        for name in [*tested, *(name for name in self.trials if name not in tested)]:
+            # one at a time: a latency is measured on an otherwise idle machine
             trials = [t for t in self.trials[name] if self.latest_value(t)]
-            yield from self._run([self.job_factory.latency(min(trials, key=self.rank_of))] if trials else [])
+            if trials and self.clock() + LATENCY_SECONDS < self.end - self.report_seconds:
+                yield from self._run([self.job_factory.latency(min(trials, key=self.rank_of))])
+
+    def _finals_of(self, name: str) -> list[CandidateTrial]:
+        return next((trials for trials in self.finalists if trials[0].candidate.name == name), [])
+
+    @property
+    def report_seconds(self) -> float:
+        """Seconds to reserve for the report, which predicts the test rows once more."""
+        test = max((cost.test for cost in self.speeds.values()), default=0.0)
+        return self.slowness * REPORT_SECONDS + min(test, MOST_REPORT_SHARE * self.settings.seconds)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the budget is used up."""
+        return self.clock() > self.end
+
+    def _set_deadlines(self, plan: TrainingPlan) -> None:
+        """Divide the time that is left among the stages, and write it down for the jobs.
+
+        A resumed comparison has the whole budget again.
+        """
+        if self.settings.steps is not None or not plan.models:
+            return
+        now = self.clock()
+        last = max(now, self.end - self.report_seconds - LATENCY_SECONDS * min(len(plan.models), plan.finalists))
+        self.deadlines = {stage: now + share * (last - now) for stage, share in share_time(plan, self.speeds).items()}
+        checkpoint.write_file(self.job_factory.deadline_file, json.dumps(self.deadlines).encode())
 
     @property
     def expected(self) -> int:
@@ -100,7 +173,7 @@ class Comparison:
         """Return the remaining time as text, or "" if it is unknown."""
         if self.plan is None or self.settings.steps is not None:
             return ""
-        return f"about {format_seconds(max(1.0, self.settings.seconds - (time.perf_counter() - self.began)))} left"
+        return f"about {format_seconds(max(1.0, self.end - self.clock()))} left"
 
     def _run(self, jobs: Sequence[Job]) -> Jobs:
         """Yield jobs and wait for their results."""
@@ -111,11 +184,26 @@ class Comparison:
         while any(job.key not in self.results for job in jobs):
             yield None
 
-    def _train(self, trials: Sequence[CandidateTrial], steps: int, test: bool = False) -> Jobs:
-        """Train seed by seed, so that an interrupted comparison has all models; slow models first, to end together."""
+    def _train(self, trials: Sequence[CandidateTrial], steps: int, stage: str) -> Jobs:
+        """Train seed by seed, so that an interrupted comparison has all models; slow models first, to end together.
+
+        Trainings that could not end in the time of the stage are skipped.
+        """
         assert self.plan is not None
         ordered = sorted(trials, key=lambda trial: (trial.seed, -self.speeds[trial.candidate.name].step))
-        yield from self._run([self.job_factory.rung(trial, self.plan, steps, test=test) for trial in ordered])
+        started: list[Job] = []
+        for trial in ordered:
+            cost = self.speeds[trial.candidate.name]
+            job = self.job_factory.rung(trial, self.plan, steps, stage, cost if self.deadlines else None)
+            # the first one may use the reserve: a stage without any result would leave no answer
+            end = self.deadlines.get(stage, math.inf) if started else self.end
+            needed = JOB_OVERHEAD + cost.step + cost.valid + (cost.test if stage == "final" else 0.0)
+            if self.clock() + needed > end:
+                self.skipped.add(trial.candidate.name)
+                continue
+            yield job
+            started.append(job)
+        yield from self._wait(started)
 
     def _prepare(self, baseline_jobs: list[Job]) -> Jobs:
         """Fit the baselines, and read the plan or make one from measured speeds; a stored plan never changes."""
@@ -130,25 +218,10 @@ class Comparison:
             import ray
 
             self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        for name, candidate in self.candidates.items():
-            try:
-                self.sizes[name] = fit_size(self.task, candidate, self.parameters)
-            except (ValueError, RuntimeError, TypeError) as error:
-                self.failed[name] = " ".join(str(error).split())
-        seconds = (
-            0.0 if self.settings.steps else SPEED_SHARE * self.settings.seconds * self.workers / max(1, len(self.sizes))
-        )
-        speed_jobs = {
-            name: self.job_factory.speed(
-                CandidateTrial(self.candidates[name], Hyperparameters(1e-3), size.hidden), min(SPEED_SECONDS, seconds)
-            )
-            for name, size in self.sizes.items()
-        }
-        yield from self._measure_speeds(baseline_jobs, list(speed_jobs.values()))
+        speed_jobs: dict[str, Job] = {}
+        yield from self._measure_speeds(baseline_jobs, speed_jobs)
         for name, job in speed_jobs.items():
-            result = self.results.get(job.key)
-            if result is None:
-                continue
+            result = self.results[job.key]
             if result.value is None:
                 self.failed[name] = result.failed
             else:
@@ -158,24 +231,38 @@ class Comparison:
         record |= {what: {n: asdict(v) for n, v in getattr(self, what).items()} for what in ("sizes", "speeds")}
         checkpoint.write_file(place, sealed.dumps(record, indent=1))
 
-    def _measure_speeds(self, baseline_jobs: list[Job], speed_jobs: list[Job]) -> Jobs:
-        """Fit the baselines, and measure the speeds of as many models as there is time for."""
+    def _measure_speeds(self, baseline_jobs: list[Job], speed_jobs: dict[str, Job]) -> Jobs:
+        """Fit the baselines, and measure the speeds of as many models as there is time for; fill in `speed_jobs`."""
         yield from baseline_jobs
-        started: list[Job] = []
-        for job in speed_jobs:
-            late = time.perf_counter() - self.began > SPEED_DEADLINE * self.settings.seconds
-            if late and len(started) >= FEWEST_MEASURED and self.settings.steps is None and not self.settings.models:
+        share = 0.0 if self.settings.steps else SPEED_SHARE * self.settings.seconds * self.workers
+        seconds = min(SPEED_SECONDS, share / max(1, len(self.candidates)))
+        for name, candidate in self.candidates.items():
+            if self._is_late_to_measure(len(speed_jobs)):
                 break
-            yield job
-            started.append(job)
-        yield from self._wait([*baseline_jobs, *started])
+            try:
+                self.sizes[name] = fit_size(self.task, candidate, self.parameters)
+            except (ValueError, RuntimeError, TypeError) as error:
+                self.failed[name] = " ".join(str(error).split())
+                continue
+            trial = CandidateTrial(candidate, Hyperparameters(1e-3), self.sizes[name].hidden)
+            speed_jobs[name] = self.job_factory.speed(trial, seconds)
+            yield speed_jobs[name]
+        yield from self._wait([*baseline_jobs, *speed_jobs.values()])
+
+    def _is_late_to_measure(self, measured: int) -> bool:
+        if self.settings.steps is not None:
+            return False
+        share = (self.clock() - self.began) / self.settings.seconds
+        if self.settings.models:
+            return share > NAMED_DEADLINE and measured > 0
+        return any(share > limit and measured >= count for limit, count in SPEED_DEADLINES)
 
     def _make_plan(self) -> TrainingPlan:
         """Plan for the budget, or for the requested number of steps."""
         s = self.settings
-        if s.steps is not None or not self.speeds:
-            return plan_steps(tuple(self.speeds), s.steps or 1, s.seeds, s.tune)
-        spent = time.perf_counter() - self.began + LATENCY_SECONDS * len(self.speeds) + REPORT_SECONDS
+        if s.steps is not None:
+            return plan_steps(tuple(self.speeds), s.steps, s.seeds, s.tune)
+        spent = self.clock() - self.began + LATENCY_SECONDS * len(self.speeds) + self.report_seconds
         epoch = self.task_size.batches
         limits = Limits(s.seconds - spent, self.workers, s.seeds, epoch, bool(s.models), s.tune, spent)
         return plan_budget(self.speeds, limits)
@@ -200,18 +287,26 @@ class Comparison:
         else:
             yield from self._run_first_rung()
             best = self._rank_models(plan.first)[: plan.survivors]
-            yield from self._train(best, plan.second)
-            best = sorted((t for t in best if self._value(rung_key(t, plan.second))), key=self.rank_of)
+            yield from self._train(best, plan.second, "second")
+            best = self._rank_survivors(best)
         self.finalists = [
             [CandidateTrial(t.candidate, t.settings, t.hidden, seed) for seed in range(plan.seeds)]
             for t in best[: plan.finalists]
         ]
 
+    def _rank_survivors(self, trials: Sequence[CandidateTrial]) -> list[CandidateTrial]:
+        """Return the trials of the second rung, best first, then those it skipped, in the order of the first rung."""
+        assert self.plan is not None
+        second = self.plan.second
+        done = [t for t in trials if self._value(rung_key(t, second))]
+        unfinished = [t for t in trials if t not in done and rung_key(t, second) not in self.results]
+        return [*sorted(done, key=self.rank_of), *unfinished]
+
     def _run_first_rung(self) -> Jobs:
         """Train the default settings; with --tune, then proposals that follow from the results so far."""
         assert self.plan is not None
         first, rates = self.plan.first, self.plan.rates
-        yield from self._train([t for trials in self.trials.values() for t in trials], first)
+        yield from self._train([t for trials in self.trials.values() for t in trials], first, "first")
         while any(len(trials) < rates for trials in self.trials.values()):
             new = []
             for name, trials in self.trials.items():
@@ -223,7 +318,7 @@ class Comparison:
                 fresh = [t for t in built if t.key not in {o.key for o in trials}]
                 trials.extend(fresh or trials[:1])  # a repeated proposal counts, and costs nothing
                 new += fresh
-            yield from self._train(list({t.key: t for t in new}.values()), first)
+            yield from self._train(list({t.key: t for t in new}.values()), first, "first")
 
     def _build_trials(self, candidate: Candidate, settings: Sequence[Hyperparameters]) -> list[CandidateTrial]:
         trials = []

@@ -31,6 +31,9 @@ class CompareSettings(BaseModel):
     proposed by Optuna. Default: one to three learning rates, as the budget allows."""
     parameters: Annotated[int, Field(ge=100, le=100_000_000)] | None = None
     """Approximate number of parameters of each model, not counting token embeddings; sets the hidden size."""
+    margin: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """Lead in percentage points up to which a simpler or faster model is preferred; for errors and perplexities, in
+    percent of the best one."""
     steps: Count | None = None
     """Steps of the longest trainings, instead of a time budget. The table is then the same on every machine."""
     workers: Count | None = None
@@ -61,8 +64,8 @@ class CompareSettings(BaseModel):
         return parse_seconds(self.budget or "10m")
 
     def to_flags(self) -> list[str]:
-        """Return the settings that differ from "not set" as command-line flags."""
-        values = {name: value for name, value in self.model_dump(exclude_none=True).items() if value != ()}
+        """Return the settings that differ from the defaults as command-line flags."""
+        values = {name: value for name, value in self.model_dump(exclude_defaults=True).items() if value is not None}
         pairs = [(f"--{n}", ",".join(v) if isinstance(v, tuple) else str(v)) for n, v in values.items()]
         return [word for pair in pairs for word in pair]
 

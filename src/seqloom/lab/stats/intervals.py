@@ -46,10 +46,8 @@ def mean_interval(values: Sequence[float]) -> Interval:
     mean = sum(values) / n
     if n == 1:
         return Interval(mean, None, 1)
-    from scipy import stats
-
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
-    return Interval(mean, float(stats.t.ppf(0.975, n - 1)) * deviation / math.sqrt(n), n)
+    return Interval(mean, _t_quantile(n - 1) * deviation / math.sqrt(n), n)
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
@@ -69,9 +67,16 @@ def tail_quantile(n: int) -> float:
 
     Hesterberg 2015, Am. Stat. 69, arXiv 1411.5279 (expanded percentiles).
     """
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.norm.cdf(-math.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1)))
+    return float(special.ndtr(-math.sqrt(n / (n - 1)) * _t_quantile(n - 1)))
+
+
+def _t_quantile(degrees: int) -> float:
+    """Return the end of the 95% interval of a t-distribution."""
+    from scipy import special  # scipy.stats takes a second longer to import
+
+    return float(special.stdtrit(degrees, 0.975))
 
 
 def summarise(values: Sequence[float | None]) -> Summary:

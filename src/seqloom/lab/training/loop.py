@@ -101,7 +101,7 @@ class Training:
             )
             if self.epochs is None and at.step >= self.steps:
                 at.finished = "steps"
-            if at.finished or (self.every and at.step % self.every == 0):
+            if at.finished or (self.every and at.step % self.every == 0) or self._is_time_up():
                 self._validate()
             elif self._is_checkpoint_due():
                 self._save("last")
@@ -154,6 +154,10 @@ class Training:
             return at.best is None
         at.best, at.best_loss = (None if math.isnan(v) else v for v in (value, loss))
         return True
+
+    def _is_time_up(self) -> bool:
+        """Return whether to validate now because the training will be paused; asked after every step."""
+        return False
 
     def _is_checkpoint_due(self) -> bool:
         s, at = self.settings, self.at

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
@@ -54,6 +55,26 @@ def build(task: Task, settings: TrainSettings) -> ForTask:
     model = builders[task.kind](task, settings)
     model.timed = has_timespans(task)
     return model
+
+
+def build_without_memory(task: Task, settings: TrainSettings) -> ForTask:
+    """Build the model on the meta device, which has shapes but no values."""
+    with torch.device("meta"), _WithoutInitialisation():
+        return build(task, settings)
+
+
+class _WithoutInitialisation(TorchFunctionMode):
+    """Skip torch.nn.init, whose random numbers on the meta device import torch's compiler (two seconds)."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        if func in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return func(*args, **kwargs)
 
 
 def build_layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:

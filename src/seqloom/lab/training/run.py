@@ -280,7 +280,7 @@ class Run:
             device: The device of the model.
         """
         from seqloom.lab.training.checkpoint import check_weights, load_weights
-        from seqloom.lab.training.model import build
+        from seqloom.lab.training.model import build, build_without_memory
 
         is_baseline = "baseline" in self.record
         loaded = self.checkpoint("best" if is_baseline else which, files=["weights"])
@@ -292,10 +292,8 @@ class Run:
                 return build_baseline(self.task, self.record["baseline"], loaded.tensors("weights")).to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
-            with torch.device(
-                "meta"
-            ):  # needs no memory: settings that do not match the weights may describe a huge model
-                check_weights(build(task, settings), loaded.tensors("weights"))
+            # settings that do not match the weights may describe a huge model
+            check_weights(build_without_memory(task, settings), loaded.tensors("weights"))
             model = build(task, settings)
             load_weights(model, loaded.tensors("weights"))
         except UserError as error:

@@ -84,16 +84,12 @@ class WithoutSource(ForTranslate):
         return self.model(shift_target(batch.y)), None
 
     def predict(self, batch: Batch) -> Prediction:
-        if batch.y is not None:
-            return self.choose(self.scores(batch)[0], batch)
-        # new rows have no target: decode greedily
-        token = torch.full((len(batch), 1), START, device=batch.x.device)
-        limit = int((2 * batch.lengths + 20).max())
-        tokens = []
-        for _ in range(limit):
-            token = self.model(token).argmax(-1)
-            tokens.append(token)
-        return Prediction(torch.cat(tokens, 1), 2 * batch.lengths + 20)
+        """Decode greedily, with the limits of a translation."""
+        limits = 2 * batch.lengths + 20
+        tokens = [torch.full((len(batch), 1), START, device=batch.x.device)]
+        for _ in range(int(limits.max())):
+            tokens.append(self.model(tokens[-1]).argmax(-1))
+        return Prediction(torch.cat(tokens[1:], 1), limits)
 
 
 class WithoutLoss(ForTranscribe):

@@ -13,7 +13,7 @@ from torch import Tensor
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines import counts, dtw, linear, naive, rocket
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.data import load_task
+from seqloom.lab.compare.data import TrainingSample, load_task
 from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.stats.metrics import Scores, compute_scores
@@ -29,6 +29,8 @@ ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
 MOST_REFITTED = 2_000  # training rows up to which this is worth the time
+FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
+ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
 # These use at most one token of the input: a model that is no better has learned nothing.
 BLIND = {"majority", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
 
@@ -61,13 +63,25 @@ def baselines(task: Task) -> dict[str, Fit]:
     return kinds[task.kind]
 
 
-def fit_baseline(source: Mapping[str, Any], name: str, batch: int, run: str, folder: Path) -> dict[str, Any]:
-    """Fit a baseline (a job), save it as a run, and store the scores of its test rows in the job's folder."""
+def fit_baseline(
+    source: Mapping[str, Any], name: str, batch: int, run: str, seconds: float | None, folder: Path
+) -> dict[str, Any]:
+    """Fit a baseline (a job), save it as a run, and store the scores of its test rows in the job's folder.
+
+    Args:
+        source: where the data come from.
+        name: the baseline.
+        batch: examples per batch when scoring.
+        run: the folder of the run to write.
+        seconds: fit to a sample of the training rows if all would take longer; None for all rows.
+        folder: the job's folder.
+    """
     task = load_task(source)
     began = time.perf_counter()
     fit = baselines(task)[name]
-    model = fit(task).eval()
-    seconds = time.perf_counter() - began
+    model, rows = fit_within(fit, task, seconds)
+    model = model.eval()
+    taken = time.perf_counter() - began
     valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
     if name in REFITTED and (task.splits["train"].size or MOST_REFITTED + 1) <= MOST_REFITTED:
         model = fit(task, ("train", "valid")).eval()
@@ -76,13 +90,38 @@ def fit_baseline(source: Mapping[str, Any], name: str, batch: int, run: str, fol
     row_scores.save(folder, columns)
     shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
     stored = Run.create(run, TrainSettings(model=name, batch=batch), task, source, describe_baseline(model))
-    save_baseline(stored, model, seconds, valid, compute_scores(columns, intervals=True, block=task.overlap))
+    save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, block=task.overlap))
     return {
         "parameters": int(model.model.size),
-        "seconds": seconds,
+        "seconds": taken,
+        "rows": rows,
         "latency": latency,
         "valid": {name: finite_or_none(value) for name, value in valid.values.items()},
     }
+
+
+def fit_within(
+    fit: Fit, task: Task, seconds: float | None, clock: Callable[[], float] = time.perf_counter
+) -> tuple[ForTask, int | None]:
+    """Fit a baseline to as many training rows as the time allows, growing the sample step by step.
+
+    Returns:
+        The model, and the number of rows if it was fitted to a sample.
+    """
+    size = task.splits["train"].size
+    if seconds is None or size is None or size <= GROWTH * FIRST_SAMPLE:
+        return fit(task), None
+    end, rows = clock() + seconds, FIRST_SAMPLE
+    while True:
+        began = clock()
+        model = fit(TrainingSample(task, rows))
+        now = clock()
+        affordable = int(rows * (end - now) / max(now - began, 1e-6) * ESTIMATE_SHARE)  # time grows with the rows
+        if affordable < min(2 * rows, size):
+            return model, rows
+        rows = min(affordable, GROWTH * rows)
+        if rows >= size:
+            return fit(task), None
 
 
 def describe_baseline(model: ForTask) -> dict[str, Any]:

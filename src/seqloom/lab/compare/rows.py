@@ -1,0 +1,64 @@
+"""The rows of a comparison, each with its quality and its cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from seqloom.lab.compare.metric import RatioMetric
+from seqloom.lab.compare.significance import Bootstrap, Estimate, estimate_difference
+
+
+@dataclass(frozen=True)
+class Row:
+    """One baseline or model; unknown values are None."""
+
+    name: str  # as --models takes it, or a baseline's
+    label: str
+    baseline: bool
+    note: str = ""
+    valid: float | None = None
+    rank: tuple[float, float] = (math.inf, math.inf)  # on the validation rows; low is good
+    test: Estimate | None = None
+    behind: Estimate | None = None  # this one minus the recommended row, on the test rows
+    seeds: int = 0
+    parameters: int | None = None
+    core: int | None = None  # parameters without embeddings and output layers over tokens
+    lr: float | None = None
+    seconds: float | None = None  # of one training
+    latency: tuple[float, float] | None = None  # seconds for one sequence, for 64
+    memory: int | None = None  # bytes in training
+    left_out: bool = False  # for lack of time
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The rows, sorted by their validation metric, and what is needed to judge them."""
+
+    rows: list[Row]
+    metric: RatioMetric
+    bootstraps: dict[str, Bootstrap]  # of each row's test metric
+    margin: float = 1.0  # of the settings: a lead up to it does not count
+    test_rows: int = 0
+    epochs: float | None = None  # of the longest trainings, if the data have an end
+    is_short: bool = False  # the budget was too short for a thorough comparison
+    more: str = ""  # what a larger budget would allow
+    chosen: str = ""  # the name of the recommended row
+    has_learned: bool = False  # whether the recommended row leads the trivial one
+
+    @property
+    def models(self) -> list[Row]:
+        """Models that were trained to the end."""
+        return [row for row in self.rows if row.test is not None and not row.baseline]
+
+    @property
+    def baselines(self) -> list[Row]:
+        return [row for row in self.rows if row.test is not None and row.baseline]
+
+    @property
+    def best_baseline(self) -> Row | None:
+        return min(self.baselines, key=lambda row: row.rank, default=None)
+
+    def difference(self, one: Row, other: Row) -> Estimate:
+        """Estimate one - other on the test rows."""
+        return estimate_difference(self.bootstraps[one.name], self.bootstraps[other.name])
