@@ -25,6 +25,7 @@ ENOUGH_MODELS = 5  # training for fewer steps is worth it to keep this many mode
 ENDLESS_EPOCH = 100  # steps that count as an epoch of endless data
 VALIDATIONS = (18, 9)  # in a whole training; the smaller number if validations are expensive
 VALIDATION_SHARE = 0.25  # of the training time that validations may take
+TOLERANCE, LATEST_SHARE = 1.5, 0.8  # how much longer than planned the first stages may take, and of the whole time
 SHORT_MODELS, SHORT_STEPS, SHORT_VALIDATIONS = 4, 60, (3, 1)  # of a short plan: most models, fewest useful steps
 BUDGETS = tuple(60 * m for m in (1, 2, 5, 10, 20, 30, 60, 120, 240, 480, 1440, 2880, 10080))  # seconds, to suggest
 
@@ -115,17 +116,22 @@ def plan_budget(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan
 
 
 def share_time(plan: TrainingPlan, speeds: dict[str, TrainingCost]) -> dict[str, float]:
-    """Return the share of the training time after which each stage should have ended."""
+    """Return the share of the training time after which each stage must end.
+
+    The first two may take longer than planned, because the last one can better do without a seed than they without
+    a model.
+    """
     if not plan.is_screened:
         return {"final": 1.0}
     chosen = [speeds[name] for name in plan.models]
     each = sorted((plan.steps * (c.step + c.valid / plan.every) for c in chosen), reverse=True)
-    first = plan.rates * sum(each) / FIRST_RUNG
-    second = sum(each[: plan.survivors]) * (1 / SECOND_RUNG - 1 / FIRST_RUNG)
+    first = plan.rates * (sum(each) / FIRST_RUNG + JOB_OVERHEAD * len(chosen))
+    second = sum(each[: plan.survivors]) * (1 / SECOND_RUNG - 1 / FIRST_RUNG) + JOB_OVERHEAD * plan.survivors
     last = sum(each[: plan.finalists]) * (plan.seeds - 1 / SECOND_RUNG)
-    last += plan.seeds * plan.finalists * _slow_mean([c.test for c in chosen])
+    last += plan.seeds * plan.finalists * (_slow_mean([c.test for c in chosen]) + JOB_OVERHEAD)
     total = first + second + last
-    return {"first": first / total, "second": (first + second) / total, "final": 1.0}
+    shares = {"first": first / total, "second": (first + second) / total}
+    return {stage: min(LATEST_SHARE, TOLERANCE * share) for stage, share in shares.items()} | {"final": 1.0}
 
 
 def _find_plan(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan | None:

@@ -46,7 +46,8 @@ def _recommend_baseline(results: Results, choice: Choice) -> str:
     other = f"the best model ({model.label}, {_score(results, model)})"
     if lead.is_significant and lead.mean > 0:
         return f"Use {row.label} ({_score(results, row)}): it is ahead of {other} by {_lead(results, row, model)}."
-    interval = f"95% interval of the difference {format_interval(results.metric, results.difference(row, model))}"
+    ends = format_interval(results.metric, results.difference(row, model))
+    interval = f"95% interval of the difference {ends}{results.metric.unit}"
     if lead.mean >= 0:
         return f"Use {row.label} ({_score(results, row)}): it is simpler, and {other} is no better; {interval}."
     return (

@@ -21,7 +21,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NotRequired, Unpack
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
