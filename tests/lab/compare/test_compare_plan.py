@@ -61,7 +61,7 @@ def test_a_small_budget_gets_part_of_an_epoch_and_says_what_more_time_would_buy(
     plan = plan_budget(SLOW, Limits(60, 2, 3, epoch=1000, spent=10))
     assert plan.is_short and plan.models == ("gru",) and 30 < plan.steps < 200 and plan.seeds == 1
     assert not plan.is_screened and plan.seconds <= 60 and plan.epochs == plan.steps / 1000
-    budget = re.fullmatch(r"--budget (\d+)m would allow ([\d,]+) steps \([\d.]+ epochs\) of .*", plan.more)
+    budget = re.fullmatch(r"--budget (\d+)m would allow ([\d,]+) steps \([\d.]+ epochs\).*", plan.more)
     assert budget and int(budget[2].replace(",", "")) >= 1000
     assert plan_budget(SLOW, Limits(60 * int(budget[1]) - 10, 2, 3, epoch=1000)).steps >= 1000
 

@@ -170,3 +170,31 @@ def test_a_few_large_groups_leave_no_split_empty():
     assert all(split.size == 10 for split in list(open_task(data).splits.values())[1:])
     with pytest.raises(ValueError, match="too few different examples"):
         open_task(pl.DataFrame({"text": [text(0, 30), text(0, 30).upper()] * 5, "label": ["a", "b"] * 5}))
+
+
+def test_a_sample_of_rows_is_drawn_at_random_and_keeps_the_numbers_of_the_file(tmp_path):
+    data = table(400).with_columns(text=pl.when(pl.int_range(400) == 399).then(None).otherwise(pl.col("text")))
+    file = tmp_path / "data.csv"
+    data.write_csv(file)
+    task = open_task(file, rows=399, target="label")
+    assert sum(split.size for split in task.splits.values()) in (398, 399)
+    task = open_task(file, rows=50, target="label")
+    assert sum(split.size for split in task.splits.values()) == 50
+    assert "a random sample of 50 of 400 rows is used" in str(task.notes)
+    other = open_task(file, rows=50, target="label", split_seed=1)
+    assert task.splits["train"].hash != other.splits["train"].hash
+    assert open_task(file, rows=50, target="label").splits == task.splits
+    assert task.open_file(file).splits["test"].size == 399  # other files are read whole
+    bad = [
+        note for seed in range(8) for note in open_task(file, rows=200, target="label", split_seed=seed).notes.warnings
+    ]
+    assert any("row 400" in note for note in bad)
+
+
+def test_a_sample_of_a_table_in_time_is_its_end():
+    values = np.arange(500.0)
+    task = open_task(pl.DataFrame({"v": values}), kind="forecast", lookback=8, horizon=2, rows=100)
+    x = next(task.batches("train", batch=500)).x
+    assert sum(split.size for split in task.splits.values()) < 100
+    assert float(task.decode(next(task.batches("test", batch=500)).y)[-1][-1][0]) == pytest.approx(499, abs=0.01)
+    assert float(task.encoding.x.scale.mean[0]) > 400 and len(x)

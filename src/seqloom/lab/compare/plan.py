@@ -235,8 +235,8 @@ def _suggest_budget(plan: TrainingPlan, speeds: dict[str, TrainingCost], limits:
             continue
         epochs = f" ({_format_epochs(larger.steps / limits.epoch)} epochs)" if limits.epoch else ""
         count = len(larger.models)
-        models = f"of up to {count} models" if count > 1 else "of one model"
-        return f"--budget {format_seconds(budget)} would allow {larger.steps:,} steps{epochs} {models}"
+        models = f" of up to {count} models" if count > 1 else ""  # of more, if there was no time to measure them
+        return f"--budget {format_seconds(budget)} would allow {larger.steps:,} steps{epochs}{models}"
     return ""
 
 

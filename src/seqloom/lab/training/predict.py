@@ -89,6 +89,13 @@ def check_can_predict(run: Run) -> None:
         raise UserError(f"{run.folder} is a language model, which continues a text; use `seqloom generate`")
 
 
+def _check_not_baseline(run: Run, command: str) -> None:
+    """Raise a UserError for a baseline from counts, which only a comparison needs."""
+    if "baseline" in run.record and run.task.kind == command:
+        use = "`seqloom predict` shows its outputs" if command == "translate" else "choose a trained model"
+        raise UserError(f"{run.folder} is a baseline ({run.settings.model}), which cannot {command}; {use}")
+
+
 def predict_pieces(
     model: ForTask,
     task: Task,
@@ -222,6 +229,7 @@ def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix
     Raises:
         UserError: If the run was trained for something else.
     """
+    _check_not_baseline(run, "translate")
     if run.task.kind != "translate":
         raise UserError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
     model, task, done = run.model(), run.task, 0
@@ -274,6 +282,7 @@ def generate(
     Raises:
         UserError: If the run was trained for something else, or `count` is below 1.
     """
+    _check_not_baseline(run, "generate")
     if run.task.kind != "generate":
         raise UserError(f"{run.folder} was trained to {run.task.kind}, not to generate; use `seqloom predict`")
     if count < 1:

@@ -25,7 +25,7 @@ from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows
+from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows, sample_rows
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
@@ -82,6 +82,8 @@ def _build(source: Source, options: Reading, work: Path) -> None:
     if plan.layout == "table":
         build_windows(source, encoding, work)
     elif plan.layout == "stream":
+        if options.rows is not None:
+            notes.warn("one long text has no rows, so rows=... has no effect")
         build_stream(source, encoding, work)
     else:
         warn_of_leaks(source, plan, columns, notes)
@@ -93,6 +95,8 @@ def _build_rows(source: Source, encoding: Encoding, work: Path) -> None:
     plan, options, notes = encoding.plan, encoding.options, encoding.notes
     if plan.layout == "long":
         source = join_long_rows(source, plan, work)
+    if options.rows is not None:
+        source = sample_rows(source, options.rows, options.split_seed, work, notes)
     usable = find_usable(source, plan, notes)
     encoding.x, encoding.y, encoding.times = _make_coders(source, plan, options, notes)
     is_text = isinstance(encoding.x, (TextCoder, SubwordCoder))

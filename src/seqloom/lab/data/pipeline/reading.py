@@ -33,6 +33,8 @@ class Reading(BaseModel):
     """classify, regress, tag, generate, translate, forecast or transcribe."""
     split: str | None = None
     """Column that assigns each row to train, valid or test."""
+    rows: Count | None = None
+    """Use only this many rows of each file, drawn at random; of a table in time, the latest ones of each series."""
     header: bool | None = None
     """Whether the first line of a table holds the column names."""
     lines: bool = False

@@ -1,7 +1,8 @@
-"""Find rows that can be used, and join rows that are single steps of an example."""
+"""Find rows that can be used, draw a sample, and join rows that are single steps of an example."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ def _check_aligned(source: Source, plan: TaskPlan) -> None:
         row = int(rows[0])
         counted = f"{table['tokens'][row]} {plan.input[0]} but {table['tags'][row]} {plan.target[0]}"
         raise UserError(f"{source.place(row)}: {counted}; each token needs one label")
+
+
+def sample_rows(source: Source, rows: int, seed: int, work: Path, notes: Notes) -> Source:
+    """Write a random sample of at most `rows` rows of each part, in their order."""
+    parts = []
+    for number, part in enumerate(source.parts):
+        if part.rows <= rows:
+            parts.append(part)
+        else:
+            chosen = np.sort(np.random.default_rng([seed, number]).choice(part.rows, rows, replace=False))
+            table = work / f"sample.{number}.arrow"
+            is_chosen = np.zeros(part.rows, dtype=bool)
+            is_chosen[chosen] = True
+            pl.scan_ipc(part.table).filter(pl.lit(pl.Series(is_chosen))).collect().write_ipc(table)
+            notes.say(f"a random sample of {rows:,} of {part.rows:,} rows is used")
+            parts.append(replace(part, table=table, rows=rows, numbers=tuple(chosen.tolist())))
+    return replace(source, parts=tuple(parts))
 
 
 def join_long_rows(source: Source, plan: TaskPlan, work: Path) -> Source:

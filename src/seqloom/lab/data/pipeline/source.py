@@ -33,6 +33,7 @@ class Part:
     fingerprint: str
     table: Path
     rows: int
+    numbers: tuple[int, ...] | None = None  # of the rows in the file, if the part is a sample
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Source:
         """Return the file and number of a row for messages."""
         for part in self.parts:
             if row < part.rows:
-                return f"{part.label}: row {row + 1}"
+                return f"{part.label}: row {(row if part.numbers is None else part.numbers[row]) + 1}"
             row -= part.rows
         raise IndexError(row)
 

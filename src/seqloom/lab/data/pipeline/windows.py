@@ -6,6 +6,7 @@ The table is sorted by group and time, split by time and scaled on its training 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,8 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
     plan = encoding.plan
     encoding.x = SeriesCoder(plan.input, width=1 if len(plan.input) == 1 else 0)
     encoding.y = ValuesCoder(plan.target)
+    if encoding.options.rows is not None:
+        source = _keep_latest(source, plan, encoding.options.rows, work, encoding.notes)
     frame, ranges = _sort_rows(source, plan)
     borders = _find_borders(frame, ranges, encoding, source)
     longest = max(b - a for a, b in ranges)
@@ -166,6 +169,18 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
         encoding.times = _make_times_coder(frame, ranges, encoding)
     encoding.notes.say("errors are in units of each column's standard deviation in training")
     _write(source, encoding, borders, work)
+
+
+def _keep_latest(source: Source, plan: TaskPlan, rows: int, work: Path, notes: Notes) -> Source:
+    """Write the latest rows of each series as a table of their own."""
+    frame, ranges = _sort_rows(source, plan)
+    chosen = np.concatenate([np.arange(max(a, b - rows), b) for a, b in ranges])
+    if len(chosen) == len(frame):
+        return source
+    notes.say(f"the latest {len(chosen):,} of {len(frame):,} rows are used")
+    table = work / "latest.arrow"
+    frame[chosen].drop("_t", strict=False).write_ipc(table)
+    return replace(source, parts=(replace(source.parts[0], table=table, rows=len(chosen)),))
 
 
 def _sort_rows(source: Source, plan: TaskPlan) -> tuple[pl.DataFrame, Ranges]:
