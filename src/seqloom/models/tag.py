@@ -57,6 +57,11 @@ class Tag(nn.Module):
         self.head = nn.Linear(layer.output_size, tags)  # type: ignore[arg-type]
         self.crf = CRF(tags) if crf else None
 
+    @property
+    def reads_letters(self) -> bool:
+        """Whether the model needs the letters of each word."""
+        return self.characters is not None
+
     def forward(
         self, x: Tensor, lengths: Tensor | Sequence[int] | None = None, letters: Tensor | None = None
     ) -> Tensor:

@@ -100,7 +100,8 @@ def test_distances_match_the_recurrence(window, features):
 
 
 def test_endless_data_have_no_nearest_neighbours(monkeypatch):
-    monkeypatch.setattr(rocket, "MOST_ROWS", 500)
+    monkeypatch.setattr(rocket, "MOST_ROWS", 200)
+    monkeypatch.setattr(rocket, "FEATURES", 1_000)
     task = open_task("adding")
     assert ROCKET in baselines(task) and not dtw.can_fit_dtw(task)
     model = rocket.fit_rocket(task)

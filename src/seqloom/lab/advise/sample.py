@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -25,11 +26,12 @@ PADDING = {"tag": IGNORE, "generate": IGNORE, "translate": PAD, "transcribe": PA
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One sequence without padding, its target, and the times between steps if the task has them."""
+    """One sequence without padding, its target, and what else the task has: times between steps, letters (T, C)."""
 
     x: Tensor
     y: Tensor
     spans: Tensor | None = None
+    letters: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +75,15 @@ class Sample:
             y_lengths = torch.tensor([len(e.y) for e in examples]) if fill == PAD else None
         spans = [e.spans for e in examples if e.spans is not None]
         timespans = pad_sequence(spans, batch_first=True) if len(spans) == len(examples) else None
-        return Batch(x, lengths, torch.tensor(list(rows)), y, y_lengths, timespans)
+        spelled = [e.letters for e in examples if e.letters is not None]
+        letters = _pad_letters(spelled) if len(spelled) == len(examples) else None
+        return Batch(x, lengths, torch.tensor(list(rows)), y, y_lengths, timespans, letters)
+
+
+def _pad_letters(examples: list[Tensor]) -> Tensor:
+    """Pad letters (T, C) of each example to (B, T, C)."""
+    C = max(e.shape[1] for e in examples)
+    return pad_sequence([F.pad(e, (0, C - e.shape[1])) for e in examples], batch_first=True)
 
 
 def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, seed: int = 0) -> Sample:
@@ -110,5 +120,6 @@ def _examples(task: Task, batch: Batch) -> list[Example]:
             y = y[: int(batch.y_lengths[b])]
         known = bool((y >= 0).any()) if not y.is_floating_point() else bool(y.isfinite().any())
         if n and known:
-            examples.append(Example(batch.x[b, :n], y, None if batch.timespans is None else batch.timespans[b, :n]))
+            spans, letters = (None if t is None else t[b, :n] for t in (batch.timespans, batch.letters))
+            examples.append(Example(batch.x[b, :n], y, spans, letters))
     return examples

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
 from seqloom.lab.data.names import Kind
@@ -51,12 +52,18 @@ class MemoryTask(RowsTask):
         train = frame[rows["train"]]
         encoding.x.fit([train])
         encoding.y.fit([train])
+        if kind == "tag" and frame[X].dtype == pl.List(pl.String) and are_words(frame[X]):
+            encoding.letters = LettersCoder(X)
+            encoding.letters.fit([train])
         super().__init__(encoding)
         self._x, self._y = (Ragged.from_lengths(*coder.encode(frame)) for coder in (encoding.x, encoding.y))
         self._spans = None
+        self._letters = Ragged.from_lengths(*encoding.letters.encode(frame)) if encoding.letters else None
         self._x.lengths = np.minimum(self._x.lengths, reading.limit)
         if kind == "tag":
             self._y.lengths = np.minimum(self._y.lengths, reading.limit)
+        if self._letters is not None:
+            self._letters.lengths = np.minimum(self._letters.lengths, reading.limit)
         self._index = dict(rows)
         data = frame.write_ipc(None).getvalue()
         self.splits = encoding.splits = {

@@ -47,15 +47,16 @@ if TYPE_CHECKING:
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 IGNORE, UNSEEN = -100, -1  # IGNORE is torch's default ignore_index
-RECORD_FILE, RECORD_FORMAT = "task.json", 2  # format 2: columns as a list instead of a text
+RECORD_FILE, RECORD_FORMAT = "task.json", 3  # format 3: letters of words
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Ids from a vocabulary of `size`, including the four special ids."""
+    """Ids from a vocabulary of `size`, including the four special ids; batches have letters if `alphabet` is not 0."""
 
     size: int
     unit: str  # words, characters, bytes, bpe, unigram, tokens
+    alphabet: int = 0  # number of letter ids, 0 (past the end of a word) included
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ class Batch:
         y: The targets; None for new inputs.
         y_lengths: (B,) lengths of target sequences.
         timespans: (B, T) time since the previous step, in typical intervals; None if time stamps are regular.
+        letters: (B, T, C) letter ids of each word, 0 past its end; None if the task's input has no alphabet.
         carry: Whether row b continues row b of the previous batch (one long text read in pieces), so that the state
             may be carried over. False for the first batch of an epoch.
     """
@@ -200,6 +202,7 @@ class Batch:
     y: Tensor | None = None
     y_lengths: Tensor | None = None
     timespans: Tensor | None = None
+    letters: Tensor | None = None
     carry: bool = False
 
     def __len__(self) -> int:

@@ -152,6 +152,10 @@ def _pad_to_segments(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor
 class ForTag(ForTask):
     """Cross-entropy of tags, or a CRF; a CRF scores whole sequences, so rows with unknown tags have no loss."""
 
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        letters = (batch.letters,) if self.model.reads_letters else ()
+        return self.model(self._x(batch), batch.lengths, *letters), None
+
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = _y(batch)
         if self.model.crf is None:

@@ -23,6 +23,7 @@ from seqloom.layers.memory import Segmented
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block
 from seqloom.layers.transformer.layer import Projected, Transformer
+from seqloom.models.characters import Characters
 from seqloom.models.classify import Classify
 from seqloom.models.decoding.recurrent import RecurrentDecoder
 from seqloom.models.decoding.transformer import TransformerDecoder
@@ -38,6 +39,7 @@ from seqloom.models.translate import Translate
 EMBEDDING_SCALE = 0.1  # of a classifier's initial embeddings, so that rare words have little influence
 NORMALISED_CELLS = ("attn_rnn",)  # their state is normalised, so the embedding must have the same scale
 CLASSIFIER_SPAN = 100  # initial memory span of these cells in steps, as a class is read at the end
+LETTER_EMBEDDING = 25  # width of a letter's embedding, as in Lample et al. 2016
 MAX_SEGMENT = 48  # time steps of a forecast that are read as one segment, if the data allows it
 
 
@@ -140,10 +142,15 @@ def _choose_readout(task: Task, settings: TrainSettings, layer: nn.Module) -> st
 
 def _tag(task: Task, settings: TrainSettings) -> ForTask:
     embed, width = _build_input(task, settings)
+    characters = None
+    if isinstance(task.input, Tokens) and task.input.alphabet and settings.letters:
+        characters = Characters(task.input.alphabet, LETTER_EMBEDDING, settings.letters, kind="cnn")
+        width += settings.letters
     model = Tag(
         _build_timed_layer(task, settings, width),
         task.target.size,
         embed=embed,
+        characters=characters,
         dropout=settings.dropout,
         crf=settings.crf,
     )

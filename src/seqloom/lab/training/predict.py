@@ -181,7 +181,9 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         rows = torch.tensor([row for _, row in some])
         longest = some[-1][0]
         spans = None if batch.timespans is None else batch.timespans[rows, :longest]
-        yield Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], timespans=spans), rows.tolist()
+        letters = None if batch.letters is None else batch.letters[rows, :longest]
+        part = Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], None, None, spans, letters)
+        yield part, rows.tolist()
 
 
 def _build_results(task: Task, prediction: Prediction, probabilities: bool) -> list[Result]:

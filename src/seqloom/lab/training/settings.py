@@ -34,6 +34,8 @@ class TrainSettings(BaseModel):
     """Number of stacked layers."""
     embedding: Annotated[int, Field(ge=1, le=65536)] = 128
     """Size of a token embedding."""
+    letters: Annotated[int, Field(ge=0, le=65536)] = 50
+    """Features of a word that are computed from its letters, in their case, to tag words; 0 turns them off."""
     readout: Literal["auto", "last", "mean", "max", "max_mean", "attention"] = "auto"
     """How a sequence becomes one vector. auto: max_mean to classify texts and series, otherwise last."""
     normalise: bool = True

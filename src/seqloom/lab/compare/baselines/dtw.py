@@ -25,7 +25,8 @@ from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForTask
 
 WINDOWS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 1.0)  # shares of the longest series
-MOST_CELLS = 1e9  # of all tables D, with those that choose w; about 10 s on one core
+MOST_SERIES = 500  # training series; choosing a window takes their square
+MOST_CELLS = 5e8  # of all tables D, with those that choose w; about 10 s on one core
 CHUNK = 1 << 20  # values that are computed together
 
 
@@ -62,7 +63,7 @@ def can_fit_dtw(task: Task) -> bool:
     """Return whether choosing a window and predicting all held-out series takes seconds."""
     sizes = [task.splits[name].size for name in ("train", "valid", "test")]
     train, held_out = sizes[0] or 0, sum(n or 0 for n in sizes[1:])
-    if None in sizes or train * (train + held_out) > MOST_CELLS / 100:
+    if None in sizes or train > MOST_SERIES or train * held_out > MOST_CELLS:
         return False
     lengths = torch.cat([batch.lengths for batch in iterate_split(task, "train")])
     T, spread = int(lengths.max()), int(lengths.max() - lengths.min())

@@ -44,6 +44,7 @@ class BaselineModule(nn.Module):
     by_name: ClassVar[dict[str, type[BaselineModule]]] = {}
     fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
     crf = None
+    reads_letters = False  # whether a tagger needs the letters of each word
 
     def __init__(self, size: int = 0) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines import counts, dtw, linear, naive, rocket
+from seqloom.lab.compare.baselines import counts, dtw, linear, naive, rocket, window
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import TrainingSample, load_task
 from seqloom.lab.compare.timing import time_predictions
@@ -26,9 +26,10 @@ from seqloom.lab.training.settings import TrainSettings
 
 Fit = Callable[..., ForTask]  # of a task, and of splits if it is in REFITTED
 ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
+WINDOW = "window + logistic regression"
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
-MOST_REFITTED = 2_000  # training rows up to which this is worth the time
+MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
 # These use at most one token of the input: a model that is no better has learned nothing.
@@ -41,7 +42,7 @@ def baselines(task: Task) -> dict[str, Fit]:
     logistic = "TF-IDF + logistic regression" if text else "logistic regression"
     ridge = "TF-IDF + ridge" if text else "ridge"
     bigram: dict[str, Fit] = {"bigram": counts.fit_bigram} if counts.can_fit_bigram(task) else {}
-    tag_of_token: dict[str, Fit] = {"most frequent tag of each token": counts.fit_tag_of_token} if text else {}
+    of_tokens: dict[str, Fit] = {"most frequent tag of each token": counts.fit_tag_of_token, WINDOW: window.fit_window}
     rockets: dict[str, Fit] = {} if text else {ROCKET: rocket.fit_rocket}
     nearest: dict[str, Fit] = {}
     if not text and task.kind == "classify" and dtw.can_fit_dtw(task):
@@ -49,7 +50,7 @@ def baselines(task: Task) -> dict[str, Fit]:
     kinds: dict[str, dict[str, Fit]] = {
         "classify": {"majority": counts.fit_majority, logistic: linear.fit_logistic, **rockets, **nearest},
         "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge, **rockets},
-        "tag": {"most frequent tag": counts.fit_tag, **tag_of_token},
+        "tag": {"most frequent tag": counts.fit_tag, **(of_tokens if text else {})},
         "generate": {"unigram": counts.fit_unigram, **bigram},
         "translate": {"unigram": counts.fit_unigram, **bigram},
         "forecast": {
@@ -83,7 +84,8 @@ def fit_baseline(
     model = model.eval()
     taken = time.perf_counter() - began
     valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
-    if name in REFITTED and (task.splits["train"].size or MOST_REFITTED + 1) <= MOST_REFITTED:
+    is_small = (task.splits["train"].size or MOST_REFITTED + 1) <= MOST_REFITTED
+    if name in REFITTED and is_small and (seconds is None or taken <= REFIT_SHARE * seconds):
         model = fit(task, ("train", "valid")).eval()
     latency = time_predictions(model, task)
     columns = row_scores.score_rows(model, task, "test", batch)

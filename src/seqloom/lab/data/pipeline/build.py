@@ -15,6 +15,7 @@ from seqloom import __version__
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
@@ -29,7 +30,7 @@ from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows, sa
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
-from seqloom.lab.data.task import END, UNSEEN, DataSource, Notes, Split, Task, read_record
+from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split, Task, read_record
 
 SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 Array = np.ndarray[Any, Any]
@@ -40,7 +41,7 @@ def open_files(path: DataSource, options: Reading) -> Task:
     notes = Notes()
     source = read_source(path, options, notes)
     labels = " ".join(part.label for part in source.parts)
-    key = cache.digest(__version__, source.fingerprint, labels, options.model_dump_json())
+    key = cache.digest(__version__, str(RECORD_FORMAT), source.fingerprint, labels, options.model_dump_json())
     try:
         place = cache.find_or_build(f"task-{key}", partial(_build, source, options), notes)
     except ImportError:
@@ -99,11 +100,12 @@ def _build_rows(source: Source, encoding: Encoding, work: Path) -> None:
         source = sample_rows(source, options.rows, options.split_seed, work, notes)
     usable = find_usable(source, plan, notes)
     encoding.x, encoding.y, encoding.times = _make_coders(source, plan, options, notes)
+    encoding.letters = _make_letters_coder(source, plan, encoding.x)
     is_text = isinstance(encoding.x, (TextCoder, SubwordCoder))
     index = split_rows(source, plan, usable, is_text, options, notes)
     train = np.zeros(source.rows, dtype=bool)
     train[index["train"]] = True
-    for coder in (encoding.x, encoding.y, encoding.times):
+    for coder in (encoding.x, encoding.y, encoding.times, encoding.letters):
         if coder is not None:
             coder.fit(_select_rows(source, plan, train))
     if encoding.times is not None and encoding.times.is_regular:
@@ -151,6 +153,14 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     if plan.kind == "regress":
         return x, ValuesCoder(plan.target), times
     return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=plan.kind == "translate"), times
+
+
+def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder | None:  # noqa: ANN401  # any coder
+    """Make a coder of letters if words are tagged."""
+    if plan.kind != "tag" or not isinstance(x, TextCoder) or x.unit != "tokens":
+        return None
+    sample = source.frame().select(x.column).head(SAMPLE_ROWS).collect().to_series()
+    return LettersCoder(x.column) if are_words(sample) else None
 
 
 def make_text_coder(
@@ -203,7 +213,7 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
 
 def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Path) -> None:
     """Encode all rows, cut those that are too long, and record the splits."""
-    coders = {"x": encoding.x, "y": encoding.y, "times": encoding.times}
+    coders = {"x": encoding.x, "y": encoding.y, "times": encoding.times, "letters": encoding.letters}
     writers = {name: (coder, Writer(work, name)) for name, coder in coders.items() if coder is not None}
     _write_rows(source, writers, encoding)
     for number, (name, rows) in enumerate(index.items()):
@@ -263,7 +273,9 @@ def open_other_rows(path: DataSource, encoding: Encoding) -> Task:
         if name not in names:
             raise UserError(f"{source.parts[0].label}: no column {name!r}; the columns are {', '.join(names)}")
     coders = [c.state() for c in (encoding.x, encoding.y) if c is not None]
-    key = cache.digest(source.fingerprint, repr(coders), encoding.options.model_dump_json(), repr(plan))
+    key = cache.digest(
+        str(RECORD_FORMAT), source.fingerprint, repr(coders), encoding.options.model_dump_json(), repr(plan)
+    )
 
     def build(work: Path) -> None:
         rows = join_long_rows(source, plan, work) if plan.layout == "long" else source

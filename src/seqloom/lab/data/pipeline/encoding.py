@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, validate_call
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.coders.letters import LettersCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder
@@ -21,7 +22,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
 InputCoder: TypeAlias = TextCoder | SubwordCoder | SeriesCoder | AudioCoder
-Coder: TypeAlias = InputCoder | LabelCoder | ValuesCoder | TimesCoder
+Coder: TypeAlias = InputCoder | LabelCoder | ValuesCoder | TimesCoder | LettersCoder
 CODERS: dict[str, Any] = {
     "text": TextCoder,
     "subwords": SubwordCoder,
@@ -30,6 +31,7 @@ CODERS: dict[str, Any] = {
     "values": ValuesCoder,
     "audio": AudioCoder,
     "times": TimesCoder,
+    "letters": LettersCoder,
 }
 
 
@@ -43,12 +45,13 @@ class Encoding:
     x: Any
     y: Any = None
     times: Any = None
+    letters: Any = None
     columns: Sequence[Column] = ()
     splits: dict[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
 
     def save(self, folder: Path | str) -> None:
-        coders = {"x": self.x, "y": self.y, "times": self.times}
+        coders = {"x": self.x, "y": self.y, "times": self.times, "letters": self.letters}
         record = {
             "task": "files",
             "name": self.name,
@@ -63,7 +66,7 @@ class Encoding:
     @staticmethod
     def load(record: dict[str, Any]) -> Encoding:
         """Restore an encoding from a record that `save` wrote."""
-        x, y, times = (restore_coder(record[name]) for name in ("x", "y", "times"))
+        x, y, times, letters = (restore_coder(record[name]) for name in ("x", "y", "times", "letters"))
         plan = TypeAdapter(TaskPlan).validate_python(record["plan"])
         if isinstance(y, LabelCoder) and y.per_token != (plan.kind == "tag"):
             raise UserError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
@@ -74,6 +77,7 @@ class Encoding:
             x,
             y,
             times,
+            letters,
             TypeAdapter(list[Column]).validate_python(record["columns"]),
             TypeAdapter(dict[str, Split]).validate_python(record["splits"]),
             Notes(Note(text, warning) for text, warning in record["notes"]),
@@ -81,7 +85,7 @@ class Encoding:
 
     def copy_for(self, name: str) -> Encoding:
         """Return an encoding with the same coders for another source, without splits and notes."""
-        return Encoding(name, self.plan, self.options, self.x, self.y, self.times, self.columns)
+        return Encoding(name, self.plan, self.options, self.x, self.y, self.times, self.letters, self.columns)
 
 
 def restore_coder(state: dict[str, Any] | None) -> Coder | None:

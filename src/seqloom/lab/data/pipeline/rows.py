@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,15 @@ class RowsTask(Task):
         self.group = plan.group if plan.layout == "long" else None  # column whose rows form one example
         target = encoding.x.space if encoding.y is None else encoding.y.space
         splits = encoding.splits if data else {}
-        super().__init__(encoding.name, plan.kind, encoding.x.space, target, splits, encoding.notes, encoding.columns)
+        space = encoding.x.space
+        if encoding.letters is not None:
+            space = replace(space, alphabet=encoding.letters.size)
+        super().__init__(encoding.name, plan.kind, space, target, splits, encoding.notes, encoding.columns)
         if data:
             self._x = Ragged.open(data, "x")
             self._y = Ragged.open(data, "y") if encoding.y else None
             self._spans = Ragged.open(data, "times") if encoding.times else None
+            self._letters = Ragged.open(data, "letters") if encoding.letters else None
             self._index = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(splits)}
 
     def batches(
@@ -77,6 +82,7 @@ class RowsTask(Task):
             y, y_lengths = self._y.pad(rows, IGNORE if self.kind == "tag" else PAD)
         if self._spans is not None:
             spans = torch.from_numpy(self._spans.pad(rows)[0])
+        letters = None if self._letters is None else _cut_letters(self._letters.pad(rows)[0])
         return Batch(
             _to_tensor(x),
             torch.from_numpy(lengths),
@@ -84,6 +90,7 @@ class RowsTask(Task):
             None if y is None else _to_tensor(y),
             None if y_lengths is None or self.kind == "tag" else torch.from_numpy(y_lengths),
             spans,
+            letters,
         )
 
     def encode(self, rows: Sequence[Any]) -> Batch:
@@ -104,7 +111,11 @@ class RowsTask(Task):
         spans = None
         if times is not None and times.column in frame.columns:
             spans = torch.from_numpy(Ragged.from_lengths(*times.encode(frame)).pad(every)[0])[:, : x.shape[1]]
-        return Batch(_to_tensor(x), torch.from_numpy(lengths), torch.from_numpy(every), timespans=spans)
+        letters = None
+        if self.encoding.letters is not None:
+            spelled = Ragged.from_lengths(*self.encoding.letters.encode(frame))
+            letters = _cut_letters(spelled.pad(every)[0][:, : x.shape[1]])
+        return Batch(_to_tensor(x), torch.from_numpy(lengths), torch.from_numpy(every), None, None, spans, letters)
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
         coder = self.encoding.y or self.encoding.x
@@ -125,6 +136,12 @@ class RowsTask(Task):
         from seqloom.lab.data.pipeline.new_rows import read_file_rows
 
         return read_file_rows(path, self.encoding, chunk)
+
+
+def _cut_letters(letters: Array) -> Tensor:
+    """Return letters (B, T, C) without the columns past the longest word, but with at least one."""
+    used = np.flatnonzero(letters.any((0, 1)))
+    return _to_tensor(letters[..., : int(used[-1]) + 1 if len(used) else 1])
 
 
 def _to_tensor(array: Array) -> Tensor:
