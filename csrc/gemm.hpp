@@ -36,6 +36,21 @@ inline int64_t row_stride(int64_t n) {
   return round_up(n, PANEL<T>) + N<T>;
 }
 
+// A panel [k][PANEL] of `count` rows of K numbers, `by` numbers apart.
+template <class T>
+inline void pack_transposed(T* to, const T* from, int64_t by, int64_t count, int64_t K) {
+  const int64_t square = count == PANEL<T> ? K / N<T> * N<T> : 0;
+  for (int64_t c = 0; c < square; c += N<T>)
+    for (int part = 0; part < WIDE; part++) {
+      V<T> v[N<T>];
+      for (int j = 0; j < N<T>; j++) v[j] = load(from + (part * N<T> + j) * by + c);
+      transpose<T>(v);
+      for (int j = 0; j < N<T>; j++) store(to + (c + j) * PANEL<T> + part * N<T>, v[j]);
+    }
+  for (int64_t j = 0; j < count; j++)
+    for (int64_t c = square; c < K; c++) to[c * PANEL<T> + j] = from[j * by + c];
+}
+
 // A weight matrix as panels [n / PANEL][k][PANEL]. Each gate of `hidden` rows is padded to whole panels; what
 // is padded is 0, and with it every value that a cell computes there. For products with one row alone it may
 // be left as it is.
@@ -72,16 +87,7 @@ struct Packed {
           std::memcpy(to + c * PANEL<T>, f + c * cols_by, count * sizeof(T));
         continue;
       }
-      const int64_t square = count == PANEL<T> ? hidden / N<T> * N<T> : 0;
-      for (int64_t c = 0; c < square; c += N<T>)
-        for (int part = 0; part < WIDE; part++) {
-          V<T> v[N<T>];
-          for (int j = 0; j < N<T>; j++) v[j] = load(f + (part * N<T> + j) * rows_by + c);
-          transpose<T>(v);
-          for (int j = 0; j < N<T>; j++) store(to + (c + j) * PANEL<T> + part * N<T>, v[j]);
-        }
-      for (int64_t j = 0; j < count; j++)
-        for (int64_t c = square; c < hidden; c++) to[c * PANEL<T> + j] = f[j * rows_by + c];
+      pack_transposed(to, f, rows_by, count, hidden);
     }
   }
 };

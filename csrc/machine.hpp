@@ -26,6 +26,8 @@ class Machine {
   };
   const MachineArgs& a;
   std::vector<int64_t> places, sizes, row_sizes;  // of buffers; row_sizes: 0 for weights
+  std::vector<T*> memory;                          // of buffers
+  std::vector<std::unique_ptr<Buffer<T>>> own;     // what the caller did not bring
   bool reverse;
   std::vector<Part> parts;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -38,6 +40,10 @@ class Machine {
       places.push_back(code.next());
       sizes.push_back(code.next());
       row_sizes.push_back(places[i] == WEIGHT ? 0 : sizes[i]);
+    }
+    for (int64_t i = 0; i < buffers; i++) {
+      if (!a.buffers[i] && places[i] == ROW) own.emplace_back(new Buffer<T>(a.B * sizes[i], false));
+      memory.push_back(a.buffers[i] || places[i] != ROW ? (T*)a.buffers[i] : own.back()->p);
     }
     reverse = code.next();
     parts.resize(code.next());
@@ -61,7 +67,10 @@ class Machine {
 
   void run(const Team& team) {
     for (Part& part : parts)
-      if (part.product) part.product->pack(team, (const T*)a.buffers[part.product->weight]);
+      if (part.product) {
+        const int64_t weight = part.product->weight;
+        part.product->pack(team, (const T*)a.buffers[weight], a.transposed[weight]);
+      }
     team.wait();
     if (a.columns) return run_rows(team, *threads[team.member], 0, 1);
     // As many shares as threads were asked for, however many there are: a product's rounding depends on the
@@ -93,7 +102,7 @@ class Machine {
     const int64_t now = a.offset[t] + r, before = t ? a.B + a.offset[t - 1] + r : r;
     const int64_t rows[] = {0, r, now, before, a.B + now};  // by place
     const int64_t *place = places.data(), *size = row_sizes.data(), many = places.size();
-    for (int64_t b = 0; b < many; b++) base[b] = (T*)a.buffers[b] + rows[place[b]] * size[b];
+    for (int64_t b = 0; b < many; b++) base[b] = memory[b] + rows[place[b]] * size[b];
   }
   void multiply(const Product<T>& p, const Team& team, Thread& thread, int64_t rows, int64_t way) const {
     p.run(team, thread.base[p.source], row_sizes[p.source] * way, thread.base[p.out], row_sizes[p.out] * way,

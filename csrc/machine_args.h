@@ -8,7 +8,8 @@ struct MachineArgs {
   int64_t packed;          /* packed rows of all steps */
   const int64_t* code;     /* the program */
   const double* constants; /* the numbers that it mentions */
-  void* const* buffers;    /* addresses, in the program's order */
+  void* const* buffers;    /* addresses, in the program's order; 0 where the machine brings the memory */
+  const char* transposed;  /* for each buffer: 1 if a weight lies as (heads, columns, K) */
   const int64_t* offset;   /* (T): the first packed row of a step */
   const int64_t* count;    /* (T): its rows, from 0 to B, never more than the step before has */
 };

@@ -16,18 +16,24 @@ struct Product {
   explicit Product(Reader& code)
       : source(code.next()), offset(code.next()), weight(code.next()), out(code.next()), heads(code.next()),
         K(code.next()), columns(code.next()), rows(code.next()), depth(round_up(K, STEP)),
-        panels(padded_size<T>(columns) / PANEL<T>), w(heads * panels * depth * PANEL<T>) {}
+        panels(padded_size<T>(columns) / PANEL<T>), w(heads * panels * depth * PANEL<T>, depth != K || columns % PANEL<T>) {}
 
   // what a thread needs beside it: copies of rows, and a block of results
   int64_t room() const { return MOST * (row_stride<T>(K) + PANEL<T>); }
 
-  void pack(const Team& team, const T* from) {
+  // from: (heads, K, columns), or (heads, columns, K) if transposed
+  void pack(const Team& team, const T* from, bool transposed) {
     const Span mine = team.share(heads * panels);
     for (int64_t i = mine.lo; i < mine.hi; i++) {
       const int64_t head = i / panels, n = i % panels * PANEL<T>;
       const int64_t some = std::min<int64_t>(PANEL<T>, columns - n);
+      T* to = w + i * depth * PANEL<T>;
+      if (transposed) {
+        pack_transposed(to, from + (head * columns + n) * K, K, some, K);
+        continue;
+      }
       for (int64_t k = 0; k < K; k++)
-        std::memcpy(w + (i * depth + k) * PANEL<T>, from + (head * K + k) * columns + n, some * sizeof(T));
+        std::memcpy(to + k * PANEL<T>, from + (head * K + k) * columns + n, some * sizeof(T));
     }
   }
 

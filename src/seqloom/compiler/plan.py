@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -145,15 +146,45 @@ def find_operator(name: str) -> Callable[..., object]:
     return function
 
 
+# Functions of torch that do what an operator does, and are called faster.
+_FUNCTIONS = {
+    "add.Tensor": torch.add,
+    "mm.default": torch.mm,
+    "mul.Tensor": torch.mul,
+    "permute.default": torch.permute,
+    "sub.Tensor": torch.sub,
+    "sum.dim_IntList": torch.sum,
+}
+
+
+class Step(NamedTuple):
+    """A call of an operator that is ready to run.
+
+    Attributes:
+        node: The node that it computes.
+        function: The function to call.
+        arguments: Its arguments, without the values of nodes.
+        references: Which arguments are values of nodes: positions and nodes.
+        named: Its named arguments.
+        call: Set if an argument depends on the number of rows, on the device, or is a list of values: all arguments
+            are then read from it.
+    """
+
+    node: int
+    function: Callable[..., object]
+    arguments: tuple[object, ...]
+    references: tuple[tuple[int, int], ...]
+    named: dict[str, Any]
+    call: Call | None
+
+
 class Evaluator:
     """Compute nodes with torch, for all rows of all steps at once."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.functions = {n: find_operator(call.operator) for n, call in plan.calls.items()}
-        self.functions |= {n: multiply_heads for n, call in plan.calls.items() if call.operator == "bmm.default"}
         self.needs = {n: tuple(references(call)) for n, call in plan.calls.items()}
-        self.orders: dict[tuple[tuple[int, ...], str], list[int]] = {}
+        self.steps = {n: _prepare(n, call) for n, call in plan.calls.items()}
+        self.orders: dict[tuple[tuple[int, ...], str], list[Step]] = {}
 
     def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str) -> None:
         """Compute nodes, and what they need, into `known`.
@@ -166,23 +197,64 @@ class Evaluator:
         """
         order = self.orders.get((wanted, stage))
         if order is None:
-            order = self.orders[wanted, stage] = self._order(wanted, known)
-        for n in order:
-            call = self.plan.calls[n]
-            arguments = [_resolve(a, known, rows) for a in call.arguments]
-            named = {name: _resolve(a, known, rows) for name, a in call.named}
-            if call.operator.partition(".")[0] in FACTORIES:
-                named["device"] = known.device
-            known[n] = self.functions[n](*arguments, **named)
+            order = self.orders[wanted, stage] = self.order(wanted, known)
+        evaluate(order, known, rows, known.device)
 
-    def _order(self, wanted: tuple[int, ...], known: Known) -> list[int]:
+    def order(self, wanted: Iterable[int], known: Container[int]) -> list[Step]:
+        """Return what computes nodes, and what they need, in order.
+
+        Args:
+            wanted: The nodes.
+            known: The nodes that have a value.
+        """
         todo, needed = list(wanted), set()
         while todo:
             n = todo.pop()
             if n not in known and n not in needed:
                 needed.add(n)
                 todo += self.needs[n]
-        return sorted(needed)
+        return [self.steps[n] for n in sorted(needed)]
+
+
+def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: torch.device) -> None:
+    """Run steps; their results are known afterwards.
+
+    Args:
+        steps: What to compute, in order.
+        known: The values of nodes.
+        rows: The number of rows of all steps together.
+        device: Where new tensors go.
+    """
+    for node, function, arguments, positions, named, call in steps:
+        if call is not None:
+            extra = {name: _resolve(a, known, rows) for name, a in call.named}
+            if call.operator.partition(".")[0] in FACTORIES:
+                extra["device"] = device
+            known[node] = function(*(_resolve(a, known, rows) for a in call.arguments), **extra)
+            continue
+        values = list(arguments)
+        for i, n in positions:
+            values[i] = known[n]
+        known[node] = function(*values, **named)
+
+
+def _prepare(node: int, call: Call) -> Step:
+    function = _FUNCTIONS.get(call.operator) or find_operator(call.operator)
+    if call.operator == "bmm.default":
+        function = multiply_heads
+    positions = tuple((i, a["node"]) for i, a in enumerate(call.arguments) if isinstance(a, dict) and "node" in a)
+    rest = [a for a in call.arguments if not (isinstance(a, dict) and "node" in a)] + [a for _, a in call.named]
+    if call.operator.partition(".")[0] in FACTORIES or any(_varies(a) for a in rest):
+        return Step(node, function, (), (), {}, call)
+    arguments = tuple(None if isinstance(a, dict) and "node" in a else _resolve(a, {}, 0) for a in call.arguments)
+    return Step(node, function, arguments, positions, {name: _resolve(a, {}, 0) for name, a in call.named}, None)
+
+
+def _varies(a: object) -> bool:
+    """Return whether an argument has the value of a node in it or depends on the number of rows."""
+    if isinstance(a, dict):
+        return "node" in a or "rows" in a
+    return isinstance(a, (list, tuple)) and any(_varies(v) for v in a)
 
 
 def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
@@ -228,7 +300,7 @@ def _references(value: object) -> list[int]:
     return [n for v in value for n in _references(v)] if isinstance(value, (list, tuple)) else []
 
 
-def _resolve(a: object, known: Known, rows: int) -> object:
+def _resolve(a: object, known: Mapping[int, object], rows: int) -> object:
     if isinstance(a, dict):
         if "node" in a:
             return known[a["node"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -24,6 +24,20 @@ def weights(cell: Cell) -> dict[str, Tensor]:
     for tensors in (cell.named_parameters, cell.named_buffers):
         own += dict(tensors(remove_duplicate=False))  # a view of the cell must replace a tied tensor everywhere
     return {name: reduce(getattr, name.split("."), cell) for name in own}  # type: ignore[misc]
+
+
+def read_tensors(cell: Cell, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return tensors of a cell by name; a dot separates submodules. Runs in every call of a layer."""
+    own = cell.__dict__
+    parameters, adopted = own["_parameters"], own.get("_names", _NOTHING)
+    held = own["_home"].__dict__["_parameters"] if adopted else _NOTHING
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        t = own.get(name)
+        if t is None:
+            t = held.get(adopted[name]) if name in adopted else parameters.get(name)
+        tensors[name] = reduce(getattr, name.split("."), cell) if t is None else t  # type: ignore[assignment]
+    return tensors
 
 
 def resolve_weights(cell: Cell) -> Cell:

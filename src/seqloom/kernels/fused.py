@@ -56,17 +56,24 @@ def run_fused(
         y, state = run_kernel(x, rest[:k], dict(zip(names, rest[k:], strict=True)))
         return y, *state
 
+    inputs = [job.x, *job.state, *own.values()]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        y, *state = _Twice.apply(leaves, fast, flatten_loop(cell, job, names), *inputs)
+    else:
+        y, *state = fast(*leaves(inputs))
+    return y, tuple(state)
+
+
+def flatten_loop(cell: Cell, job: ScanJob, names: Sequence[str]) -> Flat:
+    """Return the reference loop as a function of input, states and the cell's tensors of these names."""
+    k = len(job.state)
+
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         view = bind_weights(cell, dict(zip(names, rest[k:], strict=True)))
         y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k])))
         return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # may be more precise than x
 
-    inputs = [job.x, *job.state, *own.values()]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        y, *state = _Twice.apply(leaves, fast, slow, *inputs)
-    else:
-        y, *state = fast(*leaves(inputs))
-    return y, tuple(state)
+    return slow
 
 
 class _Twice(torch.autograd.Function):
@@ -102,8 +109,23 @@ class _Twice(torch.autograd.Function):
             inputs, outputs = ctx.inner
         if not keep:
             ctx.inner = None  # else a reference to the loss keeps everything that the kernel saved
-        leaves = [t for t in inputs if t.requires_grad]
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
-        ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
-        gradients = iter(torch.autograd.grad(ends, leaves, pulls, keep, again, allow_unused=True))
-        return None, None, None, *(next(gradients) if t.requires_grad else None for t in inputs)
+        return None, None, None, *differentiate(inputs, outputs, grads, keep, again)
+
+
+def differentiate(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], grads: Sequence[Tensor | None], keep: bool, again: bool
+) -> list[Tensor | None]:
+    """Return the gradients of inputs from those of outputs.
+
+    Args:
+        inputs: Tensors of which some require gradients.
+        outputs: What was computed from them.
+        grads: The gradients of the outputs; None for those that do not matter.
+        keep: Whether the graph is kept.
+        again: Whether the gradients can be differentiated again.
+    """
+    leaves = [t for t in inputs if t.requires_grad]
+    pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad and g is not None]
+    ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
+    gradients = iter(torch.autograd.grad(ends, leaves, pulls, keep, again, allow_unused=True))
+    return [next(gradients) if t.requires_grad else None for t in inputs]

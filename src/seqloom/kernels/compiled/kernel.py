@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache, reduce
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from threading import local
 from typing import cast
 from weakref import ref
@@ -16,7 +16,7 @@ from seqloom.compiler.plan import Plan, Scan
 from seqloom.compiler.report import summarize
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.weights import bind_weights
+from seqloom.core.weights import bind_weights, read_tensors
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled import gated
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
@@ -24,7 +24,7 @@ from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.machine import Encoded, encode, run_program, why_not_machine
-from seqloom.kernels.fused import run_fused, why_not_fused
+from seqloom.kernels.fused import flatten_loop, why_not_fused
 
 _latest = local()
 
@@ -88,16 +88,17 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         return gated.run(cell, job)
     plan = _take_plan(cell, job)
     assert isinstance(plan, Plan)
-    compiled = _prepare(plan, job.x.is_cuda)
-    own = {name: cast(Tensor, reduce(getattr, name.split("."), cell)) for name in plan.weights}
+    own = read_tensors(cell, plan.weights)
+    if job.reset is not None:  # the states after a reset may be learned
+        own |= {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
+    is_plain = job.reset is None and type(cell).project is Cell.project and "project" not in cell.__dict__
 
-    def run_kernel(x: Tensor, state: State, values: dict[str, Tensor]) -> tuple[Tensor, State]:
-        view = bind_weights(cell, values)
-        start = view.start(x) if job.reset is not None else ()
-        return compiled.run(job, x, state, start, values, view.project)
+    def enter(x: Tensor, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        view = cell if values is own else bind_weights(cell, values)
+        return view.project(x), view.start(x) if job.reset is not None else ()
 
-    learned = {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
-    return run_fused(cell, job, own | learned, run_kernel)
+    slow = flatten_loop(cell, job, tuple(own))
+    return _prepare(plan, job.x.is_cuda).run_cell(job, job.x, job.state, own, None if is_plain else enter, slow)
 
 
 @lru_cache(maxsize=256)
@@ -109,7 +110,7 @@ def _prepare(plan: Plan, on_gpu: bool) -> Compiled:
     def encode_once(scan: Scan) -> Encoded:
         return encode(scan.program)
 
-    def run_on_cpu(scan: Scan, tensors: Sequence[Tensor], packing: Packing) -> None:
+    def run_on_cpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -> None:
         run_program(encode_once(scan), tensors, packing.B, packing.offset, packing.count)
 
-    return Compiled(plan, run_on_cpu)
+    return Compiled(plan, run_on_cpu, is_direct=True)

@@ -79,6 +79,16 @@ class Packing:
             return x.transpose(0, 1).reshape(self.N, *x.shape[2:])
         return x.flatten(0, 1)[self.place]
 
+    def pack_steps(self, x: Tensor) -> Tensor:
+        """Pack (B, length, ...) as `pack` does, with two dimensions for the rows: (T, B, ...) or (N, 1, ...)."""
+        if self.place is None:
+            return x.transpose(0, 1).contiguous()
+        return x.flatten(0, 1)[self.place].unsqueeze(1)
+
+    def unpack_steps(self, packed: Tensor) -> Tensor:
+        """Undo `pack_steps`, with zeros as padding."""
+        return packed.transpose(0, 1) if self.place is None else self.unpack(packed.squeeze(1))
+
     def unpack(self, packed: Tensor) -> Tensor:
         """Unpack (N, ...) into (B, length, ...), with zeros as padding."""
         if self.place is None:
@@ -114,12 +124,10 @@ class Packing:
         """Take the last state of each row, sorted, from (B + N, ...)."""
         return states[self.N :] if self.last is None else states[self.last]
 
-    def put_last(self, states: Tensor, rows: Tensor) -> None:
-        """Write the last state of each row, sorted, into (B + N, ...)."""
-        if self.last is None:
-            states[self.N :] = rows
-        else:
-            states[self.last] = rows
+    def put_last(self, states: Tensor, rows: Tensor | None) -> None:
+        """Write the last state of each row into (B + N, ...); zeros for None."""
+        place = slice(self.N, None) if self.last is None else self.last
+        states[place] = 0 if rows is None else self.sort(rows)
 
 
 def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Tensor]:

@@ -32,7 +32,9 @@ class MachineArgs(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "T", "columns", "packed")),
-        *((name, ctypes.c_void_p) for name in ("code", "constants", "buffers", "offset", "count")),
+        *((name, ctypes.c_void_p) for name in ("code", "constants", "buffers")),
+        ("transposed", ctypes.c_char_p),
+        *((name, ctypes.c_void_p) for name in ("offset", "count")),
     ]
 
 
@@ -45,6 +47,7 @@ class Encoded:
         code: (length), int64.
         constants: (length), float64: the numbers that the code mentions.
         sizes: For each buffer its name, its size and its entry of `ROWS`.
+        factors: For weights that only products read, by buffer: their shape, (heads, K, N).
         hidden: The widest left factor of a product, or the longest nest; decides how threads divide the work.
     """
 
@@ -52,6 +55,7 @@ class Encoded:
     code: Tensor
     constants: Tensor
     sizes: tuple[tuple[str, int, int, int, int], ...]
+    factors: dict[int, tuple[int, int, int]]
     hidden: int
 
 
@@ -73,12 +77,14 @@ def encode(program: Program) -> Encoded:
         else:
             code += [1, *encode_nest(part, program, constants)]
     widths = [p.heads * p.K for p in program.parts if isinstance(p, Product)]
+    read = {a.buffer for p in program.parts if isinstance(p, Nest) for a in p.reads()}
     lengths = [torch.Size(p.sizes).numel() for p in program.parts if isinstance(p, Nest)]
     return Encoded(
         program,
         torch.tensor(code, dtype=torch.int64),
         torch.tensor(constants, dtype=torch.float64),
         tuple((b.name, b.size, *ROWS[b.place]) for b in program.buffers),
+        {p.weight: (p.heads, p.K, p.N) for p in program.parts if isinstance(p, Product) and p.weight not in read},
         max(widths or lengths or [1]),
     )
 
@@ -97,7 +103,7 @@ def why_not_machine() -> str | None:
 
 def run_program(
     encoded: Encoded,
-    buffers: Sequence[Tensor],
+    buffers: Sequence[Tensor | None],
     B: int,
     offset: Tensor,
     count: Tensor,
@@ -109,7 +115,8 @@ def run_program(
         encoded: The program.
         buffers: One contiguous CPU tensor, float32 or float64, for each buffer of the program, of any shape. With P
             packed rows in all, a buffer has `size` numbers (WEIGHT), B * size (ROW), P * size (TIME) or (B + P) * size
-            (BEFORE and AFTER). Two buffers may share their memory.
+            (BEFORE and AFTER). Two buffers may share their memory. The weight of a product may also be the transpose of
+            a contiguous tensor. None for a buffer with a value per row (ROW) that only this program needs.
         B: Number of rows of the batch.
         offset: (T), int64: the first packed row of every step.
         count: (T), int64: the number of rows of every step, never more than in the step before.
@@ -129,13 +136,20 @@ def run_program(
             raise ValueError(f"{name} must be int64 of shape ({T},), got {tensor.dtype} {tuple(tensor.shape)}")
         _check_memory(name, tensor)
     packed = _read_last(offset) + _read_last(count) if T else 0
-    dtype = _check_buffers(encoded, buffers, B, packed)
+    dtype, addresses, transposed = _find_memory(encoded, buffers, B, packed)
     split = split or split_threads(B, encoded.hidden)
-    addresses = (ctypes.c_void_p * len(buffers))(*(b.data_ptr() for b in buffers))
-    args = MachineArgs(B, T, int(split.columns), packed)
-    args.code, args.constants = encoded.code.data_ptr(), encoded.constants.data_ptr()
-    args.buffers = ctypes.addressof(addresses)
-    args.offset, args.count = offset.data_ptr(), count.data_ptr()
+    args = MachineArgs(
+        B,
+        T,
+        int(split.columns),
+        packed,
+        encoded.code.data_ptr(),
+        encoded.constants.data_ptr(),
+        ctypes.addressof(addresses),
+        transposed,
+        offset.data_ptr(),
+        count.data_ptr(),
+    )
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
@@ -151,21 +165,39 @@ def _read_last(numbers: Tensor) -> int:
     return ctypes.c_int64.from_address(numbers.data_ptr() + 8 * (numbers.shape[0] - 1)).value
 
 
-def _check_buffers(encoded: Encoded, buffers: Sequence[Tensor], B: int, packed: int) -> torch.dtype:
-    """Check all buffers and return their type: the engine reads and writes memory by address."""
+def _find_memory(
+    encoded: Encoded, buffers: Sequence[Tensor | None], B: int, packed: int
+) -> tuple[torch.dtype, ctypes.Array[ctypes.c_void_p], bytes]:
+    """Check all buffers, since the engine reads and writes memory by address.
+
+    Returns:
+        Their type, their addresses (0 for None), and for each whether it is transposed.
+    """
     if len(buffers) != len(encoded.sizes):
         raise ValueError(f"the program has {len(encoded.sizes)} buffers, got {len(buffers)}")
-    dtype = buffers[0].dtype if buffers else torch.float32
+    dtype = next((b.dtype for b in buffers if b is not None), torch.float32)
     if dtype not in TYPES:
         raise ValueError(f"the CPU engine supports float32 and float64, not {dtype}")
-    for tensor, (name, size, one, batch, steps) in zip(buffers, encoded.sizes, strict=True):
+    transposed = bytearray(len(buffers))
+    addresses = (ctypes.c_void_p * len(buffers))()
+    for i, (tensor, (name, size, one, batch, steps)) in enumerate(zip(buffers, encoded.sizes, strict=True)):
+        if tensor is None:
+            if one or steps:
+                raise ValueError(f"{name} must be a tensor, got None")
+            continue
         rows = one + batch * B + steps * packed
         if tensor.numel() != rows * size:
             raise ValueError(f"{name} must have {rows} x {size} numbers, got {tuple(tensor.shape)}")
         if tensor.dtype != dtype:
             raise ValueError(f"all buffers must have one type; {name} is {tensor.dtype}, not {dtype}")
-        _check_memory(name, tensor)
-    return dtype
+        if one and i in encoded.factors and not tensor.is_contiguous():
+            heads, K, N = encoded.factors[i]
+            transposed[i] = tensor.stride()[-2:] == (1, K) and tensor.shape[-2:] == (K, N)
+            transposed[i] &= heads == 1 or tensor.transpose(-1, -2).is_contiguous()
+        if not tensor.is_cpu or not (transposed[i] or tensor.is_contiguous()):
+            _check_memory(name, tensor)
+        addresses[i] = tensor.data_ptr()
+    return dtype, addresses, bytes(transposed)
 
 
 def _check_memory(name: str, tensor: Tensor) -> None:
