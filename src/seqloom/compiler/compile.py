@@ -13,7 +13,7 @@ from seqloom.compiler.plan import Plan
 from seqloom.compiler.schedule import plan
 from seqloom.compiler.storage import load_plan, save_plan
 from seqloom.compiler.trace import Extras, step_tensors, trace
-from seqloom.compiler.watch import Global
+from seqloom.compiler.watch import Global, Seen
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
@@ -29,10 +29,10 @@ def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
         cell: The cell.
         job: What it runs over; its shapes and types matter, not B and T.
     """
-    return compile_for(cell, job.x, job.state, Extras.of(job))
+    return compile_for(cell, job.x, job.state, Extras.of(job), may_project=True)
 
 
-def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras) -> Plan | str:
+def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool = False) -> Plan | str:
     """Return the plan of a cell, or the reason why it has none.
 
     Args:
@@ -40,18 +40,20 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras) -> Plan | s
         x: (B, T, D), for its type and D.
         state: The states before the first step, for their shapes and types.
         extras: What a job has beside x and state.
+        may_project: Whether the plan may contain `cell.project`, if that treats every step alone.
     """
-    key = (fingerprint(cell), x.shape[2:], x.dtype, extras, *((s.shape[1:], s.dtype) for s in state))
+    shapes = [part for s in state for part in (s.shape[1:], s.dtype)]
+    key = (fingerprint(cell), x.shape[2:], x.dtype, extras, may_project, *shapes)
     known, read = _plans.get(key, (None, ()))
     if known is None or not all(g.is_same() for g in read):
         while len(_plans) >= MOST:
             _plans.pop(next(iter(_plans)))
-        known, _ = _plans[key] = _load_or_trace(cell, x, state, extras, key[1:])
+        known, _ = _plans[key] = _load_or_trace(cell, x, state, extras, may_project, key[1:])
     return known
 
 
 def _load_or_trace(
-    cell: Cell, x: Tensor, state: State, extras: Extras, shapes: Key
+    cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool, shapes: Key
 ) -> tuple[Plan | str, tuple[Global, ...]]:
     reason = why_not_frozen(cell)
     if reason is not None:
@@ -65,17 +67,27 @@ def _load_or_trace(
     if stored is not None:
         return stored
     try:
-        few = tuple(s[:1] for s in state)
         with torch.random.fork_rng(devices=[]):  # project may draw random numbers
-            traced = trace(cell, cell.project(x[:1, :1]), few, extras)
-            result = replace(plan(traced), alone=_projects_alone(cell, x))
+            result, seen = _trace(cell, x, tuple(s[:1] for s in state), extras, may_project)
     except UnsupportedError as error:
         return str(error), ()  # not kept on disk: which files were run is not known
     except Exception as error:  # a fault of the compiler must not stop a cell that the loop can run
         return f"the compiler failed with {type(error).__name__}: {error}; please report this cell", ()
     if description is not None:
-        save_plan(description, result, traced.seen)
-    return result, traced.seen.globals
+        save_plan(description, result, seen)
+    return result, seen.globals
+
+
+def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool) -> tuple[Plan, Seen]:
+    """Return the plan of a cell, with its `project` if possible, and what the cell ran and read."""
+    if may_project and _projects_alone(cell, x):
+        try:
+            traced = trace(cell, x[:1, :1], state, extras, True)
+            return replace(plan(traced), projects=True), traced.seen
+        except UnsupportedError:
+            pass  # because of what project does, or of the step: the next trace tells
+    traced = trace(cell, cell.project(x[:1, :1]), state, extras)
+    return plan(traced), traced.seen
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -82,7 +83,7 @@ class Plan:
         infer: The forward program without gradients.
         train: The forward program that saves what the reverse needs.
         reverse: The reverse program.
-        alone: Whether `cell.project` treats every step alone, so that it may see packed rows.
+        projects: Whether x is the cell's input, and `cell.project` part of the plan; else x is what it returns.
     """
 
     calls: dict[int, Call]
@@ -94,7 +95,7 @@ class Plan:
     infer: Scan
     train: Scan
     reverse: Scan
-    alone: bool = False
+    projects: bool = False
 
     @property
     def states(self) -> int:
@@ -123,6 +124,7 @@ _PURE = """
     view where zeros zeros_like
 """
 PURE = frozenset(_PURE.split())
+RESHAPES = {"_unsafe_view", "squeeze", "unsqueeze", "view"}  # keep the order of numbers
 LONGEST_SUM = 512  # products that `multiply_heads` adds up one after the other
 FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # have no tensor among their arguments
 
@@ -147,7 +149,11 @@ def find_operator(name: str) -> Callable[..., object]:
 
 
 # Functions of torch that do what an operator does, and are called faster.
-_FUNCTIONS = {
+SAME, ADD_PRODUCT = "same", "add_product"  # not torch's: what `_simplify` writes
+_FUNCTIONS: dict[str, Callable[..., object]] = {
+    SAME: lambda t: t,
+    ADD_PRODUCT: torch.addmm,
+    "bmm.default": lambda a, b: multiply_heads(a, b),
     "add.Tensor": torch.add,
     "mm.default": torch.mm,
     "mul.Tensor": torch.mul,
@@ -182,8 +188,9 @@ class Evaluator:
     """Compute nodes with torch, for all rows of all steps at once."""
 
     def __init__(self, plan: Plan) -> None:
-        self.needs = {n: tuple(references(call)) for n, call in plan.calls.items()}
-        self.steps = {n: _prepare(n, call) for n, call in plan.calls.items()}
+        calls = _simplify(plan)
+        self.needs = {n: tuple(references(call)) for n, call in calls.items()}
+        self.steps = {n: _prepare(n, call) for n, call in calls.items()}
         self.orders: dict[tuple[tuple[int, ...], str], list[Step]] = {}
 
     def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str) -> None:
@@ -238,10 +245,48 @@ def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: to
         known[node] = function(*values, **named)
 
 
+def _simplify(plan: Plan) -> dict[int, Call]:
+    """Return the calls of a plan with those combined that torch runs faster as one."""
+    uses = Counter(n for call in plan.calls.values() for n in references(call))
+    uses.update(m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory)
+    uses.update(plan.results.values())
+    calls = dict(plan.calls)
+
+    def source(a: object, operator: str) -> Call | None:
+        call = plan.calls.get(a["node"]) if isinstance(a, dict) and "node" in a else None
+        return call if call is not None and call.operator == operator else None
+
+    for n, call in plan.calls.items():
+        first = call.arguments[0] if call.arguments else None
+        root = _find_root(n, plan)
+        if root != n:
+            calls[n] = Call(SAME, ({"node": root},))
+            continue
+        turned = source(first, call.operator)
+        if call.operator == "permute.default" and turned is not None and turned.arguments[1:] == call.arguments[1:]:
+            if call.arguments[1] == [1, 0]:
+                calls[n] = Call(SAME, turned.arguments[:1])
+        elif call.operator == "add.Tensor" and not call.named and len(call.arguments) == 2:
+            for a, b in (call.arguments, call.arguments[::-1]):
+                product, bias = source(a, "mm.default"), plan.values.get(b["node"]) if isinstance(b, dict) else None
+                if product and isinstance(a, dict) and uses[a["node"]] == 1 and bias and len(bias.sizes) == 1:
+                    calls[n] = Call(ADD_PRODUCT, (b, *product.arguments))
+    return calls
+
+
+def _find_root(n: int, plan: Plan) -> int:
+    """Return the node from which others were reshaped until one had its shape again; n if there is none."""
+    root, at = n, n
+    while at in plan.calls and plan.calls[at].operator.partition(".")[0] in RESHAPES:
+        first = plan.calls[at].arguments[0]
+        at = first["node"] if isinstance(first, dict) else -1
+        if at in plan.values and plan.values[at] == plan.values.get(n):
+            root = at
+    return root
+
+
 def _prepare(node: int, call: Call) -> Step:
     function = _FUNCTIONS.get(call.operator) or find_operator(call.operator)
-    if call.operator == "bmm.default":
-        function = multiply_heads
     positions = tuple((i, a["node"]) for i, a in enumerate(call.arguments) if isinstance(a, dict) and "node" in a)
     rest = [a for a in call.arguments if not (isinstance(a, dict) and "node" in a)] + [a for _, a in call.named]
     if call.operator.partition(".")[0] in FACTORIES or any(_varies(a) for a in rest):

@@ -85,7 +85,7 @@ def _encode(plan: Plan) -> dict[str, Any]:
         "weights": plan.weights,
         "results": plan.results,
         "after": plan.after,
-        "alone": plan.alone,
+        "projects": plan.projects,
         "scans": [_encode_scan(scan) for scan in (plan.infer, plan.train, plan.reverse)],
     }
 
@@ -102,7 +102,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         infer,
         train,
         reverse,
-        data["alone"],
+        data["projects"],
     )
 
 

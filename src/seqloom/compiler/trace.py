@@ -107,14 +107,15 @@ def step_tensors(cell: Cell) -> dict[str, Tensor]:
     return own
 
 
-def trace(cell: Cell, x: Tensor, state: State, extras: Extras) -> Trace:
+def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = False) -> Trace:
     """Trace a cell.
 
     Args:
         cell: The cell.
-        x: (B, T, ...), what `cell.project` returned; only shape and dtype matter.
+        x: (B, T, ...), what `cell.project` returned, or its input; only shape and dtype matter.
         state: The states before a step, for their shapes.
         extras: What a job has beside x and state.
+        projects: Whether x is the input of `cell.project`, which is traced too.
 
     Raises:
         UnsupportedError: If the step cannot be traced, with the reason and the line of the step.
@@ -122,7 +123,7 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras) -> Trace:
     own = step_tensors(cell)
     buffers = {n for n, _ in cell.named_buffers(remove_duplicate=False) if not own[n].requires_grad}
     inputs = _Inputs(x, state, own, extras, cell.output_size, buffers)
-    step = _make_step(cell, inputs)
+    step = _make_step(cell, inputs, projects)
     plain = _trace_plain(step, inputs.allocate(ROWS))
     _check_results(plain, len(state), inputs)
     again, seen = watch(lambda: _trace_plain(step, inputs.allocate(AGAIN)))
@@ -195,8 +196,8 @@ class _Lines(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _make_step(cell: Cell, inputs: _Inputs) -> Callable[..., tuple[Tensor, ...]]:
-    """Return one step of a scan as a function of its inputs: reset, the cell's step and zoneout."""
+def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """Return one step of a scan as a function of its inputs: projection, reset, the cell's step and zoneout."""
 
     def step(*values: Tensor) -> tuple[Tensor, ...]:
         rows, own = inputs.sort(values)
@@ -207,7 +208,8 @@ def _make_step(cell: Cell, inputs: _Inputs) -> Callable[..., tuple[Tensor, ...]]
         now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
         before = list_settings(view)
         with fx.traceback.preserve_node_meta(), _Lines():
-            y, after = advance(view, rows["x"], state, now, start, rows.get("mask"))
+            x = view.project(rows["x"].unsqueeze(1)).squeeze(1) if projects else rows["x"]
+            y, after = advance(view, x, state, now, start, rows.get("mask"))
         changed = [n for n, v in list_settings(view).items() if n not in before or before[n] != v]
         if changed:
             raise UnsupportedError(f"step changes the cell's attribute {changed[0]}")

@@ -214,8 +214,14 @@ class Cell(nn.Module, metaclass=_CellType):
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Return the cell's direct parameters by name, also those that a layer holds (see `adopt`)."""
-        adopted = {name: getattr(self, name) for name in self.__dict__.get("_names", ())}
-        return adopted | dict(self.named_parameters(recurse=False))
+        own: dict[str, nn.Parameter] = {}
+        names = self.__dict__.get("_names")
+        if names:
+            held = self.__dict__["_home"].__dict__["_parameters"]  # faster than an attribute of the layer
+            for mine, theirs in names.items():
+                p = None if mine in self.__dict__ else held.get(theirs)
+                own[mine] = getattr(self, mine) if p is None else p
+        return own | dict(self.named_parameters(recurse=False)) if self._parameters else own
 
     def forward(self, input: Tensor, hx: Tensor | State | None = None) -> Tensor | State:
         """Run one step with the interface of torch.nn.GRUCell and LSTMCell.

@@ -28,14 +28,18 @@ def weights(cell: Cell) -> dict[str, Tensor]:
 
 def read_tensors(cell: Cell, names: Iterable[str]) -> dict[str, Tensor]:
     """Return tensors of a cell by name; a dot separates submodules. Runs in every call of a layer."""
-    own = cell.__dict__
-    parameters, adopted = own["_parameters"], own.get("_names", _NOTHING)
-    held = own["_home"].__dict__["_parameters"] if adopted else _NOTHING
+    adopted = cell.__dict__.get("_names", _NOTHING)
+    held = cell.__dict__["_home"].__dict__["_parameters"] if adopted else _NOTHING
     tensors: dict[str, Tensor] = {}
     for name in names:
-        t = own.get(name)
+        *path, last = name.split(".")
+        module: nn.Module | None = cell
+        for child in path:
+            module = module and module.__dict__["_modules"].get(child)
+        own = _NOTHING if module is None else module.__dict__
+        t = own.get(last)
         if t is None:
-            t = held.get(adopted[name]) if name in adopted else parameters.get(name)
+            t = held.get(adopted[name]) if name in adopted else own["_parameters"].get(last) if own else None
         tensors[name] = reduce(getattr, name.split("."), cell) if t is None else t  # type: ignore[assignment]
     return tensors
 

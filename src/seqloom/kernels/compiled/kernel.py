@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from threading import local
 from typing import cast
 from weakref import ref
@@ -23,7 +23,7 @@ from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
 from seqloom.kernels.cpu.engine import why_not_cpu
-from seqloom.kernels.cpu.machine import Encoded, encode, run_program, why_not_machine
+from seqloom.kernels.cpu.machine import Rows, encode, run_trusted, why_not_machine
 from seqloom.kernels.fused import flatten_loop, why_not_fused
 
 _latest = local()
@@ -91,14 +91,14 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     own = read_tensors(cell, plan.weights)
     if job.reset is not None:  # the states after a reset may be learned
         own |= {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
-    is_plain = job.reset is None and type(cell).project is Cell.project and "project" not in cell.__dict__
 
     def enter(x: Tensor, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         view = cell if values is own else bind_weights(cell, values)
-        return view.project(x), view.start(x) if job.reset is not None else ()
+        start = view.start(x) if job.reset is not None else ()
+        return x if plan.projects else view.project(x), start
 
-    slow = flatten_loop(cell, job, tuple(own))
-    return _prepare(plan, job.x.is_cuda).run_cell(job, job.x, job.state, own, None if is_plain else enter, slow)
+    slow, is_direct = flatten_loop(cell, job, tuple(own)), plan.projects and job.reset is None
+    return _prepare(plan, job.x.is_cuda).run_cell(job, job.x, job.state, own, None if is_direct else enter, slow)
 
 
 @lru_cache(maxsize=256)
@@ -106,11 +106,10 @@ def _prepare(plan: Plan, on_gpu: bool) -> Compiled:
     if on_gpu:
         return Compiled(plan, run_on_gpu)
 
-    @cache
-    def encode_once(scan: Scan) -> Encoded:
-        return encode(scan.program)
+    encoded = {scan: encode(scan.program) for scan in (plan.infer, plan.train, plan.reverse)}
 
     def run_on_cpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -> None:
-        run_program(encode_once(scan), tensors, packing.B, packing.offset, packing.count)
+        rows = Rows(packing.B, packing.T, packing.N, packing.offset, packing.count)
+        run_trusted(encoded[scan], tensors, rows)
 
     return Compiled(plan, run_on_cpu, is_direct=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class Packing:
         indices = count, offset, order, order[row] * length + t, row, before, last
         return cls(B, T, length, *_move(indices, device))
 
-    @property
+    @cached_property
     def N(self) -> int:
         """The number of packed rows."""
         return self.B * self.T if self.place is None else len(self.place)
@@ -79,20 +79,10 @@ class Packing:
             return x.transpose(0, 1).reshape(self.N, *x.shape[2:])
         return x.flatten(0, 1)[self.place]
 
-    def pack_steps(self, x: Tensor) -> Tensor:
-        """Pack (B, length, ...) as `pack` does, with two dimensions for the rows: (T, B, ...) or (N, 1, ...)."""
-        if self.place is None:
-            return x.transpose(0, 1).contiguous()
-        return x.flatten(0, 1)[self.place].unsqueeze(1)
-
-    def unpack_steps(self, packed: Tensor) -> Tensor:
-        """Undo `pack_steps`, with zeros as padding."""
-        return packed.transpose(0, 1) if self.place is None else self.unpack(packed.squeeze(1))
-
     def unpack(self, packed: Tensor) -> Tensor:
         """Unpack (N, ...) into (B, length, ...), with zeros as padding."""
         if self.place is None:
-            return packed.unflatten(0, (self.T, self.B)).transpose(0, 1)
+            return packed.reshape(self.T, self.B, *packed.shape[1:]).transpose(0, 1)
         whole = packed.new_zeros(self.B * self.length, *packed.shape[1:])
         return whole.index_copy(0, self.place, packed).unflatten(0, (self.B, self.length))
 

@@ -16,11 +16,15 @@ from seqloom.core.cell import State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.kernels.compiled.packing import Packing
+from seqloom.kernels.cpu.machine import is_transposed
 from seqloom.kernels.fused import Flat, differentiate
 
+# Operators that copy nothing, or whose result is no tensor.
+VIEWS = frozenset(
+    "alias detach expand getitem permute select slice split split_with_sizes squeeze transpose unbind unsqueeze view".split()
+)
 RunProgram = Callable[[Scan, Sequence[Tensor | None], Packing], None]
-# The step's input and its states after a reset, (B, T, ...) and (B, ...), of the cell's own input and its weights;
-# for packed rows, the input is (rows, 1, ...) or (T, B, ...).
+# From the cell's input (B, T, D) and its tensors to a plan's x (B, T, ...) and the states after a reset (B, ...).
 Enter = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, State]]
 
 
@@ -45,6 +49,8 @@ class Compiled:
         self.infer = self._stage(plan.infer, inputs, after, ends)
         self.train = self._stage(plan.train, inputs, after, ends)
         self.known_in_reverse = {*self.leaves, *after, *self.saved}
+        self.saved += self._find_reused()
+        self.known_in_reverse |= set(self.saved)
         self.reverse: dict[tuple[int, ...], _Stage] = {}  # by the gradients that are wanted
 
     def run(
@@ -90,8 +96,8 @@ class Compiled:
             x: (B, T, D), the input.
             state: The states before the first step.
             own: The tensors that the cell reads, by name.
-            enter: Returns the input of a step and, if the job has resets, the states after one; None if the input of a
-                step is x and there are no resets.
+            enter: Returns the plan's x and, if the job has resets, the states after one; None if the plan's x is the
+                input and there are no resets.
             slow: Maps x, states and the tensors of `own` to outputs and states, for second derivatives; None if there
                 are none.
 
@@ -123,6 +129,17 @@ class Compiled:
             else:
                 leaves[n] = "named", name
         return leaves
+
+    def _find_reused(self) -> list[int]:
+        """Return what torch computes in the forward pass, other than views, and needs in the backward pass."""
+        plan = self.plan
+        computed = (*self.train.first, *self.train.then)
+        costly = {s.node for s in computed if plan.calls[s.node].operator.partition(".")[0] not in VIEWS}
+        ends = [n for name, n in plan.results.items() if name != "y"]
+        stored = {m.node for m in plan.reverse.memory if m.kind == "stored"}
+        steps = self.evaluator.order([*ends, *plan.reverse.nodes()], self.known_in_reverse | costly | stored)
+        needed = {*plan.reverse.nodes(), *(n for step in steps for n in self.evaluator.needs[step.node])}
+        return sorted(needed & costly)
 
     def _dafter(self) -> list[int]:
         return [self.plan.inputs[f"dafter_{i}"] for i in range(self.plan.states)]
@@ -187,7 +204,7 @@ class Compiled:
         B, states = packing.B, []
         for s in state:
             steps = s.new_empty(B + packing.N, *s.shape[1:])
-            steps[:B] = packing.sort(s)
+            steps[:B].copy_(packing.sort(s))
             states.append(steps)
         known: dict[int, Any] = {}
         self.execute(stage, named, known, packing, {"state": states})
@@ -219,7 +236,9 @@ class Compiled:
             if kind == "named":
                 known[n] = named[name]
             else:
-                known[n] = packing.states_before(memory["state"][name]) if kind == "before" else packing.spread(named[name])
+                known[n] = (
+                    packing.states_before(memory["state"][name]) if kind == "before" else packing.spread(named[name])
+                )
         evaluate(stage.first, known, N, like.device)
         dtype, tensors, stored = like.dtype, [], []
         for s in stage.sources:
@@ -233,7 +252,7 @@ class Compiled:
             elif kind == "scratch":
                 t = None if self.is_direct else like.new_empty(packing.B, s.size)
             else:
-                t = self._read(s, named[s.name] if kind == "row" else known[s.node], N)
+                t = self._read(s, named[s.name] if kind == "row" else known[s.node], packing)
                 if t.dtype != dtype:
                     t = t.to(dtype)
             tensors.append(t)
@@ -241,18 +260,22 @@ class Compiled:
         for s, t in stored:
             known[s.node] = _as_node(s.value, t, N)
 
-    def _read(self, s: _Source, t: Tensor, N: int) -> Tensor:
+    def _read(self, s: _Source, t: Tensor, packing: Packing) -> Tensor:
         """Return the memory of a value as a program expects it."""
+        rows = 1
         if s.kind == "rows":
-            if s.value is not None and t.dim() == 2 and s.value.batch == 0 and t.shape[0] == N and t.is_contiguous():
-                return t
-            return as_rows(s.value, t, N)
-        if s.kind == "weight":
-            if s.is_transposed:
-                t = t.transpose(-1, -2)
-            if self.is_direct and t.transpose(-1, -2).is_contiguous():
-                return t
-        return t.contiguous()
+            rows = packing.N
+            if not (t.dim() == 2 and t.shape == (rows, s.size) and t.is_contiguous()):
+                t = as_rows(s.value, t, rows)
+        elif s.kind == "weight":
+            t = t.transpose(-1, -2) if s.is_transposed else t
+            t = t if self.is_direct and is_transposed(t) else t.contiguous()
+        else:
+            rows = packing.B if s.kind == "row" else 1
+            t = t.contiguous()
+        if t.numel() != rows * s.size:  # programs read by address
+            raise AssertionError(f"a program needs {rows} x {s.size} numbers, got {tuple(t.shape)}")
+        return t
 
 
 class _Source(NamedTuple):
@@ -309,19 +332,11 @@ class _Call:
     enter: Enter | None
     slow: Flat | None
 
-    @property
-    def is_packed_first(self) -> bool:
-        """Whether rows are packed before they enter the cell: `project` then need not see padding."""
-        return self.compiled.plan.alone and self.job.reset is None
-
     def enter_packed(self, x: Tensor, own: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         """Return the step's input (N, ...) and the states after a reset, sorted."""
         packing = self.packing
         if self.enter is None:
             return packing.pack(x), ()
-        if self.is_packed_first:
-            rows, start = self.enter(packing.pack_steps(x), own)
-            return rows.reshape(packing.N, *rows.shape[2:]), start
         whole, start = self.enter(x, own)
         return packing.pack(whole), tuple(packing.sort(s) for s in start)
 
@@ -375,15 +390,23 @@ class _Entered(NamedTuple):
 def _enter_with_graph(call: _Call, x: Tensor, own: Mapping[str, Tensor]) -> tuple[Tensor, State, _Entered]:
     """Return what `_Call.enter_packed` returns, and the graph of what the cell computes itself."""
     assert call.enter is not None
-    packing, first = call.packing, call.is_packed_first
-    leaf = packing.pack_steps(x).detach() if first else x.detach()
-    leaf.requires_grad_(x.requires_grad)
+    packing, leaf = call.packing, x.detach().requires_grad_(x.requires_grad)
     leaves = {name: t.detach().requires_grad_(t.requires_grad) for name, t in own.items()}
     with torch.enable_grad():
         entered, start = call.enter(leaf, leaves)
-    rows = entered.detach()
-    rows = rows.reshape(packing.N, *rows.shape[2:]) if first else packing.pack(rows)
+    rows = packing.pack(entered.detach())
     return rows, tuple(packing.sort(s.detach()) for s in start), _Entered(leaf, leaves, entered, start)
+
+
+def _release(y: Tensor, states: Sequence[Tensor], saved: Sequence[Tensor]) -> Tensor:
+    """Return the outputs as a tensor that a caller may change in place."""
+    place = y.untyped_storage().data_ptr()
+    if any(place == t.untyped_storage().data_ptr() for t in (*states, *saved)):
+        return y.clone()
+    if not y._is_view():
+        return y
+    # a function with several outputs must not return a view
+    return y.new_empty(0).set_(y.untyped_storage(), y.storage_offset(), y.shape, y.stride())
 
 
 class _Scan(torch.autograd.Function):
@@ -407,11 +430,9 @@ class _Scan(torch.autograd.Function):
         ctx.call, ctx.inputs = call, 1 + len(rest)
         ctx.starts = len(start)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, *rest, rows, *start, *states, *(known[n] for n in compiled.saved))
-        place = y.untyped_storage().data_ptr()
-        if any(place == t.untyped_storage().data_ptr() for t in (*states, rows, x)):
-            y = y.clone()  # a caller may change the outputs in place; the states are saved
-        return y, *last
+        saved = (x, *rest, rows, *start, *states, *(known[n] for n in compiled.saved))
+        ctx.save_for_backward(*saved)
+        return _release(y, states, saved), *last
 
     @staticmethod
     def backward(
@@ -499,7 +520,7 @@ def _leave(
     ends, pulls = [], []
     if dx is not None and rows.requires_grad:
         ends.append(rows)
-        pulls.append((dx.reshape(rows.shape) if call.is_packed_first else packing.unpack(dx)).to(rows.dtype))
+        pulls.append(packing.unpack(dx).to(rows.dtype))
     for s, d in zip(entered.start, dstart, strict=True):
         if d is not None and s.requires_grad:
             ends.append(s)
@@ -512,5 +533,4 @@ def _leave(
     for name, g in zip(names, gradients, strict=False):
         mine = own_grads[name]
         own_grads[name] = g if mine is None else mine if g is None else mine + g
-    inner = gradients[-1] if entered.x.requires_grad else None
-    return packing.unpack_steps(inner) if inner is not None and call.is_packed_first else inner
+    return gradients[-1] if entered.x.requires_grad else None

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -136,28 +137,57 @@ def run_program(
             raise ValueError(f"{name} must be int64 of shape ({T},), got {tensor.dtype} {tuple(tensor.shape)}")
         _check_memory(name, tensor)
     packed = _read_last(offset) + _read_last(count) if T else 0
-    dtype, addresses, transposed = _find_memory(encoded, buffers, B, packed)
-    split = split or split_threads(B, encoded.hidden)
+    _check_buffers(encoded, buffers, B, packed)
+    run_trusted(encoded, buffers, Rows(B, T, packed, offset, count), split)
+
+
+class Rows(NamedTuple):
+    """The rows of every step: arguments of `run_program`, and the number of packed rows."""
+
+    B: int
+    T: int
+    packed: int
+    offset: Tensor
+    count: Tensor
+
+
+def run_trusted(
+    encoded: Encoded, buffers: Sequence[Tensor | None], rows: Rows, split: ThreadSplit | None = None
+) -> None:
+    """Run a program as `run_program` does, without its checks: wrong buffers crash the process.
+
+    Raises:
+        ValueError: If the rows do not fit each other.
+        MemoryError: If the engine cannot allocate memory.
+    """
+    engine = load_library()
+    assert isinstance(engine, ctypes.CDLL)
+    addresses = (ctypes.c_void_p * len(buffers))(*[None if b is None else b.data_ptr() for b in buffers])
+    transposed = bytearray(len(buffers))
+    for i in encoded.factors:
+        weight = buffers[i]
+        assert weight is not None
+        transposed[i] = not weight.is_contiguous()
+    dtype = next((b.dtype for b in buffers if b is not None), torch.float32)
+    split = split or split_threads(rows.B, encoded.hidden)
     args = MachineArgs(
-        B,
-        T,
+        rows.B,
+        rows.T,
         int(split.columns),
-        packed,
+        rows.packed,
         encoded.code.data_ptr(),
         encoded.constants.data_ptr(),
         ctypes.addressof(addresses),
-        transposed,
-        offset.data_ptr(),
-        count.data_ptr(),
+        bytes(transposed),
+        rows.offset.data_ptr(),
+        rows.count.data_ptr(),
     )
-    engine = load_library()
-    assert isinstance(engine, ctypes.CDLL)
     result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
     if result == OUT_OF_MEMORY:
-        raise MemoryError(f"the CPU engine could not allocate memory for a program with batch {B}")
+        raise MemoryError(f"the CPU engine could not allocate memory for a program with batch {rows.B}")
     assert result != UNKNOWN_OPERATOR, "the machine has no such form of an operator"
     if result == ROWS_DO_NOT_FIT:
-        raise ValueError(f"offset and count are not the packed rows of a batch of {B} sorted by length")
+        raise ValueError(f"offset and count are not the packed rows of a batch of {rows.B} sorted by length")
 
 
 def _read_last(numbers: Tensor) -> int:
@@ -165,21 +195,13 @@ def _read_last(numbers: Tensor) -> int:
     return ctypes.c_int64.from_address(numbers.data_ptr() + 8 * (numbers.shape[0] - 1)).value
 
 
-def _find_memory(
-    encoded: Encoded, buffers: Sequence[Tensor | None], B: int, packed: int
-) -> tuple[torch.dtype, ctypes.Array[ctypes.c_void_p], bytes]:
-    """Check all buffers, since the engine reads and writes memory by address.
-
-    Returns:
-        Their type, their addresses (0 for None), and for each whether it is transposed.
-    """
+def _check_buffers(encoded: Encoded, buffers: Sequence[Tensor | None], B: int, packed: int) -> None:
+    """Check all buffers: the engine reads and writes memory by address."""
     if len(buffers) != len(encoded.sizes):
         raise ValueError(f"the program has {len(encoded.sizes)} buffers, got {len(buffers)}")
     dtype = next((b.dtype for b in buffers if b is not None), torch.float32)
     if dtype not in TYPES:
         raise ValueError(f"the CPU engine supports float32 and float64, not {dtype}")
-    transposed = bytearray(len(buffers))
-    addresses = (ctypes.c_void_p * len(buffers))()
     for i, (tensor, (name, size, one, batch, steps)) in enumerate(zip(buffers, encoded.sizes, strict=True)):
         if tensor is None:
             if one or steps:
@@ -190,14 +212,13 @@ def _find_memory(
             raise ValueError(f"{name} must have {rows} x {size} numbers, got {tuple(tensor.shape)}")
         if tensor.dtype != dtype:
             raise ValueError(f"all buffers must have one type; {name} is {tensor.dtype}, not {dtype}")
-        if one and i in encoded.factors and not tensor.is_contiguous():
-            heads, K, N = encoded.factors[i]
-            transposed[i] = tensor.stride()[-2:] == (1, K) and tensor.shape[-2:] == (K, N)
-            transposed[i] &= heads == 1 or tensor.transpose(-1, -2).is_contiguous()
-        if not tensor.is_cpu or not (transposed[i] or tensor.is_contiguous()):
+        if i not in encoded.factors or not is_transposed(tensor):
             _check_memory(name, tensor)
-        addresses[i] = tensor.data_ptr()
-    return dtype, addresses, bytes(transposed)
+
+
+def is_transposed(weight: Tensor) -> bool:
+    """Return whether a weight (K, N) or (heads, K, N) is the transpose of a contiguous tensor on the CPU."""
+    return weight.is_cpu and weight.dim() > 1 and weight.transpose(-1, -2).is_contiguous()
 
 
 def _check_memory(name: str, tensor: Tensor) -> None:
