@@ -26,8 +26,8 @@ class Machine {
   };
   const MachineArgs& a;
   std::vector<int64_t> places, sizes, row_sizes;  // of buffers; row_sizes: 0 for weights
-  std::vector<T*> memory;                          // of buffers
-  std::vector<std::unique_ptr<Buffer<T>>> own;     // what the caller did not bring
+  std::vector<T*> memory;                         // of buffers
+  std::vector<std::unique_ptr<Buffer<T>>> own;    // what the caller did not bring
   bool reverse;
   std::vector<Part> parts;
   std::vector<std::unique_ptr<Thread>> threads;

@@ -16,7 +16,8 @@ struct Product {
   explicit Product(Reader& code)
       : source(code.next()), offset(code.next()), weight(code.next()), out(code.next()), heads(code.next()),
         K(code.next()), columns(code.next()), rows(code.next()), depth(round_up(K, STEP)),
-        panels(padded_size<T>(columns) / PANEL<T>), w(heads * panels * depth * PANEL<T>, depth != K || columns % PANEL<T>) {}
+        panels(padded_size<T>(columns) / PANEL<T>),
+        w(heads * panels * depth * PANEL<T>, depth != K || columns % PANEL<T>) {}
 
   // what a thread needs beside it: copies of rows, and a block of results
   int64_t room() const { return MOST * (row_stride<T>(K) + PANEL<T>); }

@@ -148,21 +148,6 @@ def find_operator(name: str) -> Callable[..., object]:
     return function
 
 
-# Functions of torch that do what an operator does, and are called faster.
-SAME, ADD_PRODUCT = "same", "add_product"  # not torch's: what `_simplify` writes
-_FUNCTIONS: dict[str, Callable[..., object]] = {
-    SAME: lambda t: t,
-    ADD_PRODUCT: torch.addmm,
-    "bmm.default": lambda a, b: multiply_heads(a, b),
-    "add.Tensor": torch.add,
-    "mm.default": torch.mm,
-    "mul.Tensor": torch.mul,
-    "permute.default": torch.permute,
-    "sub.Tensor": torch.sub,
-    "sum.dim_IntList": torch.sum,
-}
-
-
 class Step(NamedTuple):
     """A call of an operator that is ready to run.
 
@@ -315,6 +300,21 @@ def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
     left = a[..., :k].unflatten(-1, (pieces, LONGEST_SUM)).movedim(-2, 0)
     parts = torch.matmul(left, b[:, :k].unflatten(1, (pieces, LONGEST_SUM)).movedim(1, 0))
     return parts.sum(0) + torch.bmm(a[..., k:], b[:, k:])
+
+
+# Functions of torch that do what an operator does, and are called faster.
+SAME, ADD_PRODUCT = "same", "add_product"  # not torch's: what `_simplify` writes
+_FUNCTIONS: dict[str, Callable[..., object]] = {
+    SAME: lambda t: t,
+    ADD_PRODUCT: torch.addmm,
+    "bmm.default": multiply_heads,
+    "add.Tensor": torch.add,
+    "mm.default": torch.mm,
+    "mul.Tensor": torch.mul,
+    "permute.default": torch.permute,
+    "sub.Tensor": torch.sub,
+    "sum.dim_IntList": torch.sum,
+}
 
 
 class Known(dict):  # type: ignore[type-arg]

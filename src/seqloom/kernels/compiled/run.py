@@ -21,9 +21,12 @@ from seqloom.kernels.fused import Flat, differentiate
 
 # Operators that copy nothing, or whose result is no tensor.
 VIEWS = frozenset(
-    "alias detach expand getitem permute select slice split split_with_sizes squeeze transpose unbind unsqueeze view".split()
+    [
+        *("alias", "detach", "expand", "getitem", "permute", "select", "slice", "split", "split_with_sizes"),
+        *("squeeze", "transpose", "unbind", "unsqueeze", "view"),
+    ]
 )
-RunProgram = Callable[[Scan, Sequence[Tensor | None], Packing], None]
+RunProgram = Callable[[Scan, Sequence[Any], Packing], None]  # tensors; None as `is_direct` says
 # From the cell's input (B, T, D) and its tensors to a plan's x (B, T, ...) and the states after a reset (B, ...).
 Enter = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, State]]
 
@@ -421,8 +424,9 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         compiled, k = call.compiled, call.compiled.plan.states
         state, own = rest[:k], dict(zip(call.names, rest[k:], strict=True))
+        ctx.entered = None
         if call.enter is None:
-            rows, start, ctx.entered = call.packing.pack(x), (), None
+            rows, start = call.enter_packed(x, own)
         else:
             rows, start, ctx.entered = _enter_with_graph(call, x, own)
         named = call.name_inputs(rows, start, own)
@@ -478,7 +482,7 @@ def _run_backward(
     stage = compiled.reverse.get(ends)
     if stage is None:
         stage = compiled.reverse[ends] = compiled._stage(plan.reverse, compiled.known_in_reverse, set(), ends)
-    named = call.name_inputs(rows, start, own)
+    named = call.name_inputs(rows, tuple(start), own)
     dy, *dlast = grads
     if dy is None:
         sizes = plan.values[plan.inputs["dy"]].sizes

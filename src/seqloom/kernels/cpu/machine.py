@@ -142,13 +142,13 @@ def run_program(
 
 
 class Rows(NamedTuple):
-    """The rows of every step: arguments of `run_program`, and the number of packed rows."""
+    """The rows of every step: the arguments of `run_program`, and the number of packed rows."""
 
     B: int
     T: int
     packed: int
-    offset: Tensor
-    count: Tensor
+    offsets: Tensor
+    counts: Tensor
 
 
 def run_trusted(
@@ -179,8 +179,8 @@ def run_trusted(
         encoded.constants.data_ptr(),
         ctypes.addressof(addresses),
         bytes(transposed),
-        rows.offset.data_ptr(),
-        rows.count.data_ptr(),
+        rows.offsets.data_ptr(),
+        rows.counts.data_ptr(),
     )
     result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
     if result == OUT_OF_MEMORY:
