@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -42,8 +43,7 @@ aten = torch.ops.aten
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 
 
-@dataclass(frozen=True)
-class Extras:
+class Extras(NamedTuple):
     """What a job has beside x and state; each is an input of the traced step."""
 
     reset: bool = False

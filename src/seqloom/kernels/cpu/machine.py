@@ -217,8 +217,12 @@ def _check_buffers(encoded: Encoded, buffers: Sequence[Tensor | None], B: int, p
 
 
 def is_transposed(weight: Tensor) -> bool:
-    """Return whether a weight (K, N) or (heads, K, N) is the transpose of a contiguous tensor on the CPU."""
-    return weight.is_cpu and weight.dim() > 1 and weight.transpose(-1, -2).is_contiguous()
+    """Return whether a weight (K, N) or (heads, K, N) on the CPU is the transpose of a contiguous tensor."""
+    if not weight.is_cpu or weight.dim() not in (2, 3):
+        return False
+    *heads, K, N = weight.shape
+    steps = weight.stride()
+    return steps[-2:] == (1, K) and (not heads or heads == [1] or steps[0] == K * N)
 
 
 def _check_memory(name: str, tensor: Tensor) -> None:
