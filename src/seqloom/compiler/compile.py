@@ -29,7 +29,8 @@ def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
         cell: The cell.
         job: What it runs over; its shapes and types matter, not B and T.
     """
-    return compile_for(cell, job.x, job.state, Extras.of(job), may_project=True)
+    # In 16 bits torch's own operators, such as layer_norm, are more precise than what they are traced into.
+    return compile_for(cell, job.x, job.state, Extras.of(job), may_project=job.x.is_cpu)
 
 
 def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool = False) -> Plan | str:
