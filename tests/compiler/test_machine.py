@@ -227,6 +227,24 @@ def test_products(heads, K, columns, rows, offset, lengths, dtype):
     check(program, lengths, dtype, [ONE, *SPLITS])
 
 
+@pytest.mark.parametrize(("heads", "K", "columns"), [(1, 64, 192), (1, 67, 17), (3, 5, 7), (2, 32, 33), (1, 1, 3)])
+def test_a_weight_may_be_transposed_and_scratch_memory_left_out(heads, K, columns):
+    buffers = (
+        Buffer("x", Place.TIME, heads * K),
+        Buffer("w", Place.WEIGHT, heads * K * columns),
+        Buffer("scratch", Place.ROW, heads * columns),
+        Buffer("y", Place.TIME, heads * columns),
+    )
+    copy = Nest((heads * columns,), 0, (), (Store(Access(3, 0, (1,)), Access(2, 0, (1,))),))
+    program = encode(Program(buffers, (Product(0, 0, 1, 2, heads, K, columns), copy)))
+    x, w = torch.randn(6, heads, K), torch.randn(heads, columns, K)
+    y, (offset, count) = torch.full((6, heads, columns), NAN), pack([3, 2, 1])
+    run_program(program, [x, w.transpose(1, 2), None, y], 3, offset, count, ONE)
+    torch.testing.assert_close(y, torch.einsum("rhk,hnk->rhn", x, w), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="x must be a tensor"):
+        run_program(program, [None, w.transpose(1, 2), None, y], 3, offset, count, ONE)
+
+
 def gru(H):
     """A GRU: x = W x + b for all steps; h' = n + z (h - n)."""
     buffers = (

@@ -212,7 +212,8 @@ def _check_buffers(encoded: Encoded, buffers: Sequence[Tensor | None], B: int, p
             raise ValueError(f"{name} must have {rows} x {size} numbers, got {tuple(tensor.shape)}")
         if tensor.dtype != dtype:
             raise ValueError(f"all buffers must have one type; {name} is {tensor.dtype}, not {dtype}")
-        if i not in encoded.factors or not is_transposed(tensor):
+        shape = encoded.factors.get(i)
+        if shape is None or tuple(tensor.shape[-2:]) != shape[1:] or not is_transposed(tensor):
             _check_memory(name, tensor)
 
 
