@@ -14,6 +14,7 @@ from seqloom.cli import main
 from seqloom.core.cell import Cell
 from seqloom.lab import console
 from seqloom.lab.compare.settings import CompareSettings
+from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def test_a_mistyped_name_is_reported_without_torch():
     code = """
 import sys
 from seqloom.cli import main
-for command in ("look", "init", "train", "advise", "predict", "evaluate", "generate", "translate"):
+for command in ("look", "init", "train", "advise", "compare", "predict", "evaluate", "generate", "translate"):
     try:
         main.main([command, "nosuchfile"])
     except SystemExit as end:
@@ -75,7 +76,7 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("'nosuchfile'") == 8
+    assert done.stderr.count("'nosuchfile'") == 9
 
 
 @pytest.mark.parametrize(
@@ -223,16 +224,15 @@ def test_doctor_ends_with_1_where_a_kernel_is_wrong(here, monkeypatch):
 def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_report(tmp_path):
     out, err = command("compare", "--models", "rnn,examples/my_cell.py:MyCell", *TINY, "--out", str(tmp_path / "c"))
     assert any(line.startswith("my_cell.py:MyCell 1x") for line in out.splitlines())
-    assert any(line.startswith("logistic regression (baseline)") for line in out.splitlines())
-    assert out.rstrip().endswith("The models may need more time or more data.")
-    assert (
-        "\nmy_cell.py-MyCell-h" in err
-        and "-lr0.003-s0-to9: validation accuracy" in err
-        and "validation accuracy" not in out
-    )
-    assert {"report.html", "report.md", "study.json", "leaderboard.csv", "best"} <= {
-        f.name for f in (tmp_path / "c").iterdir()
-    }
+    assert any(line.startswith("logistic regression *") for line in out.splitlines())
+    assert "Use logistic regression (accuracy 9" in out and max(map(len, out.splitlines())) <= 80
+    assert "\nmy_cell.py:MyCell 1x" in err and ", learning rate 0.003, 9 steps: validation accuracy" in err
+    assert "validation accuracy" not in out
+    assert f"seqloom predict {tmp_path / 'c' / 'best'} NEW_FILE" in err
+    files = {"report.html", "report.md", "study.json", "leaderboard.csv"}
+    runs = {"best", "rnn", "my_cell.py-MyCell", "logistic-regression", "majority"}
+    assert files | runs <= {f.name for f in (tmp_path / "c").iterdir()}
+    assert Run.load(tmp_path / "c" / "best").settings.model == "logistic regression"
     again, _ = command("compare", "--resume", "--out", str(tmp_path / "c"), "--json")
     report = json.loads(again)
     assert report["finished"] is True and report["verdict"] in " ".join(out.split())  # printed in several lines
@@ -252,7 +252,7 @@ def test_ctrl_c_leaves_the_table_so_far_and_exit_code_130(tmp_path):
     words += ["--workers", "1", "--out", str(tmp_path / "c")]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
-            if line.startswith("rnn-h128-lr0.003-s1-to9"):
+            if line.startswith("rnn 1x128, learning rate 0.003, seed 1, 9 steps"):
                 process.send_signal(signal.SIGINT)
                 break
         rest = process.stderr.read()

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from contextlib import ExitStack, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +82,8 @@ def compare(
         raise
     with console.show_status("writing the report"):
         results = collect_results(comparison)
+        if not finished:
+            results = replace(results, has_learned=False)  # no row is recommended yet
         document = _write_report(comparison, results, finished)
     if json:
         console.show_json(document)
