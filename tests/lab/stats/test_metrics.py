@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 from seqloom.lab.data.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
 from seqloom.lab.stats.metrics import compute_scores, find_spans, is_better, macro_f1, primary_metric, span_f1
 from seqloom.lab.training.for_task import Prediction
-from seqloom.lab.training.scoring import KINDS, _score_texts, score
+from seqloom.lab.training.scoring import KINDS, score, score_texts
 
 
 class Plain(Task):
@@ -134,7 +134,7 @@ def test_bleu_is_sacrebleus():
     right[:, :5] = said[:, :5].clone()
     lengths = torch.randint(5, 10, (30,))
     made = Prediction(said, torch.randint(4, 9, (30,)))
-    rows = _score_texts(task, batch(right, y_lengths=lengths), made)
+    rows = score_texts(task, batch(right, y_lengths=lengths), made)
     references, texts = task.decode(right, lengths - 1), task.decode(said, made.lengths)
     assert compute_scores(rows).values["bleu"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
     assert compute_scores(rows).values["exact"] == sum(a == b for a, b in zip(references, texts, strict=True)) / 30

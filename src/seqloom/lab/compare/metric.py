@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from seqloom.lab.stats.metrics import HIGHER_IS_BETTER, Array, primary_metric
+from seqloom.lab.stats.metrics import HIGHER_IS_BETTER, Array, compute_bleu, primary_metric
 
 Columns = Mapping[str, Array]
-TITLES = {"span_f1": "span F1", "cer": "character error rate", "mse": "MSE", "rmse": "RMSE"}
+TITLES = {"bleu": "BLEU", "span_f1": "span F1", "cer": "character error rate", "mse": "MSE", "rmse": "RMSE"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,14 @@ class RatioMetric:
         """Whether the values are shares."""
         return self.name in ("accuracy", "span_f1", "cer")
 
+    def sums(self, columns: Columns) -> Array:
+        """Return what each row adds to the metric, (n, 2)."""
+        return np.stack([self.numerator(columns), self.denominator(columns)], 1).astype(np.float64)
+
+    def value(self, sums: Array) -> Array:
+        """Return the metric of sums over rows (..., 2)."""
+        return np.asarray(self.transform(sums[..., 0] / np.maximum(sums[..., 1], 1e-12)))
+
     def format(self, value: float | None) -> str:
         if value is None or not math.isfinite(value):
             return "-"
@@ -56,6 +64,19 @@ class RatioMetric:
         return " percentage points" if self.percent else f" in {self.title}"
 
 
+class Bleu(RatioMetric):
+    """Corpus BLEU from the matches and totals of n-grams, and both lengths."""
+
+    def __init__(self) -> None:
+        super().__init__("bleu", _column("bleu"), _column("rows"))
+
+    def sums(self, columns: Columns) -> Array:
+        return np.asarray(columns["bleu"], dtype=np.float64)
+
+    def value(self, sums: Array) -> Array:
+        return compute_bleu(sums)
+
+
 def _column(name: str) -> Callable[[Columns], Array]:
     return lambda columns: columns[name]
 
@@ -65,20 +86,23 @@ SPANS = RatioMetric("span_f1", lambda c: 2 * c["spans_right"], lambda c: c["span
 ERRORS = RatioMetric("cer", _column("letter_edits"), _column("letters"))
 PERPLEXITY = RatioMetric("perplexity", _column("nats"), _column("targets"), np.exp)
 MSE = RatioMetric("mse", _column("square"), _column("values"))
+BLEU = Bleu()
 RMSE = RatioMetric("rmse", _column("square"), _column("values"), np.sqrt)
 
 
 def choose_metric(kind: str, valid: Mapping[str, Any]) -> RatioMetric:
-    """Return the metric of a kind of task; for tags it depends on which metrics the validation has."""
+    """Return the metric of a kind of task; for tags and translations it depends on which metrics the validation has."""
     if kind == "tag":
         return SPANS if "span_f1" in valid else ACCURACY
+    if kind == "translate" and "bleu" in valid:
+        return BLEU
     kinds = {"classify": ACCURACY, "transcribe": ERRORS, "forecast": MSE, "regress": RMSE}
     return kinds.get(kind, PERPLEXITY)
 
 
 def rank(kind: str, valid: Mapping[str, float | None]) -> tuple[float, float]:
-    """Return a sort key, smallest first: the metric that selects the best weights, then the loss."""
+    """Return a sort key, smallest first: BLEU or what selects the best weights, then the loss."""
     known = {name: math.inf if value is None else value for name, value in valid.items()}
-    name = primary_metric(kind, known)
+    name = "bleu" if kind == "translate" and "bleu" in known else primary_metric(kind, known)
     value, loss = known.get(name, math.inf), known.get("loss", math.inf)
     return (-value if name in HIGHER_IS_BETTER and math.isfinite(value) else value), loss

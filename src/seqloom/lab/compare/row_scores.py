@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 import torch
 
 from seqloom.lab.data.task import Task
-from seqloom.lab.stats.metrics import Array
+from seqloom.lab.stats.metrics import NGRAMS, Array
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.scoring import KINDS
+from seqloom.lab.training.scoring import KINDS, score_texts
 
 FILE = "test.npz"
+MOST_DECODED = 1_000  # translations of a split, about: decoding takes longer than scoring
 Columns = dict[str, Array]
 
 
@@ -23,18 +25,27 @@ def score_rows(model: ForTask, task: Task, split: str, batch: int) -> Columns:
     """Score every row of a split.
 
     Returns:
-        (n,) arrays by name. Every model reads the rows in the same order.
+        (n,) arrays by name. Every model reads the rows in the same order. Only some translations are decoded:
+        "bleu" (n, 10) is 0 for the other rows.
     """
     columns: dict[str, list[Array]] = defaultdict(list)
     state: Any = None
     model.eval()
     device = next(model.parameters()).device
-    for one in (b.to(device) for b in task.batches(split, batch=batch)):
+    every = -(-(task.splits[split].size or 1) // MOST_DECODED)
+    for number, one in enumerate(b.to(device) for b in task.batches(split, batch=batch)):
         scores, state = model.scores(one, state if one.carry else None)
         parts = {"nats": model.row_losses(scores, one), "targets": model.count_targets(one)}
         rows = {name: part.double().cpu().numpy() for name, part in parts.items()}
         for name, column in (rows | KINDS[task.kind](task, one, model.choose(scores, one))).items():
             columns[name].append(column)
+        if task.kind == "translate":
+            decoded = number % every == 0
+            new = replace(one, y=None, y_lengths=None)  # a translation must not read its reference
+            bleu = (
+                score_texts(task, one, model.predict(new))["bleu"] if decoded else np.zeros((len(one), 2 + 2 * NGRAMS))
+            )
+            columns["bleu"].append(bleu)
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 

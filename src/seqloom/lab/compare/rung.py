@@ -68,8 +68,13 @@ def train_rung(
     with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():
         rung = Rung(task, stored, until, _read_deadline(deadline, test))
         rung.train()
+        texts: dict[str, float] = {}
         if test:
-            row_scores.save(folder, rung.test(stored.settings.sizes["batch"] or 32))
+            batch = stored.settings.sizes["batch"] or 32
+            row_scores.save(folder, rung.test(batch))
+            if task.kind == "translate":  # validations while training do not decode
+                columns = row_scores.score_rows(rung.model, task, "valid", batch)
+                texts = {"bleu": compute_scores(columns).values["bleu"]}
     facts = summarise_run(stored)
     lines = [line for line in stored.metrics() if line.get("split") == "valid"]
     return {
@@ -77,7 +82,7 @@ def train_rung(
         "finished": rung.at.finished,
         "is_cut": rung.is_cut,
         "best_step": facts["best_step"],
-        "valid": {name: value for name, value in facts["valid"].items() if name not in NOT_METRICS},
+        "valid": {name: value for name, value in facts["valid"].items() if name not in NOT_METRICS} | texts,
         "seconds": rung.at.seconds,
         "curve": [{k: finite_or_none(v) for k, v in line.items() if isinstance(v, (int, float))} for line in lines],
     }

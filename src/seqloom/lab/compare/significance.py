@@ -68,11 +68,11 @@ def bootstrap(models: Mapping[str, Sequence[Columns]], metric: RatioMetric, bloc
     flat = [(name, columns) for name, seeds in models.items() for columns in seeds]
     if not flat:
         return {}
-    above = np.stack([np.asarray(metric.numerator(c), dtype=np.float64) for _, c in flat], 1)  # (n, models x seeds)
-    below = np.stack([np.asarray(metric.denominator(c), dtype=np.float64) for _, c in flat], 1)
-    point = metric.transform(above.sum(0) / np.maximum(below.sum(0), 1e-12))
+    table = np.stack([metric.sums(c) for _, c in flat], 1)  # (n, models x seeds, sums)
+    above, below = table[..., 0], table[..., 1]  # of a ratio
+    point = metric.value(table.sum(0))
     block = min(block, max(1, len(above) // FEWEST_BLOCKS))
-    parts = [metric.transform((w @ above) / np.maximum(w @ below, 1e-12)) for w in _weights(len(above), block)]
+    parts = [metric.value(np.tensordot(w, table, 1)) for w in _weights(len(above), block)]
     resampled = np.concatenate(parts)  # (RESAMPLES, models x seeds)
     is_share = metric.percent and block == 1 and bool((below == 1).all())
     results: dict[str, Bootstrap] = {}

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.lab.data.task import IGNORE, PAD, Batch, Classes, Features, Tags, Task
+from seqloom.lab.data.task import IGNORE, PAD, SPECIALS, UNKNOWN, Batch, Classes, Features, Tags, Task
 from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, compute_scores, count_spans
 from seqloom.lab.training.for_task import ForTask, Prediction
 
 Columns = dict[str, Array]
+UNKNOWN_IN_REFERENCE, UNKNOWN_IN_TRANSLATION = "\ue000", "\ue001"  # private characters: one word each, never equal
 
 
 @torch.no_grad()
@@ -71,7 +72,7 @@ def _score_batch(
         scores, after = model.scores(batch, state)
         columns = _score_loss(model, scores, batch) | KINDS[task.kind](task, batch, model.choose(scores, batch))
         if full and task.kind == "translate":
-            columns |= _score_texts(task, batch, model.predict(batch))
+            columns |= score_texts(task, batch, model.predict(batch))
         return columns, after
     except torch.OutOfMemoryError:
         if len(batch) < 2 or state is not None:
@@ -156,16 +157,18 @@ def _language(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     return {"right": _numbers(right.sum(1)), "scored": _numbers(has_target.sum(1)), "language": np.ones(len(batch))}
 
 
-def _score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+def score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+    """Compare decoded translations with the references of a batch; an unknown word is never right."""
     from sacrebleu.metrics.bleu import BLEU
 
     assert batch.y is not None and batch.y_lengths is not None
     texts = task.decode(batch.y, batch.y_lengths - 1)  # without END
-    bleu = BLEU(effective_order=True)
+    bleu = BLEU(effective_order=True, force=True)
     stats, exact = [], []
     for reference, written in zip(texts, task.decode(prediction.values, prediction.lengths), strict=True):
-        exact.append(float(reference == written))
-        one = bleu.sentence_score(_text(written), [_text(reference)])
+        true, output = _mark_unknown(reference, UNKNOWN_IN_REFERENCE), _mark_unknown(written, UNKNOWN_IN_TRANSLATION)
+        exact.append(float(true == output))
+        one = bleu.sentence_score(output, [true])
         counts = [*one.counts, *[0] * (NGRAMS - len(one.counts)), *one.totals, *[0] * (NGRAMS - len(one.totals))]
         stats.append([one.sys_len, one.ref_len, *counts])
     return {"exact": np.array(exact), "rows": np.ones(len(batch)), "bleu": np.array(stats, dtype=np.float64)}
@@ -184,6 +187,10 @@ def _transcribe(task: Task, batch: Batch, prediction: Prediction) -> Columns:
         each.append(row)
     names = ("letter_edits", "letters", "word_edits", "words")
     return dict(zip(names, np.array(each, dtype=np.float64).T, strict=True))
+
+
+def _mark_unknown(decoded: str | Iterable[object], mark: str) -> str:
+    return _text(decoded).replace(SPECIALS[UNKNOWN], mark)
 
 
 def _text(decoded: str | Iterable[object]) -> str:
