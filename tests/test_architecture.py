@@ -106,7 +106,7 @@ def test_settings_do_not_travel_through_the_environment():
     assert not wrong
 
 
-def test_every_folder_says_what_it_is():
+def test_every_folder_has_a_docstring():
     assert not [
         file for file in FILES if file.name == "__init__.py" and not ast.get_docstring(ast.parse(file.read_text()))
     ]
@@ -148,7 +148,7 @@ sys.meta_path.insert(0, Nothing())
 """
 
 
-def test_a_torch_that_is_too_old_is_named_with_the_command_that_mends_it(monkeypatch):
+def test_a_torch_that_is_too_old_is_named_with_the_command_to_upgrade_it(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: "2.5.1+cpu")
     with pytest.raises(ImportError, match=r"needs torch 2\.\d+ or newer, found 2\.5\.1\+cpu; .*pip install 'torch>=2"):
         check_torch()

@@ -170,7 +170,7 @@ def test_the_citation_names_this_version() -> None:
         "right with a file",
     ],
 )
-def test_a_wrong_page_is_told_from_a_right_one(text: str, says: str, tmp_path: Path) -> None:
+def test_wrong_pages_are_detected_and_correct_ones_pass(text: str, says: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     problem = snippet_problem(page, tmp_path)

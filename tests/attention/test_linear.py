@@ -77,7 +77,7 @@ def test_recurrent_and_chunked_forms_agree(kind, settings):
 
 @pytest.mark.parametrize(("kind", "settings"), CAUSAL)
 @pytest.mark.parametrize("causal", [False, True])
-def test_padding_is_not_seen_and_an_empty_row_is_zeros_with_finite_gradients(kind, settings, causal):
+def test_padding_has_no_effect_and_an_empty_row_gives_zeros_and_finite_gradients(kind, settings, causal):
     layer, x = made(kind, causal=causal, **settings), random(B, T, D)
     spoiled = x.masked_fill((torch.arange(T) >= 9).view(1, T, 1), torch.nan)
     y, _ = layer(spoiled, lengths=[9, 0, 4])
@@ -122,7 +122,7 @@ def test_a_compiled_stream_takes_chunks_without_padding():
 
 @pytest.mark.parametrize("kind", [LinearAttention, PerformerAttention])
 @torch.no_grad()
-def test_a_stream_in_bfloat16_does_not_stop_summing(kind):
+def test_a_bfloat16_stream_keeps_accumulating(kind):
     layer, x = kind(16, 2, causal=True).bfloat16(), torch.randn(2, 800, 16, dtype=torch.bfloat16)
     exact, state = copy.deepcopy(layer).double()(x.double())[0][:, -100:], None
     steps = []

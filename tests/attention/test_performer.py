@@ -24,7 +24,7 @@ def error(kind, count, causal=False, draws=40):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "causal"), [("positive", False), ("positive", True), ("trigonometric", False)])
-def test_its_error_falls_as_one_over_the_root_of_the_features(kind, causal):
+def test_the_error_falls_with_the_square_root_of_the_number_of_features(kind, causal):
     counts = [64, 256, 1024, 4096]
     errors = [error(kind, count, causal) for count in counts]
     slope = math.log(errors[-1] / errors[0]) / math.log(counts[-1] / counts[0])
@@ -33,7 +33,7 @@ def test_its_error_falls_as_one_over_the_root_of_the_features(kind, causal):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Positive, Trigonometric])
-def test_the_product_of_features_is_the_softmax_kernel_in_the_mean(kind):
+def test_the_expected_product_of_features_is_the_softmax_kernel(kind):
     q, k = torch.randn(2, 6, 4, dtype=torch.float64) / 2
     phi = kind(4, 200_000).double()
     found = phi.query(q) @ phi.key(k, causal=True).mT
@@ -51,7 +51,7 @@ def test_directions_are_orthogonal_in_blocks_and_of_gaussian_length():
     assert Random(16, 10, orthogonal=False).w.shape == (10, 16)
 
 
-def test_orthogonal_directions_err_less_than_free_ones():
+def test_orthogonal_directions_have_a_smaller_error_than_independent_ones():
     q, k = torch.randn(2, 200, 8, dtype=torch.float64) / 2
     exact = torch.exp((q * k).sum(-1) / math.sqrt(8))
 
@@ -66,7 +66,7 @@ def test_orthogonal_directions_err_less_than_free_ones():
     assert miss(True) < 0.8 * miss(False)
 
 
-def test_features_are_redrawn_as_often_as_asked_and_kept_otherwise():
+def test_features_are_redrawn_at_the_requested_interval_only():
     layer, x = PerformerAttention(8, 2, features=4, redraw=3), torch.randn(1, 5, 8)
     first = layer.phi.w
     layer(x), layer(x)

@@ -78,7 +78,7 @@ def test_alibi_is_its_formula():
     assert bias[0, 7, 0, 2].item() == -(2**-8) * 2
 
 
-def test_relative_has_one_number_a_distance_up_to_its_reach():
+def test_relative_positions_have_one_bias_per_distance_up_to_the_maximum():
     relative = Relative(2, 4, reach=3)
     torch.nn.init.normal_(relative.table)
     at = torch.arange(9).unsqueeze(0)

@@ -74,7 +74,7 @@ def test_every_score_is_its_equation_for_each_pair(name):
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_padding_is_not_seen_even_where_it_is_nan(name):
+def test_padding_has_no_effect_even_if_it_is_nan(name):
     score = made(name)
     query, keys, values = random(B, Q, score.query_size), random(B, S, DK), random(B, S, DV)
     lengths = torch.tensor([5, 2, 1])

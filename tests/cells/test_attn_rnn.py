@@ -10,7 +10,7 @@ from seqloom import measure
 COLUMN = {16: 3.26e-2, 64: 1.65e-2, 128: 1.52e-3, 256: 2.83e-4, 512: 2.28e-6, 1024: 5.10e-10}
 
 
-def test_the_published_gradient_column_comes_out_to_three_digits():
+def test_the_published_gradient_norms_are_reproduced_to_three_digits():
     torch.manual_seed(54)
     layer = seqloom.AttnRNN(64, 64)
     for steps, published in COLUMN.items():
@@ -65,7 +65,7 @@ def test_the_gate_starts_at_its_bias():
         assert torch.equal(getattr(layer, f"bias_g_{end}"), torch.full((8,), -3.0))
 
 
-def test_no_input_projection_where_the_sizes_agree():
+def test_there_is_no_input_projection_if_the_sizes_agree():
     assert "weight_u_l0" not in seqloom.AttnRNN(8, 8).state_dict()
     assert "weight_u_l0" in seqloom.AttnRNN(6, 8).state_dict()
 

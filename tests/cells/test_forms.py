@@ -80,7 +80,7 @@ def test_the_parallel_scan_matches_the_loop(name):
     torch.testing.assert_close(found["parallel"], found["loop"], rtol=1e-12, atol=1e-12)
 
 
-def test_layer_norm_makes_the_gates_blind_to_the_scale_of_the_weights():
+def test_layer_norm_makes_the_gates_independent_of_the_scale_of_the_weights():
     cell, gru = seqloom.LNGRUCell(3, 5), seqloom.GRUCell(3, 5)
     x, h = torch.randn(2, 3), torch.randn(2, 5)
     for c, blind in ((cell, True), (gru, False)):
@@ -110,7 +110,7 @@ def runge_kutta(flow, h, dt, steps):
 
 
 @pytest.mark.parametrize(("dt", "error"), [(0.1, 1e-5), (1.0, 1e-3), (10.0, 2e-2), (60.0, 5e-3)])
-def test_the_flow_of_ode_gru_is_solved_to_the_error_that_is_documented(dt, error):
+def test_the_flow_of_ode_gru_is_solved_within_the_documented_error(dt, error):
     cell = seqloom.ODEGRUCell(2, 32, dtype=torch.float64)
     h = torch.rand(8, 32, dtype=torch.float64) * 2 - 1
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_the_state_of_ode_gru_stays_bounded_over_any_gap(dt, scale):
     assert x.grad.isfinite().all() and layer.weight_flow_l0.grad.isfinite().all()
 
 
-def test_a_learned_initial_state_of_a_turing_machine_stays_weights():
+def test_a_learned_initial_state_of_a_turing_machine_keeps_valid_weights():
     layer = seqloom.NTM(3, 8, rows=8, width=4, learn_initial_state=True, batch_first=True)
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
     x = torch.randn(4, 10, 3)
@@ -149,7 +149,7 @@ def test_a_learned_initial_state_of_a_turing_machine_stays_weights():
         torch.testing.assert_close(w.sum(-1), torch.ones(4))
 
 
-def test_a_learned_initial_state_of_a_turing_machine_begins_where_the_fixed_one_is():
+def test_a_learned_initial_state_of_a_turing_machine_starts_at_the_fixed_one():
     cell = seqloom.NTMCell(3, 8, rows=8, width=4)
     x = torch.zeros(1, 3)
     before = cell.start(x)

@@ -193,7 +193,7 @@ def test_prose_wraps_below_its_label_and_keeps_flags_and_commands_whole():
         assert all(len(line) <= width or len(line.split("`")) == 3 for line in wrapped)
 
 
-def test_prose_is_80_columns_wide_where_there_is_no_terminal(capsys, monkeypatch):
+def test_prose_is_80_columns_wide_without_a_terminal(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     console.show_text("word " * 40)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
@@ -202,7 +202,7 @@ def test_prose_is_80_columns_wide_where_there_is_no_terminal(capsys, monkeypatch
     assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 50
 
 
-def test_doctor_finds_every_kernel_right(here):
+def test_doctor_passes_every_kernel(here):
     code, out, _ = here("doctor", "--json")
     report = json.loads(out)
     assert (code, report["ok"]) == (0, True)
@@ -210,7 +210,7 @@ def test_doctor_finds_every_kernel_right(here):
     assert report["hardware"]["cores"] >= 1
 
 
-def test_doctor_ends_with_1_where_a_kernel_is_wrong(here, monkeypatch):
+def test_doctor_exits_with_1_if_a_kernel_is_wrong(here, monkeypatch):
     wrong = doctor.Verdict("gru_aten", "cpu", "", "FAILED: off by 1.0e-02")
     monkeypatch.setattr(doctor, "run_self_tests", lambda: [wrong])
     code, out, _ = here("doctor")
@@ -240,7 +240,7 @@ def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_repor
     assert {row["label"] for row in report["rows"]} > {"majority", "logistic regression"}
 
 
-def test_the_command_in_the_document_makes_the_same_settings():
+def test_the_command_in_the_document_gives_the_same_settings():
     settings = CompareSettings(models="gru,my cells.py:Mine", budget="1h30m", seeds=2)
     words = shlex.split(shlex.join(["compare", *settings.to_flags()]))
     _, bound, *_ = main.app.parse_args(words)
@@ -248,7 +248,7 @@ def test_the_command_in_the_document_makes_the_same_settings():
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_the_table_so_far_and_exit_code_130(tmp_path):
+def test_ctrl_c_prints_the_table_so_far_and_exits_with_130(tmp_path):
     words = [sys.executable, "-m", "seqloom", "compare", "--models", "rnn", "--seeds", "500", "--steps", "9"]
     words += ["--workers", "1", "--out", str(tmp_path / "c")]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -101,7 +101,7 @@ def test_out_contains_a_page_a_table_and_the_document(here, tiny, tmp_path):
     assert json.loads((folder / "study.json").read_text())["verdict"] == "There are 3."
 
 
-def test_flags_choose_and_the_command_says_so(here, tiny, monkeypatch):
+def test_flags_set_the_settings_and_appear_in_the_command(here, tiny, monkeypatch):
     document = json.loads(here("study", "parameters", "--protocol", "paper", "--json")[1])
     assert document["command"] == "seqloom study parameters --protocol paper" and document["protocol"] == "paper"
     gradients = study.find_study("gradients")
@@ -112,7 +112,7 @@ def test_flags_choose_and_the_command_says_so(here, tiny, monkeypatch):
     assert (document["settings"]["models"], document["settings"]["seeds"]) == (["gru", "rnn"], 2)
 
 
-def test_ctrl_c_leaves_what_was_finished_and_exit_code_130(here, tiny, tmp_path, monkeypatch):
+def test_ctrl_c_keeps_finished_results_and_exits_with_130(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(tiny, "stop", True)
     code, out, err = here("study", "tiny", "--json", "--out", str(tmp_path))
     document = json.loads(out)

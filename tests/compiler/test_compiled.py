@@ -74,7 +74,7 @@ def test_resets_masks_zoneout_and_time_spans_together(kind):
 
 @pytest.mark.parametrize("option", ["reset", "mask", "keep", "dt"])
 @pytest.mark.parametrize("kind", [Dual, SLSTM, Slots])
-def test_each_option_alone(kind, option):
+def test_each_option_alone_matches_the_loop(kind, option):
     if option in ("mask", "dt") and option not in kind.takes:
         pytest.skip(f"takes no {option}")
     cell = kind(D, H, dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_a_compiled_cell_passes_the_public_check(monkeypatch, kind):
 
 
 @pytest.mark.parametrize("kind", [LEM, Slots])
-def test_threads_and_repetition_do_not_change_a_bit(kind):
+def test_results_are_bitwise_equal_for_any_number_of_threads(kind):
     cell = kind(8, 16, dtype=torch.float64)
     job = ScanJob(torch.randn(11, 20, 8).double(), cell.start(torch.randn(11, 8).double()), torch.arange(11) * 2)
     results = []
@@ -106,7 +106,7 @@ def test_threads_and_repetition_do_not_change_a_bit(kind):
         assert torch.equal(results[2][name], results[1][name]), name
 
 
-def test_a_hundred_thousand_steps():
+def test_a_hundred_thousand_steps_match_the_loop():
     layer = seqloom.Recurrent(Pointwise, 2, 4, batch_first=True, kernel="compiled")
     x = torch.randn(1, 100_000, 2)
     y, _ = layer(x)

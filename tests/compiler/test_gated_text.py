@@ -304,7 +304,7 @@ def test_it_runs_under_autocast(small):
         assert (mine[part] - t).norm() <= 0.03 * t.norm(), part
 
 
-def test_a_second_derivative_is_the_loops(small):
+def test_second_derivatives_come_from_the_loop(small):
     small(False)
     cell = cell_of(Leaky, 16).to(BF16)
     job = job_of(cell, 2, 3, BF16, ALL)

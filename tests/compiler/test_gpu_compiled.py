@@ -92,7 +92,7 @@ def test_a_full_batch_is_run_without_waiting_for_the_gpu(form):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_what_lies_past_a_length_does_not_matter():
+def test_values_past_a_length_have_no_effect():
     cell = programs.cell_of("two stages", H=32).cuda()
     job = job_of(programs.cell_of("two stages", H=32), FP32, 17, 40, True)
     other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))

@@ -36,7 +36,7 @@ def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_random_layers_are_the_loop():
+def test_random_layers_match_the_loop():
     names = {layers.check(random.Random(n), None) for n in range(120)}
     assert names == set(layers.CELLS)
 

@@ -61,7 +61,7 @@ def test_different_operations_are_chosen_before_their_repetitions():
     assert len(choose_operations(operations, 12, random.Random(0))) == 12
 
 
-def test_what_is_missing_left_behind_or_changed_is_told_and_times_are_not(tmp_path):
+def test_missing_new_and_changed_files_are_reported_and_times_are_not(tmp_path):
     (tmp_path / "a.json").write_text('{"seconds": 1.5, "loss": 0.25}')
     (tmp_path / "weights").write_text("abc")
     before = contents(tmp_path)

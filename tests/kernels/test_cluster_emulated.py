@@ -118,7 +118,7 @@ def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_lies_past_a_length_does_not_matter():
+def test_values_past_a_length_have_no_effect():
     cell = cell_of(32, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
     weigh = torch.randn(3, 4, 32).double(), torch.randn(3, 32).double()

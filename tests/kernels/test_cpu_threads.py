@@ -42,7 +42,7 @@ def asking(name, batch, hidden, dtype=torch.float32):
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 @pytest.mark.parametrize("name", CELLS)
-def test_threads_that_divide_columns_give_bit_for_bit_what_one_gives(monkeypatch, name, kept):
+def test_threads_that_divide_columns_give_bitwise_the_results_of_one(monkeypatch, name, kept):
     if not kept:
         monkeypatch.setattr(tuning, "SAVED_BYTES", 0)
     for batch, hidden in ((1, 128), (6, 100)):  # whole panels, and not
@@ -65,7 +65,7 @@ def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
 
 
 @pytest.mark.slow
-def test_one_row_of_a_large_layer_is_as_near_as_the_loop(monkeypatch):
+def test_one_row_of_a_large_layer_is_as_accurate_as_the_loop(monkeypatch):
     monkeypatch.setattr(kernel, "SHAPES", ((1, 3, 5, 512), (1, 1, 3, 4), (1, 2, 3, 4), (2, 3, 4, 8)))
     check_kernel("attn_rnn_cpu", "attn_rnn")
 
@@ -89,7 +89,7 @@ def test_rows_or_columns(monkeypatch, threads, batch, hidden, split):
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_every_thread_flushes_denormals_where_the_caller_does(monkeypatch, columns):
+def test_every_thread_flushes_denormals_if_the_caller_does(monkeypatch, columns):
     layer = seqloom.RNN(4, 64, nonlinearity="relu", bias=False, batch_first=True, kernel="cpu", dtype=torch.float64)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.eye(64))

@@ -120,7 +120,7 @@ def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [block, attn_rnn_graph])
-def test_what_lies_past_a_length_does_not_matter(kernel):
+def test_values_past_a_length_have_no_effect(kernel):
     cell = cell_of(16, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
     weigh = torch.randn(3, 4, 16).double(), torch.randn(3, 16).double()
@@ -131,7 +131,7 @@ def test_what_lies_past_a_length_does_not_matter(kernel):
 
 
 @pytest.mark.slow
-def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
+def test_a_failed_call_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # of the second chunk, two steps are past the end
     cell = cell_of(16, 2)
     job = job_of(cell, 2, 6, FP32)

@@ -239,7 +239,7 @@ def test_the_loop_itself_passes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", OLDER_BUILDS)
-def test_the_engine_is_right_for_older_processors(capability):
+def test_the_engine_is_correct_on_older_processors(capability):
     code = f"""
 from seqloom.tools.testing import check_kernel, kernel
 kernel.SHAPES = {(*SHORT, (7, 5, 32, 64))}
@@ -252,7 +252,7 @@ check_kernel("attn_rnn_cpu", "attn_rnn", slots=3)
 
 
 @pytest.mark.parametrize("name", ENGINE)
-def test_two_threads_give_what_one_gives(name):
+def test_two_threads_give_the_results_of_one(name):
     layer = seqloom.Recurrent(name, 8, 16, batch_first=True, kernel="cpu", dtype=torch.float64)
     x, found = torch.randn(11, 20, 8, dtype=torch.float64), []
     for threads in (1, 2):
@@ -267,7 +267,7 @@ def test_two_threads_give_what_one_gives(name):
     torch.testing.assert_close(found[2], found[1])
 
 
-def test_a_hundred_thousand_steps():
+def test_a_hundred_thousand_steps_match_the_loop():
     layer = seqloom.AttnRNN(16, 16, batch_first=True, kernel="cpu", gate_bias=-3.0)
     x = torch.randn(1, 100_000, 16)
     y, _ = layer(x)

@@ -136,7 +136,7 @@ def test_weights_in_shared_memory_and_in_the_cache(monkeypatch, in_shared, from_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "ln_lstm"])
-def test_what_lies_past_a_length_does_not_matter(name):
+def test_values_past_a_length_have_no_effect(name):
     cell = cell_of(name, 24, 32).to(BF16)
     job = job_of(cell, 3, 4, BF16, "lengths")
     other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
@@ -147,7 +147,7 @@ def test_what_lies_past_a_length_does_not_matter(name):
 
 
 @pytest.mark.parametrize("name", ["ln_gru", "lstm"])
-def test_a_second_derivative_is_the_loops(name):
+def test_second_derivatives_come_from_the_loop(name):
     cell = cell_of(name, 24, 16).to(BF16)
     job = job_of(cell, 2, 3, BF16, ALL)
     found = []

@@ -71,7 +71,7 @@ def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, b
 
 
 @pytest.mark.parametrize(("name", "batch"), [("gru", 40), ("lstm", 9), ("ln_lstm", 70)])
-def test_a_gated_grid_is_as_right_as_clusters_at_full_size(name, batch):
+def test_a_gated_grid_is_as_accurate_as_clusters_at_full_size(name, batch):
     found = []
     for way in ("grid", "cuda"):
         torch.manual_seed(0)
@@ -103,7 +103,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("size", "dtype", "kernel"), TAKEN)
-def test_the_fast_one_is_taken_unasked(size, dtype, kernel):
+def test_auto_takes_the_fast_kernel(size, dtype, kernel):
     x = torch.randn(3, 5, size, device="cuda", dtype=dtype)
     assert seqloom.explain(layer_of(size, dtype), x).kernels == (f"attn_rnn_{kernel}",)
 
@@ -112,7 +112,7 @@ LARGE = [(512, 64, "grid"), (512, 256, "cluster"), (768, 64, "grid"), (768, 256,
 
 
 @pytest.mark.parametrize(("size", "batch", "kernel"), LARGE)
-def test_a_large_batch_of_a_large_layer_takes_the_one_that_is_fast_there(size, batch, kernel):
+def test_auto_takes_the_fastest_kernel_for_a_large_batch_of_a_large_layer(size, batch, kernel):
     x = torch.randn(batch, 2, size, device="cuda", dtype=BF16)
     assert seqloom.explain(layer_of(size), x).kernels == (f"attn_rnn_{kernel}",)
 
@@ -120,7 +120,7 @@ def test_a_large_batch_of_a_large_layer_takes_the_one_that_is_fast_there(size, b
 @pytest.mark.parametrize(
     ("dtype", "hidden", "kernel"), [(BF16, 64, "slots"), (BF16, 160, "graph"), (FP32, 64, "graph")]
 )
-def test_with_slots_the_fast_one_is_taken_unasked(dtype, hidden, kernel):
+def test_auto_takes_the_fast_kernel_with_slots(dtype, hidden, kernel):
     x = torch.randn(3, 5, hidden, device="cuda", dtype=dtype)
     assert seqloom.explain(layer_of(hidden, dtype, slots=2), x).kernels == (f"attn_rnn_{kernel}",)
 
@@ -130,14 +130,14 @@ GATED_TAKEN = [(256, 16, "cuda"), (512, 16, "grid"), (1024, 64, "grid")]
 
 @pytest.mark.parametrize("cell", GATED)
 @pytest.mark.parametrize(("size", "batch", "kernel"), GATED_TAKEN)
-def test_the_fast_one_of_a_gated_cell_is_taken_unasked(cell, size, batch, kernel):
+def test_auto_takes_the_fast_kernel_of_a_gated_cell(cell, size, batch, kernel):
     layer = seqloom.Recurrent(cell, size, size, batch_first=True, device="cuda", dtype=BF16)
     x = torch.randn(batch, 2, size, device="cuda", dtype=BF16)
     assert seqloom.explain(layer, x).kernels == (f"{cell}_{kernel}",)
 
 
 @ALL
-def test_a_hundred_thousand_steps(kernel):
+def test_a_hundred_thousand_steps_match_the_loop(kernel):
     layer = layer_of(32, kernel=kernel)
     x = torch.randn(2, 100_000, 32, device="cuda", dtype=type_of(kernel), requires_grad=True)
     y, _ = layer(x)
@@ -148,7 +148,7 @@ def test_a_hundred_thousand_steps(kernel):
 
 
 @ALL
-def test_nothing_waits_for_the_host_and_nothing_depends_on_chance(kernel):
+def test_kernels_do_not_synchronise_and_are_deterministic(kernel):
     layer = layer_of(kernel=kernel)
     x = torch.randn(9, 40, 64, device="cuda", dtype=type_of(kernel))
     lengths = torch.randint(0, 41, (9,), device="cuda")
@@ -169,7 +169,7 @@ def test_nothing_waits_for_the_host_and_nothing_depends_on_chance(kernel):
 
 
 @ALL
-def test_it_can_be_captured_in_a_persons_own_graph(kernel):
+def test_a_user_can_capture_it_in_a_graph(kernel):
     layer = layer_of(kernel=kernel)
     x = torch.randn(4, 20, 64, device="cuda", dtype=type_of(kernel))
     with torch.no_grad():
@@ -233,7 +233,7 @@ def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
     ("size", "batch", "dtype"),
     [(512, 64, BF16), (512, 256, BF16), (256, 256, FP32), (1024, 64, BF16), (1024, 150, BF16), (1024, 40, FP32)],
 )
-def test_a_large_batch_is_as_right_as_a_small_one(size, batch, dtype):
+def test_a_large_batch_is_as_accurate_as_a_small_one(size, batch, dtype):
     """Clusters and groups that carry more rows each: what a row gives does not depend on the others."""
     layer = layer_of(size, dtype, "grid" if size == 1024 else "cluster")
     x = torch.randn(batch, 9, size, device="cuda", dtype=dtype)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
 
 
-def test_groups_fill_the_gpu_and_take_more_rows_where_a_batch_asks_for_them(monkeypatch):
+def test_groups_fill_the_gpu_and_take_more_rows_for_larger_batches(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     how = find_setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
     found = [grid.find_code(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
@@ -84,7 +84,7 @@ def two_rounds(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (144, 2, 10, {"reset": True})])
-def test_a_warp_that_takes_from_eight_blocks(monkeypatch, H, heads, B, asked):
+def test_a_warp_can_read_from_eight_blocks(monkeypatch, H, heads, B, asked):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 10)
     cell = cell_of(H, heads)
     assert worst(grid, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2

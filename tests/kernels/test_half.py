@@ -43,7 +43,7 @@ def test_every_half_widens_to_the_float_of_its_value(half):
     assert torch.equal(found.signbit()[number], expected.signbit()[number])
 
 
-def test_every_half_comes_back_and_a_nan_stays_one(half):
+def test_every_half_survives_a_round_trip_and_nan_stays_nan(half):
     wide = HALVES.view(torch.float16).float()
     back = apply(half.narrow, wide, torch.int16)
     number = ~wide.isnan()

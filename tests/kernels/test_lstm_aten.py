@@ -9,7 +9,7 @@ from seqloom.kernels.aten.cudnn import parameter_names
 
 
 @pytest.mark.parametrize("settings", [{}, {"bias": False}, {"proj_size": 3}, {"bias": False, "proj_size": 3}])
-def test_holding_the_memory_past_a_rows_end_is_the_same_as_cutting_the_row_out(settings):
+def test_keeping_the_state_past_a_rows_end_matches_removing_the_row(settings):
     torch.manual_seed(0)
     cell = LSTMCell(4, 5, **settings).double()
     own = [getattr(cell, name) for name in parameter_names(cell)]

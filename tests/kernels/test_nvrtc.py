@@ -25,7 +25,7 @@ def build(text="kernel", **macros):
     return nvrtc.build(text, macros or {"H": 64}, "sm_90")
 
 
-def test_the_second_time_nothing_is_compiled(builds):
+def test_a_second_build_compiles_nothing(builds):
     assert build() == build() == b"machine code of kernel"
     assert len(builds) == 1
 
@@ -59,7 +59,7 @@ def test_a_damaged_build_is_made_again_with_a_warning(builds, damage):
     assert len(builds) == 2
 
 
-def test_a_folder_that_cannot_be_written_costs_a_warning(builds, tmp_path):
+def test_a_folder_that_cannot_be_written_gives_a_warning(builds, tmp_path):
     (tmp_path / "cache").write_text("a file in the way")
     with pytest.warns(UserWarning, match="Set SEQLOOM_CACHE to a folder that can be written") as messages:
         assert build() == b"machine code of kernel"

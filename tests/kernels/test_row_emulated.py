@@ -32,7 +32,7 @@ def test_every_size_fits_a_multiprocessor():
                 assert code.shared <= tuning.SHARED_BYTES and held <= 192 and code.threads <= 256
 
 
-def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
+def test_a_gpu_with_little_shared_memory_is_refused_with_the_size_needed(monkeypatch):
     gpu = SimpleNamespace(name="a small one", shared_memory_per_block_optin=64 << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     told = [
@@ -42,7 +42,7 @@ def test_a_gpu_with_little_shared_memory_is_told_how_much_it_takes(monkeypatch):
     assert told[0] is None and "101 KB" in told[1] and "a small one has 64" in told[1]
 
 
-def test_it_is_taken_unasked_for_few_rows(monkeypatch):
+def test_auto_takes_it_for_few_rows(monkeypatch):
     for one in (attn_rnn_row, attn_rnn_cluster):
         monkeypatch.setattr(one, "why_not", lambda *_: None)
     for H, B, taken in ((64, 1_024, "row"), (64, 1_025, "cluster"), (80, 512, "row"), (80, 513, "cluster")):
@@ -93,7 +93,7 @@ def test_a_state_that_lies_far_from_zero_keeps_its_digits():
 
 
 @pytest.mark.slow
-def test_a_gelu_that_is_a_little_off_to_one_side_does_not_add_up_in_the_bias_of_the_gate(monkeypatch):
+def test_errors_of_gelu_do_not_accumulate_in_the_bias_of_the_gate(monkeypatch):
     change = "absolute(v) * exp2_(", "1.0000002f * absolute(v) * exp2_("  # as far as ex2.approx may be
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
     torch.manual_seed(1)

@@ -57,7 +57,7 @@ def found(run, cell, job, twice=False):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("slots", "hidden", "settings"), SETTINGS)
-def test_a_kernel_gives_what_the_loop_gives_with_slots(monkeypatch, name, slots, hidden, settings):
+def test_a_kernel_with_slots_matches_the_loop(monkeypatch, name, slots, hidden, settings):
     monkeypatch.setattr(tuning, "PAIRWISE_NUMBERS", 200)  # of the shapes below some have more, some have not
     for size, (B, T), everything in itertools.product((5, hidden), ((1, 1), (1, 6), (3, 5)), (False, True)):
         cell = AttnRNNCell(size, hidden, slots=slots, **settings).double()
@@ -72,7 +72,7 @@ def test_a_kernel_gives_what_the_loop_gives_with_slots(monkeypatch, name, slots,
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_second_derivatives_with_slots_are_the_loops(name):
+def test_second_derivatives_with_slots_come_from_the_loop(name):
     cell = AttnRNNCell(5, 8, slots=2).double()
     cell.learn_initial_state()
     job = job_of(cell, 3, 4, everything=True)
@@ -137,21 +137,21 @@ def test_the_step_leaves_large_layers_with_slots_to_forward():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_chunks_of_a_graph_are_as_near_as_the_loop(monkeypatch, dtype):
+def test_the_chunks_of_a_graph_are_as_accurate_as_the_loop(monkeypatch, dtype):
     monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
     monkeypatch.setattr(kernel, "SHAPES", ((2, 1, 3, 4), (2, 4, 5, 12), (2, 9, 8, 8), (3, 6, 7, 20)))
     graph = SimpleNamespace(why_not=lambda *_: None, run=attn_rnn_graph.run)  # what a GPU records, run as it is
     check_kernel(graph, "attn_rnn", dtype, slots=2)
 
 
-def test_autocast_does_not_reach_into_a_chunk():
+def test_autocast_does_not_apply_inside_a_chunk():
     cell, x = AttnRNNCell(8, 8, slots=2), torch.randn(3, 6, 8)
     expected = attn_rnn_graph.run(cell, ScanJob(x, cell.start(x)))
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(attn_rnn_graph.run(cell, ScanJob(x, cell.start(x)))[0], expected[0])
 
 
-def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
+def test_a_failed_call_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)
     cell = AttnRNNCell(5, 8, slots=2)
     x, h = torch.randn(3, 6, 5), torch.randn(3, 2, 8)
@@ -164,7 +164,7 @@ def test_a_call_that_went_wrong_leaves_nothing_behind(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [SlotsForwardChunk, SlotsBackwardChunk])
-def test_a_chunk_asks_the_device_for_no_number(monkeypatch, kind):
+def test_a_chunk_reads_no_value_from_the_device(monkeypatch, kind):
     """A graph records launches alone; tensors without values would fail wherever one is read, or is made elsewhere."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     for many, slots, wished in itertools.product((0, tuning.PAIRWISE_NUMBERS), (2, 6), (True, False)):

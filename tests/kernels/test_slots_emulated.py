@@ -52,7 +52,7 @@ def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
+def test_a_sequence_of_nan_does_not_affect_its_neighbour_in_the_block():
     H, heads, slots, dtype, _, T, asked, settings = SHAPES[2]
     cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
     job = replace(slots_job(cell, 2, T, dtype, **asked), lengths=torch.tensor([T, 2]))
@@ -66,7 +66,7 @@ def test_a_sequence_that_is_lost_does_not_reach_its_neighbour_in_the_block():
     assert torch.equal(found["dx"][T:], again["dx"][T:])
 
 
-def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
+def test_states_are_saved_only_if_gradients_may_be_needed(monkeypatch):
     told = []
     monkeypatch.setattr(
         launch.CudaCode, "launch", lambda *given: (told.append(bool(given[1].states)), emulator.launch(*given))
@@ -80,7 +80,7 @@ def test_states_are_kept_only_where_someone_may_go_back(monkeypatch):
     assert told == [True, False]
 
 
-def test_it_says_what_it_does_not_take(monkeypatch):
+def test_unsupported_jobs_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setattr(launch, "why_not", lambda _: None)
 
     def why_not(cell):
@@ -95,7 +95,7 @@ def test_it_says_what_it_does_not_take(monkeypatch):
     assert why_not(cell_of(128, 4, slots=8)) is None
 
 
-def test_it_is_taken_unasked(monkeypatch):
+def test_auto_takes_it(monkeypatch):
     monkeypatch.setattr(attn_rnn_slots, "why_not", lambda *_: None)
     cell = cell_of(64, 4, slots=2)
     assert dispatch.choose(cell, slots_job(cell, 1, 1, BF16)).name == "attn_rnn_slots"

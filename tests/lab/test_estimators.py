@@ -96,7 +96,7 @@ def test_a_regressor_answers_in_the_units_and_the_shape_of_y():
     assert ((both.predict(X) > [50, -150]) & (both.predict(X) < [150, -50])).all()
 
 
-def test_a_tagger_says_a_tag_for_every_step():
+def test_a_tagger_predicts_a_tag_for_every_step():
     X = [["the", "cat", "sleeps"], ["cat", "the"], ["sleeps"]] * 10
     y = [["D", "N", "V"], ["N", "D"], ["V"]] * 10
     model = SequenceTagger("gru", **LEARNED).fit(X, y)
@@ -143,12 +143,12 @@ def test_any_setting_of_the_training_can_be_given():
         (pl.DataFrame({"text": ["a b", "c"]}), r"give the column .* such as X\['text'\]"),
     ],
 )
-def test_what_is_no_sequence_is_named(X, said):
+def test_inputs_that_are_not_sequences_are_refused(X, said):
     with pytest.raises(ValueError, match=said):
         SequenceClassifier(**QUICK).fit(X, list(range(len(X))))
 
 
-def test_what_was_not_fitted_or_fitted_on_something_else_is_refused():
+def test_unfitted_models_and_other_kinds_of_input_are_refused():
     X, y = series(20)
     for kind in (SequenceClassifier, SequenceRegressor, SequenceTagger):
         with pytest.raises(NotFittedError):
@@ -204,7 +204,7 @@ def test_a_class_too_rare_to_be_held_out_is_still_known():
     assert model.predict_proba(X).shape == (30, 3)
 
 
-def test_fits_in_threads_are_what_they_are_alone_and_leave_torchs_generator_as_it_was():
+def test_fits_in_threads_match_fits_alone_and_leave_torchs_generator_unchanged():
     X, y = series(30)
 
     def fitted(seed):
@@ -218,7 +218,7 @@ def test_fits_in_threads_are_what_they_are_alone_and_leave_torchs_generator_as_i
             assert np.array_equal(found, alone[seed])
 
 
-def test_smoothed_labels_and_a_crf_are_not_taken_together():
+def test_smoothed_labels_and_a_crf_cannot_be_combined():
     X, y = [["a", "b"]] * 4, [["X", "Y"]] * 4
     both = {"crf": True, "label_smoothing": 0.1}
     with pytest.raises(ValueError, match=r"label_smoothing=0\.1 does nothing with crf=True, .*; leave one of them out"):

@@ -37,7 +37,7 @@ def run(one, kernel="auto"):
 
 
 @pytest.mark.parametrize("name", sorted(Cell.registry))
-def test_lent_work_has_the_same_outputs_and_gradients(name):
+def test_work_on_another_stream_has_the_same_outputs_and_gradients(name):
     one = work(name)
     found = []
     for each in (one, pass_to_stream(one, None)):
@@ -49,7 +49,7 @@ def test_lent_work_has_the_same_outputs_and_gradients(name):
 
 
 @pytest.mark.parametrize("name", sorted(Cell.registry))
-def test_no_gradient_of_lent_work_reaches_a_parameter_but_through_a_view(name):
+def test_gradients_from_another_stream_reach_parameters_through_views_only(name):
     one = work(name)
     _, loss = run(pass_to_stream(one, None), "loop")
     seen, ahead, reached = set(), [loss.grad_fn], 0
@@ -66,14 +66,14 @@ def test_no_gradient_of_lent_work_reaches_a_parameter_but_through_a_view(name):
     assert reached >= len(list(one.cell.parameters()))
 
 
-def test_without_gradients_nothing_is_viewed():
+def test_no_views_are_made_without_gradients():
     one = work("gru")
     with torch.no_grad():
         lent = pass_to_stream(one, None)
     assert lent.job.x is one.job.x and lent.values["weight_hh"] is one.cell.weight_hh
 
 
-def test_a_view_has_the_handle_of_its_cell_so_that_what_was_compiled_for_it_serves(monkeypatch):
+def test_a_view_shares_the_compiled_kernels_of_its_cell(monkeypatch):
     one, seen = work("gru"), []
     monkeypatch.setattr(loop, "run", lambda cell, job: (seen.append(cell), (job.x, job.state))[1])
     run(pass_to_stream(one, None), "loop")
@@ -81,7 +81,7 @@ def test_a_view_has_the_handle_of_its_cell_so_that_what_was_compiled_for_it_serv
 
 
 @pytest.mark.parametrize("noise", [None, 7])
-def test_a_layer_whose_second_direction_is_lent_is_the_layer(noise, monkeypatch):
+def test_a_second_direction_on_another_stream_gives_the_same_results(noise, monkeypatch):
     drawn = Dropouts() if noise is None else Dropouts(recurrent=0.2, zoneout=0.1, weight=0.3)
     layer = Recurrent("attn_rnn", 6, 16, 2, bidirectional=True, dtype=torch.float64, dropouts=drawn)
     x = torch.randn(9, 3, 6, dtype=torch.float64, requires_grad=True)
@@ -123,13 +123,13 @@ def log(monkeypatch):
     return found
 
 
-def test_the_second_direction_waits_for_what_was_before_and_what_is_after_waits_for_it(log):
+def test_the_second_direction_waits_for_earlier_work_and_later_work_waits_for_it(log):
     layer = Recurrent("gru", 6, 16, bidirectional=True)
     layer(torch.randn(9, 3, 6))
     assert log == ["stream 1 waits for main", "main works", "stream 1 works", "main waits for stream 1"]
 
 
-def test_what_comes_after_an_error_waits_too(log):
+def test_work_after_an_error_waits_too(log):
     one = work("gru")
     with pytest.raises(ZeroDivisionError), streams.assign_streams([one, one]) as placed, placed[1][0]:
         raise ZeroDivisionError

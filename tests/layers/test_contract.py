@@ -37,7 +37,7 @@ def tensors(state):
     return () if state is None else (state,) if isinstance(state, torch.Tensor) else tuple(state)
 
 
-def test_a_layer_is_a_layer(layer):
+def test_every_layer_has_the_base_class(layer):
     assert isinstance(layer, Layer) and layer.batch_first
     assert {"state", "lengths"} <= set(inspect.signature(layer.forward).parameters)
 
@@ -60,7 +60,7 @@ def test_time_may_come_first(layer, x):
     torch.testing.assert_close(layer(x.transpose(0, 1))[0], y.transpose(0, 1))
 
 
-def test_packed_and_nested_sequences_are_what_lengths_are(layer, x):
+def test_packed_and_nested_sequences_match_lengths(layer, x):
     y, state = layer(x, lengths=LENGTHS)
     packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
     found, end = layer(packed)
@@ -87,7 +87,7 @@ def test_rows_of_a_state_can_be_selected(layer, x):
     torch.testing.assert_close(layer(x[rows, 2:], layer.select(state, rows))[0], layer(x)[0][rows, 2:])
 
 
-def test_state_and_hx_are_one_thing():
+def test_state_and_hx_are_the_same_argument():
     gru, x, h = seqloom.GRU(4, 8), torch.randn(5, 2, 4), torch.randn(1, 2, 8)
     torch.testing.assert_close(gru(x, state=h)[0], gru(x, hx=h)[0])
     with pytest.raises(InputError, match="two names of one argument"):
@@ -102,7 +102,7 @@ def test_every_public_class_names_its_arguments(name):
         assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
-def test_a_persons_own_layer_shows_its_signature_too():
+def test_a_users_layer_shows_its_signature_too():
     class Mine(Layer):
         def __init__(self, width: int, *, depth: int) -> None:
             super().__init__()

@@ -169,7 +169,7 @@ def test_the_processor_answers_for_both_16_bit_types():
     assert {precision.has_fast_products(dtype) for dtype in (torch.bfloat16, torch.float16)} <= {True, False}
 
 
-def test_a_whole_layer_is_loaded_without_a_word_about_trust(tmp_path):
+def test_a_whole_layer_loads_with_weights_only(tmp_path):
     for kind in named.NAMED:
         torch.save(kind(3, 4, bidirectional=True), tmp_path / f"{kind.__name__}.pt")
     code = (

@@ -62,7 +62,7 @@ def test_an_unknown_cell_suggests_the_nearest(wrong, near):
         (lambda: seqloom.Init(chrono=2), ["chrono", "at least 3", "2"]),
     ],
 )
-def test_a_record_says_what_it_cannot_be(make_record, parts):
+def test_invalid_settings_are_named(make_record, parts):
     with says(ValueError, *parts):
         make_record()
 

@@ -31,7 +31,7 @@ def some(*shape):
 
 @each_kernel
 @each_cell
-def test_lengths_give_what_packing_gives(cell, kernel):
+def test_lengths_match_packing(cell, kernel):
     layer = make(cell, 3, 8, 2, bidirectional=True, kernel=kernel)
     x = some(4, 5, 3)
     y, state = layer(x, lengths=LENGTHS)
@@ -175,7 +175,7 @@ def test_gradients_go_through_a_jagged_tensor(cell):
         close(mine, other[:length], 1e-5)
 
 
-def test_a_jagged_output_meets_its_input_again():
+def test_a_jagged_output_can_be_added_to_its_input():
     layer = make("gru", 8, 8)
     x = torch.nested.nested_tensor([some(2, 8), some(4, 8)], layout=torch.jagged)
     assert (x + layer(x)[0]).is_nested  # a residual connection
@@ -194,7 +194,7 @@ def test_one_sequence_may_have_a_length(cell):
 
 
 @pytest.mark.parametrize("lengths", [[], torch.zeros(0, dtype=torch.long)], ids=["list", "tensor"])
-def test_an_empty_batch_may_have_its_no_lengths(lengths):
+def test_an_empty_batch_takes_empty_lengths(lengths):
     y, _ = make("gru")(torch.randn(0, 5, 3), lengths=lengths)
     assert y.shape == (0, 5, 8)
 

@@ -33,7 +33,7 @@ def both(name, **settings):
 
 @pytest.mark.parametrize("lengths", [None, [9, 0, 4]])
 @pytest.mark.parametrize("name", sorted(Cell.registry))
-def test_a_layer_gives_on_the_gpu_what_it_gives_on_the_cpu(name, lengths):
+def test_a_layer_gives_the_same_results_on_the_gpu_and_the_cpu(name, lengths):
     here, there = both(name)
     x = torch.randn(3, 9, 16)
     weight = torch.randn(3, 9, 64)
@@ -104,7 +104,7 @@ def test_lengths_on_the_gpu_make_no_synchronisation(name, room, monkeypatch):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_an_input_elsewhere_is_refused_by_name():
+def test_an_input_on_another_device_is_refused():
     _, layer = both("gru")
     with pytest.raises(ValueError, match="input is on cpu, the layer's weights are on cuda"):
         layer(torch.randn(3, 9, 16))
@@ -159,7 +159,7 @@ def _every_warning():
 @pytest.mark.parametrize(
     ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("lstm", torch.float32)]
 )
-def test_both_directions_at_once_are_what_one_after_the_other_is(name, dtype, lengths, monkeypatch):
+def test_both_directions_at_once_match_one_after_the_other(name, dtype, lengths, monkeypatch):
     layer = seqloom.Recurrent(
         name, 64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=dtype, learn_initial_state=True
     )
@@ -192,7 +192,7 @@ def test_both_directions_at_once_make_no_warning_while_another_graph_lives(name)
 
 @pytest.mark.usefixtures("_every_warning")
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_both_directions_at_once_may_be_made_anew_in_the_backward(reentrant):
+def test_both_directions_at_once_can_be_recomputed_in_the_backward(reentrant):
     layer = seqloom.AttnRNN(64, 64, 2, bidirectional=True, batch_first=True, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(9, 400, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     for _ in range(5):  # a race need not show at once
@@ -235,7 +235,7 @@ def test_both_directions_at_once_in_a_cuda_graph(name):
 @pytest.mark.parametrize(
     ("name", "dtype"), [("attn_rnn", torch.bfloat16), ("gru", torch.bfloat16), ("attn_rnn", torch.float32)]
 )
-def test_layers_as_a_wave_are_what_one_after_the_other_is(name, dtype, lengths, monkeypatch):
+def test_a_wavefront_matches_running_the_layers_in_order(name, dtype, lengths, monkeypatch):
     layer = seqloom.Recurrent(name, 64, 64, 3, batch_first=True, device="cuda", dtype=dtype, learn_initial_state=True)
     x = torch.randn(5, 2_100, 64, device="cuda", dtype=dtype, requires_grad=True)
     scans, run = [], wavefront.run_job
@@ -257,7 +257,7 @@ def test_layers_as_a_wave_are_what_one_after_the_other_is(name, dtype, lengths, 
     ("name", "hidden", "dtype"),
     [("attn_rnn", 64, torch.bfloat16), ("attn_rnn", 320, torch.bfloat16), ("gru", 64, torch.bfloat16)],
 )
-def test_rows_longest_first_are_what_rows_in_their_own_order_are(name, hidden, dtype, monkeypatch):
+def test_sorting_rows_by_length_does_not_change_the_results(name, hidden, dtype, monkeypatch):
     layer = seqloom.Recurrent(name, 64, hidden, 2, bidirectional=True, device="cuda", dtype=dtype)
     x = torch.randn(150, 40, 64, device="cuda", dtype=dtype, requires_grad=True)
     lengths = torch.randint(151, (40,), device="cuda")

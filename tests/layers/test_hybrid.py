@@ -46,7 +46,7 @@ BOTH_WAYS = [
 
 
 @pytest.mark.parametrize("make", BOTH_WAYS)
-def test_a_layer_that_reads_both_ways_sees_what_comes_and_has_no_step(make):
+def test_a_layer_that_reads_both_ways_sees_the_future_and_has_no_step(make):
     layer = make().double()
     x = torch.randn(1, 5, 3, dtype=torch.float64, requires_grad=True)
     y, state = layer(x)
@@ -59,7 +59,7 @@ def test_a_layer_that_reads_both_ways_sees_what_comes_and_has_no_step(make):
 
 
 @pytest.mark.parametrize("make", BOTH_WAYS)
-def test_padding_stays_out_of_a_layer_that_reads_both_ways(make):
+def test_padding_does_not_affect_a_layer_that_reads_both_ways(make):
     layer, x = make().double(), torch.randn(2, 6, 3, dtype=torch.float64)
     x[1, 4:] = 1e3
     y, _ = layer(x, lengths=[6, 4])
@@ -68,7 +68,7 @@ def test_padding_stays_out_of_a_layer_that_reads_both_ways(make):
 
 
 @pytest.mark.parametrize("make", [lambda: Hybrid(3, 8, layers=2, cell="lstm"), lambda: ConvRNN(3, 8, layers=2)])
-def test_rows_of_the_state_can_be_taken_and_repeated(make):
+def test_rows_of_the_state_can_be_selected_and_repeated(make):
     layer, x = make().double(), torch.randn(3, 5, 3, dtype=torch.float64)
     _, state = layer(x[:, :4])
     rows = torch.tensor([2, 0, 0])
@@ -76,7 +76,7 @@ def test_rows_of_the_state_can_be_taken_and_repeated(make):
     torch.testing.assert_close(y, layer(x)[0][rows, 4])
 
 
-def test_dropout_is_there_in_training_alone():
+def test_dropout_acts_only_in_training():
     x = torch.randn(2, 6, 3)
     for layer in (Hybrid(3, 8, dropout=0.5), ConvRNN(3, 8, dropout=0.5), RNNAttend(3, 8, dropout=0.5)):
         assert not torch.equal(layer(x)[0], layer(x)[0])
@@ -84,7 +84,7 @@ def test_dropout_is_there_in_training_alone():
         assert torch.equal(layer(x)[0], layer(x)[0])
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="even hidden_size"):
         RNNAttend(3, 9, heads=3, causal=False)
     with pytest.raises(ValueError, match="layers must be at least 1, got 0"):

@@ -35,7 +35,7 @@ LAYERS = {
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize("sizes", [[1] * T, [3, 7, 1], [8, 3]], ids=str)
 @pytest.mark.parametrize("lengths", [None, [11, 6, 0]])
-def test_streaming_is_the_whole_at_once(make, sizes, lengths):
+def test_streaming_matches_the_whole_sequence(make, sizes, lengths):
     layer, x = make().double(), random(B, T, D)
     whole, state = layer(x, lengths=lengths)
     pieces, end = stream(layer, x, sizes, lengths)
@@ -59,7 +59,7 @@ def test_wrong_lengths_are_refused_though_segments_cut_them(lengths):
 
 
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_selected_rows_go_on_as_they_would_have(make):
+def test_selected_rows_continue_as_in_the_full_batch(make):
     layer, x, rows = make().double(), random(B, T, D), torch.tensor([2, 0, 2])
     _, state = layer(x[:, :6])
     whole, _ = layer.step(x[:, 6], state)
@@ -125,7 +125,7 @@ def test_recurrence_is_the_layer_of_its_cell_with_states_batch_first():
     assert Recurrence(D, 2).layer.cell_at(0).heads == 2
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="memory=5, segment=4"):
         TransformerXL(D, segment=4, memory=5)
     with pytest.raises(ValueError, match="segment must be at least 1 step, got 0"):

@@ -55,7 +55,7 @@ def test_a_state_that_does_not_fit_is_named(name):
         layer(x, state[0])
 
 
-def test_the_layers_that_the_documents_speak_of_are_there():
+def test_the_layers_named_in_the_documentation_exist():
     assert {"rnn", "lstm", "gru", "bi_rnn", "bi_lstm", "bi_gru", "attn_rnn", "tcn", "hybrid"} <= set(list_names())
 
 

@@ -28,7 +28,7 @@ each_cell = pytest.mark.parametrize("cell", sorted(CELLS))
 @pytest.mark.parametrize(
     "sizes", [(1, 1, 1, 4), (3, 5, 2, 20), (STEP_MOST_ROWS, 33, 1, 36), (0, 128, 2, 64), (2, 24, 3, 24)]
 )
-def test_a_stream_without_gradients_has_the_values_of_the_whole(cell, settings, sizes, monkeypatch):
+def test_a_stream_without_gradients_matches_the_whole_sequence(cell, settings, sizes, monkeypatch):
     B, D, layers, H = sizes  # B = 0: unbatched
     layer = make(cell, D, H, layers, **settings)
     x = torch.randn(7, *[B] * bool(B), D, dtype=torch.float64)
@@ -261,6 +261,6 @@ def test_another_default_device_does_not_reach_a_step(ran):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in list_libraries()[1:]])
-def test_a_step_is_right_for_older_processors(capability):
+def test_a_step_is_correct_on_older_processors(capability):
     again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "whole or exact"]
     subprocess.run(again, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})

@@ -42,7 +42,7 @@ def test_a_step_with_gradients_has_them(ran):
         {"cell": "lstm", "dropouts": seqloom.Dropouts(zoneout=(0.0, 0.3))},
     ],
 )
-def test_what_the_engine_does_not_do_goes_through_forward(settings, ran):
+def test_steps_that_the_engine_does_not_support_go_through_forward(settings, ran):
     layer, x = make(**settings), torch.randn(2, 3, dtype=torch.float64)
     with torch.no_grad():
         found = layer.step(x)
@@ -74,7 +74,7 @@ def test_more_rows_than_the_engine_takes_go_through_forward(ran):
     assert ran
 
 
-def test_whoever_watches_a_layer_sees_its_steps(ran):
+def test_hooks_of_a_layer_run_for_every_step(ran):
     layer, x, seen = make(dtype=torch.float32), torch.randn(2, 3), []
     with torch.no_grad():
         for listen in (layer.register_forward_hook, torch.nn.modules.module.register_module_forward_hook):

@@ -10,7 +10,7 @@ def tcn(*args, **settings):
     return TCN(*args, **settings).double().eval()
 
 
-def test_a_block_is_two_causal_weight_normed_convolutions_and_a_way_around():
+def test_a_block_is_two_causal_weight_normed_convolutions_and_a_residual_connection():
     layer, x = tcn(3, 5, layers=1, kernel=3), torch.randn(2, 7, 3, dtype=torch.float64)
     block = layer.blocks[0]
 
@@ -25,7 +25,7 @@ def test_a_block_is_two_causal_weight_normed_convolutions_and_a_way_around():
 
 
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 2), (2, 3), (3, 4)])
-def test_an_output_sees_its_reach_and_not_a_step_more(layers, kernel):
+def test_an_output_depends_on_its_receptive_field_only(layers, kernel):
     layer = tcn(1, 4, layers=layers, kernel=kernel)
     for p in layer.parameters():
         p.data.abs_()  # no path is cut by a relu
@@ -35,7 +35,7 @@ def test_an_output_sees_its_reach_and_not_a_step_more(layers, kernel):
     assert seen[-layer.reach :].any() and seen[-layer.reach] and not seen[: -layer.reach].any()
 
 
-def test_it_goes_on_from_a_state_in_pieces_of_any_size():
+def test_it_continues_from_a_state_in_chunks_of_any_size():
     layer, x = tcn(3, 4, layers=3), torch.randn(2, 20, 3, dtype=torch.float64)
     whole, _ = layer(x)
     state, parts = None, []
@@ -45,7 +45,7 @@ def test_it_goes_on_from_a_state_in_pieces_of_any_size():
     torch.testing.assert_close(torch.cat(parts, 1), whole)
 
 
-def test_packed_and_single_sequences_give_what_padded_ones_give():
+def test_packed_and_single_sequences_match_padded_ones():
     layer, x = tcn(3, 4), torch.randn(2, 6, 3, dtype=torch.float64)
     lengths = torch.tensor([2, 6])
     y, state = layer(x, lengths=lengths)
@@ -71,7 +71,7 @@ def test_gradients_of_input_state_and_weights_are_right():
     torch.autograd.gradcheck(run, (x, *(s.detach().requires_grad_() for s in state), *values), fast_mode=True)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="kernel=1"):
         TCN(3, 4, kernel=1)
     layer = TCN(3, 4)

@@ -41,7 +41,7 @@ def stream(layer, x, **aside):
 
 @pytest.mark.parametrize("attention", CAUSAL.values(), ids=CAUSAL)
 @pytest.mark.parametrize("crossed", [False, True])
-def test_streaming_is_the_whole_at_once_for_every_causal_attention(attention, crossed):
+def test_streaming_matches_the_whole_sequence_for_every_causal_attention(attention, crossed):
     layer = made(causal=True, attention=attention, position="sinusoidal", memory_size=6 if crossed else None)
     x = random(B, T, D)
     aside = {"memory": random(B, S, 6), "memory_lengths": [5, 0, 2]} if crossed else {}
@@ -55,7 +55,7 @@ def test_streaming_is_the_whole_at_once_for_every_causal_attention(attention, cr
 
 
 @pytest.mark.parametrize("position", [None, *INPUT_POSITIONS, *POSITIONS])
-def test_streaming_with_every_position_goes_on_where_each_row_stopped(position):
+def test_streaming_with_every_position_continues_where_each_row_stopped(position):
     layer, x = made(causal=True, position=position), random(B, T, D)
     lengths = torch.tensor([T, 3, 7])
     whole, _ = layer(x, lengths=lengths)
@@ -82,7 +82,7 @@ def test_a_row_in_a_padded_batch_is_the_row_alone_and_padding_is_zeros(attention
 
 
 @pytest.mark.parametrize("crossed", [False, True])
-def test_selected_rows_go_on_as_they_would_have(crossed):
+def test_selected_rows_continue_as_in_the_full_batch(crossed):
     layer = made(causal=True, position="sinusoidal", memory_size=6 if crossed else None)
     x, rows = random(B, T, D), torch.tensor([2, 0, 0, 1])
     aside = {"memory": random(B, S, 6)} if crossed else {}
@@ -92,7 +92,7 @@ def test_selected_rows_go_on_as_they_would_have(crossed):
     torch.testing.assert_close(chosen, whole[rows])
 
 
-def test_a_memory_given_again_is_the_one_that_is_seen():
+def test_a_memory_given_again_replaces_the_first_one():
     layer, x = made(causal=True, memory_size=6), random(B, T, D)
     one, other = random(B, S, 6), random(B, S, 6)
     _, state = layer(x[:, :4], memory=one)
@@ -101,7 +101,7 @@ def test_a_memory_given_again_is_the_one_that_is_seen():
     assert not torch.allclose(same, layer(x[:, 4:], state, memory=other)[0])
 
 
-def test_the_small_network_is_its_equation():
+def test_the_feed_forward_network_is_its_equation():
     x = random(B, T, D)
     gated = FeedForward(D, Block(activation="swiglu", hidden=24)).double()
     exact = gated.W_2(nn.functional.silu(gated.W_1(x)) * gated.W_3(x))
@@ -137,7 +137,7 @@ def test_a_given_position_serves_every_layer():
         Transformer(D, position=Learned(D, 4))(torch.randn(1, 5, D))
 
 
-def test_streaming_past_a_learned_table_is_said():
+def test_streaming_past_a_learned_table_raises_an_error():
     layer, state = Transformer(D, causal=True, position=Learned(D, 3)), None
     for _ in range(3):
         _, state = layer.step(torch.randn(1, D), state)
@@ -189,7 +189,7 @@ def test_it_compiles_in_one_graph(attention, backend):
     torch.testing.assert_close(torch.autograd.grad(y, x, g), torch.autograd.grad(exact, x, g))
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_arguments_are_refused():
     x = torch.randn(2, 3, D)
     with pytest.raises(
         ValueError, match="one of dense, local, linear, performer, linformer, or a function, got 'full'"

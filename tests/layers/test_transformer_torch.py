@@ -69,7 +69,7 @@ def test_dropout_and_training_are_taken_over():
     assert mine.training and mine.layer_at(0).block.dropout == 0.3
 
 
-def test_what_has_no_counterpart_is_said():
+def test_layers_without_a_counterpart_are_named():
     with pytest.raises(TypeError, match="got Linear"):
         from_torch(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="relu or gelu"):

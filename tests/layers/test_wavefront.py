@@ -49,7 +49,7 @@ def _lending(works):
 
 @pytest.mark.parametrize("name", ["attn_rnn", "lstm", "ode_gru"])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_a_wave_is_what_one_layer_after_the_other_is(layer, name, batch_first, monkeypatch):
+def test_a_wavefront_matches_running_the_layers_in_order(layer, name, batch_first, monkeypatch):
     one = layer(name, batch_first=batch_first, learn_initial_state=True)
     x = torch.randn((B, T, D) if batch_first else (T, B, D), dtype=torch.float64, requires_grad=True)
     aside = {"lengths": [T, 0, 13, 6], "reset": torch.rand(x.shape[:2]) < 0.2}
@@ -58,7 +58,7 @@ def test_a_wave_is_what_one_layer_after_the_other_is(layer, name, batch_first, m
     assert both(one, x, None, monkeypatch, pieces=4, **aside) == [6] * 9 + [3] * 3
 
 
-def test_a_wave_begins_with_the_states_that_are_given(layer, monkeypatch):
+def test_a_wavefront_starts_from_the_given_states(layer, monkeypatch):
     x = torch.randn(T, B, D, dtype=torch.float64, requires_grad=True)
     hx = tuple(torch.randn(3, B, H, dtype=torch.float64, requires_grad=True) for _ in range(2))
     assert len(both(layer("lstm"), x, hx, monkeypatch, pieces=3)) == 9

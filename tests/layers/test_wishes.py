@@ -36,7 +36,7 @@ def memory(**kwargs):
 
 
 @pytest.mark.parametrize(("noise", "cell"), PAIRS)
-def test_noise_is_there_in_training(noise, cell):
+def test_noise_is_active_in_training(noise, cell):
     layer = make(cell, dropouts=NOISES[noise])
     assert not torch.allclose(layer(X)[0], layer(X)[0])
 
@@ -100,7 +100,7 @@ def test_zoneout_in_training_takes_each_unit_old_or_new():
     assert torch.equal(state[0], y[:, 0])
 
 
-def test_zoneout_draws_anew_at_every_step():
+def test_zoneout_draws_a_new_mask_at_every_step():
     layer = make("gru", 3, 1000, dropouts=Dropouts(zoneout=0.5))
     y, _ = layer(X)
     kept = y[:, 1:] == y[:, :-1]

@@ -129,7 +129,7 @@ def test_torchs_kernel_says_what_it_does_not_have(options, call, reason):
 
 
 @pytest.mark.parametrize("noise", [Dropouts(recurrent=0.5), Dropouts(zoneout=0.5)])
-def test_noise_does_not_cost_the_fast_kernel(noise):
+def test_noise_runs_on_the_fast_kernel_too(noise):
     layer, plain = make("gru", dropouts=noise), make("gru")
     for training in (True, False):
         assert seqloom.explain(layer.train(training), X).kernels == seqloom.explain(plain, X).kernels

@@ -171,7 +171,7 @@ def test_reset_parameters_starts_as_a_new_layer_does(init):
         torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
 
-def test_a_cell_of_ones_own_gets_all_of_it():
+def test_a_users_cell_supports_every_initialisation():
     class Leaky(seqloom.Cell):
         def __init__(self, input_size, hidden_size):
             super().__init__(input_size, hidden_size)

@@ -79,7 +79,7 @@ def test_resets_fit_time_first_and_one_sequence():
 SPANS = torch.rand(2, 6, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * 3
 
 
-def test_time_without_length_is_a_plain_gru():
+def test_time_spans_of_zero_give_a_plain_gru():
     timed, plain = make("ode_gru"), make("gru")
     plain.load_state_dict({n: w for n, w in timed.state_dict().items() if "flow" not in n})
     close(timed(X, timespans=torch.zeros(2, 6))[0], plain(X)[0])
@@ -103,7 +103,7 @@ def test_irregular_time_is_drift_for_that_time_and_then_a_step():
         close(y[:, t : t + 1], y_t)
 
 
-def test_on_the_way_back_the_time_lies_on_the_other_side_of_a_step():
+def test_the_reverse_direction_uses_the_time_span_after_a_step():
     layer, one_way = make("ode_gru", bidirectional=True), make("ode_gru")
     back = {n.removesuffix("_reverse"): w for n, w in layer.state_dict().items() if n.endswith("_reverse")}
     one_way.load_state_dict(back)
@@ -118,7 +118,7 @@ def test_time_itself_gets_a_gradient():
 
 
 @each_cell
-def test_steps_of_a_stream_equal_the_whole(cell):
+def test_steps_of_a_stream_match_the_whole_sequence(cell):
     layer = make(cell, 3, 8, 2)
     y, state = layer(X)
     now = None
@@ -158,7 +158,7 @@ def test_a_stream_may_be_time_first():
 
 @pytest.mark.parametrize("size", [1, 2, 4, 9])
 @pytest.mark.parametrize("cell", ["gru", "lstm", "attn_rnn"])
-def test_chunks_have_the_values_of_the_whole(cell, size):
+def test_chunks_match_the_whole_sequence(cell, size):
     layer = make(cell, 3, 8, 2)
     y, state = layer(X)
     pieces = list(layer.chunks(X, size))

@@ -26,7 +26,7 @@ def test_a_tone_is_loudest_in_the_band_that_holds_its_pitch(pitch):
     assert abs(float(log_mel(wave, mel)[50].argmax()) + 1 - place) < 1
 
 
-def test_a_batch_gives_what_its_rows_give_and_silence_is_finite():
+def test_a_batch_matches_its_rows_and_silence_is_finite():
     wave = torch.randn(2, 4000)
     wave[1] = 0
     frames = log_mel(wave)
@@ -35,7 +35,7 @@ def test_a_batch_gives_what_its_rows_give_and_silence_is_finite():
     assert log_mel(torch.randn(3)).shape == (1, 40)
 
 
-def test_what_is_no_sound_is_refused():
+def test_inputs_that_are_not_audio_are_refused():
     with pytest.raises(ValueError, match=r"real samples \(N,\) or \(B, N\), got torch.int16"):
         log_mel(torch.zeros(100, dtype=torch.int16))
     with pytest.raises(ValueError, match="rate=0"):

@@ -52,14 +52,14 @@ def test_an_empty_row_scores_the_bias_of_the_head(readout):
     torch.testing.assert_close(scores[0], classify.head.bias)
 
 
-def test_dropout_is_there_in_training_alone():
+def test_dropout_acts_only_in_training():
     classify, x = model(dropout=0.5), torch.randn(2, 6, 3)
     assert torch.equal(classify(x), classify(x))
     classify.train()
     assert not torch.equal(classify(x), classify(x))
 
 
-def test_what_cannot_be_read_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="last, mean, max, max_mean, attention, got 'first'"):
         Classify(seqloom.GRU(3, 8, batch_first=True), 5, "first")
     with pytest.raises(ValueError, match="batch_first=True"):
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_refused():
 
 @pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("layer", ["attn_rnn", "bi_lstm", "tcn"])
-def test_words_are_learned_saved_loaded_and_classed_as_before(layer, readout, tmp_path):
+def test_a_classifier_learns_saves_loads_and_predicts_the_same(layer, readout, tmp_path):
     def made():
         return Classify(make(layer, 6, 8), 3, readout, embed=Embed(9, 6))
 
@@ -100,7 +100,7 @@ def test_outputs_are_real_values_trained_by_their_squared_error():
         values.loss(x, y[:, 0])
 
 
-def test_targets_that_are_none_or_no_class_are_refused():
+def test_missing_or_invalid_targets_are_refused():
     classify, x = model(), torch.randn(2, 6, 3)
     with pytest.raises(ValueError, match=r"classes y must lie between 0 and 4 .*got 5 at \(1,\)"):
         classify.loss(x, torch.tensor([4, 5]))

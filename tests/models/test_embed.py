@@ -36,7 +36,7 @@ def test_what_are_not_ids_is_refused():
         Embed(0, 4)
 
 
-def test_dropout_is_there_in_training_alone():
+def test_dropout_acts_only_in_training():
     embed, ids = Embed(7, 16, dropout=0.5), torch.tensor([[1, 2]])
     assert not torch.equal(embed(ids), embed(ids))
     embed.eval()

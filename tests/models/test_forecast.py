@@ -45,7 +45,7 @@ MODELS = {
 
 @pytest.mark.parametrize("scale", ["last", "mean"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_series_that_stands_higher_is_forecast_higher(name, scale):
+def test_a_shifted_series_has_a_shifted_forecast(name, scale):
     model, x = MODELS[name](scale=scale).double(), series()
     y = model(x)
     assert y.shape == (3, 6, 2)
@@ -88,7 +88,7 @@ def test_the_autoregressive_loss_is_that_of_every_next_step_of_the_true_series()
     torch.testing.assert_close(model.loss(x, y), torch.stack(off).square().mean())
 
 
-def test_an_autoregressive_forecast_takes_its_own_words_for_true():
+def test_an_autoregressive_forecast_feeds_back_its_own_outputs():
     model, x = MODELS["autoregressive"](scale="none").double(), series()
     for _ in range(6):
         y, _ = model.layer(x)

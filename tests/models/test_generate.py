@@ -70,7 +70,7 @@ def test_padding_changes_neither_loss_nor_gradients(name):
         torch.testing.assert_close(one, other)
 
 
-def test_a_text_with_nothing_to_foresee_costs_nothing_and_breaks_nothing():
+def test_a_text_without_a_next_token_has_no_loss():
     generate = model()
     loss = generate.loss(torch.ones(2, 5, dtype=torch.long), [1, 1])
     loss.backward()
@@ -96,7 +96,7 @@ def test_tied_weights_are_one_table_and_need_the_same_width():
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_greedy_sampling_is_what_the_whole_text_foresees(name):
+def test_greedy_sampling_matches_the_predictions_on_the_whole_text(name):
     generate = model(name, 2)
     start, c = torch.randint(1, V, (3, 4)), torch.randn(3, 2, dtype=torch.float64)
     found = generate.sample(start, Sampling(top_k=1), condition=c, max_length=6)
@@ -106,7 +106,7 @@ def test_greedy_sampling_is_what_the_whole_text_foresees(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_starts_of_different_lengths_go_on_as_each_alone(name):
+def test_prompts_of_different_lengths_continue_as_each_alone(name):
     generate, start = model(name), torch.randint(1, V, (3, 5))
     together = generate.sample(start, Sampling(top_k=1), lengths=[5, 1, 3], max_length=6).tokens
     for row, n in enumerate([5, 1, 3]):
@@ -218,7 +218,7 @@ def test_select_asks_the_layer_and_leaves_no_state_alone():
     assert select_rows(layer, None, rows) is None
 
 
-def test_a_class_makes_its_own_word():
+def test_each_class_generates_its_own_word():
     """1 to N: three classes, three words; the class alone says which."""
     words = torch.tensor([[1, 3, 4, 5, 2], [1, 5, 3, 2, 0], [1, 4, 4, 4, 2]])
     lengths, c = torch.tensor([5, 4, 5]), torch.eye(3)
@@ -232,7 +232,7 @@ def test_a_class_makes_its_own_word():
     assert found.lists() == [[[3, 4, 5]], [[5, 3]], [[4, 4, 4]]]
 
 
-def test_a_trained_model_saves_loads_and_says_the_same(tmp_path):
+def test_a_saved_model_generates_the_same_after_loading(tmp_path):
     ids, lengths = texts()
     generate = model(condition=1)
     c = torch.randn(4, 1, dtype=torch.float64)
@@ -247,7 +247,7 @@ def test_a_trained_model_saves_loads_and_says_the_same(tmp_path):
     assert torch.equal(*said)
 
 
-def test_what_cannot_be_generated_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="does not look ahead"):
         Generate(Embed(V, E), seqloom.GRU(E, H, batch_first=True, bidirectional=True))
     with pytest.raises(ValueError, match="batch_first=True"):

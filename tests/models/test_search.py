@@ -102,7 +102,7 @@ def test_scores_are_those_of_the_tokens_and_the_best_comes_first():
             torch.testing.assert_close(found.scores[row, k], beam.score(log_p, len(tokens) + 1))
 
 
-def test_finished_hypotheses_are_kept_while_others_go_on():
+def test_finished_hypotheses_are_kept_while_others_continue():
     """The likeliest sequence is the empty one: it ends at once and is still the answer at the end."""
     table = torch.tensor([0.55, 0.40, 0.05], dtype=torch.float64).log()
 
@@ -115,7 +115,7 @@ def test_finished_hypotheses_are_kept_while_others_go_on():
     assert found.lists() == [[[], [1], [1, 1]]] * 2
 
 
-def test_what_max_length_cuts_comes_after_what_has_ended():
+def test_cut_sequences_rank_after_finished_ones():
     never = torch.tensor([0.0, 0.7, 0.3], dtype=torch.float64).log()
 
     class Never:
@@ -148,7 +148,7 @@ def test_a_beam_of_one_without_penalty_is_greedy(seed):
     torch.testing.assert_close(beam.scores[:, 0], greedy.scores)
 
 
-def test_an_unlikely_ending_does_not_stand_before_a_likely_beginning():
+def test_an_unlikely_finished_sequence_does_not_rank_above_a_likely_prefix():
     """max_length cuts everything that is any good; the empty sequence has ended, but nobody would write it."""
     p = torch.tensor([1e-6, 0.5, 0.5 - 1e-6], dtype=torch.float64).log()
 
@@ -177,7 +177,7 @@ def test_asking_for_the_best_alone_ends_earlier_with_the_same_answer(seed):
     assert [found[0] for found in five.lists()] == [found[0] for found in best.lists()]
 
 
-def test_greedy_takes_the_likeliest_each_time_and_says_its_log_probability():
+def test_greedy_takes_the_likeliest_each_time_and_returns_its_log_probability():
     chain = Chain(5, 6, seed=1)
     found = follow(chain, torch.arange(5), torch.ones(5, dtype=torch.long), STOP, 30)
     for row, tokens in enumerate(found.lists()):
@@ -192,7 +192,7 @@ def test_without_a_stop_token_every_path_has_the_full_length():
     assert found.lengths.tolist() == [7, 7] and found.tokens.shape == (2, 7)
 
 
-def test_what_cannot_be_searched_is_refused():
+def test_invalid_arguments_are_refused():
     for wrong, message in ((dict(size=0), "at least 1 hypothesis, got 0"), (dict(max_length=0), "at least 1 token")):
         with pytest.raises(ValueError, match=message):
             Beam(**wrong)
@@ -206,7 +206,7 @@ def test_what_cannot_be_searched_is_refused():
         follow(Chain(1, 3), torch.arange(1), torch.ones(1, dtype=torch.long), STOP, 0)
 
 
-def test_found_tokens_come_as_lists_of_their_lengths():
+def test_tokens_are_returned_as_lists_of_their_lengths():
     tokens = torch.tensor([[[4, 5, 0], [6, 0, 0]]])
     n, x = torch.tensor([[2, 1]]), torch.zeros(1, 2)
     assert Hypotheses(tokens, n, x, n > 0).lists() == [[[4, 5], [6]]]

@@ -85,7 +85,7 @@ def test_it_learns_saves_loads_and_tags_as_before(crf, layer, tmp_path):
     assert torch.equal(again.decode(x, LENGTHS, letters), tags)
 
 
-def test_features_take_the_place_of_words():
+def test_features_can_replace_words():
     model = Tag(make("gru", 5, 8), TAGS)
     assert model.decode(torch.randn(2, 6, 5), [6, 2]).tolist()[1][2:] == [-1] * 4
 

@@ -105,7 +105,7 @@ def test_it_learns_saves_loads_and_reads_as_before(layer, tmp_path):
     assert again.decode(x, lengths) == expected
 
 
-def test_a_row_may_have_nothing_to_say_but_not_every_row():
+def test_some_targets_may_be_empty_but_not_all():
     transcribe, (x, lengths, y, _) = model(), batch()
     assert torch.isfinite(transcribe.loss(x, y, lengths, [3, 2, 0]))
     with pytest.raises(ValueError, match="at least one target symbol"):

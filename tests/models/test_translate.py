@@ -114,7 +114,7 @@ def test_rows_translated_together_are_as_each_alone(kind):
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_alignments_are_where_the_steps_looked(kind):
+def test_alignments_are_the_attention_weights_of_each_step(kind):
     translate, (source, target, n, _) = model(kind), batch()
     weights = translate.align(source, target[:, 1:], n)
     if kind == "none":
@@ -127,7 +127,7 @@ def test_alignments_are_where_the_steps_looked(kind):
         torch.testing.assert_close(alone[0], weights[row, :, :m])
 
 
-def test_a_transformers_alignment_is_what_its_attention_did():
+def test_a_transformers_alignment_is_its_attention_to_the_source():
     translate, (source, target, n, _) = model("transformer"), batch()
     memory, seen = translate.encoder(source, n), []
     cross = translate.decoder.layer.layer_at(0).cross
@@ -155,7 +155,7 @@ def test_a_trained_model_saves_loads_and_translates_the_same(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_a_teacher_that_is_always_there_is_teacher_forcing_and_one_that_is_not_is_not(kind):
+def test_a_teacher_probability_of_one_is_teacher_forcing_and_a_lower_one_is_not(kind):
     translate, (source, target, n, m) = model(kind), batch()
     read = target[:, :-1]
     logits, _ = translate(source, read, n)
@@ -199,7 +199,7 @@ def test_the_summary_is_where_each_direction_ends_and_the_first_state_comes_from
     torch.testing.assert_close(translate.decoder.start(memory).layer[0], torch.tanh(bridge(memory.summary)))
 
 
-def test_without_attention_the_context_stands_at_every_step():
+def test_without_attention_the_context_is_an_input_of_every_step():
     """The last step changes with the source even when the state is cut off from it."""
     translate, (source, target, n, _) = model("none"), batch()
     torch.nn.init.zeros_(translate.decoder.bridge.linear.weight)
@@ -225,7 +225,7 @@ def test_tied_weights_are_one_table():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["additive", "dot", "transformer"])
-def test_turning_sequences_around_is_learnt_in_seconds(kind):
+def test_reversing_sequences_is_learned_in_seconds(kind):
     torch.manual_seed(0)
     encoder = Encoder(Embed(V, 32), seqloom.GRU(32, 32, batch_first=True, bidirectional=True))
     if kind == "transformer":
@@ -256,7 +256,7 @@ def backwards(rows=64, S=5):
     return source, target, n
 
 
-def test_what_cannot_be_translated_is_refused():
+def test_invalid_arguments_are_refused():
     translate, (source, target, n, _) = model(), batch()
     with pytest.raises(ValueError, match="source row 2 is empty"):
         translate.translate(source, torch.tensor([1, 2, 0, 3]))

@@ -64,7 +64,7 @@ def test_the_parameters_are_the_same_objects_under_the_same_names(model):
     assert all(after[name] is before[name] for name in before)
 
 
-def test_an_optimizer_made_before_goes_on(model):
+def test_an_optimizer_made_before_still_works(model):
     steps = []
     for converted in (False, True):
         copied = copy.deepcopy(model)

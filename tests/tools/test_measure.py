@@ -12,7 +12,7 @@ def test_the_costs_are_those_of_the_products():
     assert cost.state_floats == 32
 
 
-def test_what_is_kept_grows_with_the_length():
+def test_the_saved_memory_grows_with_the_length():
     layer = seqloom.GRU(16, 16, batch_first=True, kernel="loop")
     whole, half = (measure.saved_bytes(layer, torch.randn(2, steps, 16)) for steps in (100, 50))
     assert half == pytest.approx(whole / 2, rel=0.05)

@@ -24,7 +24,7 @@ def found():
 
 
 @pytest.mark.slow
-def test_where_a_word_decides_a_linear_model_comes_first(found):
+def test_a_linear_model_comes_first_if_one_word_decides(found):
     assert found.models[0].name == "linear"
     assert output.summarise(found).startswith("Start with a linear model: ")
 

@@ -39,7 +39,7 @@ def test_the_place_of_the_number_that_decides_a_value_is_found():
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag"])
-def test_chance_is_not_taken_for_information(kind):
+def test_random_inputs_are_not_mistaken_for_information(kind):
     x, ids = tokens(400, 12)
     y = np.random.default_rng(1).integers(3, size=ids.shape)
     curve = measure_dependence(sample_of(kind, x, y[:, 0] if kind == "classify" else y.tolist()))

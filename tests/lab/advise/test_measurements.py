@@ -9,7 +9,7 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="the records are not part of the package")
-def test_every_number_is_what_its_record_says():
+def test_every_number_matches_its_record():
     packed, found = json.loads(FILE.read_text()), collect(RESULTS)
     assert len(packed["values"]) > 20
     same = {name for name, source in packed["sources"].items() if found["sources"].get(name) == source}

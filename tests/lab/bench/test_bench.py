@@ -178,7 +178,7 @@ def test_the_table_says_how_it_was_made(here, monkeypatch):
     assert out.rstrip().endswith("--ragged")
 
 
-def test_the_command_in_the_document_makes_the_same_settings():
+def test_the_command_in_the_document_gives_the_same_settings():
     settings = BenchSettings(cells="gru,my cells.py:Mine", hidden=(8, 16), threads=[1, 2], ragged=True)
     _, *words = shlex.split(settings.command())
     assert main.app.parse_args(words)[1].arguments["settings"] == settings

@@ -71,14 +71,14 @@ def test_what_cannot_be_removed_stays_and_the_file_is_written(tmp_path, monkeypa
     assert left.exists() and (tmp_path / "a.csv").read_text() == "new"
 
 
-def test_a_temporary_folder_is_this_users_and_goes_away(tmp_path):
+def test_a_temporary_folder_belongs_to_the_user_and_is_removed(tmp_path):
     with scratch.make_folder(tmp_path / "new" / "stdin") as folder:
         assert folder.parent == tmp_path / "new" and folder.stat().st_mode & 0o777 == 0o700
         (folder / "file").touch()
     assert not any((tmp_path / "new").iterdir())
 
 
-def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypatch):
+def test_of_several_processes_that_start_one_run_one_succeeds(tmp_path, monkeypatch):
     task, folder, results = open_task("adding", steps=5), tmp_path / "run", []
     together = threading.Barrier(6)
     save = type(task).save
@@ -108,7 +108,7 @@ def test_of_several_processes_that_make_one_run_one_succeeds(tmp_path, monkeypat
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_training_that_comes_second_leaves_the_first_one_alone(tmp_path, monkeypatch):
+def test_a_second_training_leaves_the_first_one_alone(tmp_path, monkeypatch):
     """Both have found the name free; the second must not clear away the folder that it could not have."""
     task, folder = open_task("adding", steps=5), tmp_path / "run"
     choose = scratch.choose_name
@@ -141,7 +141,7 @@ Run.create({str(tmp_path / "run")!r}, TrainSettings(), open_task("adding", steps
 
 
 @pytest.mark.parametrize("there", ["a file", "other files"])
-def test_a_run_takes_no_place_of_other_files(tmp_path, there):
+def test_a_run_never_replaces_other_files(tmp_path, there):
     place = tmp_path / "run"
     if there == "a file":
         place.write_text("mine")

@@ -159,7 +159,7 @@ def test_a_comparison_from_elsewhere_is_not_executed(tmp_path, elsewhere, capsys
 
 
 @pytest.mark.parametrize("name", ["run.json", "task/task.json", "best/state.json", "best/weights.safetensors"])
-def test_a_flipped_bit_is_damage_and_never_another_prediction(tmp_path, name):
+def test_a_flipped_bit_is_reported_and_never_changes_a_prediction(tmp_path, name):
     task = open_task("adding", steps=5, valid=8, test=8)
     made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     shutil.rmtree(made.folder / "last")  # nothing to fall back to
@@ -185,7 +185,7 @@ def test_a_flipped_bit_is_damage_and_never_another_prediction(tmp_path, name):
 
 
 @pytest.mark.parametrize("line", [b"null", b"[]", b"3", b"{", b'{"step": "x"}', b"[" * 5000])
-def test_a_damaged_line_of_metrics_is_told_and_spares_the_other_runs(tmp_path, line):
+def test_a_damaged_line_of_metrics_is_reported_and_other_runs_are_listed(tmp_path, line):
     task = open_task("adding", steps=5, valid=8, test=8)
     for name in ("a", "b"):
         train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / name)
@@ -234,7 +234,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
         replaced("run.json")
 
 
-def test_other_threads_on_resume_are_told(tmp_path):
+def test_another_number_of_threads_is_reported_on_resume(tmp_path):
     task = open_task("adding", steps=5, valid=8, test=8)
     train(task, TrainSettings(model="gru", threads=1, **SETTINGS), tmp_path / "run")
     with pytest.warns(

@@ -57,7 +57,7 @@ def test_results_are_the_same_in_this_process_and_in_two_others(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_path, monkeypatch):
+def test_a_killed_worker_loses_only_what_came_after_the_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "RESTARTS", 2)
     jobs = [Job("once", "sample_jobs:killed", {"times": 1}), Job("deadly", "sample_jobs:killed", {"times": 9})]
     results = {result.key: result for result in run([*jobs, *numbers(3)], Processes(2), tmp_path)}
@@ -68,7 +68,7 @@ def test_a_killed_worker_costs_what_came_after_the_checkpoint_and_no_more(tmp_pa
     assert sum(not result.failed for result in results.values()) == 4
 
 
-def test_a_job_that_fails_is_a_result_with_its_reason_and_the_others_go_on(tmp_path):
+def test_a_failed_job_has_its_reason_as_result_and_the_others_continue(tmp_path):
     jobs = [
         Job("wrong", "sample_jobs:wrong"),
         Job("tensor", "sample_jobs:not_json"),
@@ -86,7 +86,7 @@ def test_a_job_that_fails_is_a_result_with_its_reason_and_the_others_go_on(tmp_p
     assert not (tmp_path / "wrong" / "result.json").exists()  # so it is tried again
 
 
-def test_what_has_a_result_is_not_run_again(tmp_path):
+def test_a_job_with_a_result_is_not_run_again(tmp_path):
     job, started = Job("me", "sample_jobs:who"), []
     (first,) = run([job], Here(), tmp_path)
     (again,) = run([job], Processes(1), tmp_path, before=started.append)
@@ -162,7 +162,7 @@ def until(holds, seconds=60):
         time.sleep(0.05)
 
 
-def test_a_second_job_waits_where_memory_would_not_do_for_both(tmp_path, monkeypatch):
+def test_a_second_job_waits_if_memory_is_too_small_for_both(tmp_path, monkeypatch):
     class Idle:
         def __init__(self, *_):
             self.process = self
@@ -202,12 +202,12 @@ def test_the_peak_of_memory_is_that_of_the_last_job():
         (Job("a", "m:f", {"x": {1}}), "JSON cannot hold"),
     ],
 )
-def test_a_job_that_makes_no_sense_is_refused(job, says, tmp_path):
+def test_an_invalid_job_is_refused(job, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         list(run([job], Here(), tmp_path))
 
 
-def test_who_comes_second_to_a_job_waits_and_takes_the_result(tmp_path):
+def test_a_second_process_waits_for_a_job_and_takes_its_result(tmp_path):
     results, job = [], Job("slow", "sample_jobs:steps", {"count": 2, "seconds": 0.2})
     both = [threading.Thread(target=lambda: results.extend(run([job], Here(), tmp_path))) for _ in range(2)]
     for one in both:
@@ -248,7 +248,7 @@ def test_copies_in_a_storage_are_whole_and_the_newest_one_is_fetched(tmp_path):
     assert len(list((tmp_path / "store/a").iterdir())) == 3  # latest, what it names, and the half one
 
 
-def test_no_cluster_at_the_address_is_said_within_ten_seconds(tmp_path, monkeypatch):
+def test_a_missing_cluster_is_reported_within_ten_seconds(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     began = time.monotonic()
@@ -264,7 +264,7 @@ def test_a_cluster_without_ray_names_what_to_install(tmp_path, monkeypatch):
         run([], Cluster(), tmp_path)
 
 
-def test_the_address_that_a_dead_cluster_left_behind_is_no_cluster(monkeypatch):
+def test_the_address_of_a_dead_cluster_is_an_error(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr("ray._private.services.get_ray_address_from_environment", lambda *_: "127.0.0.1:1")
     with pytest.raises(ValueError, match="no Ray cluster at 'auto'; start one with"):
@@ -275,7 +275,7 @@ class AuthenticationError(Exception):
     """As Ray's."""
 
 
-def test_a_cluster_that_wants_a_token_is_told_from_none(monkeypatch):
+def test_a_cluster_that_needs_a_token_is_not_reported_as_missing(monkeypatch):
     pytest.importorskip("ray")
 
     def refuse(**_):

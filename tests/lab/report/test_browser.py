@@ -61,7 +61,7 @@ def opened(browser, address):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_has_no_serious_fault_of_accessibility(opened, scheme):
+def test_the_page_has_no_serious_accessibility_problem(opened, scheme):
     page = opened(scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((details) => (details.open = true))")
     page.add_style_tag(content=".scroll { background: none !important }")  # axe cannot see through its shadow
@@ -110,7 +110,7 @@ def test_the_arrow_keys_read_a_chart(opened):
 
 
 @pytest.mark.slow
-def test_a_table_is_sorted_by_its_headings_with_what_is_missing_below(opened):
+def test_a_table_is_sorted_by_its_headings_with_missing_values_last(opened):
     page = opened()
     table = page.locator("#leaderboard table")
     names = lambda: table.locator("tbody th").all_inner_texts()  # noqa: E731
@@ -151,6 +151,6 @@ def test_a_table_of_a_study_is_not_cut_on_paper(browser, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_reads_without_a_script(opened):
+def test_the_page_is_readable_without_scripts(opened):
     page = opened(java_script_enabled=False)
     assert page.locator(".wide g[data-curve]").first.is_visible() and page.locator("#scheme").is_hidden()

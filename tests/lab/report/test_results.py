@@ -44,7 +44,7 @@ def test_the_results_hold_verdicts_tables_commands_and_hardware_in_the_order_of_
     assert "(#a-title)" in text and '<a id="a-title"></a>' in text
 
 
-def test_a_note_beside_a_study_stands_before_its_verdict(studies):
+def test_a_note_is_shown_before_the_verdict(studies):
     (studies / "b" / "note.md").write_text("Measured again since.\n")
     assert "\n\nMeasured again since.\n\n**It `holds`.**" in build_results(studies)
 

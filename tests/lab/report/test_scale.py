@@ -7,7 +7,7 @@ from seqloom.lab.report.scale import make_scale
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_ticks_are_few_distinct_in_order_and_where_they_say(log):
+def test_ticks_are_few_distinct_ordered_and_correctly_placed(log):
     random.seed(3)
     for _ in range(300):
         middle, spread = 10.0 ** random.uniform(-12, 12), 10.0 ** random.uniform(-4, 3)

@@ -60,7 +60,7 @@ def test_everything_is_escaped(tmp_path):
     assert "<script" not in re.sub(r"```.*?```|`[^`\n]*`", "", md, flags=re.S).replace("\\<", "")
 
 
-def test_what_is_not_finite_is_missing_everywhere(tmp_path):
+def test_values_that_are_not_finite_are_shown_as_missing(tmp_path):
     bad = [math.nan, math.inf, -math.inf, None]
     table = Table("Rows", [{"model": "a", "x": v} for v in [0.5, *bad, np.float32(2.5)]])
     curve = Curve("a", [0.0, 1.0, 2.0, math.nan, 4.0], [1.0, *bad], [0.5, *bad], [1.5, *bad])
@@ -135,7 +135,7 @@ def test_empty_blocks_say_so(tmp_path):
     assert (tmp_path / "t.csv").read_text().strip() == ""
 
 
-def test_a_column_of_numbers_reads_as_one(tmp_path):
+def test_the_numbers_of_a_column_have_one_format(tmp_path):
     rows = [{"model": "2x128", "a": 0.5, "b": 12, "c": "3.1 +- 0.2", "d": 1e-8, "e": True, "f": "a long way"}]
     rows += [{"model": "b", "a": None, "b": 3400, "c": "failed", "d": 0.0326, "e": False, "f": "3 of 5 failed"}]
     rows += [{"model": "c", "a": 0.8125, "b": 5, "c": "-1.0 +- 2.2", "d": 0.0, "e": None, "f": None}]
@@ -177,7 +177,7 @@ def test_a_document_without_a_page_is_named():
 
 
 @pytest.mark.parametrize(("count", "turn"), [(4, 0), (7, 40), (20, 90)])
-def test_names_below_an_axis_stay_in_the_picture_and_off_each_other(count, turn):
+def test_names_below_an_axis_stay_in_the_picture_and_do_not_overlap(count, turn):
     names = ["a", "b" * (16 if turn else 1), *("c" for _ in range(count - 2))]
     frame = fit_frame(NARROW, make_scale([0.0, 1.0], False), names)
     found = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>(\w+)<', draw_names_axis(frame, names))

@@ -50,23 +50,23 @@ def test_paired_differences_are_scipys_and_leave_out_a_broken_pair():
     assert found.n == 6
 
 
-def test_differences_that_are_all_alike_are_certain():
+def test_equal_differences_have_a_p_value_of_0_or_1():
     assert compare_pairs([2.0, 3.0], [1.0, 2.0]).p == 0.0
     assert compare_pairs([1.0, 2.0], [1.0, 2.0]).p == 1.0
     assert compare_pairs([1.0], [0.0]).p is None
 
 
-def test_differences_that_rounding_alone_sets_apart_are_alike():
+def test_differences_within_rounding_count_as_equal():
     found = compare_pairs([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
     assert found.p == 0.0
 
 
-def test_holm_raises_as_worked_out_by_hand():
+def test_holms_correction_matches_a_calculation_by_hand():
     # 0.01 * 4, 0.03 * 3, 0.035 * 2 (below the one before it, so 0.09), 0.8 * 1.
     assert holm([0.03, 0.8, None, 0.01, 0.035]) == pytest.approx([0.09, 0.8, None, 0.04, 0.09])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
 
 
-def test_a_p_that_is_no_number_leaves_the_others_of_its_family_alone():
+def test_a_missing_p_value_does_not_change_the_others():
     assert holm([math.nan, 0.01, 0.02]) == pytest.approx([None, 0.02, 0.02])

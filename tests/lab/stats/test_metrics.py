@@ -51,7 +51,7 @@ def test_accuracy_and_macro_f1_are_scikit_learns():
     assert macro_f1(y.numpy(), p.numpy(), w) == pytest.approx(sk.f1_score(y, p, average="macro", sample_weight=w))
 
 
-def test_a_class_that_training_lacks_is_wrong_whatever_is_said():
+def test_a_class_missing_from_training_always_counts_as_wrong():
     task = Plain("classify", Features(("a",)), Classes(("a", "b")))
     found = measured(task, torch.tensor([0, 1, UNSEEN, UNSEEN]), torch.tensor([0, 1, 0, 1]))
     assert found["accuracy"] == 0.5
@@ -159,7 +159,7 @@ def test_error_rates_are_jiwers():
 
 
 @pytest.mark.slow
-def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+def test_intervals_cover_the_true_value_about_as_often_as_stated():
     random, inside = np.random.default_rng(0), 0
     for number in range(60):
         right = (random.random(150) < 0.7).astype(float)
@@ -171,7 +171,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
     assert high - low == pytest.approx(2 * 1.96 * math.sqrt(0.7 * 0.3 / 150), rel=0.2)
 
 
-def test_a_share_of_rows_has_wilsons_interval_and_all_right_is_no_certainty():
+def test_a_share_of_rows_has_wilsons_interval_even_if_all_are_right():
     right = (np.arange(25) < 21).astype(float)
     found = compute_scores({"right": right, "scored": np.ones(25)}, intervals=True).intervals["accuracy"]
     assert found == pytest.approx(tuple(binomtest(21, 25).proportion_ci(method="wilson")), abs=1e-6)
@@ -183,7 +183,7 @@ def test_a_share_of_rows_has_wilsons_interval_and_all_right_is_no_certainty():
 
 
 @pytest.mark.slow
-def test_the_interval_of_overlapping_windows_holds_the_truth_too():
+def test_intervals_of_overlapping_windows_cover_the_true_value_too():
     random, inside, alone = np.random.default_rng(0), 0, 0
     for number in range(30):
         steps = random.standard_normal(24 * 30 - 1) ** 2 + 1  # windows of 24 steps, each a step after the one before
@@ -196,7 +196,7 @@ def test_the_interval_of_overlapping_windows_holds_the_truth_too():
     assert not compute_scores(columns, intervals=True, block=1000).intervals  # one window is not enough for one
 
 
-def test_what_is_better():
+def test_a_metric_knows_which_value_is_better():
     assert is_better("accuracy", 0.9, 0.8) and not is_better("loss", 0.9, 0.8) and is_better("loss", 0.8, 0.9)
     assert (
         is_better("loss", 3.0, math.nan)

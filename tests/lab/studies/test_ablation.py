@@ -33,7 +33,7 @@ def inside(model):
     return layer, cell.gates(u, (h,)), cell.step(u, (h,))[0], h
 
 
-def test_what_is_left_out_is_out():
+def test_an_ablated_part_has_no_effect():
     _, gates, after, h = inside("no gate")
     assert torch.equal(gates["g"], torch.ones(4, 8))
     torch.testing.assert_close(after, torch.nn.functional.layer_norm(gates["o"] + h, (8,)))
@@ -45,13 +45,13 @@ def test_what_is_left_out_is_out():
     torch.testing.assert_close(after, gates["g"] * gates["o"] + (1 - gates["g"]) * h)
 
 
-def test_what_is_fixed_is_not_trained():
+def test_fixed_parts_are_not_trained():
     layer, *_ = inside("uniform weights")
     assert not layer.weight_q_l0.requires_grad and layer.weight_o_l0.requires_grad
     assert count_trained(layer) == 3 * 8 + 3 * 64 + 5 * 8  # u, o and g with their biases, and LayerNorm
 
 
-def test_what_has_no_fused_kernel_stays_with_short_sequences():
+def test_variants_without_a_fused_kernel_run_on_short_sequences_only():
     long = [c for c in Ablation.full.conditions if c.task["steps"] > 50]
     assert long and all(not set(c.models) & set(STEP_BY_STEP) for c in long)
     assert set(STEP_BY_STEP) < set(Ablation.full.models)

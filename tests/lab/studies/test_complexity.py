@@ -101,7 +101,7 @@ def growth(name, time, layers=1):
     return Growth(name, steps, (1.0, 2.0, 4.0), steps, steps, time, Exponent(1, 1, 0), layers, 1)
 
 
-def test_the_verdict_keeps_open_what_the_interval_leaves_open():
+def test_the_verdict_is_undecided_if_the_interval_is():
     study = Complexity(TINY)
     rows = [growth("a", Exponent(1, 1.1, 0.2)), growth("b", Exponent(2, 1.9, 0.2)), growth("c", Exponent(2, 1.7, 0.4))]
     said = study.verdict(rows)

@@ -35,7 +35,7 @@ def test_the_right_answer_scores_1_and_the_model_fits_the_problem(form):
     study.loss(model, (x, y)).backward()
 
 
-def test_the_documents_numbers_stand_beside_its_own_form_alone():
+def test_the_articles_numbers_appear_only_beside_its_own_form():
     study = Copy(protocol="paper")
     assert [study.article_value(c, "attn_rnn") for c in Copy.paper.conditions] == [
         PRINTED[T]["attn_rnn"] for T in PRINTED

@@ -52,7 +52,7 @@ def test_a_corpus_is_cut_into_parts_that_share_no_row():
         Corpus.split(rows, 10, 10)
 
 
-def test_texts_are_framed_with_the_words_of_those_that_are_counted():
+def test_the_vocabulary_comes_from_the_counted_texts_only():
     x, lengths, words = frame_texts([["a", "b", "a"], ["c"]], 5, 4, counted=1)
     assert words == ["<padding>", "<start>", "<stop>", "<unknown>", "a"]
     assert x.tolist() == [[1, 4, 3, 4], [1, 3, 2, 0]] and lengths.tolist() == [4, 3]  # the first is cut
@@ -69,7 +69,7 @@ def test_every_topology_is_trained_and_writes(data):
 
 
 @pytest.mark.slow
-def test_what_counts_of_a_text_are_its_real_tokens(data):
+def test_only_the_real_tokens_of_a_text_count(data):
     study = tiny(Topologies, ("gru",), [name for name in FORMS if name != INTENT])
     study._sizes = {}
     for c in study.settings.conditions:
@@ -93,7 +93,7 @@ def test_the_last_day_again_has_the_known_error_on_the_temperature(data):
     assert study.trivial_error(hours, "test") == pytest.approx(0.512, abs=5e-4)
 
 
-def test_every_application_is_trained_and_measured_over_what_needs_no_model(data):
+def test_every_application_is_trained_and_compared_with_a_trivial_baseline(data):
     study = tiny(Applications, ("gru",), [HOURS, MOTIONS, SENTENCES], T=24)
     rows = run(study)
     assert [t.failed for t in rows] == [""] * 3

@@ -46,7 +46,7 @@ def run(study):
     return list(study.run(lambda _: None))
 
 
-def test_a_training_keeps_its_weights_at_the_end_of_every_round_and_goes_on_as_without():
+def test_keeping_the_weights_of_every_round_does_not_change_a_training():
     def draw(random, device):
         return (torch.randn(4, 3, generator=random, device=device),)
 
@@ -79,7 +79,7 @@ def test_a_training_keeps_its_weights_at_the_end_of_every_round_and_goes_on_as_w
         assert torch.equal(again.model.weight, weights[2 * place + 1])
 
 
-def test_the_round_is_chosen_on_validation_rows_and_the_test_set_read_for_it(reviews):
+def test_the_best_round_is_chosen_on_validation_rows_before_the_test(reviews):
     study = Imdb(TINY)
     asked = []
     real = study._accuracy
@@ -117,7 +117,7 @@ def test_the_paper_protocol_reads_the_whole_training_set_and_chooses_on_the_test
     )
 
 
-def test_padding_changes_what_is_read_only_where_it_is_read(reviews):
+def test_padding_changes_results_only_if_it_is_read(reviews):
     study = Imdb(TINY)
     for model in TINY.models[:2]:
         short = study.examples(CONDITIONS[0], "test")
@@ -130,7 +130,7 @@ def test_padding_changes_what_is_read_only_where_it_is_read(reviews):
         assert not torch.allclose(unaware(x, lengths), unaware(other, lengths))
 
 
-def test_the_layers_of_the_document_have_the_printed_numbers_of_weights():
+def test_the_layers_of_the_article_have_the_printed_parameter_counts():
     study = Imdb(protocol="paper")
     (c,) = study.settings.conditions
     made = {model: study.network(model, 128, "default", c).model.layer for model in READING}
@@ -139,7 +139,7 @@ def test_the_layers_of_the_document_have_the_printed_numbers_of_weights():
     assert counted == printed
 
 
-def test_long_sequences_ask_for_the_first_symbol_of_fresh_ones():
+def test_the_study_of_long_sequences_asks_for_the_first_symbol():
     c = recall(5, 3, 2, 20)
     study = Long(TrialSettings((c,), ("gru", "local"), 2, 400, 0, (1e-2,), ("default",), 2, valid=10, test=20))
     x, _, y = study.draw(c)(torch.Generator().manual_seed(0), torch.device("cpu"))
@@ -174,7 +174,7 @@ def test_layers_that_read_reviews_are_of_one_size():
     assert all(count == pytest.approx(66_176, rel=0.07) for count in found.values()), found
 
 
-def test_the_family_has_a_cost_beside_its_accuracy_and_the_documents_words_beside_ours():
+def test_the_family_study_shows_costs_and_the_ranks_of_the_article():
     c = of_layers(2, 3, both=True, data="digits")
     cells = ("rnn", "lstm", "gru", "attn_rnn")
     study = Family(TrialSettings((c,), cells, 1, 900, 0, (1e-2,), ("default",), 4, valid=50, test=50))

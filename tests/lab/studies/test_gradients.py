@@ -20,7 +20,7 @@ def run(settings, **more):
     return list(Gradients(settings, **more).run(lambda _: None))
 
 
-def test_the_documents_columns_come_out_to_three_digits():
+def test_the_columns_of_the_article_are_reproduced_to_three_digits():
     study = Gradients(protocol="paper")
     rows = list(study.run(lambda _: None))
     found = {(row["model"], row["T"]): row for row in study.table(rows)}
@@ -31,7 +31,7 @@ def test_the_documents_columns_come_out_to_three_digits():
     assert study.verdict(rows).startswith("20 of the 20 norms in the AttnRNN article are reproduced")
 
 
-def test_the_documents_columns_do_not_depend_on_which_models_are_asked_for():
+def test_the_columns_of_the_article_do_not_depend_on_the_chosen_models():
     short = replace(Gradients.paper, lengths=(16, 64))
     alone = run(replace(short, models=("gru",)), protocol="paper")
     assert alone == [row for row in run(short, protocol="paper") if row.model == "gru"]

@@ -5,7 +5,7 @@ import pytest
 from seqloom.lab.studies.support.ledger import FILE, Ledger
 
 
-def test_what_is_added_is_there_in_the_next_process_whatever_the_order_of_the_key(tmp_path):
+def test_an_added_trial_is_found_by_the_next_process_for_any_order_of_its_key(tmp_path):
     Ledger(tmp_path / "new").add({"a": 1, "b": [2, {"c": 3}]}, {"score": 0.1})
     assert Ledger(tmp_path / "new").get({"b": [2, {"c": 3}], "a": 1}) == {"score": 0.1}
     assert Ledger(tmp_path / "new").get({"a": 1}) is None

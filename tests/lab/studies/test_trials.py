@@ -121,7 +121,7 @@ def test_a_grid_is_widened_for_all_models_until_no_best_rate_lies_at_its_edge(mo
     assert {t.lr for t in narrow} == {1e-3, 3e-3, 1e-2}
 
 
-def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, counted):
+def test_a_killed_study_continues_without_repeating_a_finished_trial(tmp_path, counted):
     going = Adding(TINY, folder=tmp_path).run(lambda _: None)
     early = [next(going) for _ in range(5)]
     going.close()
@@ -136,7 +136,7 @@ def test_a_killed_study_goes_on_without_repeating_a_finished_trial(tmp_path, cou
     assert len(counted) - first == 16 - 4 + 16
 
 
-def test_what_was_not_trained_yet_has_no_place_in_the_verdict():
+def test_untrained_models_do_not_appear_in_the_verdict():
     study, rows = Adding(TINY), run()
     tuning = [t for t in rows if t.split == "valid"]
     assert study.document(tuning, finished=False)["verdict"] == "Interrupted before the first result."
@@ -162,7 +162,7 @@ def test_the_same_study_gives_the_same_table_and_another_setting_is_another_tria
     assert more[: len(keys)] == keys and all(key["training"]["batch"] == 5 for key in more[len(keys) :])
 
 
-def test_a_model_goes_on_through_conditions_and_its_chain_is_trained_again_whole(tmp_path, counted):
+def test_a_model_continues_through_conditions_and_is_retrained_from_the_first(tmp_path, counted):
     chain = TrialSettings(
         (ONE, at(6, 3, after=ONE.name)), ("gru",), 1, hidden=8, lrs=(1e-3,), starts=("default",), test=20
     )
@@ -205,7 +205,7 @@ def trial(model, seed, score, failed=""):
     return Trial("c", model, 1e-3, "default", seed, "test", 4, 9, scores, [], None, failed)
 
 
-def test_a_difference_is_called_where_the_corrected_p_says_so():
+def test_a_difference_is_significant_if_the_corrected_p_value_is():
     scores = {"a": (0.10, 0.20, 0.31, 0.40), "b": (0.20, 0.30, 0.40, 0.51), "c": (0.11, 0.19, 0.33, 0.38)}
     rows = [trial(model, seed, score) for model, line in scores.items() for seed, score in enumerate(line)]
     low, high = TrialMetric("MAE", lower=True), TrialMetric("MAE")
@@ -219,7 +219,7 @@ def test_a_difference_is_called_where_the_corrected_p_says_so():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("model", ["rnn", "lstm", "gru", "attn_rnn", "ln_gru"])
-def test_the_hidden_size_spends_the_budget(model, device):
+def test_the_hidden_size_uses_the_parameter_budget(model, device):
     def build(hidden):
         return Reader(layer(model, 2, hidden, "default", 50), 1)
 

@@ -202,7 +202,7 @@ def test_translations_come_in_order_and_an_empty_line_is_empty(pairs):
     assert alone["score"] == pytest.approx(found[2]["score"], rel=1e-5)
 
 
-def test_only_what_was_trained_for_it_translates_or_generates(words, pairs):
+def test_only_models_of_that_kind_translate_or_generate(words, pairs):
     with pytest.raises(ValueError, match="was trained to classify, not to translate"):
         next(translate(words, [["a"]]))
     with pytest.raises(ValueError, match="was trained to translate, not to generate"):
@@ -216,7 +216,7 @@ def texts(work):
     return fit(file, "gru", runs=work / "runs", name="long", lookback=16, **SMALL)
 
 
-def test_a_language_model_goes_on_from_a_prompt_and_a_seed_decides_how(texts):
+def test_a_language_model_continues_a_prompt_and_depends_on_the_seed(texts):
     one, two = (list(generate(texts, ["to be", ""], Sampling(seed=s), 12, 2)) for s in (1, 1))
     other = list(generate(texts, ["to be", ""], Sampling(seed=2), 12, 2))
     assert one == two != other
@@ -226,7 +226,7 @@ def test_a_language_model_goes_on_from_a_prompt_and_a_seed_decides_how(texts):
         predict(texts, ["to be"])
 
 
-def test_marks_are_never_drawn():
+def test_special_tokens_are_never_drawn():
     logits = torch.zeros(8)
     assert TextSampling().probabilities(logits)[[PAD, UNKNOWN, START]].tolist() == [0, 0, 0]
     assert TextSampling().probabilities(logits)[END] > 0
@@ -241,7 +241,7 @@ def test_evaluation_repeats_the_test_of_the_training(words):
     assert found["intervals"]["accuracy"] == test["accuracy_interval"]
 
 
-def test_a_label_never_seen_is_wrong_and_said(words, tmp_path):
+def test_an_unseen_label_counts_as_wrong_and_is_reported(words, tmp_path):
     file = tmp_path / "new.csv"
     file.write_text("word,label\naei,vowels\nbcd,consonants\nxyz,neither\n")
     found = evaluate(words, file)
@@ -300,12 +300,12 @@ def test_settings_that_are_wrong_leave_no_folder(words, work, tmp_path):
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_settings_are_told_apart():
+def test_options_of_the_training_and_of_the_data_are_separated():
     training, reading = split_settings({"model": "lstm", "epochs": 3, "target": "y", "unit": "words"})
     assert (training.model, training.epochs, reading) == ("lstm", 3, {"target": "y", "unit": "words"})
 
 
-def test_data_that_are_nowhere_are_answered_with_what_there_is(tmp_path):
+def test_missing_data_is_an_error_that_lists_what_exists(tmp_path):
     (tmp_path / "reviews.csv").write_text("x")
     for data, said in [
         ("addin", "did you mean 'adding'?"),
@@ -393,7 +393,7 @@ def spoilt(model, letter, task):
     return model
 
 
-def test_a_result_that_is_no_number_is_an_error_row(words, monkeypatch):
+def test_a_result_that_is_not_finite_is_an_error_row(words, monkeypatch):
     model = spoilt(words.model(), "b", words.task)
     monkeypatch.setattr(Run, "model", lambda *_, **__: model)
     notes = Notes()
@@ -410,7 +410,7 @@ def test_a_result_that_is_no_number_is_an_error_row(words, monkeypatch):
     ]
 
 
-def test_a_value_that_no_model_can_compute_with_is_told_at_reading(work, tmp_path):
+def test_a_value_too_large_for_float32_is_refused_when_read(work, tmp_path):
     file = tmp_path / "numbers.jsonl"
     rows = [{"x": [i % 7 + 0.5, i % 5 + 0.5], "sum": i % 7 + i % 5 + 1.0} for i in range(60)]
     file.write_text("\n".join(map(json.dumps, rows)))

@@ -21,7 +21,7 @@ def trained(folder):
     return train(open_task("adding", steps=6, valid=20, test=20), SETTINGS, folder)
 
 
-def test_a_run_tells_all_that_made_it(tmp_path):
+def test_a_run_records_everything_that_determined_it(tmp_path):
     trained(tmp_path / "one")
     run = Run.load(tmp_path / "one")
     record = json.loads((tmp_path / "one/run.json").read_text())
@@ -36,7 +36,7 @@ def test_a_run_tells_all_that_made_it(tmp_path):
     assert {p.name for p in run.folder.iterdir()} == {"run.json", "metrics.jsonl", "last", "best", "task"}
 
 
-def test_what_is_loaded_is_what_was_trained(tmp_path):
+def test_a_loaded_model_is_the_trained_one(tmp_path):
     run = trained(tmp_path / "one")
     batch = next(iter(run.task.batches("test", batch=5)))
     first, second = run.model(), Run.load(tmp_path / "one").model()
@@ -69,7 +69,7 @@ def test_no_file_of_a_run_needs_pickle(tmp_path):
         ),
     ],
 )
-def test_what_is_no_run_is_refused_in_one_line(break_it, said, tmp_path):
+def test_a_folder_without_a_run_is_refused_in_one_line(break_it, said, tmp_path):
     break_it(tmp_path / "odd")
     with pytest.raises(ValueError, match=said) as found:
         Run.load(tmp_path / "odd")

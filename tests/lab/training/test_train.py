@@ -131,7 +131,7 @@ def test_the_options_of_models_reach_them(tmp_path):
         ("translate", 5000, None, 10),
     ],
 )
-def test_small_data_is_passed_over_more_often_than_large(kind, steps, pieces, epochs):
+def test_small_data_is_trained_for_more_epochs_than_large(kind, steps, pieces, epochs):
     assert loop._choose_epochs(SimpleNamespace(kind=kind, count=lambda *_, **__: pieces), steps) == epochs
 
 
@@ -200,7 +200,7 @@ def test_a_layer_that_reads_time_spans_has_the_attributes_of_its_layer():
     assert all(getattr(timed, name) == getattr(layer, name) for name in ("batch_first", "bidirectional", "causal"))
 
 
-def test_losses_leave_out_what_has_no_target():
+def test_losses_skip_what_has_no_target():
     model = build(opened("classify"), TrainSettings(dropout=0, **SMALL)).eval()
     batch = next(iter(opened("classify").batches("valid", batch=4)))
     whole, some = batch.y.clone(), batch.y.clone()
@@ -247,7 +247,7 @@ def test_a_translation_without_end_is_as_long_beside_a_longer_source_as_alone():
 
 
 @pytest.mark.parametrize("stack", [1, 3])
-def test_a_recording_too_short_for_its_text_counts_for_nothing(stack):
+def test_a_recording_too_short_for_its_text_has_no_loss(stack):
     task = opened("transcribe")
     model = build(task, TrainSettings(dropout=0, stack=stack, **SMALL)).eval()
     batch = next(iter(task.batches("valid", batch=4)))
@@ -430,7 +430,7 @@ def test_the_average_follows_the_weights():
     torch.testing.assert_close(made.weights["weight"], start + 1)
 
 
-def test_patience_stops_a_training_that_gets_no_better(tmp_path):
+def test_patience_stops_a_training_that_does_not_improve(tmp_path):
     settings = TrainSettings(epochs=50, patience=2, lr=1e-12, warmup=0, schedule="constant", **SMALL)
     run = train(opened("classify"), settings, tmp_path / "run")
     assert run.finished == "patience"

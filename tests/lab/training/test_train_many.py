@@ -38,7 +38,7 @@ def training(seed=0, steps=120, model=Adder, **changes):
     return SmallTraining(**(given | changes))
 
 
-def test_they_learn_and_each_depends_on_its_own_seed_alone():
+def test_many_trainings_learn_and_each_depends_on_its_seed_alone():
     together = train_many([training(0), training(1)], "cpu")
     (alone,) = train_many([training(1)], "cpu")
     assert [t.name for t in together] == ["adder 0", "adder 1"]
@@ -55,7 +55,7 @@ def test_the_losses_are_means_over_equal_spans(steps):
     assert found.losses == pytest.approx([3.0] * min(LOSS_SPANS, steps))
 
 
-def test_one_that_fails_is_an_end_too_and_the_others_go_on():
+def test_a_failed_training_ends_and_the_others_continue():
     def broken(model, drawn):
         raise ValueError("no such thing")
 
@@ -98,7 +98,7 @@ def test_the_rate_rises_and_falls():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["GRU", "LSTM", "AttnRNN"])
-def test_graphs_on_streams_learn_what_one_after_the_other_learns(kind):
+def test_graphs_on_streams_match_trainings_in_order(kind):
     def model():
         return Adder(getattr(seqloom, kind), 32)
 
@@ -120,7 +120,7 @@ def test_a_graph_skips_steps_whose_gradient_is_not_finite():
 
 
 @pytest.mark.parametrize("room", [1, 3, 6, 9])
-def test_those_that_find_no_memory_beside_the_others_are_trained_after_them(monkeypatch, room):
+def test_trainings_that_do_not_fit_into_memory_run_after_the_others(monkeypatch, room):
     groups = []
 
     def group(trainings, *_):

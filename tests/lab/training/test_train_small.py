@@ -4,7 +4,7 @@ import torch
 from seqloom.lab.training.cpu import are_denormals_flushed, use_one_thread
 
 
-def test_the_threads_are_given_back():
+def test_the_number_of_threads_is_restored():
     before = torch.get_num_threads()
     with use_one_thread():
         assert torch.get_num_threads() == 1
@@ -12,7 +12,7 @@ def test_the_threads_are_given_back():
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_denormals_are_afterwards_what_they_were(before):
+def test_the_denormal_setting_is_restored(before):
     outside = are_denormals_flushed()
     torch.set_flush_denormal(before)
     try:
