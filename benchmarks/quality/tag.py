@@ -169,9 +169,9 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
 
     def loss(batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
         words, tags, lengths, letters = batch
-        word, given = words.unbind(-1)
+        word, case = words.unbind(-1)
         forgotten = once[word] & (torch.rand(word.shape, device=device) < settings.unknown)
-        words = torch.stack([word.masked_fill(forgotten, UNKNOWN), given], -1)
+        words = torch.stack([word.masked_fill(forgotten, UNKNOWN), case], -1)
         return model.loss(words, tags, lengths, letters)
 
     def epochs() -> Iterator[Iterator[partial[Tensor]]]:
@@ -211,16 +211,16 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
 def main() -> None:
     flags = runs.flags(__doc__, ["bi_lstm", "bi_attn_rnn"])
     flags.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    given = flags.parse_args()
-    settings, trainings = QUICK if given.quick else Settings(), []
-    for task in given.tasks:
-        parts = TASKS[task][0](given.data)
-        if given.quick:
+    arguments = flags.parse_args()
+    settings, trainings = QUICK if arguments.quick else Settings(), []
+    for task in arguments.tasks:
+        parts = TASKS[task][0](arguments.data)
+        if arguments.quick:
             parts = {part: sentences[:600] for part, sentences in parts.items()}
-        for layer in given.layers:
-            for seed in range(given.seeds):
-                trainings.append(train(task, layer, seed, parts, settings, given.device))
-                runs.write("tag", given, asdict(settings), trainings)
+        for layer in arguments.layers:
+            for seed in range(arguments.seeds):
+                trainings.append(train(task, layer, seed, parts, settings, arguments.device))
+                runs.write("tag", arguments, asdict(settings), trainings)
 
 
 if __name__ == "__main__":

@@ -172,16 +172,17 @@ def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Setting
 def main() -> None:
     flags = runs.flags(__doc__, ["bi_lstm", "bi_attn_rnn"])
     flags.add_argument("--without-speaker", metavar="NAME", help="test on this speaker, who is not trained on")
-    given = flags.parse_args()
-    settings, trainings = QUICK if given.quick else Settings(), []
-    parts = read(given.data)
+    arguments = flags.parse_args()
+    settings, trainings = QUICK if arguments.quick else Settings(), []
+    parts = read(arguments.data)
     task = "spoken digits, unheard recordings"
-    if given.without_speaker:
-        parts, task = without_speaker(parts, given.without_speaker), f"spoken digits, unheard {given.without_speaker}"
-    for layer in given.layers:
-        for seed in range(given.seeds):
-            trainings.append(train(layer, seed, parts, settings, given.device, task))
-            runs.write("transcribe", given, asdict(settings), trainings)
+    if arguments.without_speaker:
+        parts = without_speaker(parts, arguments.without_speaker)
+        task = f"spoken digits, unheard {arguments.without_speaker}"
+    for layer in arguments.layers:
+        for seed in range(arguments.seeds):
+            trainings.append(train(layer, seed, parts, settings, arguments.device, task))
+            runs.write("transcribe", arguments, asdict(settings), trainings)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ def prune(program: Program) -> tuple[Program, list[int]]:
             return buffer in read or program.buffers[buffer].place is not Place.ROW
 
         shorter = [_shorten(part, is_needed) for part in parts]
-        kept = [part for part in shorter if part is not None]
-        if kept == parts:
+        remaining = [part for part in shorter if part is not None]
+        if remaining == parts:
             break
-        parts = kept
+        parts = remaining
     used = sorted(_read_buffers(parts) | {b for part in parts for b in _written_buffers(part)})
     number = {old: new for new, old in enumerate(used)}
     buffers = tuple(program.buffers[b] for b in used)

@@ -71,7 +71,7 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
         UnsupportedError: If the function changed a global name that it read.
     """
     files: set[str] = set()
-    found: dict[tuple[int, str], Global] = {}
+    globals_read: dict[tuple[int, str], Global] = {}
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
@@ -86,8 +86,8 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
             for name in code.co_names:
                 value = space.get(name, _MISSING)
                 is_library = isinstance(value, ModuleType) and not _is_users_module(value)
-                if value is not _MISSING and not is_library and (id(space), name) not in found:
-                    found[id(space), name] = Global(space, name, freeze(value))
+                if value is not _MISSING and not is_library and (id(space), name) not in globals_read:
+                    globals_read[id(space), name] = Global(space, name, freeze(value))
 
     def run() -> Result:
         sys.setprofile(note)
@@ -98,8 +98,8 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
 
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(run).result()
-    _check_unchanged(found.values())
-    return result, Seen(frozenset(files), tuple(found.values()))
+    _check_unchanged(globals_read.values())
+    return result, Seen(frozenset(files), tuple(globals_read.values()))
 
 
 def _is_foreign(file: str) -> bool:

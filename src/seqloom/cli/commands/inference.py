@@ -57,9 +57,9 @@ def predict(
         from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.predict import check_can_predict, predict_pieces
 
-        found, notes = find_run(run, trust=trust), Notes()
-        check_can_predict(found)
-        model, pieces = found.model("best", device), _rows(found, file, stdin)
+        trained_run, notes = find_run(run, trust=trust), Notes()
+        check_can_predict(trained_run)
+        model, pieces = trained_run.model("best", device), _rows(trained_run, file, stdin)
     columns = [name.strip() for name in keep.split(",") if name.strip()]
     failed = 0
 
@@ -69,7 +69,7 @@ def predict(
             failed += "error" in result
             yield result
 
-    results = predict_pieces(model, found.task, pieces, probabilities, columns, notes, _place(file))
+    results = predict_pieces(model, trained_run.task, pieces, probabilities, columns, notes, _place(file))
     count = write_results(count_errors(results), out, "jsonl" if json else format)
     _report(notes, count, out)
     return SOME_FAILED if failed else 0
@@ -111,8 +111,8 @@ def evaluate(
         from seqloom.lab.training.results import evaluate as evaluate_run
         from seqloom.lab.training.results import tabulate_metrics
 
-        found = find_run(run, trust=trust)
-    document = evaluate_run(found, data, split, device)
+        trained_run = find_run(run, trust=trust)
+    document = evaluate_run(trained_run, data, split, device)
     for warning in document["warnings"]:
         console.note(f"warning: {warning}")
     if json:
@@ -148,9 +148,9 @@ def generate(
         from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.sampling import Sampling
 
-        found = find_run(run, trust=trust)
+        trained_run = find_run(run, trust=trust)
         sampling = Sampling(temperature, top_k, top_p, seed)
-    results = texts.generate(found, prompt or [""], sampling, length, count)
+    results = texts.generate(trained_run, prompt or [""], sampling, length, count)
     if json:
         write_results(results)
         return
@@ -181,9 +181,9 @@ def translate(
         from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.beam import Beam
 
-        found = find_run(run, trust=trust)
+        trained_run = find_run(run, trust=trust)
         search = Beam(beam, length_penalty, max_length)
-        results = texts.translate(found, _rows(found, file, stdin), search, _place(file))
+        results = texts.translate(trained_run, _rows(trained_run, file, stdin), search, _place(file))
     count = write_results(results, out, "jsonl") if json else write_results(results, out, "lines")
     if out is not None:
         console.note(f"{plurals.count(count, 'translation')} written to {out}")

@@ -36,10 +36,10 @@ def look(data: Data, *, reading: ReadingFlags = Reading(), task: TaskOptions = N
     with console.show_status("reading"):
         from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns
 
-        found = open_or_print_columns(data, explicit_options(reading) | (task or {}))
+        opened_task = open_or_print_columns(data, explicit_options(reading) | (task or {}))
     if json:
-        return console.show_json(make_document(found))
-    return print("\n".join(describe_task(found, console.text_width())))
+        return console.show_json(make_document(opened_task))
+    return print("\n".join(describe_task(opened_task, console.text_width())))
 
 
 def init(
@@ -58,12 +58,12 @@ def init(
         from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns
         from seqloom.lab.training.settings_template import build_template, write_template
 
-        found = open_or_print_columns(data, explicit_options(reading) | (task or {}))
-    text = build_template(data, found, settings, explicit_options(reading), task)
-    place = write_template(text, out or Path(f"{found.name}.toml"), force)
+        opened_task = open_or_print_columns(data, explicit_options(reading) | (task or {}))
+    text = build_template(data, opened_task, settings, explicit_options(reading), task)
+    place = write_template(text, out or Path(f"{opened_task.name}.toml"), force)
     if json:
-        return console.show_json(make_document(found) | {"settings": str(place)})
-    print("\n".join(describe_task(found, console.text_width())))
+        return console.show_json(make_document(opened_task) | {"settings": str(place)})
+    print("\n".join(describe_task(opened_task, console.text_width())))
     return console.note(f"\nwritten: {place}\nnext:    seqloom train --config {place}")
 
 

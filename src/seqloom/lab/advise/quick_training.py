@@ -48,14 +48,14 @@ def try_model(sample: Sample, settings: TrainSettings, device: torch.device, sec
     try:
         with isolate_training(settings.seed, device):
             training = QuickTraining(sample, settings, device)
-            kept = kept_bytes(lambda: training.model(training.typical), *training.model.parameters())
+            saved = kept_bytes(lambda: training.model(training.typical), *training.model.parameters())
             step_seconds = training.time_steps(end)
             training.train_until(end - min(0.2 * seconds, 1.0))
             score = training.score(end)
     except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
         return QuickResult(failed=str(error).splitlines()[0][:200])
     count = sum(p.numel() for p in training.model.parameters())
-    return QuickResult(count, step_seconds, ADAM_COPIES * 4 * count + kept, training.steps, score)
+    return QuickResult(count, step_seconds, ADAM_COPIES * 4 * count + saved, training.steps, score)
 
 
 class QuickTraining:

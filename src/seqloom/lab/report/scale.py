@@ -106,9 +106,9 @@ def _choose_ticks(low: float, high: float, marks: Sequence[float], count: int) -
         ones = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
         return [(v, format_number(v)) for v in ones if v and low <= math.log10(v) <= high]
     step = -(-len(exponents) // count)
-    kept = [e for e in exponents if e % step == 0 and 10.0**e > 0]
-    powers = min(kept) < -3 or max(kept) > 5
-    return [(10.0**e, f"10{_superscript(e)}" if powers else format_number(10.0**e)) for e in kept]
+    chosen = [e for e in exponents if e % step == 0 and 10.0**e > 0]
+    powers = min(chosen) < -3 or max(chosen) > 5
+    return [(10.0**e, f"10{_superscript(e)}" if powers else format_number(10.0**e)) for e in chosen]
 
 
 def _superscript(exponent: int) -> str:

@@ -59,8 +59,8 @@ def _format_cell(value: object, form: str) -> str:
 def parse_number(value: object) -> float | None:
     """Return the number to sort a cell by: the value, or the number that its text starts with."""
     if isinstance(value, str):
-        found = NUMBER.fullmatch(value.strip())
-        return float(found[1].replace(",", "")) if found else None
+        match = NUMBER.fullmatch(value.strip())
+        return float(match[1].replace(",", "")) if match else None
     return float(value) if is_number(value) else None
 
 

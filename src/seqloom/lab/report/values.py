@@ -49,13 +49,13 @@ def tabulate_grid(grid: Grid) -> Table:
 
 def _make_distinct(names: list[str]) -> list[str]:
     """Add numbers to repeated headings: a, a (2)."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         free, k = name, 2
-        while free in found:
+        while free in unique:
             free, k = f"{name} ({k})", k + 1
-        found.append(free)
-    return found
+        unique.append(free)
+    return unique
 
 
 def list_headings(table: Table) -> list[str]:

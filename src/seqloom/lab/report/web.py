@@ -104,8 +104,8 @@ def _render_plot(title: str, picture: Markup, stops: dict[str, Any]) -> Markup:
 
 
 def _render_note(*texts: str) -> Markup:
-    given = [text for text in texts if text]
-    return tag("p", prose(" ".join(given)), class_="note") if given else Markup()
+    parts = [text for text in texts if text]
+    return tag("p", prose(" ".join(parts)), class_="note") if parts else Markup()
 
 
 def _render_numbers(table: Table) -> Markup:

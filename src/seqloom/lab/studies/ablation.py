@@ -130,12 +130,12 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         if model not in VARIANTS:
             return layer(model, inputs, hidden, start, span)
         variant = VARIANTS[model]
-        made = layer(variant.cell, inputs, hidden, start, span, **variant.settings)
+        inner = layer(variant.cell, inputs, hidden, start, span, **variant.settings)
         for beginning, value in variant.fixed.items():
-            weight = getattr(made, f"{beginning}_l0")
+            weight = getattr(inner, f"{beginning}_l0")
             nn.init.constant_(weight, value)
             weight.requires_grad_(False)
-        return made
+        return inner
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         x, y = batch
@@ -144,11 +144,11 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
     def measure(self, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        found = model(x)
+        output = model(x)
         if y.is_floating_point():
-            return {"error": (found - y).abs().mean() / TRIVIAL}
+            return {"error": (output - y).abs().mean() / TRIVIAL}
         asked = y > 0
-        wrong = (found.argmax(-1) != y) & asked
+        wrong = (output.argmax(-1) != y) & asked
         return {"error": wrong.sum() / asked.sum() / (1 - 1 / KINDS)}
 
     def trivial(self, condition: Condition) -> float:
@@ -164,10 +164,10 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        found = contests(rows, self.metrics[0], self.against)
-        if all(c.p is None for c in found):
+        comparisons = contests(rows, self.metrics[0], self.against)
+        if all(c.p is None for c in comparisons):
             return super().verdict(rows)
-        apart = [c for c in found if c.better is not None]
+        apart = [c for c in comparisons if c.better is not None]
         words = []
         for name in dict.fromkeys(c.condition for c in apart):
             for word, better in (("better than", True), ("worse than", False)):

@@ -113,12 +113,12 @@ class Complexity(Study[ComplexitySettings, Growth], name="complexity"):
         longest = form.longest // s.shorten
         return tuple(64 * round(longest / s.ratio**n / 64) for n in reversed(range(s.lengths)))
 
-    def _exponent(self, lengths: Sequence[int], found: Sequence[float], count: Count) -> Exponent:
+    def _exponent(self, lengths: Sequence[int], values: Sequence[float], count: Count) -> Exponent:
         from scipy import stats
 
         upper = slice(-self.settings.fitted, None)
         logs = [math.log(T) for T in lengths[upper]]
-        line = stats.linregress(logs, [math.log(f) for f in found[upper]])
+        line = stats.linregress(logs, [math.log(f) for f in values[upper]])
         theory = stats.linregress(logs, [math.log(count(T, self.settings.width)) for T in lengths[upper]])
         half = stats.t.ppf(0.975, len(logs) - 2) * line.stderr
         return Exponent(float(theory.slope), float(line.slope), float(half))

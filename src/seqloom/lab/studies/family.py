@@ -78,8 +78,8 @@ class Family(Epochs[TrialSettings], name="family"):
             parts = digits.load()
             x, y = {TRAIN: parts.train, VALID: parts.validation, TEST: parts.test}[split]
             return LabelledRows(x, torch.full((len(x),), x.shape[1]), y)
-        found, _ = names(LETTERS)
-        data = encode(found, vocabulary(found[0], KNOWN), LETTERS).shuffle()
+        examples, _ = names(LETTERS)
+        data = encode(examples, vocabulary(examples[0], KNOWN), LETTERS).shuffle()
         begin = {TEST: 0, VALID: s.test, TRAIN: s.test + s.valid}[split]
         return data.part(begin, begin + {TEST: s.test, VALID: s.valid, TRAIN: train}[split])
 
@@ -87,9 +87,9 @@ class Family(Epochs[TrialSettings], name="family"):
         task = condition.task
         of_names = task["data"] == "names"
         inputs = WIDTH if of_names else 8
-        made = layer(model, inputs, hidden, start, LETTERS, num_layers=task["layers"], bidirectional=task["both"])
+        inner = layer(model, inputs, hidden, start, LETTERS, num_layers=task["layers"], bidirectional=task["both"])
         embed = Embed(KNOWN, WIDTH, scaled=True) if of_names else None
-        return Classify(made, LANGUAGES if of_names else 10, embed=embed)
+        return Classify(inner, LANGUAGES if of_names else 10, embed=embed)
 
     def multiple(self, model: str) -> int:
         """Return fine steps, so that every depth meets the budget; short rows are fast at any size."""
@@ -101,11 +101,11 @@ class Family(Epochs[TrialSettings], name="family"):
         return count_trained(build(find_hidden_size(build, self.settings.budget, self.multiple("attn_rnn"))))
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
-        found = super().score(model, condition, split, device)
+        scores = super().score(model, condition, split, device)
         if split != TEST:
-            return found
+            return scores
         with torch.inference_mode(False), torch.enable_grad():
-            return found | self._costs(model, condition)
+            return scores | self._costs(model, condition)
 
     def _costs(self, model: nn.Module, condition: Condition) -> dict[str, float]:
         """Measure one training step, forward and backward, with nothing else running."""
@@ -113,16 +113,16 @@ class Family(Epochs[TrialSettings], name="family"):
         batch = self.draw(condition)(torch.Generator(self.device).manual_seed(0), torch.device(self.device))
         x, lengths, _ = batch
         inner, embed = model.model.layer, model.model.embed
-        given = (x if embed is None else embed(x)).detach()
+        inputs = (x if embed is None else embed(x)).detach()
 
         def run() -> None:
             model.zero_grad()
             nn.functional.cross_entropy(model(x, lengths), batch[-1]).backward()
 
         run()  # the first call loads kernels
-        with fast(inner, given.device):
-            kept = saved_bytes(inner, given)
-        return {"ms per batch": 1e3 * time_call(run, self.device), "MB saved": kept / 1e6}
+        with fast(inner, inputs.device):
+            saved = saved_bytes(inner, inputs)
+        return {"ms per batch": 1e3 * time_call(run, self.device), "MB saved": saved / 1e6}
 
     def trivial(self, condition: Condition) -> float:
         return MOST[condition.task["data"]]
@@ -138,7 +138,7 @@ class Family(Epochs[TrialSettings], name="family"):
 
     def _rank_models(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
         """Return table 5.2 of the RNN family article, measured for each condition; ranks are among its three cells."""
-        made = []
+        table = []
         for c in self.settings.conditions:
             mine = {g.model: g for g in groups(rows) if g.condition == c.name}
             values = {}
@@ -153,14 +153,14 @@ class Family(Epochs[TrialSettings], name="family"):
                     place = _rank(measured[i], others, WORDS[i]) if name in PRINTED else None
                     row |= {what: measured[i], f"{what}, here": place}
                     row |= {f"{what}, article": PRINTED[name][i] if name in PRINTED else None}
-                made.append(row)
-        return made
+                table.append(row)
+        return table
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         compared = [row for row in self._rank_models(rows) if row["ms per batch, here"] is not None]
-        kept = [k.removesuffix(", here") for k in (compared[0] if compared else {}) if k.endswith(", here")]
+        columns = [k.removesuffix(", here") for k in (compared[0] if compared else {}) if k.endswith(", here")]
         agreements = []
-        for what in kept:
+        for what in columns:
             agree = sum(row[f"{what}, here"] == row[f"{what}, article"] for row in compared)
             agreements += [f"{what} in {agree}"] if any(row[f"{what}, here"] for row in compared) else []
         first = f"Agreement with the {len(compared)} ranks in the RNN family article: {', '.join(agreements)}. "

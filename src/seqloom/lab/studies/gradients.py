@@ -90,7 +90,7 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
 
     def cases(self) -> list[Case]:
         s = self.settings
-        found = [
+        cases = [
             Case(model, start, x, "start", seed)
             for model in s.models
             for start in starts(model, s.starts if model != "rnn" else s.starts[:1])
@@ -98,8 +98,8 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
         ]
         if s.steps:
             stages = every(s.models, STAGES, range(min(s.seeds, 5)))
-            found += [Case(model, "default", "adding", stage, seed) for model, stage, seed in stages]
-        return found
+            cases += [Case(model, "default", "adding", stage, seed) for model, stage, seed in stages]
+        return cases
 
     @property
     def parts(self) -> int:
@@ -114,8 +114,8 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
                 before(f"{case.model}, {case.start}, {case.input}, {case.stage}, seed {case.seed}")
                 known = ledger.get(self._key(case))
                 if known is None:
-                    made = trained.get(case) or drawn.get(case.model) or self._layer(case)
-                    ledger.add(self._key(case), asdict(self._measure(case, made)))
+                    layer = trained.get(case) or drawn.get(case.model) or self._layer(case)
+                    ledger.add(self._key(case), asdict(self._measure(case, layer)))
                     known = ledger.get(self._key(case))
                 yield Reach(**(known or {}))
 
@@ -142,13 +142,13 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
 
         def batch(random: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
             with torch.device(device):
-                made = problem.make(random, 64)
-            return made.x, made.y
+                examples = problem.make(random, 64)
+            return examples.x, examples.y
 
         def loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
             return F.mse_loss(model(batch[0]), batch[1])
 
-        found: dict[Case, Any] = {}
+        layers: dict[Case, Any] = {}
         trainings = []
         for case in cases:
             build = partial(_reader, case.model, s.size)
@@ -158,23 +158,23 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
             else:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(case.seed)
-                    found[case] = build().layer
+                    layers[case] = build().layer
         done = train_many([t for _, t in trainings], self.device)
         for (case, _), one in zip(trainings, done, strict=True):
             if one.model is None or one.failed:
                 raise RuntimeError(f"{case}: {one.failed}")
-            found[case] = one.model.layer
-        return found
+            layers[case] = one.model.layer
+        return layers
 
-    def _measure(self, case: Case, made: Recurrent) -> Reach:
+    def _measure(self, case: Case, layer: Recurrent) -> Reach:
         printed = self.protocol == "paper"
-        made = copy.deepcopy(made).cpu().to(torch.float32 if printed else torch.float64)
+        layer = copy.deepcopy(layer).cpu().to(torch.float32 if printed else torch.float64)
         long = self._input(case, max(self.settings.lengths)).to(torch.float32 if printed else torch.float64)
         wanted = self.settings.lengths if case.seed < self.settings.products else ()
         return Reach(
             **asdict(case),
-            gradient=[gradient_norms.gradient(made, long[:T]) for T in self.settings.lengths],
-            product=[gradient_norms.product(made, long[:T]) for T in wanted],
+            gradient=[gradient_norms.gradient(layer, long[:T]) for T in self.settings.lengths],
+            product=[gradient_norms.product(layer, long[:T]) for T in wanted],
         )
 
     def _input(self, case: Case, T: int) -> Tensor:
@@ -223,17 +223,17 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
                 "or as values that float32 rounds to 0. They come from one seed and default biases; the fair protocol "
                 "shows how much depends on both."
             )
-        end, found = f"T = {self.settings.lengths[-1]:,}", self.table(rows)
-        return " ".join(filter(None, (_start(found, end), _stages(found, end))))
+        end, table = f"T = {self.settings.lengths[-1]:,}", self.table(rows)
+        return " ".join(filter(None, (_start(table, end), _stages(table, end))))
 
 
 def _reader(model: str, size: int) -> Reader:
     return Reader(layer(model, 2, size, "default", 0), 1)
 
 
-def _start(found: Sequence[dict[str, Any]], end: str) -> str:
+def _start(table: Sequence[dict[str, Any]], end: str) -> str:
     """Describe each model with its default bias and with the bias that preserves its gradient best."""
-    mine = [row for row in found if row["stage"] == "start" and row["input"] != "adding"]
+    mine = [row for row in table if row["stage"] == "start" and row["input"] != "adding"]
     parts = []
     for x in dict.fromkeys(row["input"] for row in mine):
         texts = []
@@ -247,10 +247,10 @@ def _start(found: Sequence[dict[str, Any]], end: str) -> str:
     return f"|dL/dh_0| at {end} before training (lowest .. highest seed), {'. '.join(parts)}."
 
 
-def _stages(found: Sequence[dict[str, Any]], end: str) -> str:
+def _stages(table: Sequence[dict[str, Any]], end: str) -> str:
     texts = []
-    for model in dict.fromkeys(row["model"] for row in found if row["input"] == "adding"):
-        norms = [row[end] for row in found if row["model"] == model and row["input"] == "adding"]
+    for model in dict.fromkeys(row["model"] for row in table if row["input"] == "adding"):
+        norms = [row[end] for row in table if row["model"] == model and row["input"] == "adding"]
         texts.append(f"{model} {' -> '.join(map(_norm, norms))}")
     return f"Trained on adding, start -> half-way -> trained: {'; '.join(texts)}." if texts else ""
 

@@ -117,8 +117,8 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
             words = max(c.task["words"] for c in self.settings.conditions)
             (texts, y), test = imdb("train", words, every), imdb(TEST, words, every)
             tested = {" ".join(text) for text in test[0]} if self.protocol == "fair" else set()
-            kept = [i for i, text in enumerate(texts) if " ".join(text) not in tested]
-            train = [texts[i] for i in kept], [y[i] for i in kept]
+            places = [i for i, text in enumerate(texts) if " ".join(text) not in tested]
+            train = [texts[i] for i in places], [y[i] for i in places]
             ids = vocabulary(train[0], size)
             held[every, size] = {
                 name: encode(one, ids, words).shuffle() for name, one in (("train", train), (TEST, test))
@@ -140,8 +140,8 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
         else:
             inner = layer(model, width, hidden, start, task["words"])
         readout = "mean" if task["read"] == MEAN else "last"
-        made = Classify(inner, CLASSES, readout, task["dropout"], embed=embed)
-        return WithoutLengths(made) if task["read"] == PADDED else made
+        network = Classify(inner, CLASSES, readout, task["dropout"], embed=embed)
+        return WithoutLengths(network) if task["read"] == PADDED else network
 
     def multiple(self, model: str) -> int:
         """Return the step of AttnRNN for all cells; reviews are short enough for sizes that cuDNN runs slowly."""
@@ -162,14 +162,15 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         note = "first epoch with this accuracy, mean over seeds; never: seeds that do not reach it"
-        made = [*super().blocks(rows), Table(f"Epochs to an accuracy of {GOAL:.1%}", self._epochs_to_goal(rows), note)]
+        goal = Table(f"Epochs to an accuracy of {GOAL:.1%}", self._epochs_to_goal(rows), note)
+        blocks = [*super().blocks(rows), goal]
         if self.protocol == "paper":
-            made.append(
+            blocks.append(
                 Table(
                     "Table of the AttnRNN article", self._beside(rows), "means over seeds beside the article's numbers"
                 )
             )
-        return made
+        return blocks
 
     def _beside(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
         return [
@@ -180,15 +181,15 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
         ]
 
     def _epochs_to_goal(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
-        by_name, made = {c.name: c for c in self.settings.conditions}, []
+        by_name, table = {c.name: c for c in self.settings.conditions}, []
         for g in groups(rows):
             c = by_name[g.condition]
             runs = [[t.scores[f"round {k + 1}"] for k in range(c.task["rounds"])] for t in g.trials if not t.failed]
             first = [next((k for k, value in enumerate(run) if value >= GOAL), None) for run in runs]
             there = [self.epochs(c, k) for k in first if k is not None]
             mean = sum(there) / len(there) if there else None
-            made.append({"condition": g.condition, "model": g.model, "epochs": mean, "never": len(runs) - len(there)})
-        return made
+            table.append({"condition": g.condition, "model": g.model, "epochs": mean, "never": len(runs) - len(there)})
+        return table
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         if self.protocol == "fair":
@@ -199,14 +200,14 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
 
     def _padding(self, rows: Sequence[Trial]) -> str:
         """Describe how much accuracy each model loses by reading the padding."""
-        found = {(g.condition, g.model): g.summary("accuracy").mean for g in groups(rows)}
+        means = {(g.condition, g.model): g.summary("accuracy").mean for g in groups(rows)}
         costs = []
         for c in self.settings.conditions:
             if c.task["read"] != PADDED:
                 continue
             for model in self.models(c):
-                beside = [found.get((f"{c.task['words']} words, {read}", model)) for read in (LAST, MEAN)]
-                one, other = found.get((c.name, model)), next((b for b in beside if b is not None), None)
+                beside = [means.get((f"{c.task['words']} words, {read}", model)) for read in (LAST, MEAN)]
+                one, other = means.get((c.name, model)), next((b for b in beside if b is not None), None)
                 if one is not None and other is not None:
                     costs.append(f"{model} {100 * (other - one):.1f}")
         return f"Points of accuracy lost by reading the padding: {', '.join(costs)}. " if costs else ""
@@ -250,5 +251,5 @@ class WithoutLengths(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        found: Tensor = self.model(x)
-        return found
+        logits: Tensor = self.model(x)
+        return logits

@@ -194,6 +194,6 @@ class Parameters(Study[ParameterSettings, CheckedClaim], name="parameters"):
         return f"{len(rows) - len(wrong)} of {len(rows)} printed counts are correct. Incorrect: {named or 'none'}."
 
     def blocks(self, rows: Sequence[CheckedClaim]) -> list[PageBlock]:
-        shown = self.table(rows)
-        wrong = [row for row in shown if row["holds"] == "no"]
-        return [Table("Incorrect counts", wrong), Table("All printed counts", shown, self.caption())]
+        table = self.table(rows)
+        wrong = [row for row in table if row["holds"] == "no"]
+        return [Table("Incorrect counts", wrong), Table("All printed counts", table, self.caption())]

@@ -124,19 +124,19 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
         return {"accuracy": ((logits.argmax(-1) == target).sum(), asked), "bits": (nats / math.log(2), asked)}
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
-        found = super().score(model, condition, split, device)
+        scores = super().score(model, condition, split, device)
         key = self._texts_key(condition)  # the first model is scored first
         if split == TEST and condition.task["form"] != "intents" and self.ledger.get(key) is None:
             with fast(model, device):
                 self.ledger.add(key, {"texts": _generate_texts(model, self.read(condition))})
-        return found
+        return scores
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
-        made = list(super().blocks(rows))
+        blocks = list(super().blocks(rows))
         for c in self.settings.conditions:
-            kept = self.ledger.get(self._texts_key(c))
-            made += [Words(f"{c.name}: texts by {self.models(c)[0]}", kept["texts"])] if kept else []
-        return made
+            stored = self.ledger.get(self._texts_key(c))
+            blocks += [Words(f"{c.name}: texts by {self.models(c)[0]}", stored["texts"])] if stored else []
+        return blocks
 
     def _texts_key(self, condition: Condition) -> dict[str, Any]:
         return {
@@ -196,23 +196,23 @@ def translate(model: str, width: int, size: int, hidden: int, start: str, T: int
 
 def _generate_texts(model: nn.Module, corpus: Corpus, count: int = 3) -> list[str]:
     """Generate a few texts, each preceded by its input."""
-    given = tuple(t[:count] for t in corpus.parts[TEST])
+    sample = tuple(t[:count] for t in corpus.parts[TEST])
     if isinstance(model, Translate):
-        found = model.greedy(given[0], given[2], max_length=given[1].shape[1])
-        read = [_text(row, corpus.words[0], " ") for row in given[0].tolist()]
-        return [f"{a} -> {''.join(corpus.words[1][i] for i in b)}" for a, b in zip(read, found.lists(), strict=True)]
+        texts = model.greedy(sample[0], sample[2], max_length=sample[1].shape[1])
+        read = [_text(row, corpus.words[0], " ") for row in sample[0].tolist()]
+        return [f"{a} -> {''.join(corpus.words[1][i] for i in b)}" for a, b in zip(read, texts.lists(), strict=True)]
     assert isinstance(model, Generate)
-    begin = given[0][:, :1] if len(given) > 2 else given[0][:, :6]  # a poem continues from its first characters
-    condition = given[2] if len(given) > 2 else None
+    begin = sample[0][:, :1] if len(sample) > 2 else sample[0][:, :6]  # a poem continues from its first characters
+    condition = sample[2] if len(sample) > 2 else None
     sampling = Sampling(temperature=0.7, seed=0)
-    found = model.sample(
-        begin, sampling, condition=condition, stop=target_texts.MARKS.stop, max_length=given[0].shape[1]
+    texts = model.sample(
+        begin, sampling, condition=condition, stop=target_texts.MARKS.stop, max_length=sample[0].shape[1]
     )
     between = " " if model.condition == target_texts.ATTRIBUTES else ""
     first = [_text(row, corpus.words[0], between) for row in begin.tolist()]
     if model.condition == target_texts.LANGUAGES:
-        first = [f"{corpus.words[1][i]}: " for i in given[2].argmax(1).tolist()]
-    return [a + between.join(corpus.words[0][i] for i in b) for a, b in zip(first, found.lists(), strict=True)]
+        first = [f"{corpus.words[1][i]}: " for i in sample[2].argmax(1).tolist()]
+    return [a + between.join(corpus.words[0][i] for i in b) for a, b in zip(first, texts.lists(), strict=True)]
 
 
 def _text(ids: list[int], words: list[str], between: str) -> str:

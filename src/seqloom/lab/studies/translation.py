@@ -126,8 +126,8 @@ class Translation(Corpora[TrialSettings], name="translation"):
         beam = Beam(condition.task.get("beam", 5), 0.6, target.shape[1])
         for begin in range(0, len(source), ROWS):
             with fast(model, device):
-                found = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
-            hypotheses += [join_tokens([corpus.words[0][i] for i in best]) for (best,) in found.lists()]
+                beams = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
+            hypotheses += [join_tokens([corpus.words[0][i] for i in best]) for (best,) in beams.lists()]
         bleu = float(_bleu().corpus_score(hypotheses, [self._references[split][: len(hypotheses)]]).score)
         with torch.inference_mode(False), torch.enable_grad():
             return {"BLEU": bleu, "ms per batch": self._time_step(model, condition)}
@@ -169,9 +169,9 @@ class Translation(Corpora[TrialSettings], name="translation"):
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        found = [_beside(g.model, g.summary("BLEU").mean) for g in groups(rows)]
+        beside = [_beside(g.model, g.summary("BLEU").mean) for g in groups(rows)]
         times = [f"{r['model']} {r['time']:.2f} ({r['article']})" for r in self._relative(rows) if r["time"]]
-        summary = f"BLEU (self-attention article in brackets): {', '.join(found)}."
+        summary = f"BLEU (self-attention article in brackets): {', '.join(beside)}."
         return f"{summary} Relative time per step: {', '.join(times)}. {super().verdict(rows)}"
 
 
@@ -184,16 +184,16 @@ def _read_benchmark() -> list[PageBlock]:
     files = sorted((CHECKOUT / "benchmarks" / "results").glob("*/*-translate.json"))
     if not files:
         return []
-    found = json.loads(files[-1].read_text(encoding="utf-8"))
-    times = {name: sum(one["training"]["seconds"]) for name, one in found["models"].items()}
+    record = json.loads(files[-1].read_text(encoding="utf-8"))
+    times = {name: sum(one["training"]["seconds"]) for name, one in record["models"].items()}
     rows = [
         {"model": name, "BLEU": one["bleu"], "article": PRINTED[name][0], "parameters": one["parameters"]}
         | {"time": times[name] / times["none"] if "none" in times else None, "article, time": PRINTED[name][1]}
-        for name, one in found["models"].items()
+        for name, one in record["models"].items()
         if name in PRINTED
     ]
-    epochs, device = found["settings"]["epochs"], found["hardware"]["device"]
-    note = f"one seed, ragged batches, {count(epochs, 'epoch')}, {device}; {found['date']}"
+    epochs, device = record["settings"]["epochs"], record["hardware"]["device"]
+    note = f"one seed, ragged batches, {count(epochs, 'epoch')}, {device}; {record['date']}"
     return [Table(f"A longer training, {files[-1].name}", rows, note)]
 
 

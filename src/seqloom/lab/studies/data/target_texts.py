@@ -102,15 +102,15 @@ def multi30k(size: int, steps: int, pairs: int) -> tuple[dict[str, Rows], list[s
     Multi30k, German and English, in the authors' lower-cased tokens. Elliott et al. 2016, arXiv 1605.00459.
     """
     cut = {"train": pairs, "valid": None, "test": None}
-    made, words, counts = [], [], [0]
+    rows, words, counts = [], [], [0]
     for language in ("de", "en"):
         files = find("multi30k", *(f"tok/{name}.lc.norm.tok.{language}.gz" for name in MULTI30K_SPLITS.values()))
         texts = [[line.split() for line in _read_lines(file)][:n] for file, n in zip(files, cut.values(), strict=True)]
         counts = [len(part) for part in texts]
         x, lengths, known = frame_texts([text for part in texts for text in part], size, steps, counts[0])
-        made.append((x, lengths))
+        rows.append((x, lengths))
         words.append(known)
-    (source, n), (target, m) = made
+    (source, n), (target, m) = rows
     parts = zip(*(t.split(counts) for t in (source, target, n, m)), strict=True)
     raw = find("multi30k", *(f"raw/{MULTI30K_SPLITS[split]}.en.gz" for split in ("valid", "test")))
     raw_lines = {split: _read_lines(file) for split, file in zip(("valid", "test"), raw, strict=True)}

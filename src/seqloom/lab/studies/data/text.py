@@ -93,6 +93,6 @@ def intents(size: int, steps: int, every: int, valid: int, test: int) -> dict[st
     parts: dict[str, tuple[Tensor, ...]] = {}
     for split, records in read.items():
         labelled = [r["tokens"] for r in records], [INTENTS.index(r["intent"]) for r in records]
-        made = encode(labelled, ids, steps).shuffle().part(0, most.get(split, len(records)))
-        parts[split] = (made.x, made.y, made.lengths)
+        examples = encode(labelled, ids, steps).shuffle().part(0, most.get(split, len(records)))
+        parts[split] = (examples.x, examples.y, examples.lengths)
     return parts

@@ -37,9 +37,9 @@ def layer(
     `span` steps; "keep 3": the keep gate starts at sigmoid(3).
     """
     if start.startswith("keep "):
-        made = Recurrent(cell, inputs, hidden, batch_first=True, **settings)
-        made.cell_at(0).remember(torch.full((hidden,), float(start.removeprefix("keep "))))
-        return made
+        recurrent = Recurrent(cell, inputs, hidden, batch_first=True, **settings)
+        recurrent.cell_at(0).remember(torch.full((hidden,), float(start.removeprefix("keep "))))
+        return recurrent
     init = Init(chrono=max(3, span)) if start == "chrono" else Init(weights=start)  # type: ignore[arg-type]
     return Recurrent(cell, inputs, hidden, batch_first=True, init=init, **settings)
 

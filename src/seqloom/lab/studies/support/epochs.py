@@ -43,23 +43,23 @@ class SnapshotModel(nn.Module):
             self.kept = [p.new_zeros(self.rounds, *p.shape) for p in weights]
             self.done = torch.zeros((), dtype=torch.long, device=weights[0].device)
         place = ((self.done * self.rounds - 1) // self.steps).clamp(min=0).view(1)
-        for kept, p in zip(self.kept, weights, strict=True):
-            kept.index_copy_(0, place, p.unsqueeze(0))
+        for copies, p in zip(self.kept, weights, strict=True):
+            copies.index_copy_(0, place, p.unsqueeze(0))
         self.done += 1
 
     def finish(self) -> None:
         """Save the final weights as those of the last round."""
-        for kept, p in zip(self.kept, self.model.parameters(), strict=True):
-            kept[-1].copy_(p.detach())
+        for copies, p in zip(self.kept, self.model.parameters(), strict=True):
+            copies[-1].copy_(p.detach())
 
     def go_to(self, place: int) -> None:
         """Load the weights of a round."""
-        for kept, p in zip(self.kept, self.model.parameters(), strict=True):
-            p.data.copy_(kept[place])
+        for copies, p in zip(self.kept, self.model.parameters(), strict=True):
+            p.data.copy_(copies[place])
 
-    def forward(self, *given: Tensor) -> Tensor:
-        with use_precision(self.precision, self.model, given[0].device):
-            return self.model(*given).float()
+    def forward(self, *inputs: Tensor) -> Tensor:
+        with use_precision(self.precision, self.model, inputs[0].device):
+            return self.model(*inputs).float()
 
 
 def use_precision(precision: str, model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
@@ -96,8 +96,8 @@ class Epochs(Trials[S]):
         raise NotImplementedError
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
-        made = self.network(model, hidden, start, condition)
-        return SnapshotModel(made, condition.task["rounds"], self.steps(condition), self.settings.precision)
+        network = self.network(model, hidden, start, condition)
+        return SnapshotModel(network, condition.task["rounds"], self.steps(condition), self.settings.precision)
 
     def draw(self, condition: Condition) -> Draw:
         data, batch = self._on(condition, TRAIN, torch.device(self.device)), self.settings.batch
@@ -124,8 +124,8 @@ class Epochs(Trials[S]):
             there = dict(enumerate(curve))
         else:
             there = {k: self._accuracy(model, k, condition, split, device) for k in dict.fromkeys(places.values())}
-        found = {name: there[k] for name, k in places.items()}
-        return found | {f"round {k + 1}": value for k, value in enumerate(curve)}
+        scores = {name: there[k] for name, k in places.items()}
+        return scores | {f"round {k + 1}": value for k, value in enumerate(curve)}
 
     def _accuracy(
         self, model: SnapshotModel, place: int, condition: Condition, split: str, device: torch.device
@@ -152,13 +152,13 @@ class Epochs(Trials[S]):
         return float(seen / condition.task["train"])
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
-        made, read = list(super().blocks(rows)), "test" if self.protocol == "paper" else "validation"
+        blocks, read = list(super().blocks(rows)), "test" if self.protocol == "paper" else "validation"
         for c in self.settings.conditions:
             curves = [self._curve(c, g) for g in groups(rows) if g.condition == c.name]
             if any(curve.x for curve in curves):
                 title = f"{c.name}: {read} accuracy during training"
-                made.append(Chart(title, "epochs", "accuracy", curves, note="mean, lowest and highest seed"))
-        return made
+                blocks.append(Chart(title, "epochs", "accuracy", curves, note="mean, lowest and highest seed"))
+        return blocks
 
     def _curve(self, c: Condition, g: Group) -> Curve:
         runs = [t.scores for t in g.trials if not t.failed]

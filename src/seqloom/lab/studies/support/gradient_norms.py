@@ -85,10 +85,10 @@ Groups = dict[tuple[str, str, str, str], list[Reached]]  # by stage, input, mode
 
 
 def groups(rows: Sequence[Reached]) -> Groups:
-    found: Groups = {}
+    by_group: Groups = {}
     for row in rows:
-        found.setdefault((row.stage, row.input, row.model, row.start), []).append(row)
-    return found
+        by_group.setdefault((row.stage, row.input, row.model, row.start), []).append(row)
+    return by_group
 
 
 def centre(values: Sequence[float]) -> float:
@@ -100,32 +100,32 @@ def centre(values: Sequence[float]) -> float:
 
 def table(rows: Sequence[Reached], lengths: Sequence[int]) -> list[dict[str, Any]]:
     """Return one row per stage, input, model and start."""
-    shown, made = lengths[-5::2], []
+    columns, table = lengths[-5::2], []
     for (stage, x, model, start), mine in groups(rows).items():
         ends = [row.gradient[-1] for row in mine]
         lines = [fit for row in mine if (fit := fit_line(lengths, row.gradient)) is not None]
         k = summarise([fit.k for fit in lines])
         products = [row.product[-1] for row in mine if row.product]
-        made.append(
+        table.append(
             {"stage": stage, "input": x, "model": model, "start": start}
-            | {f"T = {T:,}": centre([row.gradient[lengths.index(T)] for row in mine]) for T in shown}
+            | {f"T = {T:,}": centre([row.gradient[lengths.index(T)] for row in mine]) for T in columns}
             | {"lowest": min(ends), "highest": max(ends), "seeds": len(mine)}
             | {"product": centre(products) if products else None}
             | {"k": k.mean, "k low": k.low, "k high": k.high}
             | {"R^2": summarise([fit.share for fit in lines]).mean}
         )
-    return made
+    return table
 
 
 def compare_with_article(
     rows: Sequence[Reached], lengths: Sequence[int], printed: Mapping[str, Mapping[int, float]]
 ) -> list[dict[str, Any]]:
     """Return one row per model and length, with the norm in the article beside the measured one."""
-    made = []
+    table = []
     for row in rows:
         for T, norm in zip(lengths, row.gradient, strict=True):
             printed_norm = printed[row.model].get(T)
-            made.append(
+            table.append(
                 {
                     "model": row.model,
                     "T": T,
@@ -134,7 +134,7 @@ def compare_with_article(
                     "agrees": agrees(norm, printed_norm),
                 }
             )
-    return made
+    return table
 
 
 def agrees(norm: float, printed: float | None) -> str | None:
@@ -147,11 +147,11 @@ def agrees(norm: float, printed: float | None) -> str | None:
 
 def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[PageBlock]:
     """Draw norms against distance per stage and input, and one dot per seed at the longest distance."""
-    found = groups(rows)
-    made: list[PageBlock] = []
+    by_group = groups(rows)
+    blocks: list[PageBlock] = []
     x = [float(T) for T in lengths]
-    for place in dict.fromkeys((stage, given) for stage, given, _, _ in found):
-        mine = {f"{m}, {s}": rows for (stage, given, m, s), rows in found.items() if (stage, given) == place}
+    for place in dict.fromkeys((stage, inputs) for stage, inputs, _, _ in by_group):
+        mine = {f"{m}, {s}": rows for (stage, inputs, m, s), rows in by_group.items() if (stage, inputs) == place}
         curves, products, dots = [], [], {}
         for name, some in mine.items():
             columns = list(zip(*(row.gradient for row in some), strict=True))
@@ -166,11 +166,11 @@ def charts(rows: Sequence[Reached], lengths: Sequence[int]) -> list[PageBlock]:
         zero = f"0 is drawn at {LEAST:g}"
         bar = f"The bar is the arithmetic mean, which the highest seeds dominate; {zero}."
         note = f"geometric mean over seeds, band from lowest to highest seed; {zero}"
-        made.append(Chart(f"|dL/dh_0|: {at}", "steps T", "norm", curves, True, True, note))
+        blocks.append(Chart(f"|dL/dh_0|: {at}", "steps T", "norm", curves, True, True, note))
         if products:
             title = f"Product of the Jacobians of all steps: {at}"
-            made.append(
+            blocks.append(
                 Chart(title, "steps", "spectral norm", products, True, True, f"geometric mean over seeds; {zero}")
             )
-        made.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True, note=bar))
-    return made
+        blocks.append(Dots(f"|dL/dh_0| at T = {lengths[-1]:,}: {at}", "norm", dots, log_y=True, note=bar))
+    return blocks

@@ -51,8 +51,8 @@ class SyntheticTrials(Trials[S]):
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         form = self.shape(condition)
-        made = self.layer(model, form.inputs, hidden, start, form.span)
-        return Reader(made, form.outputs, form.every, form.symbols)
+        inner = self.layer(model, form.inputs, hidden, start, form.span)
+        return Reader(inner, form.outputs, form.every, form.symbols)
 
     def draw(self, condition: Condition) -> Draw:
         problem, rows = self.problem(condition), self.settings.batch
@@ -76,5 +76,5 @@ class SyntheticTrials(Trials[S]):
 
 def _make_batch(problem: Problem, random: torch.Generator, rows: int, device: torch.device) -> Tensors:
     with torch.device(device):  # so that the problem creates its tensors there
-        made = problem.make(random, rows)
-    return made.x, made.y
+        batch = problem.make(random, rows)
+    return batch.x, batch.y

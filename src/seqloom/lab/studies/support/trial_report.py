@@ -20,10 +20,10 @@ def table(study: Trials[Any], rows: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return one row per condition and model: mean, interval, published number, trivial baseline and settings."""
     first, *others = study.metrics
     by_name = {c.name: c for c in study.settings.conditions}
-    found = groups(rows)
-    has_article = any(study.article_value(by_name[g.condition], g.model) is not None for g in found)
+    by_model = groups(rows)
+    has_article = any(study.article_value(by_name[g.condition], g.model) is not None for g in by_model)
     table_rows = []
-    for g in found:
+    for g in by_model:
         c, mean, t = by_name[g.condition], g.summary(first.name), g.trials[0]
         row: dict[str, Any] = {"condition": g.condition, "model": g.model, first.name: mean.mean}
         row |= {"low": mean.low, "high": mean.high, "seeds": mean.n, "failed": mean.failed}
@@ -70,20 +70,20 @@ def _describe_steps(study: Trials[Any]) -> str:
 
 def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
     first = study.metrics[0]
-    made: list[PageBlock] = [Table(f"{first.name} by condition and model", table(study, rows), study.caption())]
+    blocks: list[PageBlock] = [Table(f"{first.name} by condition and model", table(study, rows), study.caption())]
     apart = contests(rows, first, study.against)
     if any(c.p is not None for c in apart):
         note = "paired by seed; low and high: 95% t-interval; p: paired t-test; p, Holm: corrected for all rows"
-        made.append(Table(f"Differences in {first.name}", tabulate_contests(apart), note))
-    made += _across(study, groups(rows))
+        blocks.append(Table(f"Differences in {first.name}", tabulate_contests(apart), note))
+    blocks += _across(study, groups(rows))
     for c in study.settings.conditions:
         mine = [g for g in groups(rows) if g.condition == c.name]
         if mine:
-            made += [_dots(study, c, mine), _losses(c.name, study.steps(c), mine)]
-    return made
+            blocks += [_dots(study, c, mine), _losses(c.name, study.steps(c), mine)]
+    return blocks
 
 
-def _across(study: Trials[Any], found: Sequence[Group]) -> list[Chart]:
+def _across(study: Trials[Any], all_groups: Sequence[Group]) -> list[Chart]:
     """Draw the first metric against the conditions, one chart per kind of condition."""
     first, charts = study.metrics[0], []
     placed = [(c, x) for c in study.settings.conditions if (x := study.at(c)) is not None]
@@ -92,8 +92,8 @@ def _across(study: Trials[Any], found: Sequence[Group]) -> list[Chart]:
         if len(x_of) < 2:
             continue
         curves = []
-        for model in dict.fromkeys(g.model for g in found):
-            mine = [g for g in found if g.model == model and g.condition in x_of]
+        for model in dict.fromkeys(g.model for g in all_groups):
+            mine = [g for g in all_groups if g.model == model and g.condition in x_of]
             points = sorted((x_of[g.condition], [v for v in g.values(first.name) if v is not None]) for g in mine)
             where, y = [x for x, values in points if values], [values for _, values in points if values]
             if where:
