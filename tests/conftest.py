@@ -1,4 +1,4 @@
-"""One thread a test: the layers here are small, and tests run two at a time."""
+"""Use one thread per test: the layers are small, and tests run two at a time."""
 
 import os
 
@@ -14,7 +14,7 @@ def _one_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state(tmp_path_factory):
-    """Keep out of the folders of who runs the tests."""
+    """Do not touch the folders of the user who runs the tests."""
     os.environ["SEQLOOM_STATE"] = str(tmp_path_factory.mktemp("state"))
     os.environ["SEQLOOM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 

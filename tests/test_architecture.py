@@ -1,4 +1,4 @@
-"""Who may import whom: only downwards."""
+"""Imports point downwards only."""
 
 import ast
 import re

@@ -187,7 +187,7 @@ def test_a_quoted_line_that_does_not_exist_is_found(tmp_path: Path) -> None:
 
 
 def snippet_problem(page: Path, folder: Path) -> str:
-    """What is wrong with a page's snippets; "" if nothing is."""
+    """Return what is wrong with a page's snippets, or ""."""
     fenced = blocks(page)
     snippets = [b for b in fenced if b.runs]
     shown = {b.line: after for b, after in pairwise(fenced) if after.follows and after.info in ("", "text")}
@@ -215,31 +215,31 @@ def snippet_problem(page: Path, folder: Path) -> str:
 
 
 def plain(text: str) -> str:
-    """Without trailing white space, of a line or of the whole."""
+    """Return the text without trailing white space on any line or at the end."""
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
-    found: list[Block] = []
+    """Yield the fenced blocks of a page, in order."""
+    actual: list[Block] = []
     fence, indent, start, info, body, alone = "", "", 0, "", [""], True
     for number, line in enumerate(page.read_text().splitlines(), 1):
         mark = re.match(r"(\s*)(`{3,})\s*([^`]*)$", line)
         if not fence and mark:
             indent, fence, start, info, body = mark[1], mark[2], number, mark[3].strip(), []
         elif fence and mark and not mark[3] and len(mark[2]) >= len(fence):
-            found.append(Block(start, number, info, "\n".join(body), alone))
+            actual.append(Block(start, number, info, "\n".join(body), alone))
             fence, alone = "", True
         elif fence:
             body.append(line.removeprefix(indent))
         elif line.strip():
             alone = False
     assert not fence, f"{page}:{start}: this block has no end"
-    return found
+    return actual
 
 
 def quotes(page: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, file, code) for every line of code that a page quotes."""
+    """Yield (line, file, code) for every line of code that a page quotes."""
     for block in blocks(page):
         head, *code = block.text.split("\n")
         named = re.fullmatch(r"# (\S+\.py)", head)
@@ -257,7 +257,7 @@ def quotes(page: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def has(name: str, code: str) -> bool:
-    """Whether a file of the package has this line, its indentation and comment aside."""
+    """Return whether a file of the package has this line, without indentation and comment."""
     file = next((f for f in (PACKAGE / name, ROOT / name) if f.is_file()), None)
     if file is None:
         return False
@@ -266,7 +266,7 @@ def has(name: str, code: str) -> bool:
 
 
 def links(page: Path) -> Iterator[tuple[int, str]]:
-    """(line, path) for every link to a local file."""
+    """Yield (line, path) for every link to a local file."""
     for number, line in enumerate(outside_blocks(page), 1):
         for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", re.sub(r"`[^`]*`", "", line)):
             if not re.match(r"[a-z]+:|#", target):
@@ -274,7 +274,7 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def outside_blocks(page: Path) -> list[str]:
-    """The lines of a page, those of its fenced blocks left empty."""
+    """Return the lines of a page, with empty lines in place of its fenced blocks."""
     lines = page.read_text().splitlines()
     for block in blocks(page):
         lines[block.line - 1 : block.end] = [""] * (block.end - block.line + 1)

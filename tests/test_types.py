@@ -34,8 +34,8 @@ def test_a_users_file_passes_the_type_checker_in_strict_mode_and_mistakes_are_se
     (tmp_path / "mistaken.py").write_text(f"from seqloom import GRU\n{MISUSE}")
     files = [str(tmp_path / name) for name in ("mine.py", "mistaken.py")]
     command = [sys.executable, "-m", "mypy", "src/seqloom", "examples", *files]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    errors = [line for line in found.splitlines() if ": error: " in line]
-    assert len(errors) == 2 and all("mistaken.py" in line for line in errors), found
+    actual = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    errors = [line for line in actual.splitlines() if ": error: " in line]
+    assert len(errors) == 2 and all("mistaken.py" in line for line in errors), actual
     assert 'Unexpected keyword argument "batchfirst" for "GRU"; did you mean "batch_first"?' in errors[0]
     assert 'Argument 1 to "GRU" has incompatible type "str"; expected "int"' in errors[1]

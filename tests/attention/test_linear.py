@@ -12,7 +12,7 @@ from seqloom.core.errors import InputError
 B, T, D, HEADS = 3, 23, 8, 2
 
 
-def made(attention, **settings):
+def build(attention, **settings):
     layer = attention(D, HEADS, **settings).double()
     for p in layer.parameters():
         torch.nn.init.normal_(p, std=0.4)
@@ -46,7 +46,7 @@ CAUSAL = [
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("chunk", [1, 5, 64])
 def test_linear_attention_is_its_formula(causal, chunk):
-    layer, x = made(LinearAttention, causal=causal, chunk=chunk), random(B, T, D)
+    layer, x = build(LinearAttention, causal=causal, chunk=chunk), random(B, T, D)
     q, k, v = (heads(product(x)) for product in (layer.q, layer.k, layer.v))
     lengths = torch.tensor([T, 0, 9])
     a = (F.elu(q) + 1) @ (F.elu(k) + 1).mT
@@ -61,7 +61,7 @@ def test_linear_attention_is_its_formula(causal, chunk):
 
 @pytest.mark.parametrize(("kind", "settings"), CAUSAL)
 def test_recurrent_and_chunked_forms_agree(kind, settings):
-    layer, x = made(kind, causal=True, **settings), random(B, T, D)
+    layer, x = build(kind, causal=True, **settings), random(B, T, D)
     lengths = torch.tensor([T, 4, 9])
     whole, _ = layer(x, lengths=lengths)
     for sizes in ([1] * T, [2, 20, 1]):
@@ -78,7 +78,7 @@ def test_recurrent_and_chunked_forms_agree(kind, settings):
 @pytest.mark.parametrize(("kind", "settings"), CAUSAL)
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_has_no_effect_and_an_empty_row_gives_zeros_and_finite_gradients(kind, settings, causal):
-    layer, x = made(kind, causal=causal, **settings), random(B, T, D)
+    layer, x = build(kind, causal=causal, **settings), random(B, T, D)
     spoiled = x.masked_fill((torch.arange(T) >= 9).view(1, T, 1), torch.nan)
     y, _ = layer(spoiled, lengths=[9, 0, 4])
     torch.testing.assert_close(y[:1, :9], layer(x[:1, :9])[0])
@@ -134,7 +134,7 @@ def test_a_bfloat16_stream_keeps_accumulating(kind):
 
 
 def test_linformer_is_its_formula():
-    layer, x = made(LinformerAttention, rank=6, max_length=30), random(B, T, D)
+    layer, x = build(LinformerAttention, rank=6, max_length=30), random(B, T, D)
     lengths = torch.tensor([T, 0, 9])
     real = (torch.arange(T) < lengths.unsqueeze(1)).unsqueeze(-1)
     q, k, v = heads(layer.q(x)), layer.k(x) * real, layer.v(x) * real
@@ -153,7 +153,7 @@ def test_linformer_is_its_formula():
 
 
 def test_linformer_of_full_rank_with_unit_mixtures_is_dense_attention():
-    layer, x = made(LinformerAttention, rank=T, max_length=T), random(B, T, D)
+    layer, x = build(LinformerAttention, rank=T, max_length=T), random(B, T, D)
     with torch.no_grad():
         layer.E.copy_(torch.eye(T))
         layer.F.copy_(torch.eye(T))

@@ -21,7 +21,7 @@ CAUSAL = PATTERNS[:5]
 
 
 def both(pattern, causal=False, position=None, **settings):
-    """Local attention, and dense attention with its weights."""
+    """Return local attention, and dense attention with the same weights."""
     local = LocalAttention(D, 2, pattern=pattern, causal=causal, position=position, **settings).double()
     for p in local.parameters():
         torch.nn.init.normal_(p, std=0.4)

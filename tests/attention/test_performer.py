@@ -9,7 +9,7 @@ from seqloom.attention.features import Positive, Random, Trigonometric
 
 
 def error(kind, count, causal=False, draws=40):
-    """The mean distance of a Performer's output from exact attention with the same weights."""
+    """Return the mean distance of a Performer's output from exact attention with the same weights."""
     torch.manual_seed(1)
     exact = Attention(16, 2, causal=causal).double()
     x = 0.5 * torch.randn(2, 12, 16, dtype=torch.float64)  # larger inputs need more features before the law holds
@@ -36,9 +36,9 @@ def test_the_error_falls_with_the_square_root_of_the_number_of_features(kind, ca
 def test_the_expected_product_of_features_is_the_softmax_kernel(kind):
     q, k = torch.randn(2, 6, 4, dtype=torch.float64) / 2
     phi = kind(4, 200_000).double()
-    found = phi.query(q) @ phi.key(k, causal=True).mT
+    actual = phi.query(q) @ phi.key(k, causal=True).mT
     exact = torch.exp(q @ k.mT / 2)
-    torch.testing.assert_close(found / found[:, :1], exact / exact[:, :1], rtol=0.05, atol=0.0)
+    torch.testing.assert_close(actual / actual[:, :1], exact / exact[:, :1], rtol=0.05, atol=0.0)
 
 
 def test_directions_are_orthogonal_in_blocks_and_of_gaussian_length():

@@ -11,7 +11,7 @@ from seqloom.core.errors import InputError
 B, Q, S, DQ, DK, DV = 3, 2, 5, 4, 6, 7
 
 
-def made(name, dq=DQ, dk=DK):
+def build(name, dq=DQ, dk=DK):
     return SCORES[name](dk if name == "dot" else dq, dk).double()
 
 
@@ -62,7 +62,7 @@ def by_hand(score, q, k, j):
 
 @pytest.mark.parametrize("name", [*SCORES, "weighted"])
 def test_every_score_is_its_equation_for_each_pair(name):
-    score = AdditiveScore(DQ, DK, 9, weighted=True).double() if name == "weighted" else made(name)
+    score = AdditiveScore(DQ, DK, 9, weighted=True).double() if name == "weighted" else build(name)
     query, keys = random(B, Q, score.query_size), random(B, S, DK)
     mine = score(query, keys)
     pairs = [by_hand(score, query[b, i], keys[b, j], j) for b in range(B) for i in range(Q) for j in range(S)]
@@ -75,7 +75,7 @@ def test_every_score_is_its_equation_for_each_pair(name):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_padding_has_no_effect_even_if_it_is_nan(name):
-    score = made(name)
+    score = build(name)
     query, keys, values = random(B, Q, score.query_size), random(B, S, DK), random(B, S, DV)
     lengths = torch.tensor([5, 2, 1])
     padding = torch.arange(S) >= lengths.unsqueeze(1)

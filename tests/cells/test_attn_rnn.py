@@ -52,7 +52,7 @@ def test_slots_start_apart_and_one_slot_starts_at_the_constant():
 
 
 def test_one_slot_is_the_plain_cell_when_written_as_slots():
-    """Two slots that start alike and see the same stay alike, so the second adds nothing new."""
+    """Two slots with the same start and input stay equal, so the second one adds nothing."""
     cell = seqloom.AttnRNNCell(8, 8, slots=2)
     h = torch.randn(3, 1, 8).expand(3, 2, 8)
     _, (after,) = cell.step(torch.randn(3, 8), (h,))

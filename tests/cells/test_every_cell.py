@@ -39,7 +39,7 @@ def test_a_cell_names_its_source_and_its_equations(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cell_learns_to_carry_its_first_input(name):
-    """The sign of the first input, which a mark stands on, after five steps of noise."""
+    """Train it to output the sign of the first, marked input after five steps of noise."""
     torch.manual_seed(0)
     layer, head = seqloom.Recurrent(name, 2, 16, batch_first=True), torch.nn.Linear(16, 1)
     optimiser = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-2)

@@ -73,11 +73,11 @@ def test_the_parallel_scan_matches_the_loop(name):
     layer = seqloom.Recurrent(name, 3, 6, 2, bidirectional=True, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 37, 3, dtype=torch.float64)
     flags = torch.rand(2, 37) < 0.1
-    found = {}
+    actual = {}
     for kernel in ("parallel", "loop"):
         layer.kernel = kernel
-        found[kernel] = layer(x, lengths=[37, 20], reset=flags)[0]
-    torch.testing.assert_close(found["parallel"], found["loop"], rtol=1e-12, atol=1e-12)
+        actual[kernel] = layer(x, lengths=[37, 20], reset=flags)[0]
+    torch.testing.assert_close(actual["parallel"], actual["loop"], rtol=1e-12, atol=1e-12)
 
 
 def test_layer_norm_makes_the_gates_independent_of_the_scale_of_the_weights():

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "emulation"))
 
 @pytest.fixture
 def emulated(request, monkeypatch):
-    """Kernels run on the CPU, on a GPU of so many multiprocessors as the test's file says."""
+    """Run CUDA kernels on the CPU, as on a GPU with the test module's `MULTIPROCESSORS`."""
     import emulator
 
     from seqloom.kernels.cuda.runtime import launch
@@ -23,7 +23,7 @@ def emulated(request, monkeypatch):
 
 @pytest.fixture
 def forget():
-    """Return a function that empties this process's memory of plans, which every use of the fixture does too."""
+    """Empty this process's memory of plans before and after a test; return a function that does so in between."""
     compiling._plans.clear()
     yield compiling._plans.clear
     compiling._plans.clear()

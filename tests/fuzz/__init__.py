@@ -1,4 +1,4 @@
-"""Mutated files and random settings against what reads them: nothing may crash, hang, run code or change in silence.
+"""Mutated files and random settings: no reader may crash, hang, run code or silently give another result.
 
 python -m fuzz --cases 10000 --seed 0        (with tests/ on the path; `make fuzz N=10000`)
 """

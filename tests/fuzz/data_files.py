@@ -38,7 +38,7 @@ def samples() -> dict[str, bytes]:
     arrays = {"x": numbers.normal(size=(40, 5, 2)), "y": np.arange(40) % 2}
     head = "@problemName x\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 3\n"
     series = "\n".join(f"{i},{i + 1},{i * 2}:{'ab'[i % 2]}" for i in range(20))
-    found = {
+    actual = {
         "a.csv": frame.select("text", "label", "n").write_csv().encode(),
         "a.tsv": frame.select("text", "label").write_csv(separator="\t").encode(),
         "a.jsonl": "\n".join(json.dumps({k: row[k] for k in ("text", "label")}) for row in rows).encode(),
@@ -54,8 +54,8 @@ def samples() -> dict[str, bytes]:
     }
     packers = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
     for name in ("a.csv", "a.jsonl"):
-        found |= {name + suffix: pack(found[name]) for suffix, pack in packers.items()}
-    return found
+        actual |= {name + suffix: pack(actual[name]) for suffix, pack in packers.items()}
+    return actual
 
 
 def written(write) -> bytes:
@@ -73,7 +73,7 @@ def _write_wav(file) -> None:
 
 
 def check(draw: random.Random, work: Path) -> str:
-    """Open one mutated file, and return what happened: "taken" or "refused".
+    """Open one mutated file and return "taken" or "refused".
 
     Raises:
         AssertionError: If it is refused with an unclear message. What else is raised is a bug.

@@ -30,7 +30,7 @@ EVENTS = {  # audit events, and which of their arguments are a path and the desc
 
 @dataclass(frozen=True)
 class Kill:
-    """When a process dies: before file operation number `operation`, or `after` so many seconds.
+    """When a process dies: before file operation number `operation`, or `after` this many seconds.
 
     With `torn`, a write is done by half first.
     """
@@ -41,7 +41,7 @@ class Kill:
 
 
 class Watch:
-    """The operations of this process, one a line in the file `log`. Cannot be undone: for a child process."""
+    """Log the operations of this process, one per line of the file `log`. For a child process: it cannot be undone."""
 
     def __init__(self, folder: str, log: int, kill: Kill) -> None:
         self.folder, self.log, self.kill = os.path.realpath(folder) + os.sep, log, kill
@@ -94,7 +94,7 @@ class Watch:
         return os.path.abspath(os.fsdecode(path)).startswith(self.folder)
 
     def happen(self, what: str, path: Any, tear: Callable[[], Any] | None = None) -> None:
-        """Note an operation that is about to happen; die if its time has come."""
+        """Log an operation before it happens; die if it is the chosen one."""
         if not self.has(path):
             return
         name = os.path.abspath(os.fsdecode(path)).removeprefix(self.folder)

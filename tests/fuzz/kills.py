@@ -1,8 +1,8 @@
-"""Kill commands at every file operation and at random moments: started again, they end as if nothing had happened.
+"""Kill commands at every file operation and at random moments; started again, they end as without a kill.
 
     python -m fuzz.kills --cases 1000 --seed 0        (with tests/ on the path; `make kills N=1000`)
 
-A case runs a command in a fresh folder, kills it (SIGKILL), and starts it again in the way a person would. That must
+A case runs a command in a fresh folder, kills it (SIGKILL), and starts it again as a user would. That must
 end with exit code 0, the same files with the same content as an undisturbed run (times and dates left out), and
 nothing else. torch is imported once: every command runs in a process forked from this one. For Linux.
 """
@@ -139,7 +139,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Met:
-    """A kill that met its process."""
+    """A kill that happened before its process had ended."""
 
     kind: str
     where: str
@@ -313,11 +313,11 @@ def _timeless(value: Any) -> Any:
 
 
 def differences(expected: dict[str, Any], actual: dict[str, Any]) -> list[str]:
-    """Return what is missing, left behind or has another content, in words."""
-    found = [f"{name} is missing" for name in expected.keys() - actual.keys()]
-    found += [f"{name} is left behind" for name in actual.keys() - expected.keys()]
+    """Describe which files are missing, new or different."""
+    computed = [f"{name} is missing" for name in expected.keys() - actual.keys()]
+    computed += [f"{name} is left behind" for name in actual.keys() - expected.keys()]
     both = expected.keys() & actual.keys()
-    return sorted(found + [f"{name} has another content" for name in both if expected[name] != actual[name]])
+    return sorted(computed + [f"{name} has another content" for name in both if expected[name] != actual[name]])
 
 
 def choose_kills(command: Command, whole: Ended, cases: int, draw: random.Random) -> Iterator[Kill]:
@@ -432,7 +432,7 @@ def main() -> int:
 
 
 def record(given: argparse.Namespace, tallies: dict[str, Tally]) -> dict[str, Any]:
-    """Return what was run, where, and what came out."""
+    """Return the record of a run: settings, machine and results."""
     kills = sum((tally.kills for tally in tallies.values()), collections.Counter())
     words = f" --commands '{given.commands}'" if given.commands else ""
     return {

@@ -1,4 +1,4 @@
-"""Random settings of recurrent layers: the kernel that is taken gives what the reference loop gives."""
+"""Random settings of recurrent layers: the chosen kernel matches the reference loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(draw: random.Random, work: Path) -> str:
     layer = seqloom.Recurrent(name, D, H, dtype=torch.float64, **settings)
     x = torch.randn((B, T, D) if settings["batch_first"] else (T, B, D), dtype=torch.float64)
     lengths = [draw.randrange(T + 1) for _ in range(B)] if draw.random() < 0.5 else None
-    seed, found = draw.randrange(2**31), {}
+    seed, actual = draw.randrange(2**31), {}
     layer.train(draw.random() < 0.7)
     for kernel in ("auto", "loop"):
         layer.kernel = kernel
@@ -41,8 +41,8 @@ def check(draw: random.Random, work: Path) -> str:
         given = x.clone().requires_grad_()
         y, _ = layer(given, lengths=lengths)
         weights = [p for p in layer.parameters() if p.requires_grad]
-        found[kernel] = [y, *torch.autograd.grad(y.square().sum(), [given, *weights], allow_unused=True)]
-    for ours, loop in zip(found["auto"], found["loop"], strict=True):
+        actual[kernel] = [y, *torch.autograd.grad(y.square().sum(), [given, *weights], allow_unused=True)]
+    for ours, loop in zip(actual["auto"], actual["loop"], strict=True):
         if ours is None or loop is None:
             assert all(t is None or not t.any() for t in (ours, loop))
         else:

@@ -43,9 +43,9 @@ def check(draw: random.Random, work: Path) -> str:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             assert len(tabulate_runs(folder.parent)) == 1
-            refused, found = "", None
+            refused, actual = "", None
             try:
-                found = Run.load(folder).predict(ROWS)
+                actual = Run.load(folder).predict(ROWS)
             except UserError as error:
                 refused = str(error)
         if refused:
@@ -54,7 +54,7 @@ def check(draw: random.Random, work: Path) -> str:
             return "refused"
         if any("damaged" in str(one.message) or "missing" in str(one.message) for one in told):
             return "warned"
-        assert found == expected, f"{chosen.name}: {found} in place of {expected}"
+        assert actual == expected, f"{chosen.name}: {actual} in place of {expected}"
         return "same"
     finally:
         shutil.rmtree(folder / "__pycache__", ignore_errors=True)

@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent / "emulation"))
 
 @pytest.fixture
 def emulated(request, monkeypatch):
-    """Kernels run on the CPU, on a GPU of so many multiprocessors as the test's file says."""
+    """Run CUDA kernels on the CPU, as on a GPU with the test module's `MULTIPROCESSORS`."""
     import emulator
 
     from seqloom.kernels.cuda.runtime import launch

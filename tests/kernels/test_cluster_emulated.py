@@ -123,8 +123,8 @@ def test_values_past_a_length_have_no_effect():
     job = job_of(cell, 3, 4, BF16, lengths=True)
     weigh = torch.randn(3, 4, 32).double(), torch.randn(3, 32).double()
     other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
-    found, again = (everything(attn_rnn_cluster.run, cell, j, weigh) for j in (job, other))
-    for name, value in found.items():
+    actual, again = (everything(attn_rnn_cluster.run, cell, j, weigh) for j in (job, other))
+    for name, value in actual.items():
         assert torch.equal(value, again[name]), name
 
 

@@ -15,13 +15,13 @@ from seqloom.tools.testing import check_kernel, kernel
 ONE = ThreadSplit(1, False)
 
 
-def found(monkeypatch, split, cell, job):
-    """Outputs, last states and every gradient."""
+def compute_results(monkeypatch, split, cell, job):
+    """Return outputs, last states and every gradient."""
     monkeypatch.setattr(scan, "split_threads", lambda *_: split)
-    return given(find_kernel(f"{cell.name}_cpu").code.run, cell, job)
+    return compute_all(find_kernel(f"{cell.name}_cpu").code.run, cell, job)
 
 
-def given(run, cell, job):
+def compute_all(run, cell, job):
     y, last = run(cell, job)
     leaves = [job.x, *job.state, *cell.parameters()]
     loss = y.square().sum() + sum(s.sum() for s in last)
@@ -29,7 +29,7 @@ def given(run, cell, job):
 
 
 def asking(name, batch, hidden, dtype=torch.float32):
-    """A cell that learns where it starts, and a job that asks for everything at once."""
+    """Return a cell with a learned initial state, and a job that uses every option."""
     cell = find_cell(name)(5, hidden).to(dtype)
     cell.learn_initial_state()
     x = torch.randn(batch, 7, 5, dtype=dtype, requires_grad=True)
@@ -48,9 +48,9 @@ def test_threads_that_divide_columns_give_bitwise_the_results_of_one(monkeypatch
     for batch, hidden in ((1, 128), (6, 100)):  # whole panels, and not
         cell, whole = asking(name, batch, hidden)
         for job in (whole, ScanJob(whole.x, whole.state)):
-            one = found(monkeypatch, ONE, cell, job)
+            one = compute_results(monkeypatch, ONE, cell, job)
             for threads in (2, 3, 7):  # more than there are cores, or panels
-                for a, b in zip(found(monkeypatch, ThreadSplit(threads, True), cell, job), one, strict=True):
+                for a, b in zip(compute_results(monkeypatch, ThreadSplit(threads, True), cell, job), one, strict=True):
                     assert torch.equal(a, b)
 
 
@@ -59,9 +59,9 @@ def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
     cell = find_cell(name)(5, 512).double()
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
     job = ScanJob(x, tuple(s.requires_grad_() for s in cell.start(x)))
-    expected = given(loop.run, cell, job)
+    expected = compute_all(loop.run, cell, job)
     for split in (ONE, ThreadSplit(2, True)):
-        torch.testing.assert_close(found(monkeypatch, split, cell, job), expected)
+        torch.testing.assert_close(compute_results(monkeypatch, split, cell, job), expected)
 
 
 @pytest.mark.slow

@@ -38,8 +38,8 @@ def everything(run, cell, job, weigh):
     y, (last,) = run(cell, replace(job, x=x, state=(h,)))
     (y.double() * weigh[0]).sum().add((last.double() * weigh[1]).sum()).backward()
     real = slice(None) if job.lengths is None else job.valid_steps()
-    found = {"y": y, "last": last, "dx": x.grad[real], "dh": h.grad}
-    return {name: t.detach().double() for name, t in found.items()} | {
+    actual = {"y": y, "last": last, "dx": x.grad[real], "dh": h.grad}
+    return {name: t.detach().double() for name, t in actual.items()} | {
         f"d{name}": p.grad.double() for name, p in cell.named_parameters()
     }
 
@@ -51,16 +51,16 @@ def in_type(job, dtype):
 
 
 def worst(kernel, cell, job, dtype):
-    """How many times as far from float64 as the loop in the same type, and of what."""
+    """Return the largest error relative to that of the loop in the same type, and where it is."""
     weigh = torch.randn(*job.x.shape[:2], cell.hidden_size).double(), torch.randn(job.state[0].shape).double()
     low = copy.deepcopy(cell).to(dtype)
-    found = everything(kernel.run, low, job, weigh)
+    actual = everything(kernel.run, low, job, weigh)
     loop = everything(any_loop.run, low, job, weigh)
     true = everything(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64), weigh)
     ratios = {}
     for name, exact in true.items():
         least = 0.25 * torch.finfo(dtype).eps * exact.norm()  # half of a last bit, on average
-        ratios[name] = float((found[name] - exact).norm() / (loop[name] - exact).norm().clamp(min=least))
+        ratios[name] = float((actual[name] - exact).norm() / (loop[name] - exact).norm().clamp(min=least))
     ratios = {name: math.inf if math.isnan(r) else r for name, r in ratios.items()}  # NaN is far
     name = max(ratios, key=ratios.get)
     return ratios[name], name
@@ -125,8 +125,8 @@ def test_values_past_a_length_have_no_effect(kernel):
     job = job_of(cell, 3, 4, BF16, lengths=True)
     weigh = torch.randn(3, 4, 16).double(), torch.randn(3, 16).double()
     other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
-    found, again = (everything(kernel.run, cell, j, weigh) for j in (job, other))
-    for name, value in found.items():
+    actual, again = (everything(kernel.run, cell, j, weigh) for j in (job, other))
+    for name, value in actual.items():
         assert torch.equal(value, again[name]), name
 
 
@@ -137,8 +137,8 @@ def test_a_failed_call_leaves_nothing_behind(monkeypatch):
     job = job_of(cell, 2, 6, FP32)
     weigh = torch.randn(2, 6, 16).double(), torch.randn(2, 16).double()
     wrong = replace(job, x=job.x * torch.nan)
-    found, _, again = (everything(attn_rnn_graph.run, cell, j, weigh) for j in (job, wrong, job))
-    for name, value in found.items():
+    actual, _, again = (everything(attn_rnn_graph.run, cell, j, weigh) for j in (job, wrong, job))
+    for name, value in actual.items():
         assert torch.equal(value, again[name]), name
 
 

@@ -43,7 +43,7 @@ SHORT = (
 
 
 def of_cell(names):
-    """Kernels of one cell on one worker: they share what the loop gives."""
+    """Run the kernels of one cell on one worker, because they share the results of the loop."""
     return [pytest.param(name, marks=pytest.mark.xdist_group(name.rpartition("_")[0])) for name in names]
 
 
@@ -69,7 +69,7 @@ def _the_loop_runs_once():
 
 
 def parts(cell, x, lengths, run):
-    """Outputs, last state and every gradient."""
+    """Return outputs, last state and every gradient."""
     x = x.detach().requires_grad_()
     state = tuple(s.detach().clone().requires_grad_() for s in cell.start(x))
     y, last = run(cell, ScanJob(x, state, lengths))
@@ -79,7 +79,7 @@ def parts(cell, x, lengths, run):
 
 
 def asking(name, dtype=torch.float64):
-    """A cell that learns where it starts, and a job that asks for everything at once."""
+    """Return a cell with a learned initial state, and a job that uses every option."""
     cell = Cell.registry[name](5, 12).to(dtype)
     cell.learn_initial_state()
     x = torch.randn(4, 9, 5, dtype=dtype, requires_grad=True)
@@ -136,15 +136,15 @@ def test_the_engine_has_relu_and_no_bias(monkeypatch):
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_kernel_takes_resets_and_dropouts_and_gives_the_loops_second_derivatives(name):
     cell, job = asking(name.rpartition("_")[0])
-    code, found = find_kernel(name).code, []
+    code, actual = find_kernel(name).code, []
     assert code.why_not(cell, job) is None
     for run in (any_loop.run, code.run):
         y, last = run(cell, job)
         leaves = [job.x, *job.state, *cell.parameters()]
         first = torch.autograd.grad(y.square().sum() + sum(s.sum() for s in last), leaves, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
-        found.append([y, *last, *first, *second])
-    torch.testing.assert_close(found[1], found[0])
+        actual.append([y, *last, *first, *second])
+    torch.testing.assert_close(actual[1], actual[0])
     assert first[-1].abs().sum() > 0  # resets use the start
 
 
@@ -154,26 +154,26 @@ def test_a_layer_with_dropouts_and_resets_stays_on_the_engine(name):
     layer = seqloom.Recurrent(name, 5, 8, batch_first=True, bidirectional=True, dropouts=noise)
     x, reset = torch.randn(3, 7, 5), torch.rand(3, 7) < 0.3
     assert set(seqloom.explain(layer, x, reset=reset).kernels) == {f"{name}_cpu"}
-    found = []
+    actual = []
     for kind in ("cpu", "loop"):
         layer.kernel = kind
         torch.manual_seed(1)
         y, _ = layer(x, reset=reset, lengths=[7, 3, 5])
-        found.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+        actual.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    torch.testing.assert_close(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ENGINE)
 def test_values_that_were_not_saved_are_recomputed_in_the_backward(name, monkeypatch):
 
     cell, job = asking(name)
-    code, found = find_kernel(f"{name}_cpu").code, []
+    code, actual = find_kernel(f"{name}_cpu").code, []
     for limit in (tuning.SAVED_BYTES, 0):
         monkeypatch.setattr(tuning, "SAVED_BYTES", limit)
         y, last = code.run(cell, job)
         loss = y.square().sum() + sum(s.sum() for s in last)
-        found.append([y, *last, *torch.autograd.grad(loss, [job.x, *job.state, *cell.parameters()])])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+        actual.append([y, *last, *torch.autograd.grad(loss, [job.x, *job.state, *cell.parameters()])])
+    torch.testing.assert_close(actual[1], actual[0], rtol=1e-12, atol=1e-12)
 
 
 class Faulty:
@@ -212,7 +212,7 @@ class Faulty:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "found"),
+    ("fault", "actual"),
     [
         ("last state at the end", "state 0 is"),
         ("no gradient to the first state", "dstate 0 is"),
@@ -226,8 +226,8 @@ class Faulty:
     ],
 )
 @pytest.mark.xdist_group("gru")
-def test_a_planted_fault_is_found(fault, found):
-    with pytest.raises(AssertionError, match=found):
+def test_a_planted_fault_is_found(fault, actual):
+    with pytest.raises(AssertionError, match=actual):
         check_kernel(Faulty(fault), "gru")
 
 
@@ -254,17 +254,17 @@ check_kernel("attn_rnn_cpu", "attn_rnn", slots=3)
 @pytest.mark.parametrize("name", ENGINE)
 def test_two_threads_give_the_results_of_one(name):
     layer = seqloom.Recurrent(name, 8, 16, batch_first=True, kernel="cpu", dtype=torch.float64)
-    x, found = torch.randn(11, 20, 8, dtype=torch.float64), []
+    x, actual = torch.randn(11, 20, 8, dtype=torch.float64), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         y, _ = layer(x, lengths=torch.arange(11) * 2)
-        found.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+        actual.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
     torch.set_num_threads(2)
     y, _ = layer(x, lengths=torch.arange(11) * 2)
     torch.set_num_threads(1)  # between forward and backward
-    found.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
-    torch.testing.assert_close(found[1], found[0])  # torch's own products may round differently
-    torch.testing.assert_close(found[2], found[1])
+    actual.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    torch.testing.assert_close(actual[1], actual[0])  # torch's own products may round differently
+    torch.testing.assert_close(actual[2], actual[1])
 
 
 def test_a_hundred_thousand_steps_match_the_loop():

@@ -57,20 +57,20 @@ def everything(run, cell, job):
     torch.manual_seed(1)
     sum((t.double() * torch.randn(t.shape, dtype=torch.float64)).sum() for t in (y, *last)).backward()
     real = slice(None) if job.lengths is None else job.valid_steps()
-    found = {"y": y, "dx": x.grad[real]} | {f"last {i}": s for i, s in enumerate(last)}
-    found |= {f"dstate {i}": s.grad for i, s in enumerate(state)} | {n: p.grad for n, p in cell.named_parameters()}
-    return {name: t.detach().double() for name, t in found.items() if t is not None}
+    actual = {"y": y, "dx": x.grad[real]} | {f"last {i}": s for i, s in enumerate(last)}
+    actual |= {f"dstate {i}": s.grad for i, s in enumerate(state)} | {n: p.grad for n, p in cell.named_parameters()}
+    return {name: t.detach().double() for name, t in actual.items() if t is not None}
 
 
 def worst(name, cell, job, dtype, backend="cuda"):
-    """How many times as far from float64 as the loop in the same type, and of what."""
+    """Return the largest error relative to that of the loop in the same type, and where it is."""
     low = copy.deepcopy(cell).to(dtype)
-    found, loop = (everything(run, low, job) for run in (find_kernel(f"{name}_{backend}").code.run, any_loop.run))
+    actual, loop = (everything(run, low, job) for run in (find_kernel(f"{name}_{backend}").code.run, any_loop.run))
     true = everything(any_loop.run, copy.deepcopy(low).double(), in_type(job, torch.float64))
     ratios = {}
     for part, exact in true.items():
         least = 0.25 * torch.finfo(dtype).eps * exact.norm()  # half of a last bit, on average
-        ratio = float((found[part] - exact).norm() / (loop[part] - exact).norm().clamp(min=least))
+        ratio = float((actual[part] - exact).norm() / (loop[part] - exact).norm().clamp(min=least))
         ratios[part] = math.inf if math.isnan(ratio) else ratio
     part = max(ratios, key=ratios.get)
     return ratios[part], part
@@ -90,9 +90,9 @@ def test_every_size_has_a_division_that_holds_it():
 
 
 def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
-    found = [choose_division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
+    actual = [choose_division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
     clusters = [(1, 8)] * 4 + [(4, 8), (4, 16), (16, 8), (8, 16)]
-    assert [(way.cluster, way.rows) for way in found] == clusters
+    assert [(way.cluster, way.rows) for way in actual] == clusters
     assert [choose_division(KINDS[0], H, True, 8, 132).from_cache > 0 for H in (512, 768, 1024)] == [False, False, True]
 
 
@@ -140,25 +140,25 @@ def test_values_past_a_length_have_no_effect(name):
     cell = cell_of(name, 24, 32).to(BF16)
     job = job_of(cell, 3, 4, BF16, "lengths")
     other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
-    found, again = (everything(find_kernel(f"{name}_cuda").code.run, cell, j) for j in (job, other))
-    for part in found:
+    actual, again = (everything(find_kernel(f"{name}_cuda").code.run, cell, j) for j in (job, other))
+    for part in actual:
         if part not in ("weight_ih", "bias_ih", "scale_ih"):  # 0 times NaN, outside of the kernel
-            assert torch.equal(found[part], again[part]), part
+            assert torch.equal(actual[part], again[part]), part
 
 
 @pytest.mark.parametrize("name", ["ln_gru", "lstm"])
 def test_second_derivatives_come_from_the_loop(name):
     cell = cell_of(name, 24, 16).to(BF16)
     job = job_of(cell, 2, 3, BF16, ALL)
-    found = []
+    actual = []
     for run in (find_kernel(f"{name}_cuda").code.run, any_loop.run):
         leaves = [t.detach().requires_grad_() for t in (job.x, *job.state)]
         y, last = run(cell, replace(job, x=leaves[0], state=tuple(leaves[1:])))
         loss = sum((t.double() * torch.linspace(-1, 1, t.numel()).view(t.shape)).sum() for t in (y, *last))
         leaves += [p for n, p in cell.named_parameters()]
         first = torch.autograd.grad(loss, leaves, create_graph=True)
-        found.append([*first, *torch.autograd.grad(sum(g.double().square().sum() for g in first), leaves)])
-    for mine, loops in zip(*found, strict=True):
+        actual.append([*first, *torch.autograd.grad(sum(g.double().square().sum() for g in first), leaves)])
+    for mine, loops in zip(*actual, strict=True):
         assert torch.equal(mine, loops)
 
 

@@ -18,9 +18,9 @@ def test_a_block_has_room_for_its_weights(monkeypatch, kind):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     how = GatedSetting(kind, 1024, BF16, False, False, False, grid=True)
     for name in ("forward", "reverse"):
-        found = [find_code(how, name, B, torch.device("cpu")) for B in (32, 33)]
-        assert [(code.rows, code.blocks, code.threads) for code in found] == [(8, 32, 256), (16, 32, 256)]
-        for code in found:
+        actual = [find_code(how, name, B, torch.device("cpu")) for B in (32, 33)]
+        assert [(code.rows, code.blocks, code.threads) for code in actual] == [(8, 32, 256), (16, 32, 256)]
+        for code in actual:
             held = kind.gates * 16 - dict(code.macros)["IN_SHARED"]
             assert tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES and 0 <= held <= 28
 

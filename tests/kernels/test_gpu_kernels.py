@@ -234,7 +234,7 @@ def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
     [(512, 64, BF16), (512, 256, BF16), (256, 256, FP32), (1024, 64, BF16), (1024, 150, BF16), (1024, 40, FP32)],
 )
 def test_a_large_batch_is_as_accurate_as_a_small_one(size, batch, dtype):
-    """Clusters and groups that carry more rows each: what a row gives does not depend on the others."""
+    """Clusters and groups take more rows each; the result of a row does not depend on the others."""
     layer = layer_of(size, dtype, "grid" if size == 1024 else "cluster")
     x = torch.randn(batch, 9, size, device="cuda", dtype=dtype)
     exact = copy.deepcopy(layer).double()

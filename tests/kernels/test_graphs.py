@@ -41,14 +41,14 @@ def test_compile_makes_one_graph_with_the_same_values_and_gradients(kind, settin
     for rows, steps, lengths in ((3, 7, [7, 0, 3]), (4, 12, [1, 12, 5, 6])):
         x = torch.randn(rows, steps, 5)
         weight = torch.randn(rows, steps, layer.output_size)
-        found = []
+        actual = []
         for model in (layer, whole):
             model.zero_grad()
             y, state = model(x, lengths=torch.tensor(lengths))
             (y * weight).sum().backward()
             last = state if isinstance(state, tuple) else (state,)
-            found.append([y.detach(), *(s.detach() for s in last), *(p.grad.clone() for p in model.parameters())])
-        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+            actual.append([y.detach(), *(s.detach() for s in last), *(p.grad.clone() for p in model.parameters())])
+        torch.testing.assert_close(actual[1], actual[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_compile_returns_autocasts_type_and_carries_full_precision():
 
 @pytest.fixture(scope="module")
 def _one_registry():
-    """The exporter's own table of operators, which it would build again for each export: half of its time."""
+    """Share the exporter's table of operators, which takes half of the time of an export to build."""
     module = pytest.importorskip("torch.onnx._internal.exporter._registration")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.ONNXRegistry, "from_torchlib", staticmethod(cache(module.ONNXRegistry.from_torchlib)))
@@ -94,7 +94,7 @@ def exported(name):
 
 
 def elsewhere(layer):
-    """Another batch, another length, a state that is not the initial one."""
+    """Return another batch and length, and a state that is not the initial one."""
     x = torch.randn(4, 13, 5)
     with torch.no_grad():
         _, state = layer(torch.randn(4, 2, 5))
@@ -117,8 +117,8 @@ def test_export_and_onnx_take_any_batch_and_length(name, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
     flat = [t.numpy() for t in torch.utils._pytree.tree_leaves(other)]
     names = [i.name for i in session.get_inputs()]
-    found = session.run(None, dict(zip(names, flat, strict=True)))
-    for ours, theirs in zip(torch.utils._pytree.tree_leaves(expected), found, strict=True):
+    actual = session.run(None, dict(zip(names, flat, strict=True)))
+    for ours, theirs in zip(torch.utils._pytree.tree_leaves(expected), actual, strict=True):
         torch.testing.assert_close(torch.tensor(theirs), ours, rtol=1e-4, atol=1e-5)
 
 
@@ -128,7 +128,7 @@ SEGMENTS = ("transformer_xl", "memory_transformer")  # as many as the example ha
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(LAYERS) - set(SEGMENTS)))
 def test_every_other_layer_exports_with_any_batch_and_length(name):
-    """Lengths around those at which attention in blocks and chunks has one more of them."""
+    """Use lengths around those at which attention needs one more block or chunk."""
     layer = make(name, 5, 8).eval()
     example = (torch.randn(3, 12, 5), None, torch.tensor([12, 0, 5]))
     shapes = ({0: B, 1: Dim("T", max=512)}, None, {0: B})

@@ -17,13 +17,13 @@ MULTIPROCESSORS = 8  # few, or a group would have one row
 def test_groups_fill_the_gpu_and_take_more_rows_for_larger_batches(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
     how = find_setting(1024, 4, BF16, ("h", "x"), True, False, False, False)
-    found = [grid.find_code(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
-    assert [(code.rows, code.blocks, code.threads) for code in found] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
+    actual = [grid.find_code(how, "forward", B, torch.device("cpu")) for B in (1, 32, 33, 64)]
+    assert [(code.rows, code.blocks, code.threads) for code in actual] == [(8, 32, 256)] * 2 + [(16, 32, 256)] * 2
     whole = find_setting(1024, 4, FP32, ("h", "x"), True, False, False, False)
-    found += [grid.find_code(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
-    assert [(code.rows, code.blocks) for code in found[4:]] == [(8, 64), (16, 64)]
+    actual += [grid.find_code(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
+    assert [(code.rows, code.blocks) for code in actual[4:]] == [(8, 64), (16, 64)]
     assert all(
-        tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES for code in found
+        tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES for code in actual
     )  # one block to a multiprocessor
 
 
@@ -74,7 +74,7 @@ def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monke
 
 @pytest.fixture
 def two_rounds(monkeypatch):
-    """As with more blocks than 32, which would take long here."""
+    """Act as with more than 32 blocks, which would take long here."""
     monkeypatch.setattr(tuning, "GRID_ONE_ROUND_BLOCKS", 0)
     grid.make_code.cache_clear()
     yield

@@ -37,10 +37,10 @@ def apply(function, given, dtype):
 
 
 def test_every_half_widens_to_the_float_of_its_value(half):
-    found, expected = apply(half.widen, HALVES, torch.float32), HALVES.view(torch.float16).float()
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    actual, expected = apply(half.widen, HALVES, torch.float32), HALVES.view(torch.float16).float()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     number = ~expected.isnan()  # the sign of a NaN is the processor's choice
-    assert torch.equal(found.signbit()[number], expected.signbit()[number])
+    assert torch.equal(actual.signbit()[number], expected.signbit()[number])
 
 
 def test_every_half_survives_a_round_trip_and_nan_stays_nan(half):

@@ -7,7 +7,7 @@ from seqloom.kernels.cuda.runtime import nvrtc
 
 @pytest.fixture
 def builds(monkeypatch, tmp_path):
-    """The flags of every call of the compiler; the text of a kernel is its name."""
+    """Return the flags of every call of the compiler; the text of a kernel is its name."""
     calls = []
 
     def compile_source(name, text, flags):
@@ -67,6 +67,6 @@ def test_a_folder_that_cannot_be_written_gives_a_warning(builds, tmp_path):
 
 
 def test_no_kernel_has_a_lambda_of_any_type():
-    """NVRTC takes them for functions of the host and refuses them; a compiler for the CPU accepts them."""
+    """NVRTC treats generic lambdas as host functions and refuses them; a compiler for the CPU accepts them."""
     texts = {path.name: path.read_text() for path in nvrtc.TEXT.glob("*/*.cu*")}
     assert texts and [name for name, text in texts.items() if "(auto" in text or ", auto" in text] == []

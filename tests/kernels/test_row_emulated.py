@@ -1,4 +1,4 @@
-"""A block a row, the kernels' own text on the CPU: outputs and gradients against float64, and planted faults."""
+"""One block per row, emulated on the CPU: outputs and gradients against float64, and planted faults."""
 
 import copy
 import math
@@ -78,11 +78,11 @@ def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(m
 
 
 def forward(cell, job):
-    """How many times as far from float64 the outputs are as the loop's."""
+    """Return the error of the outputs relative to that of the loop."""
     with torch.no_grad():
-        found, loop = (code.run(cell, job)[0] for code in (attn_rnn_row, any_loop))
+        actual, loop = (code.run(cell, job)[0] for code in (attn_rnn_row, any_loop))
         true = any_loop.run(copy.deepcopy(cell).double(), in_type(job, torch.float64))[0]
-    ratio = float((found - true).norm() / (loop - true).norm())
+    ratio = float((actual - true).norm() / (loop - true).norm())
     return math.inf if math.isnan(ratio) else ratio
 
 
@@ -99,9 +99,9 @@ def test_errors_of_gelu_do_not_accumulate_in_the_bias_of_the_gate(monkeypatch):
     torch.manual_seed(1)
     cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
     job = job_of(cell, 9, 33, FP32)  # steps enough for a sum, and a loss that changes slowly over them
-    found, loop = (kernel.run_with_gradients(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
+    actual, loop = (kernel.run_with_gradients(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
     true = kernel.run_with_gradients(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)["dbias_g"]
-    assert (found - true).norm() < (loop - true).norm()
+    assert (actual - true).norm() < (loop - true).norm()
 
 
 FAULTS = {

@@ -1,4 +1,4 @@
-"""AttnRNN with slots on its fast kernels: exactly the loop, in float64, and who takes it."""
+"""AttnRNN with slots on its fast kernels: results of the loop in float64, and which kernel runs."""
 
 import itertools
 from contextlib import nullcontext
@@ -42,8 +42,8 @@ def job_of(cell, B, T, everything):
     return ScanJob(x, state, lengths, reset, mask=mask, keep=keep)
 
 
-def found(run, cell, job, twice=False):
-    """Outputs, last states and every gradient, and the gradients of these."""
+def compute_results(run, cell, job, twice=False):
+    """Return outputs, last states and every gradient; with `twice`, also their gradients."""
     y, last = run(cell, job)
     leaves = [job.x, *job.state, *cell.parameters()]
     weigh = torch.linspace(-1, 1, last[0].numel(), dtype=torch.float64).view_as(last[0])
@@ -66,7 +66,9 @@ def test_a_kernel_with_slots_matches_the_loop(monkeypatch, name, slots, hidden, 
         job = job_of(cell, B, T, everything)
         assert find_kernel(name).code.why_not(cell, job) is None
         for ours, loop in zip(
-            found(find_kernel(name).code.run, cell, job), found(any_loop.run, cell, job), strict=True
+            compute_results(find_kernel(name).code.run, cell, job),
+            compute_results(any_loop.run, cell, job),
+            strict=True,
         ):
             torch.testing.assert_close(ours, loop, rtol=1e-9, atol=1e-11)
 
@@ -76,7 +78,9 @@ def test_second_derivatives_with_slots_come_from_the_loop(name):
     cell = AttnRNNCell(5, 8, slots=2).double()
     cell.learn_initial_state()
     job = job_of(cell, 3, 4, everything=True)
-    torch.testing.assert_close(found(find_kernel(name).code.run, cell, job, True), found(any_loop.run, cell, job, True))
+    torch.testing.assert_close(
+        compute_results(find_kernel(name).code.run, cell, job, True), compute_results(any_loop.run, cell, job, True)
+    )
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
@@ -94,12 +98,12 @@ def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
             ThreadSplit(4, False),
         ):
             monkeypatch.setattr(scan, "split_threads", lambda *_, split=split: split)
-            results.append(found(find_kernel("attn_rnn_cpu").code.run, cell, job))
+            results.append(compute_results(find_kernel("attn_rnn_cpu").code.run, cell, job))
         for columns in results[1:3]:
             assert all(map(torch.equal, columns, results[0]))
         for rows in results[3:]:  # the weights' gradients are added up in another order
             torch.testing.assert_close(rows, results[0], rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(results[0], found(any_loop.run, cell, job))
+    torch.testing.assert_close(results[0], compute_results(any_loop.run, cell, job))
 
 
 def test_one_sequence_of_many_slots_is_not_divided(monkeypatch):
@@ -165,7 +169,7 @@ def test_a_failed_call_leaves_nothing_behind(monkeypatch):
 
 @pytest.mark.parametrize("kind", [SlotsForwardChunk, SlotsBackwardChunk])
 def test_a_chunk_reads_no_value_from_the_device(monkeypatch, kind):
-    """A graph records launches alone; tensors without values would fail wherever one is read, or is made elsewhere."""
+    """A graph records launches only. Meta tensors have no values, so reading one would fail."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     for many, slots, wished in itertools.product((0, tuning.PAIRWISE_NUMBERS), (2, 6), (True, False)):
         monkeypatch.setattr(tuning, "PAIRWISE_NUMBERS", many)

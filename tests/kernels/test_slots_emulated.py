@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def slots_job(cell, B, T, dtype, **asked):
-    """A job in which every slot has a state of its own, and a noise of its own."""
+    """Return a job in which every slot has its own state and noise."""
     job, m, H = job_of(cell, B, T, dtype, **asked), cell.slots, cell.hidden_size
     keep = tuple((torch.rand(B, T, m, H) < 0.3).to(dtype) for _ in job.keep)
     return replace(job, state=(torch.randn(B, m, H).to(dtype),), keep=keep)
@@ -59,11 +59,11 @@ def test_a_sequence_of_nan_does_not_affect_its_neighbour_in_the_block():
     weigh = torch.randn(2, T, H).double(), torch.randn(2, slots, H).double()
     lost = job.x.clone()
     lost[0], lost[1, 2:] = torch.nan, torch.nan
-    found, again = (found_by(attn_rnn_slots.run, cell, replace(job, x=x), weigh) for x in (job.x, lost))
+    actual, again = (found_by(attn_rnn_slots.run, cell, replace(job, x=x), weigh) for x in (job.x, lost))
     assert again["y"][0].isnan().all() and again["dh"][0].isnan().any()
     for name in ("y", "last", "dh"):
-        assert torch.equal(found[name][1], again[name][1]), name
-    assert torch.equal(found["dx"][T:], again["dx"][T:])
+        assert torch.equal(actual[name][1], again[name][1]), name
+    assert torch.equal(actual["dx"][T:], again["dx"][T:])
 
 
 def test_states_are_saved_only_if_gradients_may_be_needed(monkeypatch):

@@ -41,7 +41,7 @@ def test_scikit_learns_check_of_learning_with_enough_epochs():
 
 
 def series(n=60, seed=0):
-    """Series of different lengths, one class two higher than the other."""
+    """Return series of different lengths; the mean of one class is two higher than that of the other."""
     random = np.random.default_rng(seed)
     y = np.array(["low", "high"])[np.arange(n) % 2]
     return [random.normal(size=(random.integers(3, 9), 2)) + 2 * (k == "high") for k in y], y
@@ -129,7 +129,7 @@ def test_any_setting_of_the_training_can_be_given():
 
 
 @pytest.mark.parametrize(
-    ("X", "said"),
+    ("X", "message"),
     [
         ([], "X is empty"),
         (["a b", ""], r"X\[1\] is an empty text"),
@@ -143,8 +143,8 @@ def test_any_setting_of_the_training_can_be_given():
         (pl.DataFrame({"text": ["a b", "c"]}), r"give the column .* such as X\['text'\]"),
     ],
 )
-def test_inputs_that_are_not_sequences_are_refused(X, said):
-    with pytest.raises(ValueError, match=said):
+def test_inputs_that_are_not_sequences_are_refused(X, message):
+    with pytest.raises(ValueError, match=message):
         SequenceClassifier(**QUICK).fit(X, list(range(len(X))))
 
 
@@ -189,11 +189,11 @@ def test_targets_with_something_missing_are_refused():
 
 def test_words_in_series_and_arrays_are_words():
     words, tags = [["a", "b"], ["b"]] * 6, [[0, 1], [1]] * 6
-    found = [
+    actual = [
         SequenceTagger(**QUICK).fit(X, y).predict(X)
         for X, y in ((words, tags), (pl.Series(words), pl.Series(tags)), ([np.array(row) for row in words], tags))
     ]
-    assert found[0] == found[1] == found[2]
+    assert actual[0] == actual[1] == actual[2]
 
 
 def test_a_class_too_rare_to_be_held_out_is_still_known():
@@ -214,8 +214,8 @@ def test_fits_in_threads_match_fits_alone_and_leave_torchs_generator_unchanged()
     alone = [fitted(seed) for seed in range(4)]
     assert torch.equal(torch.get_rng_state(), before)
     with ThreadPoolExecutor(4) as pool:
-        for seed, found in enumerate(pool.map(fitted, range(4))):
-            assert np.array_equal(found, alone[seed])
+        for seed, actual in enumerate(pool.map(fitted, range(4))):
+            assert np.array_equal(actual, alone[seed])
 
 
 def test_smoothed_labels_and_a_crf_cannot_be_combined():

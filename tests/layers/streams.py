@@ -1,4 +1,4 @@
-"""What the tests of streams share: a layer, and what a step of it must give."""
+"""Shared by the tests of streams: a layer, and the expected result of a step."""
 
 import copy
 
@@ -21,7 +21,7 @@ def close(mine, theirs):
 
 
 def whole(layer, x, hx=None):
-    """What one step must give: `forward` with one step of time, here with the reference loop."""
+    """Return the expected result of a step: `forward` with one time step in the reference loop."""
     layer = copy.deepcopy(layer)
     layer.kernel = "loop"
     with torch.no_grad():

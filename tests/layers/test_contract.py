@@ -63,8 +63,8 @@ def test_time_may_come_first(layer, x):
 def test_packed_and_nested_sequences_match_lengths(layer, x):
     y, state = layer(x, lengths=LENGTHS)
     packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
-    found, end = layer(packed)
-    torch.testing.assert_close(pad_packed_sequence(found, batch_first=True)[0], y)
+    actual, end = layer(packed)
+    torch.testing.assert_close(pad_packed_sequence(actual, batch_first=True)[0], y)
     for a, b in zip(tensors(end), tensors(state), strict=True):
         torch.testing.assert_close(a, b)
     nested = torch.nested.nested_tensor([row[:n] for row, n in zip(x, LENGTHS, strict=True)], layout=torch.jagged)

@@ -16,7 +16,7 @@ KERNELS = ["auto", "loop"]
 
 
 def pair(kind, *args, kernel="auto", **kwargs):
-    """torch's layer, and ours with its weights."""
+    """Return torch's layer, and ours with its weights."""
     theirs = getattr(nn, kind)(*args, **kwargs)
     ours = getattr(seqloom, kind)(*args, kernel=kernel, **kwargs)
     ours.load_state_dict(theirs.state_dict())
@@ -28,7 +28,7 @@ def tensors(state):
 
 
 def states(layer, rows=(), seed=1):
-    """An h0 (and c0) for this layer, in torch's shape."""
+    """Return an h0 (and c0) for this layer, in torch's shape."""
     torch.manual_seed(seed)
     count = layer.num_layers * (1 + layer.bidirectional)
     dtype = next(layer.parameters()).dtype
@@ -43,7 +43,7 @@ def close(a, b, within=1e-6):
 
 
 def results(layer, x, h0):
-    """Outputs and states; gradients of the input, of h0 and of every weight."""
+    """Return outputs, states, and gradients of the input, of h0 and of every weight."""
     y, end = layer(x, h0)
     outputs = [y.data if isinstance(y, PackedSequence) else y, *tensors(end)]
     torch.manual_seed(2)

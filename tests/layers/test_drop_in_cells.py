@@ -32,14 +32,14 @@ def tensors(state):
 def test_a_cell_steps_as_torchs_does(kind, bias, rows):
     theirs, ours = pair(kind, 3, 4, bias)
     x = torch.randn(*rows, 3, requires_grad=True)
-    found = []
+    actual = []
     for cell in (ours, theirs):
         h = state(kind, *rows, 4)
         after = cell(x, h)
         assert type(after) is (tuple if kind == "LSTMCell" else torch.Tensor)
         loss = sum(s.square().sum() for s in tensors(after))
-        found.append([*tensors(after), *torch.autograd.grad(loss, [x, *tensors(h), *cell.parameters()])])
-    for mine, torchs in zip(*found, strict=True):
+        actual.append([*tensors(after), *torch.autograd.grad(loss, [x, *tensors(h), *cell.parameters()])])
+    for mine, torchs in zip(*actual, strict=True):
         torch.testing.assert_close(mine, torchs, rtol=0, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What people do to a torch layer besides calling it, done to ours."""
+"""Everything people do with a torch layer besides calling it works with ours."""
 
 import copy
 import io
@@ -298,6 +298,6 @@ def test_checkpointing_gives_the_same_gradients(kind, reentrant):
     torch.manual_seed(5)
     expected = gradients(layer(x)[0])
     torch.manual_seed(5)
-    found = gradients(checkpoint(lambda x: layer(x)[0], x, use_reentrant=reentrant))
-    for mine, plain in zip(found, expected, strict=True):
+    actual = gradients(checkpoint(lambda x: layer(x)[0], x, use_reentrant=reentrant))
+    for mine, plain in zip(actual, expected, strict=True):
         close(mine, plain)

@@ -1,4 +1,4 @@
-"""A bad input says at once what is wrong: the name of the thing, its value, what would have been right."""
+"""A bad input raises an error that gives its name, its value and what was expected."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def make(cell="gru", *args, **kwargs):
 
 
 def says(error, *parts):
-    """An error of this type whose message has all of these parts, in this order."""
+    """Expect an error of this type whose message has all of these parts, in this order."""
     return pytest.raises(error, match="(?s)" + ".*".join(parts))
 
 

@@ -99,8 +99,8 @@ def test_lengths_and_packing_have_the_same_gradients(cell, kernel):
     packed = layer(pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False))[0]
     leaves = [x, *layer.parameters()]
     expected = torch.autograd.grad(packed.data.square().sum(), leaves)
-    found = torch.autograd.grad(layer(x, lengths=LENGTHS)[0].square().sum(), leaves)
-    for mine, other in zip(found, expected, strict=True):
+    actual = torch.autograd.grad(layer(x, lengths=LENGTHS)[0].square().sum(), leaves)
+    for mine, other in zip(actual, expected, strict=True):
         close(mine, other, 1e-5)
 
 

@@ -37,13 +37,13 @@ def test_a_layer_gives_the_same_results_on_the_gpu_and_the_cpu(name, lengths):
     here, there = both(name)
     x = torch.randn(3, 9, 16)
     weight = torch.randn(3, 9, 64)
-    found = []
+    actual = []
     for layer, device in ((here, "cpu"), (there, "cuda")):
         given = None if lengths is None else torch.tensor(lengths)
         y, _ = layer(x.to(device), lengths=given)
         (y * weight.to(device)).sum().backward()
-        found.append([y.detach().cpu(), *(p.grad.cpu() for p in layer.parameters())])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+        actual.append([y.detach().cpu(), *(p.grad.cpu() for p in layer.parameters())])
+    torch.testing.assert_close(actual[1], actual[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
@@ -59,13 +59,13 @@ def test_cudnn_runs_and_has_a_backward_in_eval_mode(name):
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_a_second_derivative_goes_through_cudnn(name):
     here, there = both(name)
-    found = []
+    actual = []
     for layer, device in ((here, "cpu"), (there, "cuda")):
         x = torch.linspace(-1, 1, 3 * 5 * 16).view(3, 5, 16).to(device).requires_grad_()
         (g,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
         g.square().sum().backward()
-        found.append(x.grad.cpu())
-    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+        actual.append(x.grad.cpu())
+    torch.testing.assert_close(actual[1], actual[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm", "attn_rnn"])
@@ -127,12 +127,12 @@ def test_compile_makes_one_graph(kind):
     layer = kind(16, 32, batch_first=True).cuda()
     whole = torch.compile(copy.deepcopy(layer), fullgraph=True)
     x = torch.randn(3, 9, 16, device="cuda")
-    found = []
+    actual = []
     for model in (layer, whole):
         y, _ = model(x)
         y.square().sum().backward()
-        found.append([y.detach(), *(p.grad for p in model.parameters())])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+        actual.append([y.detach(), *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(actual[1], actual[0], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM, seqloom.RNN])
@@ -148,7 +148,7 @@ def test_weights_lie_in_one_piece_wherever_the_layer_goes(kind):
 
 @pytest.fixture
 def _every_warning():
-    """torch gives some warnings once a process: here each time, and each is an error."""
+    """Turn every warning into an error, also those that torch gives once per process."""
     torch.set_warn_always(True)
     yield
     torch.set_warn_always(False)
@@ -261,7 +261,7 @@ def test_sorting_rows_by_length_does_not_change_the_results(name, hidden, dtype,
     layer = seqloom.Recurrent(name, 64, hidden, 2, bidirectional=True, device="cuda", dtype=dtype)
     x = torch.randn(150, 40, 64, device="cuda", dtype=dtype, requires_grad=True)
     lengths = torch.randint(151, (40,), device="cuda")
-    found, sorts = [], []
+    actual, sorts = [], []
     sort = seqloom.layers.recurrent.layer.sort_longest_first
     monkeypatch.setattr(
         seqloom.layers.recurrent.layer, "sort_longest_first", lambda batch: (sorts.append(1), sort(batch))[1]
@@ -270,6 +270,6 @@ def test_sorting_rows_by_length_does_not_change_the_results(name, hidden, dtype,
         monkeypatch.setattr(row_order, "GPU_CAPACITY", room)
         y, h = layer(x, lengths=lengths)
         assert len(sorts) == 1
-        found.append([y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])])
-    for a, b in zip(*found, strict=True):
+        actual.append([y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])])
+    for a, b in zip(*actual, strict=True):
         assert (a - b).norm() <= 0.01 * b.norm()

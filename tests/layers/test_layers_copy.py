@@ -1,4 +1,4 @@
-"""Ten symbols carried over thirty steps, by the layers that attend."""
+"""Layers with attention learn to remember ten symbols over thirty steps."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ BLANK, RECALL = SYMBOLS, SYMBOLS + 1
 
 
 def copy_memory(rows):
-    """Ten symbols, a delay, then ten marks at which the symbols are asked for."""
+    """Return ten symbols, a delay, then ten marks at which the symbols are expected."""
     words = torch.randint(SYMBOLS, (rows, WORDS))
     blanks = torch.full((rows, DELAY), BLANK)
     return torch.cat([words, blanks, torch.full((rows, WORDS), RECALL)], 1), words
 
 
 def remembered(layer, steps, lr):
-    """The share of symbols that are right after so many steps of training."""
+    """Return the share of correct symbols after this many training steps."""
     embed, head = nn.Embedding(SYMBOLS + 2, 64), nn.Linear(64, SYMBOLS)
     model = nn.ModuleList([embed, layer, head])
     optimiser = torch.optim.AdamW(model.parameters())
@@ -36,8 +36,8 @@ def remembered(layer, steps, lr):
     model.eval()
     with torch.no_grad():
         x, words = copy_memory(500)
-        found = head(layer(embed(x))[0][:, -WORDS:]).argmax(-1)
-    return (found == words).double().mean().item()
+        actual = head(layer(embed(x))[0][:, -WORDS:]).argmax(-1)
+    return (actual == words).double().mean().item()
 
 
 @pytest.mark.slow
@@ -49,5 +49,5 @@ def test_a_transformer_remembers_ten_symbols_over_thirty_steps(position, steps):
 
 @pytest.mark.slow
 def test_a_hybrid_remembers_ten_symbols_over_thirty_steps():
-    """No position is given: the recurrence tells the attention where it is."""
+    """There is no position encoding: the recurrence provides the position."""
     assert remembered(Hybrid(64, 64, layers=2), 350, 6e-3) > 0.999

@@ -1,4 +1,4 @@
-"""What kernels read by address is of the right shape and in plain memory, or is refused by name."""
+"""Tensors that kernels read by address have the right shape and plain memory, or are refused by name."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Steps of a stream by the CPU engine: the values of the whole, and everything else the way `forward` has it."""
+"""Steps of a stream on the CPU engine: they match the whole sequence and behave like `forward`."""
 
 import copy
 import os
@@ -34,12 +34,12 @@ def test_a_stream_without_gradients_matches_the_whole_sequence(cell, settings, s
     x = torch.randn(7, *[B] * bool(B), D, dtype=torch.float64)
     y, state = layer(x)
     monkeypatch.setattr(Recurrent, "run_with", None)  # nothing but the engine is left
-    found, now = [], None
+    actual, now = [], None
     with torch.no_grad():
         for t in range(7):
             y_t, now = layer.step(x[t], now)
-            found.append(y_t)
-    close((torch.stack(found), now), (y, state))
+            actual.append(y_t)
+    close((torch.stack(actual), now), (y, state))
 
 
 @each_cell
@@ -64,17 +64,17 @@ def test_the_steps_of_a_stream_are_as_exact_as_the_loop(cell):
     far = near = 0.0
     for seed in range(4):
         torch.manual_seed(seed)
-        x, now, found = torch.randn(40, 2, 7), None, []
+        x, now, actual = torch.randn(40, 2, 7), None, []
         layer = make(cell, 7, 36, dtype=torch.float32)
         with torch.no_grad():
             for x_t in x:
                 y_t, now = layer.step(x_t, now)
-                found.append(y_t)
+                actual.append(y_t)
             layer.kernel = "loop"
             loop, _ = layer(x)
             exact, _ = layer.double()(x.double())
         last_bit = torch.finfo(torch.float32).eps * exact  # is allowed to both
-        far += (torch.stack(found).double() - exact).square().sum().item()
+        far += (torch.stack(actual).double() - exact).square().sum().item()
         near += ((loop.double() - exact).square() + last_bit.square()).sum().item()
     assert far <= 2**2 * near
 
@@ -94,9 +94,9 @@ def test_the_settings_of_a_cell_reach_the_engine(settings, ran):
     with torch.no_grad():
         for p in layer.parameters():
             p.normal_()
-        found = layer.step(x)
+        actual = layer.step(x)
     assert not ran
-    close(found, whole(layer, x))
+    close(actual, whole(layer, x))
 
 
 def set_data(layer):
@@ -185,10 +185,10 @@ def test_weights_given_for_one_call_are_those_used():
 
     with torch.no_grad():
         before = layer.step(x)
-        found = torch.func.functional_call(Step(), {f"layer.{name}": w for name, w in others.items()}, (x,))
+        actual = torch.func.functional_call(Step(), {f"layer.{name}": w for name, w in others.items()}, (x,))
         close(layer.step(x), before)
     layer.load_state_dict(others)
-    close(found, whole(layer, x))
+    close(actual, whole(layer, x))
 
 
 def test_a_copy_of_a_layer_that_has_streamed_streams_by_itself():
@@ -206,25 +206,25 @@ def test_threads_may_share_a_layer():
     layer, xs = make("lstm", 16, 64, 2), torch.randn(8, 50, 1, 16, dtype=torch.float64)
 
     def stream(x):
-        now, found = None, []
+        now, actual = None, []
         with torch.no_grad():
             for x_t in x:
                 y_t, now = layer.step(x_t, now)
-                found.append(y_t)
-        return torch.stack(found), now
+                actual.append(y_t)
+        return torch.stack(actual), now
 
     with ThreadPoolExecutor(4) as pool:
-        for x, found in zip(xs, pool.map(stream, xs), strict=True):
-            close(found, layer(x))
+        for x, actual in zip(xs, pool.map(stream, xs), strict=True):
+            close(actual, layer(x))
 
 
 def test_strided_inputs_and_states_are_read_as_they_are(ran):
     layer = make("lstm", 3, 8, 2)
     x, states = torch.randn(3, 2, dtype=torch.float64).t(), torch.randn(2, 2, 8, 2, dtype=torch.float64).unbind(-1)
     with torch.no_grad():
-        found = layer.step(x, states)
+        actual = layer.step(x, states)
     assert not ran
-    close(found, whole(layer, x, states))
+    close(actual, whole(layer, x, states))
 
 
 def test_what_a_step_returns_is_memory_of_its_own():

@@ -1,4 +1,4 @@
-"""Steps of a stream that the CPU engine leaves to `forward`: their values, their errors, and who sees them."""
+"""Steps of a stream that the CPU engine leaves to `forward`: values, errors and hooks."""
 
 import pytest
 import torch
@@ -45,9 +45,9 @@ def test_a_step_with_gradients_has_them(ran):
 def test_steps_that_the_engine_does_not_support_go_through_forward(settings, ran):
     layer, x = make(**settings), torch.randn(2, 3, dtype=torch.float64)
     with torch.no_grad():
-        found = layer.step(x)
+        actual = layer.step(x)
     assert ran and why_not_stream(layer)
-    close(found, whole(layer, x))
+    close(actual, whole(layer, x))
 
 
 def test_noise_is_for_training_alone(ran):
@@ -112,8 +112,8 @@ def test_a_layer_with_a_forward_of_its_own_steps_with_it():
 def test_a_compiled_step_is_one_graph_with_the_same_values():
     layer, x = make(), torch.randn(2, 3, dtype=torch.float64)
     with torch.no_grad():
-        found = torch.compile(layer.step, fullgraph=True, backend="eager")(x)
-        close(found, layer.step(x))
+        actual = torch.compile(layer.step, fullgraph=True, backend="eager")(x)
+        close(actual, layer.step(x))
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -124,9 +124,9 @@ def test_mistakes_are_named_as_forward_names_them(cell):
     for call in [*calls, *((x, hx) for hx in others)]:
         with pytest.raises((ValueError, TypeError, AttributeError)) as expected:
             layer.step(*call)
-        with pytest.raises(type(expected.value)) as found, torch.no_grad():
+        with pytest.raises(type(expected.value)) as raised, torch.no_grad():
             layer.step(*call)
-        assert str(found.value) == str(expected.value)
+        assert str(raised.value) == str(expected.value)
 
 
 def test_an_explanation_says_what_a_step_does():

@@ -85,7 +85,7 @@ def test_invalid_arguments_are_refused():
 
 
 def adding(rows, steps):
-    """Two of the numbers are marked, one in each half; the answer is their sum."""
+    """Draw numbers of which two are marked, one in each half; the answer is their sum."""
     x = torch.zeros(rows, steps, 2)
     x[:, :, 0] = torch.rand(rows, steps)
     for low, high in ((0, steps // 2), (steps // 2, steps)):
@@ -94,7 +94,7 @@ def adding(rows, steps):
 
 
 def learned(model, steps, length, device="cpu"):
-    """The mean squared error after so many steps at most; 1/6 for the mean of all answers."""
+    """Return the mean squared error after at most this many steps; the mean of all answers has 1/6."""
     model, recent = model.to(device), 1.0
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
     falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: min(1.0, 3 * (1 - i / steps)))  # or chance decides
@@ -119,7 +119,7 @@ def test_it_learns_to_add_two_marked_numbers():
 
 @pytest.mark.gpu
 def test_it_learns_to_add_two_of_four_hundred_numbers():
-    """It stays at the mean of all answers for a while: how long is a matter of luck, so it has time."""
+    """Training stays at the mean of all answers for a random time, so it gets many steps."""
     torch.manual_seed(0)
     assert learned(Classify(TCN(2, 24, layers=7, kernel=4), outputs=1), 6_000, 400, "cuda") < 0.01
 

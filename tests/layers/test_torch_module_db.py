@@ -18,7 +18,7 @@ def info(request):
     pytest.importorskip("expecttest", reason="torch's test database needs expecttest")
     from torch.testing._internal.common_modules import module_db
 
-    return next(found for found in module_db if found.name == request.param)
+    return next(actual for actual in module_db if actual.name == request.param)
 
 
 def ours(info):
@@ -33,9 +33,9 @@ def samples(info, dtype, training, requires_grad=False):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("training", [True, False])
 def test_outputs_and_gradients_are_torchs_for_every_input_of_its_database(info, dtype, training):
-    found = samples(info, dtype, training, requires_grad=True)
-    assert found
-    for sample in found:
+    actual = samples(info, dtype, training, requires_grad=True)
+    assert actual
+    for sample in actual:
         made, given = sample.constructor_input, sample.forward_input
         torch.manual_seed(0)
         theirs = info.module_cls(*made.args, **made.kwargs).to(dtype).train(training)

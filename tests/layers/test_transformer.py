@@ -27,7 +27,7 @@ def random(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def made(**settings):
+def build(**settings):
     return Transformer(D, 4, 2, **settings).double().eval()
 
 
@@ -42,7 +42,7 @@ def stream(layer, x, **aside):
 @pytest.mark.parametrize("attention", CAUSAL.values(), ids=CAUSAL)
 @pytest.mark.parametrize("crossed", [False, True])
 def test_streaming_matches_the_whole_sequence_for_every_causal_attention(attention, crossed):
-    layer = made(causal=True, attention=attention, position="sinusoidal", memory_size=6 if crossed else None)
+    layer = build(causal=True, attention=attention, position="sinusoidal", memory_size=6 if crossed else None)
     x = random(B, T, D)
     aside = {"memory": random(B, S, 6), "memory_lengths": [5, 0, 2]} if crossed else {}
     whole, state = layer(x, **aside)
@@ -56,7 +56,7 @@ def test_streaming_matches_the_whole_sequence_for_every_causal_attention(attenti
 
 @pytest.mark.parametrize("position", [None, *INPUT_POSITIONS, *POSITIONS])
 def test_streaming_with_every_position_continues_where_each_row_stopped(position):
-    layer, x = made(causal=True, position=position), random(B, T, D)
+    layer, x = build(causal=True, position=position), random(B, T, D)
     lengths = torch.tensor([T, 3, 7])
     whole, _ = layer(x, lengths=lengths)
     first, state = layer(x[:, :6], lengths=lengths.clamp(max=6))
@@ -71,19 +71,19 @@ def test_streaming_with_every_position_continues_where_each_row_stopped(position
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_row_in_a_padded_batch_is_the_row_alone_and_padding_is_zeros(attention, norm):
-    layer, x = made(attention=attention, block=Block(norm=norm)), random(B, T, D)
+    layer, x = build(attention=attention, block=Block(norm=norm)), random(B, T, D)
     spoiled = x.detach().masked_fill((torch.arange(T) >= 7).view(1, T, 1), torch.nan).requires_grad_()
     y, state = layer(spoiled, lengths=[7, 0, 4])
     assert state is None and not y[1].any() and not y[2, 4:].any()
     torch.testing.assert_close(y[:1, :7], layer(x[:1, :7])[0])
     torch.testing.assert_close(y[2:, :4], layer(x[2:, :4])[0])
-    found = torch.autograd.grad(y.square().sum(), (spoiled, *layer.parameters()))
-    assert all(torch.isfinite(g).all() for g in found) and not found[0][1].any()
+    actual = torch.autograd.grad(y.square().sum(), (spoiled, *layer.parameters()))
+    assert all(torch.isfinite(g).all() for g in actual) and not actual[0][1].any()
 
 
 @pytest.mark.parametrize("crossed", [False, True])
 def test_selected_rows_continue_as_in_the_full_batch(crossed):
-    layer = made(causal=True, position="sinusoidal", memory_size=6 if crossed else None)
+    layer = build(causal=True, position="sinusoidal", memory_size=6 if crossed else None)
     x, rows = random(B, T, D), torch.tensor([2, 0, 0, 1])
     aside = {"memory": random(B, S, 6)} if crossed else {}
     _, state = layer(x[:, :4], **aside)
@@ -93,7 +93,7 @@ def test_selected_rows_continue_as_in_the_full_batch(crossed):
 
 
 def test_a_memory_given_again_replaces_the_first_one():
-    layer, x = made(causal=True, memory_size=6), random(B, T, D)
+    layer, x = build(causal=True, memory_size=6), random(B, T, D)
     one, other = random(B, S, 6), random(B, S, 6)
     _, state = layer(x[:, :4], memory=one)
     same, _ = layer(x[:, 4:], state, memory=one)
@@ -113,8 +113,8 @@ def test_the_feed_forward_network_is_its_equation():
 
 
 def test_local_attention_of_a_wide_window_makes_the_same_transformer():
-    dense, x = made(causal=True, position="rotary"), random(B, T, D)
-    local = made(causal=True, position="rotary", attention=partial(LocalAttention, pattern=T))
+    dense, x = build(causal=True, position="rotary"), random(B, T, D)
+    local = build(causal=True, position="rotary", attention=partial(LocalAttention, pattern=T))
     local.load_state_dict(dense.state_dict())
     torch.testing.assert_close(local(x)[0], dense(x)[0])
 

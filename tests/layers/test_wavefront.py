@@ -1,4 +1,4 @@
-"""Layers as a wave over pieces of time, without a GPU: the numbers of one layer after the other."""
+"""Wavefront execution without a GPU matches running one layer after the other."""
 
 from contextlib import contextmanager
 
@@ -18,7 +18,7 @@ def layer():
     return lambda name, **how: seqloom.Recurrent(name, D, H, 3, dtype=torch.float64, **how)
 
 
-def found(layer, x, hx=None, **aside):
+def compute_results(layer, x, hx=None, **aside):
     torch.manual_seed(1)
     y, end = layer(x, hx, **aside)
     ends = end if isinstance(end, tuple) else (end,)
@@ -28,15 +28,15 @@ def found(layer, x, hx=None, **aside):
 
 
 def both(layer, x, hx, monkeypatch, pieces, **aside):
-    """The layers one after the other, and as a wave; how many scans the wave made."""
-    plain, scans = found(layer, x, hx, **aside), []
+    """Run the layers in order and as a wavefront; return the number of scans of the wavefront."""
+    plain, scans = compute_results(layer, x, hx, **aside), []
     run = wavefront.run_job
     monkeypatch.setattr(wavefront, "run_job", lambda *given: (scans.append(given[1].x.shape[1]), run(*given))[1])
     monkeypatch.setattr(wavefront, "assign_streams", _lending)
     monkeypatch.setattr(wavefront, "CHUNK_STEPS", -(-T // pieces))
     monkeypatch.setattr(wavefront, "leaves_room", lambda *_: True)
     monkeypatch.setattr("seqloom.layers.recurrent.layer.should_use_wavefront", lambda *_: True)
-    for a, b in zip(found(layer, x, hx, **aside), plain, strict=True):
+    for a, b in zip(compute_results(layer, x, hx, **aside), plain, strict=True):
         assert (a is None) == (b is None)
         assert a is None or torch.allclose(a, b, rtol=1e-9, atol=1e-11)
     return scans

@@ -10,58 +10,58 @@ LENGTHS = torch.tensor([5, 3, 1, 0])
 
 
 def crf():
-    made = CRF(K).double()
-    for p in made.parameters():
+    layer = CRF(K).double()
+    for p in layer.parameters():
         torch.nn.init.normal_(p)
-    return made, torch.randn(4, T, K, dtype=torch.float64)
+    return layer, torch.randn(4, T, K, dtype=torch.float64)
 
 
-def chain_score(made, e, chain):
+def chain_score(layer, e, chain):
     if not chain:
         return torch.zeros((), dtype=torch.float64)
-    total = made.b[chain[0]] + made.c[chain[-1]] + sum(e[t, k] for t, k in enumerate(chain))
-    return total + sum(made.A[i, j] for i, j in itertools.pairwise(chain))
+    total = layer.b[chain[0]] + layer.c[chain[-1]] + sum(e[t, k] for t, k in enumerate(chain))
+    return total + sum(layer.A[i, j] for i, j in itertools.pairwise(chain))
 
 
-def every_chain(made, e, length):
-    return {c: chain_score(made, e, c) for c in itertools.product(range(K), repeat=length)}
+def every_chain(layer, e, length):
+    return {c: chain_score(layer, e, c) for c in itertools.product(range(K), repeat=length)}
 
 
 def test_the_partition_is_the_sum_over_every_chain():
-    made, e = crf()
-    expected = [torch.logsumexp(torch.stack([*every_chain(made, e[i], n).values()]), 0) for i, n in enumerate(LENGTHS)]
-    torch.testing.assert_close(made.log_partition(e, LENGTHS), torch.stack(expected))
+    layer, e = crf()
+    expected = [torch.logsumexp(torch.stack([*every_chain(layer, e[i], n).values()]), 0) for i, n in enumerate(LENGTHS)]
+    torch.testing.assert_close(layer.log_partition(e, LENGTHS), torch.stack(expected))
 
 
 def test_the_score_of_a_chain_is_the_sum_of_its_parts_whatever_the_padding_holds():
-    made, e = crf()
+    layer, e = crf()
     y = torch.randint(K, (4, T))
-    expected = [chain_score(made, e[i], tuple(y[i, :n].tolist())) for i, n in enumerate(LENGTHS)]
-    torch.testing.assert_close(made.score(e, y, LENGTHS), torch.stack(expected))
+    expected = [chain_score(layer, e[i], tuple(y[i, :n].tolist())) for i, n in enumerate(LENGTHS)]
+    torch.testing.assert_close(layer.score(e, y, LENGTHS), torch.stack(expected))
     for i, n in enumerate(LENGTHS):
         y[i, n:], e[i, n:] = -1, 1e6
-    torch.testing.assert_close(made.score(e, y, LENGTHS), torch.stack(expected))
+    torch.testing.assert_close(layer.score(e, y, LENGTHS), torch.stack(expected))
 
 
 def test_viterbi_finds_the_best_of_every_chain():
-    made, e = crf()
-    paths, scores = made.decode(e, LENGTHS)
+    layer, e = crf()
+    paths, scores = layer.decode(e, LENGTHS)
     for i, n in enumerate(LENGTHS):
-        chains = every_chain(made, e[i], n)
+        chains = every_chain(layer, e[i], n)
         best = max(chains, key=lambda c: chains[c])
         assert tuple(paths[i, :n].tolist()) == best and (paths[i, n:] == -1).all()
         torch.testing.assert_close(scores[i], chains[best].detach())
 
 
 def test_gradients_are_right_and_none_comes_from_the_padding():
-    made, e = crf()
+    layer, e = crf()
     y = torch.randint(K, (4, T))
-    names, values = zip(*((n, p.detach().requires_grad_()) for n, p in made.named_parameters()), strict=True)
+    names, values = zip(*((n, p.detach().requires_grad_()) for n, p in layer.named_parameters()), strict=True)
 
     class Likelihood(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.crf = made
+            self.crf = layer
 
         def forward(self, e):
             return self.crf.log_likelihood(e, y, LENGTHS)
@@ -72,25 +72,25 @@ def test_gradients_are_right_and_none_comes_from_the_padding():
 
     e.requires_grad_()
     torch.autograd.gradcheck(run, (e, *values), fast_mode=True)
-    (gradient,) = torch.autograd.grad(made.log_likelihood(e, y, LENGTHS).sum(), e)
+    (gradient,) = torch.autograd.grad(layer.log_likelihood(e, y, LENGTHS).sum(), e)
     assert gradient[0].all() and not gradient[1, 3:].any() and not gradient[3].any()
 
 
 def test_a_chain_without_lengths_counts_every_step():
-    made, e = crf()
+    layer, e = crf()
     y = torch.randint(K, (4, T))
-    torch.testing.assert_close(made.log_likelihood(e, y), made.log_likelihood(e, y, torch.full((4,), T)))
+    torch.testing.assert_close(layer.log_likelihood(e, y), layer.log_likelihood(e, y, torch.full((4,), T)))
 
 
 def test_scores_of_hundreds_stay_finite():
-    made, e = crf()
-    probabilities = made.log_likelihood(e * 300, torch.randint(K, (4, T)))
+    layer, e = crf()
+    probabilities = layer.log_likelihood(e * 300, torch.randint(K, (4, T)))
     assert torch.isfinite(probabilities).all() and (probabilities <= 1e-9).all()
 
 
 def test_bfloat16_emissions_are_summed_in_float32():
-    made, e = CRF(K), torch.randn(2, 200, K)
-    assert made.log_partition(e.bfloat16()).dtype == torch.float32
+    layer, e = CRF(K), torch.randn(2, 200, K)
+    assert layer.log_partition(e.bfloat16()).dtype == torch.float32
 
 
 def test_emissions_of_another_shape_are_refused():

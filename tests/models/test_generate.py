@@ -59,14 +59,14 @@ def test_the_loss_of_a_whole_text_is_the_loss_step_by_step(name, condition):
 @pytest.mark.parametrize("name", LAYERS)
 def test_padding_changes_neither_loss_nor_gradients(name):
     generate, (ids, lengths) = model(name), texts()
-    found = []
+    actual = []
     for filler in (1, 8):
         ids = ids.masked_fill(torch.arange(7) >= lengths.unsqueeze(1), filler)
         generate.zero_grad()
         loss = generate.loss(ids, lengths)
         loss.backward()
-        found.append([loss.detach(), *(p.grad.clone() for p in generate.parameters())])
-    for one, other in zip(*found, strict=True):
+        actual.append([loss.detach(), *(p.grad.clone() for p in generate.parameters())])
+    for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -99,10 +99,10 @@ def test_tied_weights_are_one_table_and_need_the_same_width():
 def test_greedy_sampling_matches_the_predictions_on_the_whole_text(name):
     generate = model(name, 2)
     start, c = torch.randint(1, V, (3, 4)), torch.randn(3, 2, dtype=torch.float64)
-    found = generate.sample(start, Sampling(top_k=1), condition=c, max_length=6)
-    text = torch.cat([start, found.tokens], 1)
+    actual = generate.sample(start, Sampling(top_k=1), condition=c, max_length=6)
+    text = torch.cat([start, actual.tokens], 1)
     logits, _ = generate(text, condition=c)
-    assert torch.equal(logits[:, 3:-1].argmax(-1), found.tokens)
+    assert torch.equal(logits[:, 3:-1].argmax(-1), actual.tokens)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -125,25 +125,25 @@ def test_the_same_seed_draws_the_same_text_and_another_seed_another():
 
 def test_a_text_ends_at_the_stop_token_and_is_no_longer_than_allowed():
     generate = model()
-    found = generate.sample(torch.ones(50, 1, dtype=torch.long), Sampling(seed=0), stop=STOP, max_length=9)
-    assert found.tokens.shape[1] <= 9
-    assert 0 < int(found.finished.sum()) < 50
-    for row, tokens in enumerate(found.lists()):
-        assert STOP not in tokens and (len(tokens) == 9 or found.finished[row])
+    actual = generate.sample(torch.ones(50, 1, dtype=torch.long), Sampling(seed=0), stop=STOP, max_length=9)
+    assert actual.tokens.shape[1] <= 9
+    assert 0 < int(actual.finished.sum()) < 50
+    for row, tokens in enumerate(actual.lists()):
+        assert STOP not in tokens and (len(tokens) == 9 or actual.finished[row])
 
 
 def test_the_score_of_a_sample_is_its_log_probability():
     generate = model()
     start = torch.ones(5, 1, dtype=torch.long)
-    found = generate.sample(start, Sampling(0.5, 4, seed=0), max_length=5)
-    log_p = generate(torch.cat([start, found.tokens], 1))[0][:, :-1].log_softmax(-1)
-    expected = log_p.gather(-1, found.tokens.unsqueeze(-1)).sum((1, 2))
-    torch.testing.assert_close(found.scores, expected)
+    actual = generate.sample(start, Sampling(0.5, 4, seed=0), max_length=5)
+    log_p = generate(torch.cat([start, actual.tokens], 1))[0][:, :-1].log_softmax(-1)
+    expected = log_p.gather(-1, actual.tokens.unsqueeze(-1)).sum((1, 2))
+    torch.testing.assert_close(actual.scores, expected)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_token_costs_one_step_of_the_layer(name):
-    """State is reused: nothing is read twice, so the cost of a token does not grow."""
+    """The state is reused, so the cost of a token does not grow."""
     generate, seen = model(name), []
     generate.embed.register_forward_hook(lambda _module, given, _out: seen.append(given[0].numel()))
     generate.sample(torch.ones(2, 5, dtype=torch.long), max_length=30)
@@ -155,13 +155,13 @@ def test_beam_search_scores_are_those_of_the_whole_text(name):
     generate, start = model(name, 2), torch.randint(1, V, (3, 2))
     c = torch.randn(3, 2, dtype=torch.float64)
     beam = Beam(4, 0.6, 30, best=4)
-    found = generate.search(start, STOP, beam, condition=c)
+    actual = generate.search(start, STOP, beam, condition=c)
     for row in range(3):
-        for k, tokens in enumerate(found.lists()[row]):
-            whole = torch.tensor([[*start[row].tolist(), *tokens, *([STOP] if found.finished[row, k] else [])]])
+        for k, tokens in enumerate(actual.lists()[row]):
+            whole = torch.tensor([[*start[row].tolist(), *tokens, *([STOP] if actual.finished[row, k] else [])]])
             loss = generate.loss(whole, condition=c[row : row + 1]) * (whole.shape[1] - 1)
             begin = generate.loss(start[row : row + 1], condition=c[row : row + 1])
-            torch.testing.assert_close(found.scores[row, k], beam.score(begin - loss, whole.shape[1] - 2))
+            torch.testing.assert_close(actual.scores[row, k], beam.score(begin - loss, whole.shape[1] - 2))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_select_asks_the_layer_and_leaves_no_state_alone():
 
 
 def test_each_class_generates_its_own_word():
-    """1 to N: three classes, three words; the class alone says which."""
+    """Three classes and three words; only the class decides the word."""
     words = torch.tensor([[1, 3, 4, 5, 2], [1, 5, 3, 2, 0], [1, 4, 4, 4, 2]])
     lengths, c = torch.tensor([5, 4, 5]), torch.eye(3)
     generate = Generate(Embed(V, 16), seqloom.GRU(19, 32, batch_first=True), condition=3)
@@ -228,8 +228,8 @@ def test_each_class_generates_its_own_word():
         optimiser.zero_grad()
         generate.loss(words, lengths, c).backward()
         optimiser.step()
-    found = generate.eval().search(words[:, :1], STOP, Beam(3, max_length=8), condition=c)
-    assert found.lists() == [[[3, 4, 5]], [[5, 3]], [[4, 4, 4]]]
+    actual = generate.eval().search(words[:, :1], STOP, Beam(3, max_length=8), condition=c)
+    assert actual.lists() == [[[3, 4, 5]], [[5, 3]], [[4, 4, 4]]]
 
 
 def test_a_saved_model_generates_the_same_after_loading(tmp_path):

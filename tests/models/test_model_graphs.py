@@ -42,9 +42,9 @@ def test_a_loss_compiles_in_one_graph_and_learns_the_same(name, lengths):
     expected = model.loss(x, y, lengths)
     wanted = torch.autograd.grad(expected, list(model.parameters()))
     torch._dynamo.reset()
-    found = torch.compile(model.loss, backend="aot_eager", fullgraph=True)(x, y, lengths)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(found, list(model.parameters())), wanted)
+    actual = torch.compile(model.loss, backend="aot_eager", fullgraph=True)(x, y, lengths)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(torch.autograd.grad(actual, list(model.parameters())), wanted)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What is given in a wrong shape or range is named with the cure, and whole numbers of every type are taken."""
+"""A wrong shape or range raises an error with the remedy; integers of every type are accepted."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def layer(width=3):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: Tag(layer(), 5).loss(X, IDS[:, :3]), r"y must hold a tag for each step, \(2, 4\); got \(2, 3\)"),
         (lambda: Tag(layer(), 5).loss(X, IDS[:, 0]), r"\(2, 4\); got \(2,\)"),
@@ -40,8 +40,8 @@ def layer(width=3):
         (lambda: Generate(Embed(5, 3), layer()).sample(IDS, stop=5), "stop must be an id below .* of 5, got 5"),
     ],
 )
-def test_a_wrong_shape_or_number_is_named(call, said):
-    with pytest.raises(InputError, match=said):
+def test_a_wrong_shape_or_number_is_named(call, message):
+    with pytest.raises(InputError, match=message):
         call()
 
 

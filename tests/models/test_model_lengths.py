@@ -1,4 +1,4 @@
-"""Lengths as every model takes them: of any whole type, and refused where they cannot be right."""
+"""Every model takes lengths of any integer type and refuses invalid ones."""
 
 import pytest
 import torch
@@ -74,10 +74,10 @@ def test_padding_that_is_not_a_number_changes_nothing_of_a_chain():
     e = X.double()
     broken = e.clone()
     broken[1, 2:] = torch.nan
-    found = []
+    actual = []
     for emissions in (e, broken):
         emissions.requires_grad_()
         value = crf.log_likelihood(emissions, Y, lengths)
         (gradient,) = torch.autograd.grad(value.sum(), emissions)
-        found.append((value, gradient, *crf.decode(emissions.detach(), lengths)))
-    torch.testing.assert_close(found[0], found[1])
+        actual.append((value, gradient, *crf.decode(emissions.detach(), lengths)))
+    torch.testing.assert_close(actual[0], actual[1])

@@ -15,7 +15,7 @@ def read(path):
 
 
 def brute(log_p):
-    """The log-probability of every symbol sequence, by adding up every path."""
+    """Return the log-probability of every symbol sequence as a sum over all paths."""
     sums = {}
     for path in itertools.product(range(log_p.shape[1]), repeat=len(log_p)):
         p = sum(log_p[t, s] for t, s in enumerate(path))
@@ -29,13 +29,13 @@ def distributions(rows, steps, symbols=2):
 
 def test_a_beam_over_every_prefix_is_the_sum_over_every_path():
     log_p = distributions(4, 5)
-    for row, found in zip(log_p, prefix_beam(log_p, beam=10_000), strict=True):
+    for row, actual in zip(log_p, prefix_beam(log_p, beam=10_000), strict=True):
         sums = brute(row)
-        assert {tuple(symbols) for symbols, _ in found} == set(sums)
-        for symbols, p in found:
+        assert {tuple(symbols) for symbols, _ in actual} == set(sums)
+        for symbols, p in actual:
             assert p == pytest.approx(float(sums[tuple(symbols)]), abs=1e-12)
-        assert [p for _, p in found] == sorted((p for _, p in found), reverse=True)
-        assert tuple(found[0][0]) == max(sums, key=lambda s: sums[s])
+        assert [p for _, p in actual] == sorted((p for _, p in actual), reverse=True)
+        assert tuple(actual[0][0]) == max(sums, key=lambda s: sums[s])
 
 
 def test_a_beam_may_find_what_the_likeliest_path_does_not():

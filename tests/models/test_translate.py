@@ -61,15 +61,15 @@ def test_the_loss_of_all_steps_at_once_is_the_loss_step_by_step(kind):
 @pytest.mark.parametrize("kind", DECODERS)
 def test_padding_changes_neither_loss_nor_gradients_and_is_never_looked_at(kind):
     translate, (source, target, n, m) = model(kind), batch()
-    found = []
+    actual = []
     for filler in (3, 7):
         source = source.masked_fill(torch.arange(5) >= n.unsqueeze(1), filler)
         target = target.masked_fill(torch.arange(6) >= m.unsqueeze(1), filler)
         translate.zero_grad()
         loss = translate.loss(source, target, n, m)
         loss.backward()
-        found.append([loss.detach(), *(p.grad.clone() for p in translate.parameters() if p.grad is not None)])
-    for one, other in zip(*found, strict=True):
+        actual.append([loss.detach(), *(p.grad.clone() for p in translate.parameters() if p.grad is not None)])
+    for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(one, other)
     weights = translate.align(source, target[:, 1:], n)
     if kind == "none":
@@ -92,14 +92,14 @@ def test_every_weight_learns(kind):
 def test_beam_search_scores_are_those_of_teacher_forcing(kind):
     translate, (source, _, n, _) = model(kind), batch(rows=3)
     beam = Beam(4, 0.6, 8, best=4)
-    found = translate.translate(source, n, beam)
+    actual = translate.translate(source, n, beam)
     for row in range(3):
-        for k, tokens in enumerate(found.lists()[row]):
-            framed = torch.tensor([[1, *tokens, *([2] if found.finished[row, k] else [])]])
+        for k, tokens in enumerate(actual.lists()[row]):
+            framed = torch.tensor([[1, *tokens, *([2] if actual.finished[row, k] else [])]])
             logits, _ = translate(source[row : row + 1, : n[row]], framed[:, :-1])
             logits[..., :2] = -torch.inf  # padding and start are never said
             log_p = logits.log_softmax(-1).gather(-1, framed[:, 1:].unsqueeze(-1)).sum()
-            torch.testing.assert_close(found.scores[row, k], beam.score(log_p, framed.shape[1] - 1))
+            torch.testing.assert_close(actual.scores[row, k], beam.score(log_p, framed.shape[1] - 1))
 
 
 @pytest.mark.parametrize("kind", DECODERS)
@@ -186,8 +186,8 @@ def test_any_layer_encodes_and_any_causal_one_decodes():
     translate = Translate(encoder, step).double().eval()
     source, target, n, _ = batch()
     torch.testing.assert_close(translate._run_scheduled(source, target, n, 1.0), translate(source, target, n)[0])
-    found = translate.translate(source, n, Beam(3, max_length=6))
-    assert found.lists()[1] == translate.translate(source[1:2, : n[1]], beam=Beam(3, max_length=6)).lists()[0]
+    actual = translate.translate(source, n, Beam(3, max_length=6))
+    assert actual.lists()[1] == translate.translate(source[1:2, : n[1]], beam=Beam(3, max_length=6)).lists()[0]
 
 
 def test_the_summary_is_where_each_direction_ends_and_the_first_state_comes_from_it():
@@ -200,7 +200,7 @@ def test_the_summary_is_where_each_direction_ends_and_the_first_state_comes_from
 
 
 def test_without_attention_the_context_is_an_input_of_every_step():
-    """The last step changes with the source even when the state is cut off from it."""
+    """The last step depends on the source even if its state does not."""
     translate, (source, target, n, _) = model("none"), batch()
     torch.nn.init.zeros_(translate.decoder.bridge.linear.weight)
     memory = translate.encoder(source, n)
@@ -241,8 +241,8 @@ def test_reversing_sequences_is_learned_in_seconds(kind):
         translate.loss(source, target, n, n + 2).backward()
         optimiser.step()
     source, target, n = backwards(256)
-    found = translate.eval().translate(source, n, Beam(3, max_length=8)).lists()
-    right = [best == target[row, 1 : n[row] + 1].tolist() for row, (best,) in enumerate(found)]
+    actual = translate.eval().translate(source, n, Beam(3, max_length=8)).lists()
+    right = [best == target[row, 1 : n[row] + 1].tolist() for row, (best,) in enumerate(actual)]
     assert sum(right) > 0.9 * 256
 
 

@@ -29,7 +29,7 @@ class Tagger(nn.Module):
 
 
 def left(model):
-    """The torch layers that are still there."""
+    """Return the remaining torch layers."""
     return [type(m).__name__ for m in model.modules() if isinstance(m, nn.RNNBase)]
 
 

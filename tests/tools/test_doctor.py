@@ -11,7 +11,7 @@ from seqloom.tools import doctor
 
 
 def stand_in(monkeypatch, **functions):
-    """A kernel that is the reference but for these functions."""
+    """Return the reference kernel with these functions replaced."""
     code = SimpleNamespace(**{"why_not": loop.why_not, "run": loop.run} | functions)
     monkeypatch.setattr(doctor, "find_kernel", lambda _: Kernel("gru", "aten", "", code, uses_torch=True))
     return doctor.run_self_test("gru_aten", "cpu")
@@ -45,11 +45,11 @@ def test_the_engine_is_named_or_what_is_missing_and_what_that_costs(monkeypatch,
     monkeypatch.setattr(engine, "LIB", tmp_path)
     engine.load_library.cache_clear()
     try:
-        found = doctor.engine()
+        actual = doctor.engine()
     finally:
         engine.load_library.cache_clear()
-    assert found["library"] is found["compiler"] is None
-    assert found["problem"].startswith("no C++ compiler was found; without it a GRU takes 2 to 10 times as long")
+    assert actual["library"] is actual["compiler"] is None
+    assert actual["problem"].startswith("no C++ compiler was found; without it a GRU takes 2 to 10 times as long")
 
 
 @pytest.mark.parametrize("name", [k.name for k in KERNELS])

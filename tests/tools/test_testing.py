@@ -1,4 +1,4 @@
-"""The public checks are worth something only if they catch what is wrong."""
+"""The public checks catch faulty cells."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ class WrongGradient(Sound):
 
 
 class Remembers(Sound):
-    """Keeps something beside its state."""
+    """A cell that stores something outside its state."""
 
     last = 0.0
 

@@ -17,44 +17,44 @@ def test_every_layer_of_the_registry_can_be_traced(name):
         with pytest.raises(TypeError, match="with a cell or an attention inside, got a TCN"):
             seqloom.trace(layer, x)
         return
-    found = seqloom.trace(layer, x)
-    torch.testing.assert_close(found.output, layer(x)[0])
-    assert found.layers or found.attention
-    for weights in found.attention.values():
+    actual = seqloom.trace(layer, x)
+    torch.testing.assert_close(actual.output, layer(x)[0])
+    assert actual.layers or actual.attention
+    for weights in actual.attention.values():
         assert weights.shape[:1] == (B,) and weights.dim() == 4
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
 
 def test_a_transformer_has_weights_for_every_layer_and_head():
     torch.manual_seed(0)
-    found = seqloom.trace(
+    actual = seqloom.trace(
         seqloom.Transformer(D, heads=2, layers=3, causal=True), torch.randn(B, T, D), lengths=[6, 2, 4]
     )
-    assert list(found.attention) == [f"layers.{i}.attention" for i in range(3)]
-    for weights in found.attention.values():
+    assert list(actual.attention) == [f"layers.{i}.attention" for i in range(3)]
+    for weights in actual.attention.values():
         assert weights.shape == (B, 2, T, T) and not weights.triu(1).any()
         assert not weights[1, :, 2:].any()  # past the length
 
 
 def test_a_model_is_traced_by_the_names_of_its_modules():
     model = seqloom.Classify(seqloom.GRU(D, 4, batch_first=True), 3)
-    found = seqloom.trace(model, torch.randn(B, T, D))
-    assert list(found.layers) == ["layer.l0"] and found.layers["layer.l0"].states[0].shape == (B, T, 4)
-    assert found.output.shape == (B, 3)
+    actual = seqloom.trace(model, torch.randn(B, T, D))
+    assert list(actual.layers) == ["layer.l0"] and actual.layers["layer.l0"].states[0].shape == (B, T, 4)
+    assert actual.output.shape == (B, 3)
 
 
 def test_a_module_that_is_called_again_has_its_number():
     layer = seqloom.TransformerXL(D, heads=2, layers=1, segment=3, memory=3)
-    found = seqloom.trace(layer, torch.randn(B, T, D))
-    assert list(found.attention) == ["inner.layers.0.attention", "inner.layers.0.attention#2"]
-    assert found.attention["inner.layers.0.attention#2"].shape == (B, 2, 3, 6)
+    actual = seqloom.trace(layer, torch.randn(B, T, D))
+    assert list(actual.attention) == ["inner.layers.0.attention", "inner.layers.0.attention#2"]
+    assert actual.attention["inner.layers.0.attention#2"].shape == (B, 2, 3, 6)
 
 
 def test_an_attention_is_traced_by_itself():
     attention, x = seqloom.Attention(D, heads=2), torch.randn(B, T, D)
-    found = seqloom.trace(attention, x)
-    torch.testing.assert_close(found.output, attention(x)[0])
-    torch.testing.assert_close(found.attention["attention"], attention.weights(x))
+    actual = seqloom.trace(attention, x)
+    torch.testing.assert_close(actual.output, attention(x)[0])
+    torch.testing.assert_close(actual.attention["attention"], attention.weights(x))
 
 
 def test_hooks_are_gone_afterwards():

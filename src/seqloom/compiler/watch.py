@@ -39,7 +39,7 @@ class Seen:
     globals: tuple[Global, ...] = ()
 
     def write_globals(self) -> dict[str, dict[str, str]] | None:
-        """Return the values of the global names by module, as text; None if no text stands for one."""
+        """Return the values of the global names by module, as text; None if one cannot be written as text."""
         texts: dict[str, dict[str, str]] = {}
         for g in self.globals:
             module = str(g.names.get("__name__"))

@@ -1,6 +1,6 @@
-"""Run the kernels' own text on the CPU: compiled as C++ with an emulation of what it says to the GPU.
+"""Run the source of CUDA kernels on the CPU: compile it as C++ with an emulation of the GPU's functions.
 
-The folder runtime/ has files of the names that kernels include for instructions of a GPU; it comes first on the path.
+The folder runtime/ replaces the headers that kernels include for GPU instructions; it comes first on the include path.
 """
 
 import atexit
@@ -37,7 +37,7 @@ EXPORT int arguments_{0}() {{ return sizeof(Of_{0}); }}
 
 
 def launch(code: _cuda.CudaCode, arguments: ctypes.Structure, blocks: int, device: object, change=None) -> None:
-    """Replace CudaCode.launch; `change` is a text and its replacement, which occurs once, to see what a fault does."""
+    """Replace CudaCode.launch; `change` is a text that occurs once and its replacement, to plant a fault."""
     library = build(code.source, code.macros, change, code.text)
     assert getattr(library, f"bytes_{code.name}")() == code.shared
     assert getattr(library, f"arguments_{code.name}")() == ctypes.sizeof(arguments)

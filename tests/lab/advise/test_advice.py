@@ -17,16 +17,16 @@ pytestmark = pytest.mark.xdist_group("advice")  # its fixture is built once
 
 
 @pytest.fixture(scope="module")
-def found():
-    """Advice on texts whose class is whether they contain a word."""
+def text_advice():
+    """Return advice on texts whose class is whether they contain a word."""
     x, ids = tokens(900, 12, kinds=30)
     return advise(task("classify", x, (ids == 3).any(1).astype(int)), 4.0)
 
 
 @pytest.mark.slow
-def test_a_linear_model_comes_first_if_one_word_decides(found):
-    assert found.models[0].name == "linear"
-    assert output.summarise(found).startswith("Start with a linear model: ")
+def test_a_linear_model_comes_first_if_one_word_decides(text_advice):
+    assert text_advice.models[0].name == "linear"
+    assert output.summarise(text_advice).startswith("Start with a linear model: ")
 
 
 @pytest.mark.parametrize("late", [1.0, 4.0, 100.0])
@@ -49,8 +49,8 @@ def test_the_time_limit_is_kept_if_models_keep_to_their_share(monkeypatch, late)
 
 
 @pytest.mark.slow
-def test_every_model_can_be_trained_and_has_its_cost(found):
-    models = [m for m in found.models if m.settings is not None]
+def test_every_model_can_be_trained_and_has_its_cost(text_advice):
+    models = [m for m in text_advice.models if m.settings is not None]
     assert len(models) > 8
     for m in models:
         assert find(m.settings.model) and not m.trial.failed
@@ -59,33 +59,35 @@ def test_every_model_can_be_trained_and_has_its_cost(found):
 
 
 @pytest.mark.slow
-def test_models_are_sorted_by_points(found):
-    points = [m.points for m in found.models]
+def test_models_are_sorted_by_points(text_advice):
+    points = [m.points for m in text_advice.models]
     assert points == sorted(points, reverse=True)
 
 
 @pytest.mark.slow
-def test_the_document_is_json_without_infinities_and_names_its_sources(found):
-    document = json.loads(json.dumps(output.build_document(found), allow_nan=False))
+def test_the_document_is_json_without_infinities_and_names_its_sources(text_advice):
+    document = json.loads(json.dumps(output.build_document(text_advice), allow_nan=False))
     assert document["facts"]["kind"] == "classify" and document["facts"]["information"]["reach"] is not None
     measured = [rule for rule in document["rules"] if rule["measured"]]
     assert measured and all(s["command"] for rule in measured for s in rule["records"].values())
 
 
 @pytest.mark.slow
-def test_the_commands_contain_data_options_and_models(found):
-    compare, train = output.build_commands(found, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5})
+def test_the_commands_contain_data_options_and_models(text_advice):
+    compare, train = output.build_commands(
+        text_advice, "my data.csv", {"target": ("a", "b"), "lines": True, "task.steps": 5}
+    )
     reading = "'my data.csv' --target a,b --lines --task.steps 5"
     assert compare.startswith(f"seqloom compare {reading} --models ") and "linear" not in compare
     assert train.startswith(f"seqloom train {reading} ") and "--model " in train
 
 
 @pytest.mark.slow
-def test_the_tables_have_a_row_for_each_fact_and_model(found):
-    facts = {row["fact"]: row["value"] for row in output.facts_table(found.facts, 20)}
+def test_the_tables_have_a_row_for_each_fact_and_model(text_advice):
+    facts = {row["fact"]: row["value"] for row in output.facts_table(text_advice.facts, 20)}
     assert "median 12" in facts["lengths"] and "N to 1" in facts["task"]
-    rows = output.ranking_table(found)
-    assert [row["model"] for row in rows] == [m.name for m in found.models]
+    rows = output.ranking_table(text_advice)
+    assert [row["model"] for row in rows] == [m.name for m in text_advice.models]
     memory = {row["memory"] for row in rows} - {""}
     assert memory and all(float(one.removesuffix(" MB").replace(",", "")) > 0 for one in memory)
 

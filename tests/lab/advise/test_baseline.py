@@ -10,10 +10,10 @@ from seqloom.lab.data.registry import open_task
 
 def test_decisive_words_need_no_order():
     x, ids = tokens(800, 12, kinds=30)
-    found = fit_linear_baseline(sample_of("classify", x, (ids == 3).any(1).astype(int)))
-    assert found.metric == "accuracy" and found.higher
-    assert found.linear > 0.95 and found.bag > 0.95
-    assert found.trivial == pytest.approx(max((ids == 3).any(1).mean(), 1 - (ids == 3).any(1).mean()), abs=0.01)
+    actual = fit_linear_baseline(sample_of("classify", x, (ids == 3).any(1).astype(int)))
+    assert actual.metric == "accuracy" and actual.higher
+    assert actual.linear > 0.95 and actual.bag > 0.95
+    assert actual.trivial == pytest.approx(max((ids == 3).any(1).mean(), 1 - (ids == 3).any(1).mean()), abs=0.01)
 
 
 def test_word_order_shows_as_a_gap_between_bigrams_and_single_words():
@@ -21,15 +21,15 @@ def test_word_order_shows_as_a_gap_between_bigrams_and_single_words():
     y = random.integers(2, size=800)
     fill = [[f"f{i}" for i in row] for row in random.integers(40, size=(800, 8))]
     x = [row[:4] + (["a", "b"] if label else ["b", "a"]) + row[4:] for row, label in zip(fill, y, strict=True)]
-    found = fit_linear_baseline(sample_of("classify", x, y))
-    assert found.linear > 0.95 and found.bag < 0.65
+    actual = fit_linear_baseline(sample_of("classify", x, y))
+    assert actual.linear > 0.95 and actual.bag < 0.65
 
 
 def test_a_linear_target_is_regressed_exactly_and_its_mean_is_the_trivial_answer():
     x = np.random.default_rng(0).normal(size=(700, 6, 2))
-    found = fit_linear_baseline(sample_of("regress", list(x), x[:, :, 0].sum(1, keepdims=True)))
-    assert found.metric == "mse" and found.linear < 0.01
-    assert found.trivial == pytest.approx(1.0, abs=0.05)  # targets are scaled
+    actual = fit_linear_baseline(sample_of("regress", list(x), x[:, :, 0].sum(1, keepdims=True)))
+    assert actual.metric == "mse" and actual.linear < 0.01
+    assert actual.trivial == pytest.approx(1.0, abs=0.05)  # targets are scaled
 
 
 def test_a_tag_within_the_window_is_found_and_one_beyond_it_is_not():
@@ -43,16 +43,16 @@ def test_ridge_forecasts_a_wave(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path))
     t = np.arange(900)
     frame = pl.DataFrame({"a": np.sin(t / 5), "b": np.cos(t / 9)})
-    found = fit_linear_baseline(draw_sample(open_task(frame, kind="forecast", lookback=60, horizon=12)))
-    assert found.metric == "mse" and found.linear < 0.01 and found.trivial > 0.2
+    actual = fit_linear_baseline(draw_sample(open_task(frame, kind="forecast", lookback=60, horizon=12)))
+    assert actual.metric == "mse" and actual.linear < 0.01 and actual.trivial > 0.2
 
 
 def test_trigrams_predict_a_repeating_text(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("abcd\n" * 4_000)
-    found = fit_linear_baseline(draw_sample(open_task(tmp_path / "text.txt", lookback=50)))
-    assert found.trivial == pytest.approx(np.log(5), abs=0.05)
-    assert found.linear < 0.2
+    actual = fit_linear_baseline(draw_sample(open_task(tmp_path / "text.txt", lookback=50)))
+    assert actual.trivial == pytest.approx(np.log(5), abs=0.05)
+    assert actual.linear < 0.2
 
 
 def test_translation_has_no_linear_model():

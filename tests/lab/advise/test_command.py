@@ -7,7 +7,7 @@ from seqloom.cli import main
 
 @pytest.fixture
 def here(capsys, monkeypatch, tmp_path):
-    """A command in this process: exit code, stdout, stderr."""
+    """Return a function that runs a command in this process: exit code, stdout, stderr."""
     monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -10,13 +10,13 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="the records are not part of the package")
 def test_every_number_matches_its_record():
-    packed, found = json.loads(FILE.read_text()), collect(RESULTS)
+    packed, actual = json.loads(FILE.read_text()), collect(RESULTS)
     assert len(packed["values"]) > 20
-    same = {name for name, source in packed["sources"].items() if found["sources"].get(name) == source}
+    same = {name for name, source in packed["sources"].items() if actual["sources"].get(name) == source}
     assert len(same) >= 5  # a record that was measured again has a later date
     for key, value in packed["values"].items():
         if value["source"] in same:
-            assert found["values"].get(key) == value, f"{key}: run `python benchmarks/advice.py store`"
+            assert actual["values"].get(key) == value, f"{key}: run `python benchmarks/advice.py store`"
 
 
 def test_every_number_has_its_origin():

@@ -33,8 +33,8 @@ def test_the_nearest_neighbour_is_right_for_separated_classes():
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_the_balance_of_classes_is_measured(share):
     x, _ = tokens(1_000, 5)
-    found = collect_facts(sample_of("classify", x, (np.arange(1_000) >= 1_000 * share).astype(int)))
-    assert found.commonest == pytest.approx(share, abs=0.02)
-    assert found.rarest == pytest.approx(1 - share, abs=0.02)
-    assert (found.kind, found.topology, found.unit, found.outputs) == ("classify", "N to 1", "tokens", 2)
-    assert (found.median, found.most, found.longest, found.examples) == (5, 5, 5, 900)
+    actual = collect_facts(sample_of("classify", x, (np.arange(1_000) >= 1_000 * share).astype(int)))
+    assert actual.commonest == pytest.approx(share, abs=0.02)
+    assert actual.rarest == pytest.approx(1 - share, abs=0.02)
+    assert (actual.kind, actual.topology, actual.unit, actual.outputs) == ("classify", "N to 1", "tokens", 2)
+    assert (actual.median, actual.most, actual.longest, actual.examples) == (5, 5, 5, 900)

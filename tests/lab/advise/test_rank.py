@@ -27,8 +27,8 @@ def trials(steps=200, **scores):
 
 
 def test_race_points_exceed_chance_and_are_limited():
-    found = score_race(trials(a=0.9, b=0.7, c=0.69), facts(), held=10_000)
-    assert found["a"] == RACE_POINTS and found["b"] == 0 and -RACE_POINTS <= found["c"] < 0
+    actual = score_race(trials(a=0.9, b=0.7, c=0.69), facts(), held=10_000)
+    assert actual["a"] == RACE_POINTS and actual["b"] == 0 and -RACE_POINTS <= actual["c"] < 0
     assert score_race(trials(a=0.72, b=0.7, c=0.69), facts(), held=50)["a"] < 0.3
 
 
@@ -38,8 +38,8 @@ def test_after_few_steps_the_race_counts_less():
 
 
 def test_a_lower_loss_scores_higher():
-    found = score_race(trials(a=1.0, b=1.1, c=1.2), facts(kind="translate"), held=100)
-    assert found["a"] > found["b"] > found["c"]
+    actual = score_race(trials(a=1.0, b=1.1, c=1.2), facts(kind="translate"), held=100)
+    assert actual["a"] > actual["b"] > actual["c"]
 
 
 def test_a_race_without_progress_gives_no_points():

@@ -25,7 +25,7 @@ KEYS = {
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """No check but where a test is about it, and short rounds."""
+    """Skip the kernel checks unless a test is about them, and use short rounds."""
     monkeypatch.setattr(timing, "ROUND", 0.001)
     monkeypatch.setattr(testing, "check_kernel", lambda *_: None)
 
@@ -37,7 +37,7 @@ def times(**settings):
 
 @pytest.fixture
 def here(capsys, monkeypatch):
-    """A command in this process: exit code, stdout, stderr."""
+    """Return a function that runs a command in this process: exit code, stdout, stderr."""
     monkeypatch.delenv("SEQLOOM_TRACEBACK", raising=False)
 
     def run(*words):
@@ -162,10 +162,10 @@ def test_other_libraries_have_a_row_where_they_are_installed(monkeypatch, reques
 
 def test_the_document_is_on_stdout_and_the_progress_on_stderr(here):
     code, out, err = here(*WORDS, "--json")
-    found = json.loads(out)
-    assert (code, found["finished"]) == (0, True)
-    assert {"command", "date", "settings", "versions", "hardware", "rows"} <= found.keys()
-    assert len(err.splitlines()) == len(found["rows"]) == 8
+    actual = json.loads(out)
+    assert (code, actual["finished"]) == (0, True)
+    assert {"command", "date", "settings", "versions", "hardware", "rows"} <= actual.keys()
+    assert len(err.splitlines()) == len(actual["rows"]) == 8
 
 
 def test_the_table_says_how_it_was_made(here, monkeypatch):
@@ -185,7 +185,7 @@ def test_the_command_in_the_document_gives_the_same_settings():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--hidden", "0"], "--hidden: Input should be greater than or equal to 1, got '0'"),
         (["--batch", "1,many"], "--batch: Input should be a valid integer"),
@@ -199,11 +199,11 @@ def test_the_command_in_the_document_gives_the_same_settings():
         (["--dtype", "int8"], "'float32', 'float64', 'bfloat16', 'float16' or 'tf32'"),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, words, said):
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, words, message):
     code, out, err = here(*words)
     assert (code, out) == (2, "")
     assert err.startswith("seqloom: ") and err.count("\n") == 1
-    assert said in err
+    assert message in err
 
 
 def test_a_plot_is_drawn(here, tmp_path):

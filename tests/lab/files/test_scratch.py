@@ -109,7 +109,7 @@ def test_of_several_processes_that_start_one_run_one_succeeds(tmp_path, monkeypa
 
 
 def test_a_second_training_leaves_the_first_one_alone(tmp_path, monkeypatch):
-    """Both have found the name free; the second must not clear away the folder that it could not have."""
+    """Both saw that the name was free; the second must not delete the folder of the first."""
     task, folder = open_task("adding", steps=5), tmp_path / "run"
     choose = scratch.choose_name
 

@@ -49,7 +49,7 @@ def command(*words):
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """Return a function that makes another machine of this one: it knows no code, and tells when code is executed."""
+    """Return a function that acts as another machine, which trusts no code; it reports if code is executed."""
     monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "mine"))
 
     def change():
@@ -62,7 +62,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, elsewhere):
-    """Return a run of a cell of one's own, whose file is then gone."""
+    """Return a run of a user's cell, whose file was then removed."""
     (tmp_path / "mine.py").write_text(CELL)
     task, source = open_data("adding", {"steps": 5, "valid": 8, "test": 8})
     made = train(task, TrainSettings(model=f"{tmp_path / 'mine.py'}:Mine", **SETTINGS), tmp_path / "run", source=source)
@@ -125,7 +125,7 @@ def test_the_commands_say_what_would_be_executed(command_name, task_name, tmp_pa
 
 
 def test_a_model_named_by_a_changed_run_file_is_not_executed(tmp_path, elsewhere):
-    """A folder that says "model": "evil.py:X" without a copy of that file, as one that was made by hand would."""
+    """As a folder made by hand: "model": "evil.py:X" without a copy of that file."""
     task = open_task("adding", steps=5, valid=8, test=8)
     made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     witness = elsewhere()
@@ -198,7 +198,7 @@ def test_a_damaged_line_of_metrics_is_reported_and_other_runs_are_listed(tmp_pat
 
 
 def test_weights_that_are_no_tensors_fall_back_to_the_other_checkpoint(tmp_path):
-    """Their digest is right, as of a file that was made to look so."""
+    """Their digest is valid, as in a forged file."""
     task = open_task("adding", steps=5, valid=8, test=8)
     made = train(task, TrainSettings(model="gru", **SETTINGS), tmp_path / "run")
     best = made.folder / "best"
@@ -265,7 +265,7 @@ def test_a_run_that_a_comparison_reaches_through_a_link_is_not_executed(run, tmp
 
 
 def test_a_run_file_without_settings_is_damaged(tmp_path):
-    """Its digest is right, as of a file that was made to look so."""
+    """Its digest is valid, as in a forged file."""
     (tmp_path / "run.json").write_bytes(sealed.dumps({"format": 1}))
     with pytest.raises(ValueError, match=r"run\.json is damaged: it has no settings"):
         Run.load(tmp_path)

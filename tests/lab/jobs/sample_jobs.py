@@ -16,7 +16,7 @@ from seqloom.lab.training.train import train
 
 
 def numbers(n, folder):
-    """Some that depend on the threads and on the random state, and on nothing else."""
+    """Return numbers that depend on the threads and the random state only."""
     x = torch.rand(1000, n)
     blas = [pool["num_threads"] for pool in threadpool_info()]
     threads = {"threads": torch.get_num_threads(), "most of any library": max(blas, default=1)}
@@ -37,7 +37,7 @@ def not_json(folder):
 
 
 def killed(times, folder):
-    """Count to 5, each number a checkpoint; the process is killed at 3, so many times."""
+    """Count to 5 with a checkpoint at each number; kill the process at 3, a given number of times."""
     counted = _lines(folder)
     deaths = sum(1 for line in counted if line == "dead")
     for number in range(len(counted) - deaths, 5):
@@ -49,7 +49,7 @@ def killed(times, folder):
 
 
 def steps(count, seconds, folder):
-    """Each step is a line with the process that made it; goes on behind the last one."""
+    """Write a line with the process id for each step; continue after the last line."""
     for step in range(len(_lines(folder)), count):
         time.sleep(seconds)
         _add(folder, json.dumps([step, os.getpid()]))
@@ -57,7 +57,7 @@ def steps(count, seconds, folder):
 
 
 def meet(place, folder, patience=300.0):
-    """Two jobs that go to one place at the same time; a job that finds nobody there gives up."""
+    """Wait until two jobs run at the same time; fail if the other one does not come."""
     there, end = Path(place), time.monotonic() + patience
     there.mkdir(parents=True, exist_ok=True)
     (there / folder.name).touch()
@@ -69,7 +69,7 @@ def meet(place, folder, patience=300.0):
 
 
 def training(seed, folder, steps=30):
-    """A small one, that goes on from its checkpoint."""
+    """Run a small training that continues from its checkpoint."""
     torch.set_flush_denormal(True)
     settings = TrainSettings(
         steps=steps, validate_every=10, checkpoint_steps=5, hidden=8, embedding=4, seed=seed, device="cpu"
@@ -89,7 +89,7 @@ def _add(folder, line):
 
 
 def ranks(folder):
-    """In several processes under torchrun."""
+    """Run in several processes under torchrun."""
     from seqloom.lab.training.distributed import join_processes
 
     with join_processes(torch.device("cpu")) as together:

@@ -1,4 +1,4 @@
-"""The same jobs, the same results, wherever they run and whatever dies meanwhile."""
+"""Jobs give the same results wherever they run, even if processes die meanwhile."""
 
 import json
 import os
@@ -321,11 +321,11 @@ def test_a_comparison_on_a_cluster_that_loses_a_machine_has_the_rows_of_one_in_t
     assert "no machine of the cluster has 2 GPUs" in hopeless.failed
 
 
-def compared(found, where, follow=None):
-    """The table without times, and what every training found."""
-    for result in run(found.jobs(), where, found.folder / "jobs"):
-        found.results[result.key] = result
+def compared(actual, where, follow=None):
+    """Return the table without times, and the metrics of every training."""
+    for result in run(actual.jobs(), where, actual.folder / "jobs"):
+        actual.results[result.key] = result
         if follow is not None:
-            follow(found.results)
-    rows = [{k: v for k, v in row.items() if k not in TIMES} for row in build_leaderboard(collect_results(found))]
-    return rows, {key: result.value["valid"] for key, result in found.results.items() if "-to" in key}
+            follow(actual.results)
+    rows = [{k: v for k, v in row.items() if k not in TIMES} for row in build_leaderboard(collect_results(actual))]
+    return rows, {key: result.value["valid"] for key, result in actual.results.items() if "-to" in key}

@@ -109,5 +109,5 @@ def _six() -> list[tuple[int, str]]:
 
 
 def _taken(i: int, j: int) -> int:
-    """Every shade there is, somewhere."""
+    """Return a value for every shade."""
     return [2440, 1310 - 270 * (i % 2), 760 - 250 * (j % 2), 240, 12][abs(i - j)] - 530 * (i == j) * i % 1900

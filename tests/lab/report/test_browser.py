@@ -1,4 +1,4 @@
-"""The page in a real browser: Chromium, where there is one."""
+"""The page in a real browser: Chromium, if it is installed."""
 
 import shutil
 
@@ -38,7 +38,7 @@ def address(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, address):
-    """Opens the page; at the end nothing may have been complained of, or asked from outside."""
+    """Open the page; fail if it logs an error or requests anything from another host."""
     wrong, contexts = [], []
 
     def show(width=1200, scheme="light", **settings):
@@ -65,9 +65,9 @@ def test_the_page_has_no_serious_accessibility_problem(opened, scheme):
     page = opened(scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((details) => (details.open = true))")
     page.add_style_tag(content=".scroll { background: none !important }")  # axe cannot see through its shadow
-    found = axe.Axe().run(page).response["violations"]
+    actual = axe.Axe().run(page).response["violations"]
     serious = [
-        (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
+        (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in actual if v["impact"] in ("serious", "critical")
     ]
     assert not serious
 

@@ -1,4 +1,4 @@
-"""What `report.write_report` leaves in a folder, whatever it is given."""
+"""The files that `report.write_report` writes, for every kind of block."""
 
 import csv
 import json
@@ -24,12 +24,12 @@ def written(tmp_path, *blocks, facts=None, verdict="It holds."):
 
 
 def pictures(html):
-    """Every picture, read as XML: what is not well formed raises here."""
+    """Parse every picture as XML; raise if one is not well formed."""
     return [ET.fromstring(text) for text in re.findall(r'<svg class="picture.*?</svg>', html, re.S)]
 
 
 def numbers(picture):
-    """Every number by which a picture is drawn."""
+    """Return every number in the attributes of a picture."""
     texts = [v for e in picture.iter() for k, v in e.attrib.items() if k in {"d", "x", "y", "x1", "x2", "y1", "y2"}]
     return [float(n) for text in texts for n in re.findall(r"-?\d+(?:\.\d+)?", text)]
 
@@ -180,9 +180,9 @@ def test_a_document_without_a_page_is_named():
 def test_names_below_an_axis_stay_in_the_picture_and_do_not_overlap(count, turn):
     names = ["a", "b" * (16 if turn else 1), *("c" for _ in range(count - 2))]
     frame = fit_frame(NARROW, make_scale([0.0, 1.0], False), names)
-    found = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>(\w+)<', draw_names_axis(frame, names))
-    assert len(found) == count and (f"rotate({-turn} " in draw_names_axis(frame, names)) == bool(turn)
+    actual = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>(\w+)<', draw_names_axis(frame, names))
+    assert len(actual) == count and (f"rotate({-turn} " in draw_names_axis(frame, names)) == bool(turn)
     if turn:
         angle = math.radians(turn)
-        assert all(float(x) - math.cos(angle) * LETTER * len(name) >= 0 for x, name in found)
-        assert (float(found[1][0]) - float(found[0][0])) * math.sin(angle) >= 0.8 * LINE
+        assert all(float(x) - math.cos(angle) * LETTER * len(name) >= 0 for x, name in actual)
+        assert (float(actual[1][0]) - float(actual[0][0])) * math.sin(angle) >= 0.8 * LINE

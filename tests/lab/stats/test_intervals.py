@@ -8,10 +8,10 @@ from seqloom.lab.stats.intervals import Interval, compare_pairs, holm, mean_inte
 
 
 def test_two_values_give_the_t_interval_with_one_degree_of_freedom():
-    found = mean_interval([1.0, 3.0])
-    assert found.mean == 2.0
-    assert found.half == pytest.approx(12.706 * math.sqrt(2) / math.sqrt(2), rel=1e-4)
-    assert found.n == 2
+    actual = mean_interval([1.0, 3.0])
+    assert actual.mean == 2.0
+    assert actual.half == pytest.approx(12.706 * math.sqrt(2) / math.sqrt(2), rel=1e-4)
+    assert actual.n == 2
 
 
 def test_five_values_give_the_t_interval_with_four_degrees_of_freedom():
@@ -30,9 +30,9 @@ def normal(n, seed):
 def test_a_summary_is_scipys_t_interval_and_counts_the_failed():
     values = normal(7, 0)
     low, high = scipy_stats.t.interval(0.95, 6, sum(values) / 7, scipy_stats.sem(values))
-    found = summarise([None, *values, math.inf, math.nan])
-    assert (found.mean, found.low, found.high) == pytest.approx((sum(values) / 7, low, high), rel=1e-12)
-    assert (found.n, found.failed) == (7, 3)
+    actual = summarise([None, *values, math.inf, math.nan])
+    assert (actual.mean, actual.low, actual.high) == pytest.approx((sum(values) / 7, low, high), rel=1e-12)
+    assert (actual.n, actual.failed) == (7, 3)
 
 
 def test_one_value_has_no_interval_and_none_has_no_mean():
@@ -45,9 +45,9 @@ def test_paired_differences_are_scipys_and_leave_out_a_broken_pair():
     a, b = normal(6, 1), normal(6, 2)
     theirs = scipy_stats.ttest_rel(a, b)
     band = theirs.confidence_interval(0.95)
-    found = compare_pairs([*a, None, 1.0], [*b, 1.0, math.inf])
-    assert (found.p, found.low, found.high) == pytest.approx((theirs.pvalue, band.low, band.high), rel=1e-9)
-    assert found.n == 6
+    actual = compare_pairs([*a, None, 1.0], [*b, 1.0, math.inf])
+    assert (actual.p, actual.low, actual.high) == pytest.approx((theirs.pvalue, band.low, band.high), rel=1e-9)
+    assert actual.n == 6
 
 
 def test_equal_differences_have_a_p_value_of_0_or_1():
@@ -57,8 +57,8 @@ def test_equal_differences_have_a_p_value_of_0_or_1():
 
 
 def test_differences_within_rounding_count_as_equal():
-    found = compare_pairs([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
-    assert found.p == 0.0
+    actual = compare_pairs([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
+    assert actual.p == 0.0
 
 
 def test_holms_correction_matches_a_calculation_by_hand():

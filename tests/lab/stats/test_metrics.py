@@ -44,18 +44,18 @@ def measured(task, y, p, **more):
 
 def test_accuracy_and_macro_f1_are_scikit_learns():
     y, p = torch.randint(5, (200,)), torch.randint(5, (200,))
-    found = measured(Plain("classify", Features(("a",)), Classes(tuple("abcde"))), y, p)
-    assert found["accuracy"] == pytest.approx(sk.accuracy_score(y, p))
-    assert found["macro_f1"] == pytest.approx(sk.f1_score(y, p, average="macro"))
+    actual = measured(Plain("classify", Features(("a",)), Classes(tuple("abcde"))), y, p)
+    assert actual["accuracy"] == pytest.approx(sk.accuracy_score(y, p))
+    assert actual["macro_f1"] == pytest.approx(sk.f1_score(y, p, average="macro"))
     w = np.random.default_rng(0).integers(0, 4, 200).astype(float)
     assert macro_f1(y.numpy(), p.numpy(), w) == pytest.approx(sk.f1_score(y, p, average="macro", sample_weight=w))
 
 
 def test_a_class_missing_from_training_always_counts_as_wrong():
     task = Plain("classify", Features(("a",)), Classes(("a", "b")))
-    found = measured(task, torch.tensor([0, 1, UNSEEN, UNSEEN]), torch.tensor([0, 1, 0, 1]))
-    assert found["accuracy"] == 0.5
-    assert found["macro_f1"] == pytest.approx(2 / 3)  # one false alarm for each class
+    actual = measured(task, torch.tensor([0, 1, UNSEEN, UNSEEN]), torch.tensor([0, 1, 0, 1]))
+    assert actual["accuracy"] == 0.5
+    assert actual["macro_f1"] == pytest.approx(2 / 3)  # one false alarm for each class
 
 
 def test_tags_that_are_not_asked_for_or_not_scored_do_not_count():
@@ -76,8 +76,8 @@ def test_chunks_follow_conllevals_rules():
     assert span_f1(right, said) == pytest.approx(0.5)
     assert span_f1([["O"]], [["O"]]) == 0.0
     task = Plain("tag", Features(("a",)), Tags(("B-X", "I-X", "O")))
-    found = measured(task, torch.tensor([[0, 1, 2], [2, UNSEEN, IGNORE]]), torch.tensor([[0, 1, 2], [2, 0, 0]]))
-    assert found["span_f1"] == pytest.approx(2 * 1 / (2 + 2))
+    actual = measured(task, torch.tensor([[0, 1, 2], [2, UNSEEN, IGNORE]]), torch.tensor([[0, 1, 2], [2, 0, 0]]))
+    assert actual["span_f1"] == pytest.approx(2 * 1 / (2 + 2))
 
 
 def test_chunks_that_mark_their_ends_are_kept_apart():
@@ -100,8 +100,8 @@ def test_chunks_that_mark_their_ends_are_kept_apart():
 def test_errors_of_numbers_leave_out_what_is_missing():
     task = Plain("regress", Features(("a",)), Values(("u", "v")))
     y, p = torch.tensor([[1.0, torch.nan], [3.0, 4.0]]), torch.tensor([[2.0, 9.0], [3.0, 1.0]])
-    found = measured(task, y, p)
-    assert found == {
+    actual = measured(task, y, p)
+    assert actual == {
         "mse": pytest.approx(10 / 3),
         "rmse": pytest.approx(math.sqrt(10 / 3)),
         "mae": pytest.approx(4 / 3),
@@ -112,17 +112,17 @@ def test_mase_is_1_for_the_naive_forecast_of_a_straight_line():
     task = Plain("forecast", Features(("other", "a")), Values(("a",), 1))
     line = torch.arange(6.0).view(1, 6, 1)
     x = torch.cat([torch.randn(1, 5, 1), line[:, :5]], 2)
-    found = measured(task, line[:, 5:], line[:, 4:5], x=x)
-    assert found["mase"] == pytest.approx(1.0) and found["mse"] == found["mae"] == 1.0
+    actual = measured(task, line[:, 5:], line[:, 4:5], x=x)
+    assert actual["mase"] == pytest.approx(1.0) and actual["mse"] == actual["mae"] == 1.0
     flat = torch.zeros(1, 5, 2)
     assert math.isnan(measured(task, line[:, 5:], line[:, 4:5], x=flat)["mase"])
 
 
 def test_perplexity_and_bits_follow_from_the_loss():
-    found = compute_scores(
+    actual = compute_scores(
         {"nats": np.array([2.0, 4.0]), "targets": np.array([1.0, 2.0]), "language": np.ones(2)}
     ).values
-    assert found == {"loss": 2.0, "perplexity": pytest.approx(math.exp(2)), "bits": pytest.approx(2 / math.log(2))}
+    assert actual == {"loss": 2.0, "perplexity": pytest.approx(math.exp(2)), "bits": pytest.approx(2 / math.log(2))}
 
 
 def test_bleu_is_sacrebleus():
@@ -151,9 +151,9 @@ def test_error_rates_are_jiwers():
     y, p = torch.randint(4, 11, (20, 12)), torch.randint(4, 11, (20, 12))
     n, m = torch.randint(4, 13, (20,)), torch.randint(1, 13, (20,))
     y[:, 0] = 5
-    found = compute_scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Prediction(p, m))).values
+    actual = compute_scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Prediction(p, m))).values
     right, said = task.decode(y, n), task.decode(p, m)
-    assert found["cer"] == pytest.approx(jiwer.cer(right, said)) and found["wer"] == pytest.approx(
+    assert actual["cer"] == pytest.approx(jiwer.cer(right, said)) and actual["wer"] == pytest.approx(
         jiwer.wer(right, said)
     )
 
@@ -173,13 +173,13 @@ def test_intervals_cover_the_true_value_about_as_often_as_stated():
 
 def test_a_share_of_rows_has_wilsons_interval_even_if_all_are_right():
     right = (np.arange(25) < 21).astype(float)
-    found = compute_scores({"right": right, "scored": np.ones(25)}, intervals=True).intervals["accuracy"]
-    assert found == pytest.approx(tuple(binomtest(21, 25).proportion_ci(method="wilson")), abs=1e-6)
+    actual = compute_scores({"right": right, "scored": np.ones(25)}, intervals=True).intervals["accuracy"]
+    assert actual == pytest.approx(tuple(binomtest(21, 25).proportion_ci(method="wilson")), abs=1e-6)
     y = np.arange(25) % 3
     columns = {"right": np.ones(25), "scored": np.ones(25), "y": y, "p": y}
-    found = compute_scores(columns, intervals=True).intervals
+    actual = compute_scores(columns, intervals=True).intervals
     low = binomtest(25, 25).proportion_ci(method="wilson").low
-    assert found["accuracy"] == found["macro_f1"] == (pytest.approx(low, abs=1e-6), 1.0)
+    assert actual["accuracy"] == actual["macro_f1"] == (pytest.approx(low, abs=1e-6), 1.0)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def test_every_variant_learns_on_both_problems_at_nearly_the_same_size(model):
 
 
 def inside(model):
-    """The layer, and what happens in its first step."""
+    """Return the layer, its gates, and the states after and before its first step."""
     torch.manual_seed(0)
     layer = Ablation().layer(model, 3, 8, VARIANTS[model].start, 20)
     cell, x, h = layer.cell_at(0), torch.randn(4, 3), torch.randn(4, 8)

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.xdist_group("complexity")  # whose fixture is made once
 @pytest.fixture(scope="module")
 def rows():
     said = []
-    found = list(Complexity(TINY).run(said.append))
+    actual = list(Complexity(TINY).run(said.append))
     assert len(said) == Complexity(TINY).parts
-    return {row.form: row for row in found}
+    return {row.form: row for row in actual}
 
 
 @pytest.mark.slow
@@ -50,10 +50,10 @@ def test_with_a_layer_fewer_the_first_step_is_out_of_reach(form):
 
 @pytest.mark.slow
 def test_memory_is_quadratic_where_the_weights_are_kept_and_linear_where_they_are_not(rows):
-    found = {name: row.memory_exponent.value for name, row in rows.items()}
-    assert found["self-attention as written"] > 1.7 and found["RNN + attention"] > 1.9
+    actual = {name: row.memory_exponent.value for name, row in rows.items()}
+    assert actual["self-attention as written"] > 1.7 and actual["RNN + attention"] > 1.9
     for name in ("RNN", "AttnRNN", "self-attention fused", "local attention", "linear attention", "hybrid"):
-        assert found[name] == pytest.approx(1, abs=0.06), name
+        assert actual[name] == pytest.approx(1, abs=0.06), name
 
 
 @pytest.mark.slow

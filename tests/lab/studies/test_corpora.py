@@ -29,7 +29,7 @@ def data(monkeypatch):
 
 
 def tiny(study, models, names=None, **task):
-    """Of the full study these models and conditions, trained for two steps."""
+    """Return the full study with some of its models and conditions, trained for two steps."""
     conditions = [
         replace(c, steps=2, task=c.task | {"every": 40, "width": 4, "vocabulary": 60, "budget": 2_500} | task)
         for c in study.full.conditions

@@ -32,7 +32,7 @@ TINY = TrialSettings(CONDITIONS, ("gru", "transformer", "mean"), 2, 300, 0, (1e-
 
 @pytest.fixture
 def reviews(tmp_path, monkeypatch):
-    """Files of reviews, where the studies look for them; one of them is in both."""
+    """Write review files to the data folder; one review is in both splits."""
     (tmp_path / "imdb").mkdir()
     for split, word in (("train", "train"), ("test", "test")):
         texts = [f"{word} film {i} is {'good' if i % 2 else 'bad'}<br />" for i in range(30)] + ["in both"]
@@ -155,7 +155,7 @@ def test_every_model_is_tuned_over_as_many_settings(kind):
 
 
 def layers(study, condition, models):
-    """The trained parameters of each model's layer, at the sizes of a GPU."""
+    """Return the number of trained parameters of each model's layer, with the hidden sizes of a GPU."""
     study._sizes = {}
     made = {m: study.network(m, study.find_hidden(m, condition), "default", condition) for m in models}
     return {m: count_trained(model.layer) for m, model in made.items()}
@@ -163,15 +163,15 @@ def layers(study, condition, models):
 
 @pytest.mark.parametrize("condition", Family.full.conditions, ids=lambda c: c.name)
 def test_the_family_has_one_size_at_every_depth(condition):
-    found = layers(Family(device="cuda"), condition, Family.full.models)
-    assert found["attn_rnn"] == pytest.approx(78_000, rel=0.15)
-    assert all(count == pytest.approx(found["attn_rnn"], rel=0.05) for count in found.values()), found
+    actual = layers(Family(device="cuda"), condition, Family.full.models)
+    assert actual["attn_rnn"] == pytest.approx(78_000, rel=0.15)
+    assert all(count == pytest.approx(actual["attn_rnn"], rel=0.05) for count in actual.values()), actual
 
 
 def test_layers_that_read_reviews_are_of_one_size():
-    found = layers(Imdb(device="cuda"), Imdb.full.conditions[0], ("lstm", "gru", "attn_rnn", "rnn"))
-    assert found["attn_rnn"] == 66_176  # as in the AttnRNN article
-    assert all(count == pytest.approx(66_176, rel=0.07) for count in found.values()), found
+    actual = layers(Imdb(device="cuda"), Imdb.full.conditions[0], ("lstm", "gru", "attn_rnn", "rnn"))
+    assert actual["attn_rnn"] == 66_176  # as in the AttnRNN article
+    assert all(count == pytest.approx(66_176, rel=0.07) for count in actual.values()), actual
 
 
 def test_the_family_study_shows_costs_and_the_ranks_of_the_article():

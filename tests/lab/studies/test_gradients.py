@@ -23,10 +23,10 @@ def run(settings, **more):
 def test_the_columns_of_the_article_are_reproduced_to_three_digits():
     study = Gradients(protocol="paper")
     rows = list(study.run(lambda _: None))
-    found = {(row["model"], row["T"]): row for row in study.table(rows)}
+    actual = {(row["model"], row["T"]): row for row in study.table(rows)}
     for model, column in PRINTED.items():
         for T, printed in column.items():
-            norm = found[model, T]["norm"]
+            norm = actual[model, T]["norm"]
             assert norm < 1e-22 if printed == 0 else float(f"{norm:.2e}") == float(f"{printed:.2e}"), (model, T)
     assert study.verdict(rows).startswith("20 of the 20 norms in the AttnRNN article are reproduced")
 

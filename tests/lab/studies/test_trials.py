@@ -36,7 +36,7 @@ def without_time(trials):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The names of all trainings, in the order in which they were asked for."""
+    """Return the names of all trainings in the order of their requests."""
     names, real = [], trials.train_many
 
     def count(trainings, device):
@@ -77,7 +77,7 @@ def test_tuning_may_take_a_share_of_the_steps_and_results_take_all(tmp_path):
 
 
 def scored_by(monkeypatch, score):
-    """Studies whose score is a function of model, learning rate, start and seed; nothing is count_trained."""
+    """Return a study whose score is a function of model, learning rate, start and seed; nothing is trained."""
 
     def train(self, group):
         for spec in group:
@@ -209,10 +209,10 @@ def test_a_difference_is_significant_if_the_corrected_p_value_is():
     scores = {"a": (0.10, 0.20, 0.31, 0.40), "b": (0.20, 0.30, 0.40, 0.51), "c": (0.11, 0.19, 0.33, 0.38)}
     rows = [trial(model, seed, score) for model, line in scores.items() for seed, score in enumerate(line)]
     low, high = TrialMetric("MAE", lower=True), TrialMetric("MAE")
-    found = contests(rows, low, "a")
-    assert [(c.other, c.better) for c in found] == [("b", True), ("c", None)]
+    actual = contests(rows, low, "a")
+    assert [(c.other, c.better) for c in actual] == [("b", True), ("c", None)]
     assert [c.better for c in contests(rows, high, "a")] == [False, None]
-    assert format_contests(found, "a").endswith("a is better than b in 1; not significantly different from c in 1.")
+    assert format_contests(actual, "a").endswith("a is better than b in 1; not significantly different from c in 1.")
     pairs = contests([*rows[:4], trial("b", 3, 0.5), trial("b", 0, 0, "lost")], low, "a")
     assert pairs[0].difference.n == 1 and pairs[0].better is None
 
@@ -254,8 +254,8 @@ def test_a_reader_answers_after_the_last_real_step_or_after_every_step():
         reader = Reader(layer(model, 5, 8, "default", 7, num_layers=2), 4, symbols=(3, 5))
         every = Reader(reader.layer, 4, every=True, symbols=(3, 5))
         every.head = reader.head
-        found = every(x)
-        torch.testing.assert_close(reader(x, lengths), torch.stack([found[0, 6], found[1, 3]]))
+        actual = every(x)
+        torch.testing.assert_close(reader(x, lengths), torch.stack([actual[0, 6], actual[1, 3]]))
     both = Reader(layer("gru", 5, 8, "default", 7, bidirectional=True), 4, symbols=(3, 5))
     y, _ = both.layer((x.unsqueeze(-1) == both.symbols).float())
     torch.testing.assert_close(both(x), both.head(torch.cat([y[:, -1, :8], y[:, 0, 8:]], -1)))

@@ -28,7 +28,7 @@ SETTINGS = TrainSettings(
 
 
 def child(folder: Path) -> int:
-    """A process of its own that trains, or goes on training."""
+    """Start a process that trains or resumes."""
     number = os.fork()
     if number:
         return number
@@ -38,17 +38,17 @@ def child(folder: Path) -> int:
 
 
 def check(folder: Path) -> None:
-    """Nothing in the folder is half-written."""
+    """Check that no file in the folder is half-written."""
     if not (folder / "run.json").exists():
         return
     run = Run.load(folder)
     assert run.task.kind == "classify"
     for which in ("last", "best"):
-        found = checkpoint.find(folder / which)
+        actual = checkpoint.find(folder / which)
         if (folder / which).exists():
-            assert found is not None and found.folder == folder / which
-        if found is not None:
-            assert found.tensors("weights") and found.tensors("training")
+            assert actual is not None and actual.folder == folder / which
+        if actual is not None:
+            assert actual.tensors("weights") and actual.tensors("training")
     steps = [line["step"] for line in run.metrics() if line["split"] == "valid"]  # the test's is that of the best
     assert steps == sorted(set(steps))
 

@@ -38,7 +38,7 @@ SMALL = {"hidden": 8, "embedding": 8, "epochs": 2, "batch": 8}
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """A folder with a cache of its own, for all tests here."""
+    """Return a folder with its own cache, shared by all tests here."""
     folder = tmp_path_factory.mktemp("lab")
     before = os.environ.get("SEQLOOM_CACHE")
     os.environ["SEQLOOM_CACHE"] = str(folder / "cache")
@@ -50,7 +50,7 @@ def work(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def words(work):
-    """Words of vowels and of consonants, told apart."""
+    """Return a run that classifies words of vowels and of consonants."""
     random = np.random.default_rng(0)
     kinds = {"vowels": "aeiou", "consonants": "bcdfg"}
     lines = [
@@ -84,10 +84,10 @@ def test_a_new_training_with_smoothed_labels_and_a_crf_is_refused_and_an_old_one
 
 def test_results_come_in_the_order_of_the_rows_whatever_their_lengths(words):
     given = ["aei", "b" * 40, "ou" * 9, "cdf", "a"]
-    found = list(predict(words, given, probabilities=True))
+    actual = list(predict(words, given, probabilities=True))
     alone = [next(iter(predict(words, [row], probabilities=True))) for row in given]
-    assert [r["prediction"] for r in found] == ["vowels", "consonants", "vowels", "consonants", "vowels"]
-    for one, other in zip(found, alone, strict=True):
+    assert [r["prediction"] for r in actual] == ["vowels", "consonants", "vowels", "consonants", "vowels"]
+    for one, other in zip(actual, alone, strict=True):
         assert one["prediction"] == other["prediction"]
         assert one["probability"] == pytest.approx(other["probability"], abs=2e-6)
         assert one["probability"] == max(one["probabilities"].values())
@@ -109,18 +109,18 @@ def test_a_file_a_list_and_columns_are_predicted_alike(words, tmp_path):
 
 def test_a_frame_is_its_rows_and_not_its_columns(words):
     frame = pl.DataFrame({"id": [7, 8, 9], "word": ["aei", "bcd", "ou"]})
-    found = words.predict(frame, keep=["id"])
-    assert [row.pop("id") for row in found] == [7, 8, 9]
-    assert found == words.predict(["aei", "bcd", "ou"])
+    actual = words.predict(frame, keep=["id"])
+    assert [row.pop("id") for row in actual] == [7, 8, 9]
+    assert actual == words.predict(["aei", "bcd", "ou"])
     with pytest.raises(ValueError, match="a dict of id, word is one row"):
         words.predict(frame.to_dict(as_series=False))
 
 
 def test_an_empty_text_has_no_prediction_and_is_counted(words):
     notes = Notes()
-    found = list(predict(words, ["aei", "", "bcd", ""], probabilities=True, notes=notes))
-    assert [r["prediction"] is None for r in found] == [False, True, False, True]
-    assert found[1] == {"prediction": None, "probability": None, "probabilities": {"consonants": None, "vowels": None}}
+    actual = list(predict(words, ["aei", "", "bcd", ""], probabilities=True, notes=notes))
+    assert [r["prediction"] is None for r in actual] == [False, True, False, True]
+    assert actual[1] == {"prediction": None, "probability": None, "probabilities": {"consonants": None, "vowels": None}}
     assert notes.warnings == ["empty inputs: 2 of 4 (first: row 2); they have no prediction"]
     assert list(predict(words, [""])) == [{"prediction": None}]
 
@@ -170,18 +170,18 @@ def test_numbers_come_in_the_units_of_the_data(work, tmp_path):
     y = np.stack([1000 + 50 * np.array([x.sum() for x in X]), np.full(40, -3.0) + random.normal(size=40)], 1)
     rows = {"train": np.arange(30), "valid": np.arange(30, 40)}
     run = fit(MemoryTask("regress", X, y, rows), runs=tmp_path, hidden=8, epochs=1)
-    found = [r["prediction"] for r in predict(run, X[:3])]
-    assert [list(r) for r in found] == [["y0", "y1"]] * 3
-    assert all(600 < r["y0"] < 1400 and -10 < r["y1"] < 4 for r in found)
+    actual = [r["prediction"] for r in predict(run, X[:3])]
+    assert [list(r) for r in actual] == [["y0", "y1"]] * 3
+    assert all(600 < r["y0"] < 1400 and -10 < r["y1"] < 4 for r in actual)
 
 
 def test_tags_have_a_probability_each(tmp_path):
     X, y = [["a", "b", "c"], ["b"]] * 10, [[0, 1, 1], [1]] * 10
     task = MemoryTask("tag", X, y, {"train": np.arange(16), "valid": np.arange(16, 20)})
     run = fit(task, runs=tmp_path, **SMALL)
-    found = list(predict(run, [["a", "b"], [], ["c"]]))
-    assert [len(r["prediction"] or ()) for r in found] == [2, 0, 1]
-    assert [len(r["probability"] or ()) for r in found] == [2, 0, 1]
+    actual = list(predict(run, [["a", "b"], [], ["c"]]))
+    assert [len(r["prediction"] or ()) for r in actual] == [2, 0, 1]
+    assert [len(r["probability"] or ()) for r in actual] == [2, 0, 1]
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +193,13 @@ def pairs(work):
 
 
 def test_translations_come_in_order_and_an_empty_line_is_empty(pairs):
-    found = list(translate(pairs, [["aaa b", "", "a b"], [{"en": "aa b"}]], Beam(2, max_length=7)))
-    assert [r["source"] for r in found] == ["aaa b", "", "a b", "aa b"]
-    assert found[1] == {"source": "", "translation": "", "score": None}
-    assert all(r["score"] < 0 for r in found if r["source"])
+    actual = list(translate(pairs, [["aaa b", "", "a b"], [{"en": "aa b"}]], Beam(2, max_length=7)))
+    assert [r["source"] for r in actual] == ["aaa b", "", "a b", "aa b"]
+    assert actual[1] == {"source": "", "translation": "", "score": None}
+    assert all(r["score"] < 0 for r in actual if r["source"])
     alone = next(translate(pairs, [["a b"]], Beam(2, max_length=7)))
-    assert alone["translation"] == found[2]["translation"]
-    assert alone["score"] == pytest.approx(found[2]["score"], rel=1e-5)
+    assert alone["translation"] == actual[2]["translation"]
+    assert alone["score"] == pytest.approx(actual[2]["score"], rel=1e-5)
 
 
 def test_only_models_of_that_kind_translate_or_generate(words, pairs):
@@ -234,20 +234,20 @@ def test_special_tokens_are_never_drawn():
 
 
 def test_evaluation_repeats_the_test_of_the_training(words):
-    found = evaluate(words)
+    actual = evaluate(words)
     test = next(line for line in words.metrics() if line["split"] == "test")
-    assert found["metrics"]["accuracy"] == test["accuracy"]
-    assert found["metrics"]["loss"] == pytest.approx(test["loss"], rel=1e-6)
-    assert found["intervals"]["accuracy"] == test["accuracy_interval"]
+    assert actual["metrics"]["accuracy"] == test["accuracy"]
+    assert actual["metrics"]["loss"] == pytest.approx(test["loss"], rel=1e-6)
+    assert actual["intervals"]["accuracy"] == test["accuracy_interval"]
 
 
 def test_an_unseen_label_counts_as_wrong_and_is_reported(words, tmp_path):
     file = tmp_path / "new.csv"
     file.write_text("word,label\naei,vowels\nbcd,consonants\nxyz,neither\n")
-    found = evaluate(words, file)
-    assert (found["examples"], found["split"]) == (3, "test")
-    assert found["metrics"]["accuracy"] == pytest.approx(2 / 3)
-    assert "row 3, 'neither'" in found["warnings"][0]
+    actual = evaluate(words, file)
+    assert (actual["examples"], actual["split"]) == (3, "test")
+    assert actual["metrics"]["accuracy"] == pytest.approx(2 / 3)
+    assert "row 3, 'neither'" in actual["warnings"][0]
     file.write_text("word\naei\n")
     with pytest.raises(ValueError, match="no column 'label'; the columns are word"):
         evaluate(words, file)
@@ -292,8 +292,8 @@ def test_settings_that_are_wrong_leave_no_folder(words, work, tmp_path):
     wrong = [({"model": "gur"}, "did you mean 'gru'"), ({"hiden": 3}, "no setting 'hiden'; did you mean 'hidden'")]
     wrong += [({"hidden": 0}, "hidden: .*, got 0"), ({"batch": 2, "tokens": 3}, "give one of batch and tokens")]
     wrong += [({"target": "lable"}, "no column 'lable'; did you mean 'label'")]
-    for settings, said in wrong:
-        with pytest.raises(ValueError, match=said):
+    for settings, message in wrong:
+        with pytest.raises(ValueError, match=message):
             fit(data, runs=tmp_path / "runs", **settings)
     with pytest.raises(ValueError, match="has no end; give steps"):
         fit("adding", runs=tmp_path / "runs", epochs=1)
@@ -307,7 +307,7 @@ def test_options_of_the_training_and_of_the_data_are_separated():
 
 def test_missing_data_is_an_error_that_lists_what_exists(tmp_path):
     (tmp_path / "reviews.csv").write_text("x")
-    for data, said in [
+    for data, message in [
         ("addin", "did you mean 'adding'?"),
         (str(tmp_path / "review.csv"), f"did you mean '{tmp_path}/reviews.csv'?"),
         (str(tmp_path / "zzzzzzz"), f"{tmp_path} holds reviews.csv"),
@@ -315,7 +315,7 @@ def test_missing_data_is_an_error_that_lists_what_exists(tmp_path):
     ]:
         with pytest.raises(ValueError, match="neither a file, nor a folder, nor a task") as error:
             open_data(data, {})
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 def test_a_run_knows_where_its_data_are(words, pairs, work):
@@ -385,7 +385,7 @@ def test_an_empty_file_is_an_error_before_anything_is_written(words, tmp_path):
 
 
 def spoilt(model, letter, task):
-    """Make a letter's vector NaN, as a training that went wrong leaves it."""
+    """Set a letter's vector to NaN, as a failed training would."""
     token = int(task.encode([letter]).x[0, 0])
     table = next(p for p in model.parameters() if p.dim() == 2 and p.shape[0] == task.input.size)
     with torch.no_grad():
@@ -397,14 +397,14 @@ def test_a_result_that_is_not_finite_is_an_error_row(words, monkeypatch):
     model = spoilt(words.model(), "b", words.task)
     monkeypatch.setattr(Run, "model", lambda *_, **__: model)
     notes = Notes()
-    found = list(predict(words, ["aei", "bcd", "oua"], probabilities=True, notes=notes))
-    assert found[1] == {
+    actual = list(predict(words, ["aei", "bcd", "oua"], probabilities=True, notes=notes))
+    assert actual[1] == {
         "prediction": None,
         "probability": None,
         "probabilities": None,
         "error": "the model computes NaN or infinity for it; check its values",
     }
-    assert "error" not in found[0] and "error" not in found[2] and found[0]["prediction"] == "vowels"
+    assert "error" not in actual[0] and "error" not in actual[2] and actual[0]["prediction"] == "vowels"
     assert notes.warnings == [
         "rows without a result: 1 of 3 (first: row 2): the model computes NaN or infinity for it; check its values"
     ]
@@ -417,8 +417,8 @@ def test_a_value_too_large_for_float32_is_refused_when_read(work, tmp_path):
     run = fit(file, "gru", runs=tmp_path, name="numbers", target="sum", kind="regress", **SMALL)
     rows[3]["x"][0] = 1e300
     file.write_text("\n".join(map(json.dumps, rows)))
-    told = r"column 'x' holds 1e\+300, which is too large for 32-bit numbers"
-    with pytest.raises(ValueError, match=f"row 4: {told}"):
+    message = r"column 'x' holds 1e\+300, which is too large for 32-bit numbers"
+    with pytest.raises(ValueError, match=f"row 4: {message}"):
         run.predict(file)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         fit(file, "gru", runs=tmp_path, name="again", target="sum", kind="regress", **SMALL)

@@ -1,4 +1,4 @@
-"""A run on disk: what is there, what is refused, what survives."""
+"""A run on disk: its files, what is refused, and what survives a kill."""
 
 import json
 import threading
@@ -53,7 +53,7 @@ def test_no_file_of_a_run_needs_pickle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("break_it", "said"),
+    ("break_it", "raised"),
     [
         (lambda f: f.exists(), "is not a run: there is no such folder"),
         (lambda f: f.mkdir(), "is not a run: it has no run.json"),
@@ -69,11 +69,11 @@ def test_no_file_of_a_run_needs_pickle(tmp_path):
         ),
     ],
 )
-def test_a_folder_without_a_run_is_refused_in_one_line(break_it, said, tmp_path):
+def test_a_folder_without_a_run_is_refused_in_one_line(break_it, raised, tmp_path):
     break_it(tmp_path / "odd")
-    with pytest.raises(ValueError, match=said) as found:
+    with pytest.raises(ValueError, match=raised) as error:
         Run.load(tmp_path / "odd")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path):
@@ -101,8 +101,8 @@ def put(place, number):
 
 
 def numbered(place):
-    found = checkpoint.find(place)
-    return None if found is None else (found.facts["step"], float(found.tensors("weights")["w"][0]))
+    actual = checkpoint.find(place)
+    return None if actual is None else (actual.facts["step"], float(actual.tensors("weights")["w"][0]))
 
 
 class KilledError(BaseException):
@@ -114,7 +114,7 @@ class KilledError(BaseException):
 def test_killed_between_any_two_operations_a_checkpoint_is_the_old_one_or_the_new_one(
     existing, recovered, tmp_path, monkeypatch
 ):
-    """Every rename, removal and sync is the last one once."""
+    """Stop after each rename, removal and sync in turn."""
     seen, number = [], 0
     while True:
         place = tmp_path / f"try{number}" / "last"
@@ -170,8 +170,8 @@ def test_a_reader_always_finds_a_whole_checkpoint_while_one_is_written(tmp_path)
 
     def read():
         while not stop.is_set():
-            found = run.checkpoint("last")
-            seen.append((found.facts["step"], float(found.tensors("weights")["w"][0])))
+            actual = run.checkpoint("last")
+            seen.append((actual.facts["step"], float(actual.tensors("weights")["w"][0])))
 
     reader = threading.Thread(target=read)
     reader.start()

@@ -1,4 +1,4 @@
-"""The loop: every kind of task, the guards, and what the settings promise."""
+"""The training loop: every kind of task, its guards, and its settings."""
 
 import math
 import re
@@ -87,12 +87,12 @@ def test_every_kind_of_task_trains_saves_loads_and_predicts(kind, tmp_path):
     assert low <= tested["loss"] <= high
     model, batch = run.model(), next(iter(task.batches("test", batch=3)))
     assert not model.training
-    found = model.predict(batch)
-    lengths = None if kind in ("classify", "regress", "forecast") else found.lengths
-    said = run.task.decode(found.values, lengths)
+    actual = model.predict(batch)
+    lengths = None if kind in ("classify", "regress", "forecast") else actual.lengths
+    said = run.task.decode(actual.values, lengths)
     assert len(said) == 3
-    if found.probabilities is not None:
-        torch.testing.assert_close(found.probabilities.sum(-1), torch.ones(found.probabilities.shape[:-1]))
+    if actual.probabilities is not None:
+        torch.testing.assert_close(actual.probabilities.sum(-1), torch.ones(actual.probabilities.shape[:-1]))
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "forecast", "translate"])
@@ -179,7 +179,7 @@ def test_a_forecast_of_some_features_reads_them_in_the_order_it_needs():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["ode_gru", "bi_ode_gru", "gru"])
 def test_irregular_time_stamps_reach_the_layer(model, tmp_path):
-    """Alike values, other times: only the times can tell the classes apart."""
+    """The values are the same for both classes; only the times differ."""
     steps = [[0.0, 1.0, 2.0, 3.0, 4.0] if i % 2 else [0.0, 0.5, 6.0, 6.5, 7.0] for i in range(N)]
     data = {
         "series": [[1.0, 2.0, 1.0, 2.0, i % 9 / 9] for i in range(N)],
@@ -230,8 +230,8 @@ def test_the_past_of_a_forecast_is_taken_as_it_stands_or_refused():
         "no column 'b'; it has a": {"a": w["a"]},
         "30 of 'a', 29 of 'b'": {"a": w["a"], "b": w["b"][1:]},
     }
-    for said, row in wrong.items():
-        with pytest.raises(ValueError, match=f"row 2: .*{said}"):
+    for message, row in wrong.items():
+        with pytest.raises(ValueError, match=f"row 2: .*{message}"):
             task.encode([steps, row])
 
 
@@ -332,9 +332,9 @@ def test_a_weight_that_is_not_finite_is_named_with_the_step_and_the_rows(tmp_pat
         return whole(self, batches, number, lr)
 
     monkeypatch.setattr(step.Stepper, "step", poisoned)
-    with pytest.raises(FloatingPointError) as found:
+    with pytest.raises(FloatingPointError) as raised:
         train(task, TrainSettings(steps=9, **SMALL), tmp_path / "run")
-    text = str(found.value)
+    text = str(raised.value)
     assert "in step 4, in the batch of rows " in text and "and 8 more" in text
     assert "first not finite: weight 'model.layer.weight_hh_l0'" in text
 
@@ -398,12 +398,12 @@ def test_biases_norms_and_embeddings_do_not_decay(kind):
 def test_schedules():
     def shares(kind, progress=(), **more):
         made = Schedule(TrainSettings(schedule=kind, warmup=0.2, **more), 10)
-        found = []
+        actual = []
         for number in range(10):
-            found.append(made.share(number))
+            actual.append(made.share(number))
             if number < len(progress):
                 made.record_validation(progress[number])
-        return found
+        return actual
 
     assert shares("constant") == [0.5] + [1.0] * 9
     cosine = shares("cosine")
@@ -449,8 +449,8 @@ def test_the_best_weights_are_those_of_the_best_validation(tmp_path):
 def test_the_average_is_what_is_validated_and_loaded(tmp_path):
     task = opened("classify")
     run = train(task, TrainSettings(steps=6, ema=0.99, lr=0.1, **SMALL), tmp_path / "run")
-    found = run.checkpoint("last")
-    own, mean = found.tensors("training"), found.tensors("weights")
+    actual = run.checkpoint("last")
+    own, mean = actual.tensors("training"), actual.tensors("weights")
     assert not torch.equal(own["weights/model.head.1.weight"], mean["model.head.1.weight"])
     assert torch.equal(run.model("last").state_dict()["model.head.1.weight"], mean["model.head.1.weight"])
 

@@ -1,4 +1,4 @@
-"""Two processes make the steps of one."""
+"""Two processes train as one does."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 
 
 def run(tmp_path, monkeypatch, folder, task="reverse", more=None):
-    """In this process."""
+    """Train in this process."""
     (tmp_path / "text.txt").write_text("\n".join(f"word{i * i % 17}" for i in range(400)))
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "argv", ["", task, str(tmp_path / folder), repr(more or {}), str(tmp_path / "text.txt")])
@@ -49,7 +49,7 @@ def run(tmp_path, monkeypatch, folder, task="reverse", more=None):
 
 
 def run_two(tmp_path, folder, task="reverse", more=None):
-    """In two, started as torchrun starts them."""
+    """Train in two processes, started as torchrun does."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

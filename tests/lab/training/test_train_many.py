@@ -29,8 +29,8 @@ def batch(noise, device, length=6):
 def loss(model, drawn):
     x, y = drawn
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        found = model(x)
-    return F.mse_loss(found.float(), y)
+        actual = model(x)
+    return F.mse_loss(actual.float(), y)
 
 
 def training(seed=0, steps=120, model=Adder, **changes):
@@ -51,8 +51,8 @@ def test_many_trainings_learn_and_each_depends_on_its_seed_alone():
 @pytest.mark.parametrize("steps", [1, 7, 53])
 def test_the_losses_are_means_over_equal_spans(steps):
     constant = training(steps=steps, loss=lambda model, _: 0 * sum(p.sum() for p in model.parameters()) + 3.0)
-    (found,) = train_many([constant], "cpu")
-    assert found.losses == pytest.approx([3.0] * min(LOSS_SPANS, steps))
+    (actual,) = train_many([constant], "cpu")
+    assert actual.losses == pytest.approx([3.0] * min(LOSS_SPANS, steps))
 
 
 def test_a_failed_training_ends_and_the_others_continue():
@@ -67,7 +67,7 @@ def test_a_failed_training_ends_and_the_others_continue():
 
 
 def spoilt(at):
-    """A loss that is NaN in these steps."""
+    """Return a loss that is NaN in these steps."""
     steps = iter(range(1000))
 
     def one(model, drawn):
@@ -114,9 +114,9 @@ def test_a_graph_skips_steps_whose_gradient_is_not_finite():
     def by_chance(model, drawn):
         return loss(model, drawn) * torch.where(drawn[0][0, 0, 0] > 0.8, math.nan, 1.0)
 
-    (found,) = train_many([training(loss=by_chance)], "cuda")
-    assert 5 < found.skipped < 60 and not found.failed
-    assert all(p.isfinite().all() for p in found.model.parameters()) and found.losses[-1] < 0.5 * found.losses[0]
+    (actual,) = train_many([training(loss=by_chance)], "cuda")
+    assert 5 < actual.skipped < 60 and not actual.failed
+    assert all(p.isfinite().all() for p in actual.model.parameters()) and actual.losses[-1] < 0.5 * actual.losses[0]
 
 
 @pytest.mark.parametrize("room", [1, 3, 6, 9])

@@ -20,11 +20,11 @@ KILLER = Path(__file__).with_name("killed_training.py")
 
 
 class StopError(Exception):
-    """In place of a kill, where the moment matters."""
+    """Raised instead of a kill, at a chosen moment."""
 
 
 def stopped_at(monkeypatch, number):
-    """Steps work until this one."""
+    """Raise StopError at this step."""
     whole = step.Stepper.step
 
     def until(self, batches, at, lr):

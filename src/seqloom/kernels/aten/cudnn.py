@@ -16,7 +16,7 @@ def parameter_names(cell: Cell) -> list[str]:
 
 
 def join_memory(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
-    """Return weights in one piece of memory on a GPU; copies, unless they already are.
+    """Return the weights in one piece of memory on a GPU; copy them if they are not.
 
     cuDNN would copy them too at every call, with a warning.
     """

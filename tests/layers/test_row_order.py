@@ -1,4 +1,4 @@
-"""A ragged batch whose rows stand longest first inside a layer, and in their own order outside."""
+"""The rows of a ragged batch are sorted by length inside a layer and returned in their own order."""
 
 from unittest.mock import Mock
 
@@ -20,15 +20,15 @@ def test_the_order_of_rows_inside_a_layer_changes_nothing_outside(batch_first, b
     x = torch.randn((6, 9, 4) if batch_first else (9, 6, 4), dtype=torch.float64, requires_grad=True)
     hx = tuple(torch.randn(2 + 2 * bidirectional, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     reset = torch.rand(x.shape[:2]) < 0.2
-    found = []
+    actual = []
     for sort in (False, True):
         decide = Mock(return_value=sort)
         monkeypatch.setattr("seqloom.layers.recurrent.layer.should_sort", decide)
         y, end = layer(x, hx, LENGTHS, reset=reset)
         decide.assert_called_once()
         loss = sum((t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in (y, *end))
-        found.append([y, *end, *torch.autograd.grad(loss, [x, *hx, *layer.parameters()])])
-    for own, sorted_ in zip(*found, strict=True):
+        actual.append([y, *end, *torch.autograd.grad(loss, [x, *hx, *layer.parameters()])])
+    for own, sorted_ in zip(*actual, strict=True):
         torch.testing.assert_close(sorted_, own, rtol=1e-12, atol=1e-13)
 
 

@@ -27,7 +27,7 @@ def make(cell, *args, **kwargs):
 
 
 def memory(**kwargs):
-    """A layer without input whose state would stay as it is: h' = relu(h)."""
+    """Return a layer that ignores its input and keeps its state: h' = relu(h)."""
     layer = make("rnn", 1, 1000, bias=False, nonlinearity="relu", **kwargs)
     with torch.no_grad():
         layer.weight_ih_l0.zero_()

@@ -1,4 +1,4 @@
-"""Time that torch.nn's recurrent layers do not know: resets, time stamps, streaming, truncation."""
+"""Time handling that torch.nn's recurrent layers lack: resets, time stamps, streaming, truncation."""
 
 import pytest
 import torch

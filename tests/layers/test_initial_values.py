@@ -1,4 +1,4 @@
-"""Where a layer starts from: learned first states, gate biases, schemes for the weights."""
+"""Initial values of a layer: learned first states, gate biases, schemes for the weights."""
 
 import math
 
@@ -36,11 +36,11 @@ def learned(layer):
 def test_a_learned_first_state_is_a_parameter_that_gets_a_gradient(cell):
     layer = make(cell, learn_initial_state=True, bidirectional=True)
     y, state = layer(X)
-    found = learned(layer)
-    assert len(found) == 2 * len(tensors(state))
-    assert set(found) <= set(layer.state_dict())
+    actual = learned(layer)
+    assert len(actual) == 2 * len(tensors(state))
+    assert set(actual) <= set(layer.state_dict())
     y.square().sum().backward()
-    assert found["initial_0_l0"].grad.any() and found["initial_0_l0_reverse"].grad.any()
+    assert actual["initial_0_l0"].grad.any() and actual["initial_0_l0_reverse"].grad.any()
 
 
 @each_cell

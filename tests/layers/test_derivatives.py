@@ -43,13 +43,13 @@ def test_second_derivatives_of_input_and_weights_are_right(cell, options):
 @pytest.mark.parametrize("lengths", [None, [3, 0, 2]], ids=["whole", "lengths"])
 @some_cells
 def test_a_gradient_penalty_is_the_same_by_every_kernel(cell, lengths):
-    found = []
+    actual = []
     for kernel in ("auto", "loop"):
         layer = make(cell, bidirectional=True, kernel=kernel)
         x = some(3, 3, 3).requires_grad_()
         (dx,) = torch.autograd.grad(layer(x, lengths=lengths)[0].square().sum(), x, create_graph=True)
-        found.append(torch.autograd.grad(dx.square().sum(), [x, *layer.parameters()], allow_unused=True))
-    for auto, loop in zip(*found, strict=True):
+        actual.append(torch.autograd.grad(dx.square().sum(), [x, *layer.parameters()], allow_unused=True))
+    for auto, loop in zip(*actual, strict=True):
         assert (auto is None) == (loop is None)
         if auto is not None:
             close(auto, loop)
@@ -122,10 +122,10 @@ def test_a_jacobian_by_vmap_over_backwards():
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
 def test_gradients_in_eval_mode_are_those_of_training(cell):
     layer = make(cell, 3, 4, 2, bidirectional=True)
-    found = []
+    actual = []
     for training in (True, False):
-        found.append(torch.autograd.grad(layer.train(training)(some(2, 4, 3))[0].sum(), list(layer.parameters())))
-    for train, evaluation in zip(*found, strict=True):
+        actual.append(torch.autograd.grad(layer.train(training)(some(2, 4, 3))[0].sum(), list(layer.parameters())))
+    for train, evaluation in zip(*actual, strict=True):
         assert torch.equal(train, evaluation)
 
 

@@ -1,4 +1,4 @@
-"""A layer looked at from inside: trace() shows every step, explain() the kernel and its reasons."""
+"""trace() shows every step of a layer, explain() its kernel and the reasons."""
 
 import pytest
 import torch

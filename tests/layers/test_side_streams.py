@@ -1,4 +1,4 @@
-"""What one stream lends to another, without a GPU: the same numbers, and gradients that come back through views."""
+"""Work passed to another stream, without a GPU: the same results, and gradients that return through views."""
 
 from contextlib import contextmanager
 
@@ -39,11 +39,11 @@ def run(one, kernel="auto"):
 @pytest.mark.parametrize("name", sorted(Cell.registry))
 def test_work_on_another_stream_has_the_same_outputs_and_gradients(name):
     one = work(name)
-    found = []
+    actual = []
     for each in (one, pass_to_stream(one, None)):
         y, loss = run(each)
-        found.append([y.detach(), *torch.autograd.grad(loss, leaves(one), allow_unused=True, retain_graph=True)])
-    for plain, lent in zip(*found, strict=True):
+        actual.append([y.detach(), *torch.autograd.grad(loss, leaves(one), allow_unused=True, retain_graph=True)])
+    for plain, lent in zip(*actual, strict=True):
         assert (plain is None) == (lent is None)
         assert plain is None or torch.equal(plain, lent)
 
@@ -85,18 +85,18 @@ def test_a_second_direction_on_another_stream_gives_the_same_results(noise, monk
     drawn = Dropouts() if noise is None else Dropouts(recurrent=0.2, zoneout=0.1, weight=0.3)
     layer = Recurrent("attn_rnn", 6, 16, 2, bidirectional=True, dtype=torch.float64, dropouts=drawn)
     x = torch.randn(9, 3, 6, dtype=torch.float64, requires_grad=True)
-    found = []
+    actual = []
     for _ in range(2):
         torch.manual_seed(7)
         y, h = layer(x, lengths=[9, 4, 0])
-        found.append([y, h, *torch.autograd.grad(y.square().sum() + h.sum(), [x, *layer.parameters()])])
+        actual.append([y, h, *torch.autograd.grad(y.square().sum() + h.sum(), [x, *layer.parameters()])])
         monkeypatch.setattr("seqloom.layers.recurrent.layer.assign_streams", _lending)
-    for plain, lent in zip(*found, strict=True):
+    for plain, lent in zip(*actual, strict=True):
         assert torch.equal(plain, lent)
 
 
 class Stream:
-    """One that only writes down who waits for whom, and who works."""
+    """A stream that only logs who waits for whom, and who works."""
 
     def __init__(self, name, log):
         self.name, self.log, self.device_index, self.stream_id = name, log, 0, 0
@@ -107,20 +107,20 @@ class Stream:
 
 @pytest.fixture
 def log(monkeypatch):
-    """Of a machine with streams, as it were."""
-    found = []
+    """Return the log of a machine that pretends to have streams."""
+    actual = []
 
     @contextmanager
     def working(stream):
-        found.append(f"{stream.name} works")
+        actual.append(f"{stream.name} works")
         yield
 
     monkeypatch.setattr(streams, "can_use_streams", lambda *_: True)
-    monkeypatch.setattr(streams, "_stream", lambda *key: Stream(f"stream {key[-1]}", found))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", found))
+    monkeypatch.setattr(streams, "_stream", lambda *key: Stream(f"stream {key[-1]}", actual))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main", actual))
     monkeypatch.setattr(torch.cuda, "stream", working)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: found.append(f"{stream.name} reads"))
-    return found
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: actual.append(f"{stream.name} reads"))
+    return actual
 
 
 def test_the_second_direction_waits_for_earlier_work_and_later_work_waits_for_it(log):
@@ -154,6 +154,6 @@ def test_a_layer_of_a_wave_waits_for_the_one_below_and_for_no_other(log, monkeyp
 
 @contextmanager
 def _lending(works):
-    """`assign_streams`, without streams."""
+    """Replace `assign_streams` by a version without streams."""
     first, *rest = works
     yield [(StreamContext(), first), *((StreamContext(), pass_to_stream(one, None)) for one in rest)]
