@@ -39,7 +39,9 @@ def find_cell(cell: str | type[Cell]) -> type[Cell]:
 def _load_file(path: str, name: str) -> type[Cell]:
     file = Path(path)
     if not file.is_file():
-        raise UserError(f"cell {path + ':' + name!r}: there is no file {path!r}; write FILE.py:CLASS with a path from this folder")
+        raise UserError(
+            f"cell {path + ':' + name!r}: there is no file {path!r}; write FILE.py:CLASS with a path from this folder"
+        )
     return _load_text(file.read_bytes(), file, name)
 
 
