@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -23,8 +23,18 @@ CHART_POINTS = 200
 TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows that are shown
 
 
-def analyse_errors(model: ForTask, task: Task, columns: Columns, batch: int) -> list[PageBlock]:
-    """Return report blocks on a model's test errors, the most informative first; `columns` are its test rows."""
+def analyse_errors(
+    model: ForTask, task: Task, columns: Columns, batch: int, is_late: Callable[[], bool] = lambda: False
+) -> list[PageBlock]:
+    """Return report blocks on a model's test errors, the most informative first.
+
+    Args:
+        model: the model.
+        task: the task.
+        columns: the scores of the test rows.
+        batch: examples per batch.
+        is_late: whether to stop with what there is; asked between predictions that take long.
+    """
     blocks: list[PageBlock] = []
     if task.kind == "classify" and isinstance(task.target, Classes):
         blocks.append(_confusion(task.target.names, columns["y"], columns["p"]))
@@ -35,8 +45,10 @@ def analyse_errors(model: ForTask, task: Task, columns: Columns, batch: int) -> 
     elif task.kind == "regress":
         blocks.append(_predicted_values(model, task, batch))
     elif task.kind == "translate":
-        blocks.append(translate_examples(model, task, batch))
-    blocks.append(Table("Worst test rows", list(_worst_rows(model, task, columns, batch)), "The rows of largest loss."))
+        blocks.append(translate_examples(model, task, batch, is_late))
+    if not is_late():
+        worst = list(_worst_rows(model, task, columns, batch, is_late))
+        blocks.append(Table("Worst test rows", worst, "The rows of largest loss."))
     return blocks
 
 
@@ -104,7 +116,9 @@ def _predicted_values(model: ForTask, task: Task, batch: int) -> PageBlock:
     return Chart("True and predicted values", "test rows, sorted by true value", task.target.names[0], curves)
 
 
-def _worst_rows(model: ForTask, task: Task, columns: Columns, batch: int) -> Iterator[dict[str, Any]]:
+def _worst_rows(
+    model: ForTask, task: Task, columns: Columns, batch: int, is_late: Callable[[], bool]
+) -> Iterator[dict[str, Any]]:
     losses = np.nan_to_num(columns["nats"] / np.maximum(columns["targets"], 1), nan=-1.0)
     worst = np.argsort(-losses, kind="stable")[:WORST_ROWS]
     ranks = {int(row): rank for rank, row in enumerate(worst)}
@@ -112,7 +126,7 @@ def _worst_rows(model: ForTask, task: Task, columns: Columns, batch: int) -> Ite
     start = 0
     for one in task.batches("test", batch=batch):
         for k in range(len(one)):
-            if start + k in ranks:
+            if start + k in ranks and not (rows and is_late()):
                 loss = round(float(losses[start + k]), 4)
                 rows[ranks[start + k]] = _describe_row(model, task, one.shard(k, len(one))) | {"loss": loss}
         start += len(one)
@@ -151,7 +165,7 @@ def _shorten(text: str) -> str:
 
 
 @torch.no_grad()
-def translate_examples(model: ForTask, task: Task, batch: int) -> Table:
+def translate_examples(model: ForTask, task: Task, batch: int, is_late: Callable[[], bool] = lambda: False) -> Table:
     """Show source, reference and translation of some test rows, short and long ones, with their BLEU."""
     from sacrebleu import corpus_bleu
 
@@ -160,6 +174,8 @@ def translate_examples(model: ForTask, task: Task, batch: int) -> Table:
     rows: list[dict[str, Any]] = []
     for one in islice(task.batches("test", batch=batch), every // 2, None, every):
         assert one.y is not None and one.y_lengths is not None
+        if rows and is_late():
+            break
         prediction = model.predict(one)
         sources = [row[:n] for row, n in zip(one.x.tolist(), one.lengths.tolist(), strict=True)]
         references = task.decode(one.y, one.y_lengths - 1)
@@ -167,7 +183,7 @@ def translate_examples(model: ForTask, task: Task, batch: int) -> Table:
         for source, reference, translation in zip(sources, references, translations, strict=True):
             text = coder.decode(source) if coder is not None else _join(source)
             rows.append({"source": text, "reference": _join(reference), "translation": _join(translation)})
-    bleu = corpus_bleu([row["translation"] for row in rows], [[row["reference"] for row in rows]])
+    bleu = corpus_bleu([row["translation"] for row in rows], [[row["reference"] for row in rows]], force=True)
     examples = rows[:: max(1, len(rows) // TRANSLATED_ROWS)][:TRANSLATED_ROWS]
     note = f"BLEU of {len(rows):,} test rows with greedy decoding: {bleu.score:.1f}."
     return Table("Example translations", examples, note)

@@ -38,7 +38,7 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
     curves = _learning_curves(comparison, results)
     if curves:
         blocks.append(Chart("Learning curves", "steps", f"validation {metric.title}", curves, log_y=not metric.higher))
-    if finished and not comparison.is_late:
+    if finished and comparison.seconds_left > comparison.slowness:
         blocks += _analyse_errors(comparison, results)
     if rows := tabulate_columns(comparison.task.columns):
         blocks.append(Table("Columns", rows))
@@ -54,7 +54,10 @@ def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]
     folder = None if row is None else _find_scores(comparison, row)
     if run is None or folder is None:
         return []
-    return analyse_errors(Run.load(run).model(), comparison.task, row_scores.load(folder), comparison.batch)
+    model, columns = Run.load(run).model(), row_scores.load(folder)
+    # leave the time that the rest of the report takes
+    reserve = comparison.slowness
+    return analyse_errors(model, comparison.task, columns, comparison.batch, lambda: comparison.seconds_left < reserve)
 
 
 def _find_scores(comparison: Comparison, row: Row) -> Path | None:

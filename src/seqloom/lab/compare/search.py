@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ NAMED_DEADLINE = 0.5  # the same for models that were chosen by name: past it, n
 BASELINE_SHARE = 0.3  # of the budget of all workers that fitting the baselines may take
 LATENCY_SECONDS, REPORT_SECONDS = 0.6, 3.0  # reserved for each model's latency and for the report
 MOST_REPORT_SHARE = 0.15  # of the budget that is reserved for the report
+SCORING_SHARE, FEWEST_SUGGESTED = 0.05, 1_000  # of the budget for scoring once, if rows are suggested; fewest of them
 PLAN_FILE = "plan.json"
 Jobs = Iterator[Job | None]
 
@@ -134,9 +135,9 @@ class Comparison:
         return self.slowness * REPORT_SECONDS + min(test, MOST_REPORT_SHARE * self.settings.seconds)
 
     @property
-    def is_late(self) -> bool:
-        """Whether the budget is used up."""
-        return self.clock() > self.end
+    def seconds_left(self) -> float:
+        """Seconds until the budget is used up; infinite without a budget, negative afterwards."""
+        return self.end - self.clock()
 
     def _set_deadlines(self, plan: TrainingPlan) -> None:
         """Divide the time that is left among the stages, and write it down for the jobs.
@@ -265,7 +266,18 @@ class Comparison:
         spent = self.clock() - self.began + LATENCY_SECONDS * len(self.speeds) + self.report_seconds
         epoch = self.task_size.batches
         limits = Limits(s.seconds - spent, self.workers, s.seeds, epoch, bool(s.models), s.tune, spent)
-        return plan_budget(self.speeds, limits)
+        plan = plan_budget(self.speeds, limits)
+        return plan if plan.models or not self.speeds else replace(plan, more=self._suggest_rows(plan.more))
+
+    def _suggest_rows(self, more: str) -> str:
+        """Add to a suggestion how many rows could be scored in a small part of the budget."""
+        scoring = min(cost.valid + cost.test for cost in self.speeds.values())
+        total = sum(split.size or 0 for split in self.task.splits.values())
+        rows = int(total * SCORING_SHARE * self.settings.seconds / max(scoring, 1e-6))
+        if self.task.encoding is None or rows >= total or rows < FEWEST_SUGGESTED:
+            return more
+        sample = f"--rows {rows // FEWEST_SUGGESTED * FEWEST_SUGGESTED} would leave time to train"
+        return f"{more}; {sample}" if more else sample
 
     def _restore(self, record: dict[str, Any]) -> None:
         plan = record["plan"]

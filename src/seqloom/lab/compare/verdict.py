@@ -30,7 +30,7 @@ def _say_nothing_learned(results: Results, choice: Choice) -> str:
     else:
         text = (
             f"Nothing has learned yet: the best, {choice.row.label} ({_score(results, choice.row)}), does not clearly "
-            f"beat {trivial.label} ({_score(results, trivial)}), which ignores the input."
+            f"beat {trivial.label} ({_score(results, trivial)}), a trivial baseline."
         )
     rows = f"Only {results.test_rows} rows were tested, so more rows come first." if _has_few_rows(results) else ""
     more = _more_time(results) or "Try more rows or a larger --budget."
