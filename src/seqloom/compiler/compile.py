@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from seqloom.compiler.fingerprint import Key, describe, fingerprint, why_not_frozen
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import Plan
+from seqloom.compiler.plan import PURE, Plan
 from seqloom.compiler.schedule import plan
 from seqloom.compiler.storage import load_plan, save_plan
 from seqloom.compiler.trace import Extras, step_tensors, trace
@@ -41,7 +43,7 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project
         x: (B, T, D), for its type and D.
         state: The states before the first step, for their shapes and types.
         extras: What a job has beside x and state.
-        may_project: Whether the plan may contain `cell.project`, if that treats every step alone.
+        may_project: Whether the plan may contain `cell.project`.
     """
     shapes = [part for s in state for part in (s.shape[1:], s.dtype)]
     key = (fingerprint(cell), x.shape[2:], x.dtype, extras, may_project, *shapes)
@@ -81,22 +83,51 @@ def _load_or_trace(
 
 def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool) -> tuple[Plan, Seen]:
     """Return the plan of a cell, with its `project` if possible, and what the cell ran and read."""
-    if may_project and _projects_alone(cell, x):
+    is_alone, is_simple = _inspect_project(cell, x)
+    if may_project and is_alone and is_simple:
         try:
             traced = trace(cell, x[:1, :1], state, extras, True)
             return replace(plan(traced), projects=True), traced.seen
         except UnsupportedError:
             pass  # because of what project does, or of the step: the next trace tells
     traced = trace(cell, cell.project(x[:1, :1]), state, extras)
-    return plan(traced), traced.seen
+    return replace(plan(traced), alone=is_alone), traced.seen
+
+
+# What torch runs faster or more precisely in one piece, such as layer_norm, is left to the cell.
+_PROJECTING = (PURE - {"amax", "amin", "cumsum", "mean", "prod", "sum", "var"}) | {"addmm", "baddbmm", "t"}
+
+
+class _Operators(TorchDispatchMode):
+    """Note the names of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()
-def _projects_alone(cell: Cell, x: Tensor) -> bool:
-    """Return whether `project` treats every step alone; found out with random weights and inputs."""
+def _inspect_project(cell: Cell, x: Tensor) -> tuple[bool, bool]:
+    """Return whether `project` treats every step alone, and whether it is made of products and pointwise operators.
+
+    Both are found out with random weights and inputs.
+    """
     values = {name: torch.rand_like(w) for name, w in step_tensors(cell).items() if w.is_floating_point()}
     view, probe = bind_weights(cell, values), torch.rand(3, 2, *x.shape[2:]).to(x)
-    whole, alone = view.project(probe), view.project(probe.flatten(0, 1).unsqueeze(1))
+    with _Operators() as operators:
+        whole = view.project(probe)
+    alone = view.project(probe.flatten(0, 1).unsqueeze(1))
     if alone.shape != (6, 1, *whole.shape[2:]):
-        return False
-    return torch.allclose(whole.flatten(0, 1).float(), alone.squeeze(1).float(), rtol=1e-2, atol=1e-2)
+        return False, False
+    is_alone = torch.allclose(whole.flatten(0, 1).float(), alone.squeeze(1).float(), rtol=1e-2, atol=1e-2)
+    return is_alone, operators.names <= _PROJECTING

@@ -84,6 +84,8 @@ class Plan:
         train: The forward program that saves what the reverse needs.
         reverse: The reverse program.
         projects: Whether x is the cell's input, and `cell.project` part of the plan; else x is what it returns.
+        alone: If it is no part of the plan, whether `cell.project` treats every step alone, so that it may see packed
+            rows.
     """
 
     calls: dict[int, Call]
@@ -96,6 +98,7 @@ class Plan:
     train: Scan
     reverse: Scan
     projects: bool = False
+    alone: bool = False
 
     @property
     def states(self) -> int:

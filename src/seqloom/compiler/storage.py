@@ -86,6 +86,7 @@ def _encode(plan: Plan) -> dict[str, Any]:
         "results": plan.results,
         "after": plan.after,
         "projects": plan.projects,
+        "alone": plan.alone,
         "scans": [_encode_scan(scan) for scan in (plan.infer, plan.train, plan.reverse)],
     }
 
@@ -103,6 +104,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         train,
         reverse,
         data["projects"],
+        data["alone"],
     )
 
 

@@ -79,6 +79,16 @@ class Packing:
             return x.transpose(0, 1).reshape(self.N, *x.shape[2:])
         return x.flatten(0, 1)[self.place]
 
+    def pack_steps(self, x: Tensor) -> Tensor:
+        """Pack (B, length, ...) as `pack` does, with two dimensions for the rows: (T, B, ...) or (N, 1, ...)."""
+        if self.place is None:
+            return x.transpose(0, 1).contiguous()
+        return x.flatten(0, 1)[self.place].unsqueeze(1)
+
+    def unpack_steps(self, packed: Tensor) -> Tensor:
+        """Undo `pack_steps`, with zeros as padding."""
+        return packed.transpose(0, 1) if self.place is None else self.unpack(packed.squeeze(1))
+
     def unpack(self, packed: Tensor) -> Tensor:
         """Unpack (N, ...) into (B, length, ...), with zeros as padding."""
         if self.place is None:

@@ -27,7 +27,8 @@ VIEWS = frozenset(
     ]
 )
 RunProgram = Callable[[Scan, Sequence[Any], Packing], None]  # tensors; None as `is_direct` says
-# From the cell's input (B, T, D) and its tensors to a plan's x (B, T, ...) and the states after a reset (B, ...).
+# From the cell's input (B, T, D) and its tensors to a plan's x (B, T, ...) and the states after a reset (B, ...). Rows
+# that are packed come as (T, B, D) or (rows, 1, D).
 Enter = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, State]]
 
 
@@ -335,11 +336,19 @@ class _Call:
     enter: Enter | None
     slow: Flat | None
 
+    @property
+    def is_packed_first(self) -> bool:
+        """Whether rows are packed before they enter the cell: `project` then sees no padding."""
+        return self.compiled.plan.alone and self.job.reset is None
+
     def enter_packed(self, x: Tensor, own: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         """Return the step's input (N, ...) and the states after a reset, sorted."""
         packing = self.packing
         if self.enter is None:
             return packing.pack(x), ()
+        if self.is_packed_first:
+            rows, start = self.enter(packing.pack_steps(x), own)
+            return rows.reshape(packing.N, *rows.shape[2:]), start
         whole, start = self.enter(x, own)
         return packing.pack(whole), tuple(packing.sort(s) for s in start)
 
@@ -393,11 +402,13 @@ class _Entered(NamedTuple):
 def _enter_with_graph(call: _Call, x: Tensor, own: Mapping[str, Tensor]) -> tuple[Tensor, State, _Entered]:
     """Return what `_Call.enter_packed` returns, and the graph of what the cell computes itself."""
     assert call.enter is not None
-    packing, leaf = call.packing, x.detach().requires_grad_(x.requires_grad)
+    packing, is_first = call.packing, call.is_packed_first
+    leaf = (packing.pack_steps(x) if is_first else x).detach().requires_grad_(x.requires_grad)
     leaves = {name: t.detach().requires_grad_(t.requires_grad) for name, t in own.items()}
     with torch.enable_grad():
         entered, start = call.enter(leaf, leaves)
-    rows = packing.pack(entered.detach())
+    rows = entered.detach()
+    rows = rows.reshape(packing.N, *rows.shape[2:]) if is_first else packing.pack(rows)
     return rows, tuple(packing.sort(s.detach()) for s in start), _Entered(leaf, leaves, entered, start)
 
 
@@ -524,7 +535,7 @@ def _leave(
     ends, pulls = [], []
     if dx is not None and rows.requires_grad:
         ends.append(rows)
-        pulls.append(packing.unpack(dx).to(rows.dtype))
+        pulls.append((dx.reshape(rows.shape) if call.is_packed_first else packing.unpack(dx)).to(rows.dtype))
     for s, d in zip(entered.start, dstart, strict=True):
         if d is not None and s.requires_grad:
             ends.append(s)
@@ -537,4 +548,5 @@ def _leave(
     for name, g in zip(names, gradients, strict=False):
         mine = own_grads[name]
         own_grads[name] = g if mine is None else mine if g is None else mine + g
-    return gradients[-1] if entered.x.requires_grad else None
+    inner = gradients[-1] if entered.x.requires_grad else None
+    return packing.unpack_steps(inner) if inner is not None and call.is_packed_first else inner
