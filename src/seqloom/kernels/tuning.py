@@ -147,8 +147,8 @@ SAVED_BYTES = 2**29
 # Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,
 # H=256) torch takes 278 ms, the engine 74 (LOG, every machine).
 ONEDNN_LSTM_HIDDEN = 512
-# Shorter sequences stay with the loop: with one row of 64 units, the loop is as fast as a compiled cell for 2 steps of a
-# GRU, 4 of a leaky cell and 5 of an IndRNN (AVX-512).
+# Shorter sequences stay with the loop: with one row of 64 units it is as fast as a compiled cell for 2 steps of a GRU,
+# 4 of a leaky cell and 5 of an IndRNN (AVX-512).
 COMPILED_STEPS = 5
 # Cells whose step takes 2 to 10 s to trace, longer than most of their jobs run; a custom cell takes 0.3 s.
 SLOW_TO_COMPILE = frozenset({"ntm", "ode_gru", "rnn_attention"})
