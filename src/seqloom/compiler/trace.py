@@ -198,6 +198,7 @@ class _Lines(TorchFunctionMode):
 
 def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tuple[Tensor, ...]]:
     """Return one step of a scan as a function of its inputs: projection, reset, the cell's step and zoneout."""
+    is_projected = projects and type(cell).project is not Cell.project
 
     def step(*values: Tensor) -> tuple[Tensor, ...]:
         rows, own = inputs.sort(values)
@@ -208,7 +209,7 @@ def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tup
         now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
         before = list_settings(view)
         with fx.traceback.preserve_node_meta(), _Lines():
-            x = view.project(rows["x"].unsqueeze(1)).squeeze(1) if projects else rows["x"]
+            x = view.project(rows["x"].unsqueeze(1)).squeeze(1) if is_projected else rows["x"]
             y, after = advance(view, x, state, now, start, rows.get("mask"))
         changed = [n for n, v in list_settings(view).items() if n not in before or before[n] != v]
         if changed:

@@ -30,7 +30,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
-from seqloom.kernels.compiled.run import as_rows
+from seqloom.kernels.compiled.stages import as_rows
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
 

@@ -1,0 +1,277 @@
+"""The three programs of a plan, with what torch computes before and after each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from seqloom.compiler.ir import Buffer, Place
+from seqloom.compiler.plan import Evaluator, Memory, Plan, Scan, Step, Value, evaluate
+from seqloom.core.cell import State
+from seqloom.kernels.compiled.packing import Packing
+from seqloom.kernels.cpu.machine import is_transposed
+
+# Operators that copy nothing, or whose result is no tensor.
+VIEWS = frozenset(
+    [
+        *("alias", "detach", "expand", "getitem", "permute", "select", "slice", "split", "split_with_sizes"),
+        *("squeeze", "transpose", "unbind", "unsqueeze", "view"),
+    ]
+)
+RunProgram = Callable[[Scan, Sequence[Any], Packing], None]  # tensors; None as `is_direct` says
+
+
+class Stages:
+    """The programs of a plan, ready to run.
+
+    Args:
+        plan: The plan.
+        run_program: Runs one of its programs on a device.
+        is_direct: Whether `run_program` reads transposed weights, and takes None for values that live within one step.
+    """
+
+    def __init__(self, plan: Plan, run_program: RunProgram, is_direct: bool = False) -> None:
+        self.plan, self.run_program, self.is_direct = plan, run_program, is_direct
+        self.evaluator = Evaluator(plan)
+        self.leaves = self._find_leaves()
+        after = {n for nodes in plan.after for n in nodes}
+        inputs = {n for n in self.leaves if n not in (plan.inputs["dy"], *self._dafter())}
+        memory = zip(plan.train.program.buffers, plan.train.memory, strict=True)
+        self.saved = [m.node for b, m in memory if m.kind == "stored" and b.place is Place.TIME]
+        ends = (plan.results["y"],)
+        self.infer = self.prepare(plan.infer, inputs, after, ends)
+        self.train = self.prepare(plan.train, inputs, after, ends)
+        self.known_in_reverse = {*self.leaves, *after, *self.saved}
+        self.saved += self._find_reused()
+        self.known_in_reverse |= set(self.saved)
+        self.reverse: dict[tuple[int, ...], Stage] = {}  # by the gradients that are wanted
+
+    # --- stages ---
+
+    def _find_leaves(self) -> dict[int, tuple[str, Any]]:
+        """Return where the values of weights and inputs come from, by node."""
+        plan = self.plan
+        leaves: dict[int, tuple[str, Any]] = {n: ("named", f"weight {name}") for name, n in plan.weights.items()}
+        for name, n in plan.inputs.items():
+            first, _, index = name.partition("_")
+            if first == "state":
+                leaves[n] = "before", int(index)
+            elif first in ("start", "mask"):
+                leaves[n] = "spread", name
+            else:
+                leaves[n] = "named", name
+        return leaves
+
+    def _find_reused(self) -> list[int]:
+        """Return what torch computes in the forward pass, other than views, and needs in the backward pass."""
+        plan = self.plan
+        computed = (*self.train.first, *self.train.then)
+        costly = {s.node for s in computed if plan.calls[s.node].operator.partition(".")[0] not in VIEWS}
+        ends = [n for name, n in plan.results.items() if name != "y"]
+        stored = {m.node for m in plan.reverse.memory if m.kind == "stored"}
+        steps = self.evaluator.order([*ends, *plan.reverse.nodes()], self.known_in_reverse | costly | stored)
+        needed = {*plan.reverse.nodes(), *(n for step in steps for n in self.evaluator.needs[step.node])}
+        return sorted(needed & costly)
+
+    def _dafter(self) -> list[int]:
+        return [self.plan.inputs[f"dafter_{i}"] for i in range(self.plan.states)]
+
+    def prepare(self, scan: Scan, known: set[int], after: set[int], ends: Iterable[int]) -> Stage:
+        """Prepare a program.
+
+        Args:
+            scan: The program.
+            known: The nodes that are known before it runs.
+            after: The nodes that are known when it has run, beside those that it stores.
+            ends: The nodes that torch computes then.
+        """
+        plan, ends = self.plan, tuple(ends)
+        rows = {n: name for name, n in plan.inputs.items() if name == "mask" or name.startswith("start_")}
+        sources = [
+            self._source(b, m, m.node in known, rows) for b, m in zip(scan.program.buffers, scan.memory, strict=True)
+        ]
+        read = [s.node for s in sources if s.kind in ("weight", "shared", "rows")]
+        first = self.evaluator.order(read, known)
+        stored = {s.node for s in sources if s.kind == "new"}
+        then = self.evaluator.order(ends, {*known, *after, *stored, *(step.node for step in first)})
+        needs = self.evaluator.needs
+        needed = {*read, *ends, *(n for step in (*first, *then) for n in needs[step.node])}
+        return Stage(
+            scan,
+            tuple(sources),
+            tuple((n, *self.leaves[n]) for n in sorted(needed & self.leaves.keys() & known)),
+            tuple(first),
+            tuple(then),
+            tuple((n, i) for i, nodes in enumerate(plan.after) for n in nodes if n in needed),
+        )
+
+    def _source(self, buffer: Buffer, memory: Memory, is_known: bool, rows: Mapping[int, str]) -> Source:
+        if memory.kind in ("state", "gradient"):
+            return Source(memory.kind, memory.index)
+        value, size = self.plan.values.get(memory.node), buffer.size
+        if memory.kind == "stored" and not is_known:
+            return Source("new" if buffer.place is Place.TIME else "scratch", memory.node, size, value)
+        if buffer.place is Place.ROW:
+            return Source("row", memory.node, size, name=rows[memory.node])
+        if memory.kind == "weight":
+            return Source("weight", memory.node, size, is_transposed=memory.transposed)
+        return Source("shared" if buffer.place is Place.WEIGHT else "rows", memory.node, size, value)
+
+    # --- running ---
+
+    def run_forward(
+        self, named: Mapping[str, Tensor], state: State, packing: Packing, stage: Stage
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], dict[int, Any]]:
+        """Run a forward program.
+
+        Args:
+            named: The step's inputs by name, packed, and the weights.
+            state: The states before the first step.
+            packing: Where the rows of each step are.
+            stage: The program.
+
+        Returns:
+            The outputs (B, T, H), the last states, the states (B + N, ...) of all steps, packed, and what is known.
+        """
+        B, states = packing.B, []
+        for s in state:
+            steps = s.new_empty(B + packing.N, *s.shape[1:])
+            steps[:B].copy_(packing.sort(s))
+            states.append(steps)
+        known: dict[int, Any] = {}
+        self.execute(stage, named, known, packing, {"state": states})
+        for n, i in stage.after:
+            known[n] = states[i][B:]
+        evaluate(stage.then, known, packing.N, states[0].device)
+        y = packing.unpack(known[self.plan.results["y"]])
+        return y, [packing.unsort(packing.last_states(s).clone()) for s in states], states, known
+
+    def execute(
+        self,
+        stage: Stage,
+        named: Mapping[str, Tensor],
+        known: dict[int, Any],
+        packing: Packing,
+        memory: Mapping[str, Sequence[Tensor]],
+    ) -> None:
+        """Run a program; what it stores for all steps is known afterwards.
+
+        Args:
+            stage: The program.
+            named: The step's inputs by name, packed, and the weights.
+            known: The values of nodes.
+            packing: Where the rows of each step are.
+            memory: The states and their gradients, each (B + N, ...).
+        """
+        like, N = memory["state"][0], packing.N
+        for n, kind, name in stage.leaves:
+            if kind == "named":
+                known[n] = named[name]
+            else:
+                known[n] = (
+                    packing.states_before(memory["state"][name]) if kind == "before" else packing.spread(named[name])
+                )
+        evaluate(stage.first, known, N, like.device)
+        dtype, tensors, stored = like.dtype, [], []
+        for s in stage.sources:
+            kind = s.kind
+            t: Tensor | None
+            if kind in memory:
+                t = memory[kind][s.node]
+            elif kind == "new":
+                t = like.new_empty(N, s.size)
+                stored.append((s, t))
+            elif kind == "scratch":
+                t = None if self.is_direct else like.new_empty(packing.B, s.size)
+            else:
+                t = self._read(s, named[s.name] if kind == "row" else known[s.node], packing)
+                if t.dtype != dtype:
+                    t = t.to(dtype)
+            tensors.append(t)
+        self.run_program(stage.scan, tensors, packing)
+        for s, t in stored:
+            known[s.node] = as_node(s.value, t, N)
+
+    def _read(self, s: Source, t: Tensor, packing: Packing) -> Tensor:
+        """Return the memory of a value as a program expects it."""
+        rows = 1
+        if s.kind == "rows":
+            rows = packing.N
+            if not (t.dim() == 2 and t.shape == (rows, s.size) and t.is_contiguous()):
+                t = as_rows(s.value, t, rows)
+        elif s.kind == "weight":
+            t = t.transpose(-1, -2) if s.is_transposed else t
+            t = t if self.is_direct and is_transposed(t) else t.contiguous()
+        else:
+            rows = packing.B if s.kind == "row" else 1
+            t = t.contiguous()
+        if t.numel() != rows * s.size:  # programs read by address
+            raise AssertionError(f"a program needs {rows} x {s.size} numbers, got {tuple(t.shape)}")
+        return t
+
+
+class Source(NamedTuple):
+    """Where the memory of a program's buffer comes from.
+
+    Attributes:
+        kind: "state" and "gradient" (number `node`); "new", stored for all steps; "scratch", stored within a step;
+            "row", one value per row for all steps; "weight", of a product; "shared", by all rows; "rows", one value
+            per packed row.
+        node: The node, or the number of a state.
+        size: The numbers of a row; of all, for weights and what is shared.
+        value: The shape of the node's value.
+        name: The input, for "row".
+        is_transposed: Whether a weight's node holds (N, K).
+    """
+
+    kind: str
+    node: int
+    size: int = 0
+    value: Value | None = None
+    name: str = ""
+    is_transposed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A program, and what torch computes before and after it.
+
+    Attributes:
+        scan: The program.
+        sources: Where the memory of its buffers comes from.
+        leaves: The weights and inputs that are needed: node, kind and name, see `Stages._find_leaves`.
+        first: What torch computes before the program.
+        then: What torch computes after it.
+        after: The nodes that are states after the step and needed then: node, number of the state.
+    """
+
+    scan: Scan
+    sources: tuple[Source, ...]
+    leaves: tuple[tuple[int, str, Any], ...]
+    first: tuple[Step, ...]
+    then: tuple[Step, ...]
+    after: tuple[tuple[int, int], ...]
+
+
+def as_rows(value: Value | None, t: Tensor, N: int) -> Tensor:
+    """Return a node's value as (N, numbers of a row)."""
+    assert value is not None
+    d = value.batch
+    assert d is not None
+    if d == 0 and value.sizes[0] == 1:
+        return t.reshape(N, math.prod(value.sizes)).contiguous()
+    return t.unflatten(d, (N, value.sizes[d])).movedim(d, 0).reshape(N, math.prod(value.sizes)).contiguous()
+
+
+def as_node(value: Value | None, t: Tensor, N: int) -> Tensor:
+    """Return (N, numbers of a row) in a node's own shape."""
+    assert value is not None
+    d = value.batch
+    assert d is not None
+    if d == 0 and value.sizes[0] == 1:
+        return t if len(value.sizes) == 2 else t.view(N, *value.sizes[1:])
+    return t.view(N, *value.sizes).movedim(0, d).flatten(d, d + 1)
