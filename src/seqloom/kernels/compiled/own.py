@@ -1,0 +1,39 @@
+"""The compiler's kernel for cells that torch has kernels for too: taken on GPUs where it is faster than cuDNN."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import autocast_dtype
+from seqloom.kernels import tuning
+from seqloom.kernels.compiled import kernel
+from seqloom.kernels.compiled.kernel import describe
+
+__all__ = ["describe", "run", "why_not", "why_not_auto"]
+
+
+def why_not(cell: Cell, job: ScanJob) -> str | None:
+    """Return why this cell or job cannot run here; None if it can."""
+    return kernel.why_not(cell, job)
+
+
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
+    """Return why another kernel is better for this job; None if none is."""
+    if not job.x.is_cuda:
+        return "on a CPU the cell has a kernel of its own"
+    if job.x.dtype != torch.float32 or autocast_dtype("cuda") is not None:
+        return "cuDNN and the gated kernels are faster in other types than float32"
+    least, most = tuning.COMPILED_OWN[cell.name]
+    if not least <= cell.hidden_size <= most:
+        return f"cuDNN is faster for fewer than {least} and more than {most} units"
+    if job.x.shape[0] > tuning.COMPILED_OWN_ROWS:
+        return f"cuDNN is faster for more than {tuning.COMPILED_OWN_ROWS} rows"
+    return kernel.why_not_auto(cell, job)
+
+
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run the cell over the job's sequences."""
+    return kernel.run(cell, job)
