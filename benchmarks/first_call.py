@@ -1,0 +1,73 @@
+"""Time the first call of a compiled cell, both passes, in fresh processes with an empty and a filled cache.
+
+python benchmarks/first_call.py [--cells leaky,lem] [--device cuda] [--type float32] [--json FILE]
+
+Seconds of the wall clock after importing torch and seqloom, and after a first call of torch.nn.GRU on the device.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+from record import build_parser, print_row, write_record
+
+SIZE, BATCH, LENGTH = 128, 16, 64
+
+
+def main() -> None:
+    parser = build_parser(__doc__)
+    parser.add_argument("--cells", default="leaky,lem,slstm,ln_lstm", help="names, separated by commas")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--type", default="float32")
+    parser.add_argument("--one", action="store_true", help="time the first cell in this process, and print seconds")
+    args = parser.parse_args()
+    if args.one:
+        print(time_first(args.cells, args.device, getattr(torch, args.type)))
+        return
+    rows = []
+    for cell in args.cells.split(","):
+        with tempfile.TemporaryDirectory() as cache:
+            for state in ("empty", "filled"):
+                words = [
+                    sys.executable,
+                    __file__,
+                    "--one",
+                    "--cells",
+                    cell,
+                    "--device",
+                    args.device,
+                    "--type",
+                    args.type,
+                ]
+                done = subprocess.run(
+                    words, env=os.environ | {"SEQLOOM_CACHE": cache}, check=True, stdout=subprocess.PIPE, text=True
+                )
+                rows.append({"cell": cell, "cache": state, "seconds": round(float(done.stdout.split()[-1]), 3)})
+                print_row(rows[-1])
+    settings = {"device": args.device, "type": args.type, "hidden": SIZE, "batch": BATCH, "length": LENGTH}
+    write_record(args.json, settings=settings, rows=rows)
+
+
+def time_first(name: str, device: str, dtype: torch.dtype) -> float:
+    """Return the seconds of the first call."""
+    from published_cells import CELLS
+
+    import seqloom
+
+    x = torch.randn(LENGTH, BATCH, SIZE, device=device, dtype=dtype)
+    torch.nn.GRU(SIZE, SIZE, device=device, dtype=dtype)(x)[0].sum().backward()
+    layer = seqloom.Recurrent(CELLS[name], SIZE, SIZE, device=device, dtype=dtype)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    layer(x)[0].sum().backward()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
