@@ -265,7 +265,7 @@ def compiled_gpu_table() -> str:
     lines += [
         f"{document['date'][:10]}, {gpu}, torch {torch}, {document['length']} steps, seed {document['seed']}; the "
         f"fastest of {document['rounds']} rounds between CUDA events. A call of a small layer takes as long as the "
-        "host needs to prepare it, so that times below about 5 microseconds for both passes say little about the kernels."
+        "host needs to prepare it, so that times below about 5 microseconds for both passes say little about kernels."
     ]
     return "\n".join([*lines, f"`{document['command']}`", ""])
 
