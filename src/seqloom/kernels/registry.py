@@ -17,6 +17,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import loop, scan, tuning
 from seqloom.kernels.aten.kernels import AtenKernel
 from seqloom.kernels.compiled import kernel as compiled
+from seqloom.kernels.compiled import own
 from seqloom.kernels.cpu.kernels import WEIGHTS, AttnRNNOnCpu, GatedOnCpu
 from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
@@ -140,6 +141,10 @@ KERNELS = (
     ),
     Kernel("attn_rnn", "cpu", "C++ engine", AttnRNNOnCpu()),
     *(Kernel(cell, "cpu", "C++ engine", GatedOnCpu(cell)) for cell in WEIGHTS),
+    *(
+        Kernel(cell, "row", "NVIDIA GPU, float32, compiled: a block takes some rows", own, compiles=True)
+        for cell in tuning.COMPILED_OWN
+    ),
     Kernel("gru", "aten", "torch's fused GRU (cuDNN on a GPU)", AtenKernel("gru"), uses_torch=True),
     Kernel("lstm", "aten", "torch's fused LSTM (oneDNN on a CPU, cuDNN on a GPU)", AtenKernel("lstm"), uses_torch=True),
     Kernel("rnn", "aten", "torch's fused RNN (cuDNN on a GPU)", AtenKernel("rnn"), uses_torch=True),

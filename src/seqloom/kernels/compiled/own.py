@@ -17,13 +17,15 @@ __all__ = ["describe", "run", "why_not", "why_not_auto"]
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
+    if not job.x.is_cuda:
+        return "it is for CUDA tensors"
     return kernel.why_not(cell, job)
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is better for this job; None if none is."""
     if not job.x.is_cuda:
-        return "on a CPU the cell has a kernel of its own"
+        return "it is for CUDA tensors"
     if job.x.dtype != torch.float32 or autocast_dtype("cuda") is not None:
         return "cuDNN and the gated kernels are faster in other types than float32"
     least, most = tuning.COMPILED_OWN[cell.name]
