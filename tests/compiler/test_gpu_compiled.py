@@ -6,6 +6,7 @@ import pytest
 import test_cuda_programs as programs
 import torch
 
+import seqloom
 from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 
@@ -98,3 +99,31 @@ def test_values_past_a_length_have_no_effect():
     other = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), torch.nan))
     (y, last), (again, same) = (programs.run_compiled(cell, j) for j in (job, other))
     assert torch.equal(y, again) and torch.equal(last[0], same[0])
+
+
+def test_under_autocast_a_program_runs_in_the_type_of_the_weights():
+    layer = seqloom.Recurrent(programs.TwoStages, 20, 32, batch_first=True, device="cuda")
+    x = torch.randn(5, 30, 20, device="cuda")
+    exact, _ = layer(x)
+    with torch.autocast("cuda", BF16):
+        assert seqloom.explain(layer, x).kernels == ("any_compiled",)
+        for given in (x, x.to(BF16)):
+            y, _ = layer(given)
+            y.float().sum().backward()
+            assert (y - exact).norm() <= 0.01 * exact.norm()
+
+
+@pytest.mark.parametrize(("name", "H"), [("gru", 256), ("lstm", 200), ("rnn", 300)])
+def test_larger_float32_layers_of_torch_run_compiled(name, H):
+    layer = seqloom.Recurrent(name, 20, H, batch_first=True, device="cuda")
+    slow = seqloom.Recurrent(name, 20, H, batch_first=True, device="cuda", kernel="aten")
+    slow.load_state_dict(layer.state_dict())
+    x, lengths = torch.randn(9, 50, 20, device="cuda"), torch.randint(1, 51, (9,))
+    assert seqloom.explain(layer, x, lengths=lengths).kernels == (f"{name}_row",)
+    results = []
+    for one in (layer, slow):
+        y, _ = one(x, lengths=lengths)
+        y.square().sum().backward()
+        results.append([y, *(p.grad for p in one.parameters())])
+    for mine, theirs in zip(*results, strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from threading import local
 from typing import cast
@@ -16,6 +17,7 @@ from seqloom.compiler.plan import Plan, Scan
 from seqloom.compiler.report import summarize
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
+from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights, read_tensors
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled import gated
@@ -34,7 +36,8 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     if job.x.is_cuda:
         if gated.why_not(cell, job) is None:
             return None
-        reason = why_not_gpu(cell, job) or _why_not_precise(job)
+        job = _leave_autocast(cell, job)
+        reason = why_not_gpu(cell, job) or _why_not_masks(job)
     else:
         reason = why_not_cpu(cell, job, takes_dt=True) or why_not_machine() or why_not_fused()
     if reason is not None:
@@ -56,9 +59,17 @@ def _take_plan(cell: Cell, job: ScanJob) -> Plan | str:
     return compile_cell(cell, job)
 
 
-def _why_not_precise(job: ScanJob) -> str | None:
-    if torch.is_autocast_enabled(job.x.device.type):
-        return "compiled programs do not run under autocast"
+def _leave_autocast(cell: Cell, job: ScanJob) -> ScanJob:
+    """Return a job in the type of the cell's weights if autocast would run products in another one."""
+    if autocast_dtype(job.x.device.type) is None:
+        return job
+    dtype = next((p.dtype for p in cell.own_parameters().values() if p.is_floating_point()), job.x.dtype)
+    if all(t.dtype == dtype for t in (job.x, *job.state)):
+        return job
+    return replace(job, x=job.x.to(dtype), state=tuple(s.to(dtype) for s in job.state))
+
+
+def _why_not_masks(job: ScanJob) -> str | None:
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
         return "compiled programs compute no gradients of dropout masks"
     return None
@@ -84,8 +95,18 @@ def describe(cell: Cell, job: ScanJob) -> str:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
-    if job.x.is_cuda and gated.can_run(cell, job):
-        return gated.run(cell, job)
+    if job.x.is_cuda:
+        if gated.can_run(cell, job):
+            return gated.run(cell, job)
+        if autocast_dtype("cuda") is not None:
+            matched = _leave_autocast(cell, job)
+            with torch.autocast("cuda", enabled=False):
+                y, state = _run_program(cell, matched)
+            return y, tuple(s.to(before.dtype) for s, before in zip(state, job.state, strict=True))
+    return _run_program(cell, job)
+
+
+def _run_program(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     plan = _take_plan(cell, job)
     assert isinstance(plan, Plan)
     own = read_tensors(cell, plan.weights)
