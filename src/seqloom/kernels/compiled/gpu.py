@@ -50,22 +50,23 @@ def why_not_gpu(cell: Cell, job: ScanJob) -> str | None:
     return why_not_fused() or launch.why_not(job.x.device)
 
 
-def run_on_gpu(scan: Scan, tensors: Sequence[Tensor], packing: Packing) -> None:
+def run_on_gpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -> None:
     """Run a program over all steps.
 
     Args:
         scan: The program.
-        tensors: The memory of its buffers, contiguous, of one type and on one GPU.
+        tensors: The memory of its buffers, contiguous, of one type and on one GPU; None for values within a step.
         packing: Where the rows of each step are; its indices are on the same GPU.
     """
     if not packing.T or not packing.B:
         return
-    like = tensors[0]
-    assert all(t.dtype == like.dtype and t.device == like.device for t in tensors)
+    given = [t for t in tensors if t is not None]
+    like = given[0]
+    assert all(t.dtype == like.dtype and t.device == like.device for t in given)
     cuda = _find_text(scan, like.dtype, choose_rows(scan, packing.B, like.element_size()))
     with torch.cuda.device_of(like):
         if cuda.rows or cuda.units:
-            _run_scan(cuda, tensors, packing)
+            _run_scan(cuda, tensors, like, packing)
             return
         steps = min(tuning.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
         tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -115,11 +116,11 @@ def _start(cuda: CudaText, name: str, table: Tensor, blocks: int, k: int = 0, ha
     _find_kernel(name, cuda.text, cuda.threads, cuda.shared).launch(arguments, blocks, table.device)
 
 
-def _run_scan(cuda: CudaText, tensors: Sequence[Tensor], packing: Packing) -> None:
-    table = torch.empty(HEAD + len(tensors), dtype=torch.int64, device=tensors[0].device)
-    products = [p for s in cuda.staged.segments for p in s.products]
-    aligned = {p.weight: _align(tensors[p.weight]) for p in products}  # alive until the launch
-    _fill(table, 0, packing, [aligned.get(i, t) for i, t in enumerate(tensors)])
+def _run_scan(cuda: CudaText, tensors: Sequence[Tensor | None], like: Tensor, packing: Packing) -> None:
+    table = torch.empty(HEAD + len(tensors), dtype=torch.int64, device=like.device)
+    weights = {p.weight for s in cuda.staged.segments for p in s.products}
+    buffers = [_align(t) if t is not None and i in weights else t for i, t in enumerate(tensors)]
+    _fill(table, 0, packing, buffers)
     _start(cuda, "scan", table, cuda.count_blocks(packing.B))
 
 
@@ -138,11 +139,11 @@ def _allocate_rows(cuda: CudaText, B: int, like: Tensor) -> dict[int, Tensor]:
     return {i: torch.zeros(B, size, dtype=dtype, device=like.device) for i, size, dtype in own}
 
 
-def _fill(table: Tensor, base: int, packing: Packing, buffers: Sequence[Tensor]) -> None:
+def _fill(table: Tensor, base: int, packing: Packing, buffers: Sequence[Tensor | None]) -> None:
     """Write a program's table. Its numbers travel as arguments of a kernel, so that the host does not wait."""
     ragged = packing.order is not None
     places = [t.data_ptr() if ragged else 0 for t in (packing.count, packing.offset)]
-    values = [base, packing.T, packing.B, *places, *(t.data_ptr() for t in buffers)]
+    values = [base, packing.T, packing.B, *places, *(0 if t is None else t.data_ptr() for t in buffers)]
     code = _table_kernel("compiled_fill", ENTRIES)
     for at in range(0, len(values), ENTRIES):
         some = values[at : at + ENTRIES]
@@ -175,10 +176,12 @@ class _Chunk:
             products = [p for s in staged.segments for p in s.products]
             self.weights = {p.weight: like.new_zeros(p.heads, p.K, p.N) for p in products}
 
-    def prepare(self, tensors: Sequence[Tensor], packing: Packing) -> None:
+    def prepare(self, tensors: Sequence[Tensor | None], packing: Packing) -> None:
         """Take the weights and the addresses of one call."""
         for number, weight in self.weights.items():
-            weight.copy_(tensors[number].view(weight.shape))
+            value = tensors[number]
+            assert value is not None
+            weight.copy_(value.view(weight.shape))
         buffers = [self.rows[i] if i in self.rows else tensors[i] for i in range(len(self.cuda.staged.buffers))]
         _fill(self.table, packing.T - 1 if self.cuda.staged.reverse else 0, packing, buffers)
 

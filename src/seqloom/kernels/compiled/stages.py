@@ -22,7 +22,7 @@ VIEWS = frozenset(
         *("squeeze", "transpose", "unbind", "unsqueeze", "view"),
     ]
 )
-RunProgram = Callable[[Scan, Sequence[Any], Packing], None]  # tensors; None as `is_direct` says
+RunProgram = Callable[[Scan, Sequence[Any], Packing], None]  # tensors; None for values that live within one step
 
 
 class Stages:
@@ -31,7 +31,7 @@ class Stages:
     Args:
         plan: The plan.
         run_program: Runs one of its programs on a device.
-        is_direct: Whether `run_program` reads transposed weights, and takes None for values that live within one step.
+        is_direct: Whether `run_program` reads transposed weights.
     """
 
     def __init__(self, plan: Plan, run_program: RunProgram, is_direct: bool = False) -> None:
@@ -186,7 +186,7 @@ class Stages:
                 t = like.new_empty(N, s.size)
                 stored.append((s, t))
             elif kind == "scratch":
-                t = None if self.is_direct else like.new_empty(packing.B, s.size)
+                t = None
             else:
                 t = self._read(s, named[s.name] if kind == "row" else known[s.node], packing)
                 if t.dtype != dtype:
