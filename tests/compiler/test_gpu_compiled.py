@@ -17,7 +17,7 @@ NAMES = ["indrnn", "min_gru", "gru", "lstm", "ln_lstm", "two stages", "heads"]
 
 @pytest.fixture(autouse=True)
 def _exact():
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def job_of(cell, dtype, B, T, ragged):
@@ -42,7 +42,8 @@ def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, 
     if name == "ntm" and dtype == FP16:
         pytest.skip("the loop overflows")
     cell = programs.cell_of(name, H=64, D=20)
-    steps = 20 if (name, dtype) == ("indrnn", FP16) else 75  # its states grow beyond 65,504
+    # with more steps, states of IndRNN exceed 65,504, and errors of a normalised LSTM grow without bound in any order
+    steps = 20 if (name, dtype) == ("indrnn", FP16) else 15 if name == "ln_lstm" else 75
     ratio, part = programs.worst(cell, job_of(cell, dtype, 33, steps, ragged), dtype)
     assert ratio < 2, part
 
@@ -113,13 +114,13 @@ def test_under_autocast_a_program_runs_in_the_type_of_the_weights():
             assert (y - exact).norm() <= 0.01 * exact.norm()
 
 
-@pytest.mark.parametrize(("name", "H"), [("gru", 256), ("lstm", 200), ("rnn", 300)])
-def test_larger_float32_layers_of_torch_run_compiled(name, H):
-    layer = seqloom.Recurrent(name, 20, H, batch_first=True, device="cuda")
-    slow = seqloom.Recurrent(name, 20, H, batch_first=True, device="cuda", kernel="aten")
+@pytest.mark.parametrize("H", [130, 256])
+def test_a_float32_gru_above_128_units_runs_compiled(H):
+    layer = seqloom.GRU(20, H, batch_first=True, device="cuda")
+    slow = seqloom.GRU(20, H, batch_first=True, device="cuda", kernel="aten")
     slow.load_state_dict(layer.state_dict())
     x, lengths = torch.randn(9, 50, 20, device="cuda"), torch.randint(1, 51, (9,))
-    assert seqloom.explain(layer, x, lengths=lengths).kernels == (f"{name}_row",)
+    assert seqloom.explain(layer, x, lengths=lengths).kernels == ("gru_row",)
     results = []
     for one in (layer, slow):
         y, _ = one(x, lengths=lengths)

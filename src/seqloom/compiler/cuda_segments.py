@@ -11,7 +11,7 @@ from seqloom.compiler.staging import Staged
 
 WARP = 32
 SHORT = 4  # a thread combines up to so many numbers by itself
-LONG = 1024  # several warps combine so many numbers and more
+LONG = 256  # several warps combine so many numbers and more
 
 _NEUTRAL = {"sum": 0.0, "maximum": -math.inf, "minimum": math.inf}
 

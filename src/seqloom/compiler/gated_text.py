@@ -6,18 +6,21 @@ from autograd. What is cheap is computed again on the way back; the struct `Insi
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
 
+from seqloom.compiler.fingerprint import digest_compiler
 from seqloom.compiler.gated import GatedCell, Unit
 from seqloom.compiler.ir import Access, Argument, Instruction, Register
 from seqloom.compiler.nests import Body
 from seqloom.compiler.nodes import COPIES, UnsupportedError, constant_value, kind, name_of, operands
 from seqloom.compiler.points import add_point
 from seqloom.compiler.rules import late_rules
+from seqloom.core.cache import cache_folder, read_cached, write_cached
 
 # Operators of the intermediate form in CUDA C++; truth values are 0 and 1, and NaN passes through as in torch.
 _TEXT = {
@@ -82,6 +85,18 @@ def run_unit(unit: Unit, leaves: Sequence[Tensor]) -> list[Tensor]:
             raise UnsupportedError(f"step uses {i.operator}, which the gated kernels do not know")
         registers.append(_TORCH[i.operator](*(find(a) for a in i.arguments)))
     return [find(a) for a in unit.after]
+
+
+def find_unit(cell: GatedCell) -> str:
+    """Return what `write_unit` returns, from the cache folder if it is there: autograd takes seconds to load."""
+    key = hashlib.sha256(f"{digest_compiler()}\n{cell!r}".encode()).hexdigest()
+    path = cache_folder("cells") / f"{key}.cuh"
+    kept = read_cached(path, "compiled unit")
+    if kept is not None:
+        return kept.decode()
+    text = write_unit(cell)
+    write_cached(path, text.encode(), "compiled unit")
+    return text
 
 
 def write_unit(cell: GatedCell) -> str:

@@ -102,8 +102,9 @@ COMPILED_BLOCKS = 32  # blocks that a batch is spread over before a block takes 
 COMPILED_MOST_ROWS = 8  # of a block
 COMPILED_WEIGHTS = 1 << 18  # numbers of weights that a block multiplies with at every step; cuBLAS takes more
 COMPILED_TRAFFIC = 64 << 20  # bytes that all blocks read at every step
-# units for which this is faster than cuDNN in float32, and rows up to which it is
-COMPILED_OWN = {"rnn": (129, 512), "gru": (129, 288), "lstm": (129, 256)}
+# Units and rows for which this was measured to be faster than cuDNN in float32: both passes from the first number of
+# units on, the forward pass from the second.
+COMPILED_OWN = {"gru": (129, 192, 256)}
 COMPILED_OWN_ROWS = 256
 
 # --- Gradients of weights: sums over rows in pieces, then over the pieces ---

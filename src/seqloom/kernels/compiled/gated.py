@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from seqloom.compiler.compile import compile_for
 from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen
 from seqloom.compiler.gated import GatedCell, Plane, fit_gated
-from seqloom.compiler.gated_text import run_unit, write_unit
+from seqloom.compiler.gated_text import find_unit, run_unit
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Evaluator, Known, Plan
 from seqloom.compiler.trace import Extras, step_tensors
@@ -294,6 +294,6 @@ def _compile(cell: Cell, job: ScanJob, extras: Extras) -> Prepared:
         inputs=len(fitted.inputs),
         vectors=len(fitted.vectors),
         output=fitted.output,
-        unit=write_unit(fitted),
+        unit=find_unit(fitted),
     )
     return Prepared(compiled, fitted, kind)

@@ -28,7 +28,8 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
         return "it is for CUDA tensors"
     if job.x.dtype != torch.float32 or autocast_dtype("cuda") is not None:
         return "cuDNN and the gated kernels are faster in other types than float32"
-    least, most = tuning.COMPILED_OWN[cell.name]
+    both, forward, most = tuning.COMPILED_OWN[cell.name]
+    least = both if torch.is_grad_enabled() else forward
     if not least <= cell.hidden_size <= most:
         return f"cuDNN is faster for fewer than {least} and more than {most} units"
     if job.x.shape[0] > tuning.COMPILED_OWN_ROWS:
