@@ -60,6 +60,15 @@ def test_everything_is_escaped(tmp_path):
     assert "<script" not in re.sub(r"```.*?```|`[^`\n]*`", "", md, flags=re.S).replace("\\<", "")
 
 
+def test_intervals_of_means_are_drawn_where_they_are_numbers(tmp_path):
+    intervals = {"a": (0.5, 3.0), "b": (math.nan, 1.0)}
+    html, _ = written(tmp_path, Dots("Seeds", "y", {"a": [1.0, 2.0], "b": [1.0], "c": [2.0]}, intervals=intervals))
+    assert html.count('class="whisker"') == 2  # one for the wide and one for the narrow drawing
+    assert "95% interval" in html
+    html, _ = written(tmp_path, Dots("Seeds", "y", {"a": [1.0, 2.0]}))
+    assert 'class="whisker"' not in html and "95% interval" not in html
+
+
 def test_values_that_are_not_finite_are_shown_as_missing(tmp_path):
     bad = [math.nan, math.inf, -math.inf, None]
     table = Table("Rows", [{"model": "a", "x": v} for v in [0.5, *bad, np.float32(2.5)]])

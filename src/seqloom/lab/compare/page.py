@@ -14,9 +14,11 @@ from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
 from seqloom.lab.compare.jobs import baseline_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption
+from seqloom.lab.compare.metric import RatioMetric
 from seqloom.lab.compare.plan import format_seconds, longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
 from seqloom.lab.data.registry import TASKS
@@ -34,7 +36,8 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
         values = {row.label: row.test.values for row in results.models if row.test}
         baseline = results.best_baseline
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
-        blocks.append(Dots("Test results by seed", metric.title, values, lines))
+        intervals = {row.label: _find_interval(row.test, metric) for row in results.models if row.test}
+        blocks.append(Dots("Test results by seed", metric.title, values, lines, intervals=intervals))
     curves = _learning_curves(comparison, results)
     if curves:
         blocks.append(Chart("Learning curves", "steps", f"validation {metric.title}", curves, log_y=not metric.higher))
@@ -46,6 +49,12 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
     blocks.append(Words("Method", _describe_method(comparison)))
     blocks.append(Words("Next", [f"{purpose}: `{command}`" for purpose, command in list_next(comparison, results)]))
     return Page(f"Models for {comparison.task.name}", write_verdict(results, finished), blocks, _facts(comparison))
+
+
+def _find_interval(test: Estimate, metric: RatioMetric) -> tuple[float, float]:
+    """Return the ends of a mean's interval, within the range of the metric."""
+    low, high = test.mean - test.half, test.mean + test.half
+    return (max(0.0, low), min(1.0, high)) if metric.percent else (low, high)
 
 
 def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]:

@@ -49,6 +49,7 @@ class Dots:
     lines: dict[str, float] = field(default_factory=dict)  # reference lines: a published number, a trivial baseline
     log_y: bool = False
     note: str = ""
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95% intervals of the means, by group
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,9 @@ def draw_dots(dots: Dots, looks: list[int]) -> Markup:
 
 
 def _make_dots_axis(dots: Dots) -> AxisScale:
-    return make_scale([*(v for values in dots.groups.values() for v in values), *dots.lines.values()], dots.log_y)
+    ends = [end for interval in dots.intervals.values() for end in interval]
+    values = [v for values in dots.groups.values() for v in values]
+    return make_scale([*values, *ends, *dots.lines.values()], dots.log_y)
 
 
 def _draw_reference_line(frame: Frame, y: AxisScale, value: float, index: int) -> Markup:
@@ -154,7 +156,7 @@ def _draw_reference_line(frame: Frame, y: AxisScale, value: float, index: int) -
 
 def _draw_group(frame: Frame, y: AxisScale, dots: Dots, index: int, look: int) -> Markup:
     """Draw a group with its seeds in order, so that the third dots of two groups belong together."""
-    values = list(dots.groups.values())[index]
+    name, values = list(dots.groups.items())[index]
     share = (frame.x(1) - frame.x(0)) / len(dots.groups)
     middle = frame.x((index + 0.5) / len(dots.groups))
     apart = min(DOT_GAP, GROUP_SHARE * share / max(1, len(values)))
@@ -166,6 +168,10 @@ def _draw_group(frame: Frame, y: AxisScale, dots: Dots, index: int, look: int) -
     if present:
         height, half = frame.y(y.at(fmean(present))), min(GROUP_SHARE * share / 2, 26.0)
         pieces.append(tag("line", x1=middle - half, x2=middle + half, y1=height, y2=height, class_="mean"))
+    ends = dots.intervals.get(name, ())
+    if ends and all(is_number(end) and not (dots.log_y and end <= 0) for end in ends):
+        low, high = (frame.y(y.at(end)) for end in ends)
+        pieces.append(tag("line", x1=middle, x2=middle, y1=low, y2=high, class_="whisker"))
     return tag("g", *(p for p in pieces if 'd=""' not in p), class_=marks.colour(look), data_curve=index)
 
 

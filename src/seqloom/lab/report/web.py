@@ -17,6 +17,7 @@ from seqloom.lab.report.text import format_fact, make_slug
 
 FACTS_ID = "how-this-was-made"
 DOTS_NOTE = "Each dot is one seed, in the same order in every group; the bar is the mean."
+INTERVALS_NOTE = " The vertical line is the mean's 95% interval."
 BELOW_NOTE = "Hollow marks on the edge are values of 0 or less, which a logarithmic axis cannot show."
 
 
@@ -81,7 +82,8 @@ def _render_body(block: PageBlock, looks: dict[str, int]) -> Markup:
             mine = marks.choose_looks(list(block.groups), looks)
             key = plots.draw_dots_legend(block) if block.lines else Markup()
             plot = _render_plot(block.title, plots.draw_dots(block, mine), plots.list_dots_stops(block, mine))
-            figure = tag("figure", key, plot, _render_note(block.note, DOTS_NOTE))
+            about = DOTS_NOTE + (INTERVALS_NOTE if block.intervals else "")
+            figure = tag("figure", key, plot, _render_note(block.note, about))
             return join(figure, _render_numbers(values.tabulate_dots(block)))
         case Grid():
             return join(tables.render_grid(block), _render_note(block.note))
