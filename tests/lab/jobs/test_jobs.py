@@ -91,7 +91,9 @@ def test_a_job_with_a_result_is_not_run_again(tmp_path):
     (first,) = run([job], Here(), tmp_path)
     (again,) = run([job], Processes(1), tmp_path, before=started.append)
     assert again == first and again.value == {"pid": os.getpid()} and not started
-    with pytest.raises(ValueError, match="use another key or folder"):
+    with pytest.raises(
+        ValueError, match=r"function was 'sample_jobs:who', is 'sample_jobs:numbers'; .* another key or"
+    ):
         list(run([Job("me", "sample_jobs:numbers", {"n": 1})], Here(), tmp_path))
     (tmp_path / "me" / "result.json").write_text('{"val')  # no process of ours leaves half a file, but a disk may
     (new,) = run([job], Here(), tmp_path, before=started.append)

@@ -25,6 +25,7 @@ from seqloom.lab.training.checkpoint import write_file
 from seqloom.lab.training.cpu import use_one_thread
 
 RESULT, FAILED = "result.json", "failed.txt"  # names of files in a job's folder
+SHOWN = 3  # differences that an error message names
 
 
 def call(job: Job, folder: Path) -> Result:
@@ -108,6 +109,21 @@ def format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
+def _compare(before: object, now: object) -> str:
+    """Return the first differences between two values made of dictionaries, as one phrase."""
+    old, new = _flatten(before), _flatten(now)
+    names = [name for name in {**old, **new} if old.get(name, "nothing") != new.get(name, "nothing")]
+    shown = [f"{name} was {old.get(name, 'nothing')}, is {new.get(name, 'nothing')}" for name in names[:SHOWN]]
+    return "; ".join(shown) + (f"; {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _flatten(value: object, path: str = "") -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
+        return {path: repr(value)[:60]}
+    parts = [_flatten(v, f"{path}.{k}" if path else str(k)) for k, v in value.items()]
+    return {name: text for part in parts for name, text in part.items()}
+
+
 def read_result(job: Job, folder: Path) -> Result | None:
     """Return the stored result of a job, or None.
 
@@ -120,11 +136,10 @@ def read_result(job: Job, folder: Path) -> Result | None:
         value, seconds = stored["value"], stored["seconds"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if (stored.get("function"), stored.get("settings")) != (job.function, json.loads(json.dumps(job.settings))):
-        raise UserError(
-            f"{file} is the result of {stored.get('function')} with {stored.get('settings')}, "
-            f"not of {job.function} with {job.settings}; use another key or folder"
-        )
+    before = {"function": stored.get("function"), "settings": stored.get("settings")}
+    now = {"function": job.function, "settings": json.loads(json.dumps(job.settings))}
+    if before != now:
+        raise UserError(f"{file} is the result of another job: {_compare(before, now)}; use another key or folder")
     return Result(job.key, value, seconds=seconds)
 
 
