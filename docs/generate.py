@@ -251,16 +251,9 @@ def compiled_gpu_rows() -> tuple[list[Row], Row]:
 def compiled_gpu_table() -> str:
     """Return microseconds per step of compiled cells on a GPU, forward / both passes, a table for each type."""
     rows, document = compiled_gpu_rows()
-    shapes = list(dict.fromkeys((row["hidden"], row["batch"]) for row in rows))
     lines = []
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
-        lines += [f"{dtype}:", "", f"| cell | {' | '.join(f'{h} units, {b} rows' for h, b in shapes)} |"]
-        lines += [f"|---|{'--:|' * len(shapes)}"]
-        for cell in dict.fromkeys(row["cell"] for row in rows):
-            mine = {(r["hidden"], r["batch"]): r for r in rows if (r["cell"], r["dtype"]) == (cell, dtype)}
-            times = [f"{mine[s]['forward_us']:.1f} / {mine[s]['both_us']:.1f}" if s in mine else "" for s in shapes]
-            lines.append(f"| {f'`{cell}`' if '.' in cell else cell} | {' | '.join(times)} |")
-        lines.append("")
+        lines += [f"{dtype}:", "", *gpu_lines(rows, dtype), ""]
     gpu, torch = document["hardware"]["gpus"][0]["name"], document["versions"]["torch"]
     lines += [
         f"{document['date'][:10]}, {gpu}, torch {torch}, {document['length']} steps, seed {document['seed']}; the "
@@ -268,6 +261,26 @@ def compiled_gpu_table() -> str:
         "host needs to prepare it, so that times below about 5 microseconds for both passes say little about kernels."
     ]
     return "\n".join([*lines, f"`{document['command']}`", ""])
+
+
+def compiled_gpu_short() -> str:
+    """Return a part of the same numbers: 64 rows, two types."""
+    rows = [row for row in compiled_gpu_rows()[0] if row["batch"] == 64]
+    parts = [[f"{dtype}, 64 rows:", "", *gpu_lines(rows, dtype), ""] for dtype in ("bfloat16", "float32")]
+    return "\n".join(line for part in parts for line in part)
+
+
+def gpu_lines(rows: list[Row], dtype: str) -> list[str]:
+    """Return the lines of a table of one type."""
+    shapes = list(dict.fromkeys((row["hidden"], row["batch"]) for row in rows))
+    several = len({batch for _, batch in shapes}) > 1
+    heads = [f"{hidden} units, {batch} rows" if several else f"{hidden} units" for hidden, batch in shapes]
+    lines = [f"| cell | {' | '.join(heads)} |", f"|---|{'--:|' * len(shapes)}"]
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        mine = {(r["hidden"], r["batch"]): r for r in rows if (r["cell"], r["dtype"]) == (cell, dtype)}
+        times = [f"{mine[s]['forward_us']:.1f} / {mine[s]['both_us']:.1f}" if s in mine else "" for s in shapes]
+        lines.append(f"| {f'`{cell}`' if '.' in cell else cell} | {' | '.join(times)} |")
+    return lines
 
 
 def compiled_gpu_summary() -> str:
@@ -435,7 +448,7 @@ PARTS = {
     part.__name__: part
     for part in (
         *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies),
-        *(compiled_table, compiled_summary, compiled_gpu_table, compiled_gpu_summary),
+        *(compiled_table, compiled_summary, compiled_gpu_table, compiled_gpu_short, compiled_gpu_summary),
     )
 }
 
