@@ -260,7 +260,7 @@ def test_a_run_that_a_comparison_reaches_through_a_link_is_not_executed(run, tmp
     with pytest.raises(UntrustedError):
         measure_latency(source, str(tmp_path / "link"), tmp_path)
     with pytest.raises(UntrustedError):
-        train_rung(source, run.settings.model_dump(), str(tmp_path / "link"), 2, False, tmp_path)
+        train_rung(source, run.settings.model_dump(), str(tmp_path / "link"), 2, False, None, tmp_path)
     assert not witness.exists()
 
 
