@@ -283,12 +283,6 @@ def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, 
     assert worst(cell, job_of(cell, dtype, **settings), dtype)[0] < 2
 
 
-@pytest.mark.slow
-def test_a_memory_cell_is_at_most_twice_as_far_from_float64_as_the_loop():
-    cell = cell_of("ntm", H=8, D=3)
-    assert worst(cell, job_of(cell, FP32, B=3, T=4, lengths=torch.tensor([4, 1, 3])), FP32)[0] < 2
-
-
 def test_resets_masks_and_zoneout_run_in_the_kernels():
     cell = cell_of("gru")
     job = job_of(cell, FP32)
