@@ -143,7 +143,8 @@ class _Reader:
         if product.heads > 1 or product.rows > 1:
             raise UnsupportedError("step multiplies a state with several heads or rows")
         if self.hidden != product.K or product.N % self.hidden:
-            raise UnsupportedError(f"step multiplies with a weight ({product.K}, {product.N}), not of whole units")
+            expected = f"the gated kernels need {self.hidden} rows and a multiple of {self.hidden} columns"
+            raise UnsupportedError(f"step multiplies with a weight of {product.K} x {product.N}; {expected}")
         source = self.memory[product.source]
         if source.kind == "state" and product.offset == 0:
             self.seen.add((source.index, False))

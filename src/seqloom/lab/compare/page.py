@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from seqloom.core.plurals import count
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
@@ -139,16 +140,17 @@ def _describe_method(comparison: Comparison) -> list[str]:
         return paragraphs
     if plan.is_screened:
         paragraphs.append(
-            f"{len(plan.models)} models with {plan.rates} settings each were trained for {plan.first:,} steps, the "
-            f"best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} for {plan.steps:,} with "
-            f"{plan.seeds} seeds. Training stops early after {plan.patience} validations without progress; there is "
-            f"one every {plan.every:,} steps."
+            f"{len(plan.models)} models with {count(plan.rates, 'setting')} each were trained for {plan.first:,} "
+            f"steps, the best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} for {plan.steps:,} "
+            f"with {count(plan.seeds, 'seed')}. Training stops early after {plan.patience} validations without "
+            f"progress; there is one every {plan.every:,} steps."
         )
     else:
-        paragraphs.append(f"{len(plan.models)} models were trained for {plan.steps:,} steps with {plan.seeds} seeds.")
+        trained = "1 model was" if len(plan.models) == 1 else f"{len(plan.models)} models were"
+        paragraphs.append(f"{trained} trained for {plan.steps:,} steps with {count(plan.seeds, 'seed')}.")
     if comparison.settings.steps is None:
         budget = format_seconds(comparison.settings.seconds)
-        paragraphs.append(f"The budget was {budget} for {comparison.workers} workers.")
+        paragraphs.append(f"The budget was {budget} for {count(comparison.workers, 'worker')}.")
     return paragraphs
 
 
