@@ -141,9 +141,9 @@ def _describe_method(comparison: Comparison) -> list[str]:
     if plan.is_screened:
         paragraphs.append(
             f"{len(plan.models)} models with {count(plan.rates, 'setting')} each were trained for {plan.first:,} "
-            f"steps, the best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} for {plan.steps:,} "
-            f"with {count(plan.seeds, 'seed')}. Training stops early after {plan.patience} validations without "
-            f"progress; there is one every {plan.every:,} steps."
+            f"steps, the best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} "
+            f"for {plan.steps:,} with {count(plan.seeds, 'seed')}. Training stops early after {plan.patience} "
+            f"validations without progress; there is one every {plan.every:,} steps."
         )
     else:
         trained = "1 model was" if len(plan.models) == 1 else f"{len(plan.models)} models were"
