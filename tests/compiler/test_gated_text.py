@@ -212,6 +212,10 @@ def convert(job, dtype):
     return replace(job, **change, **{n: tuple(t.to(dtype) for t in getattr(job, n)) for n in ("state", "keep")})
 
 
+def run_gated(cell, job):
+    return gated.run(cell, job, gated.prepare(cell, job))
+
+
 def everything(run, cell, job):
     """Outputs, last states and all gradients."""
     cell, x = copy.deepcopy(cell), job.x.detach().clone().requires_grad_()
@@ -233,7 +237,7 @@ def worst(cell, job, dtype):
     """How many times as far from float64 as the loop in the same type, and of what."""
     low = copy.deepcopy(cell).to(dtype)
     assert gated.why_not_fit(low, job) is None
-    mine, loops = (everything(run, low, job) for run in (gated.run, loop.run))
+    mine, loops = (everything(run, low, job) for run in (run_gated, loop.run))
     true = everything(loop.run, copy.deepcopy(low).double(), convert(job, torch.float64))
     ratios = {}
     for part, exact in true.items():
@@ -289,7 +293,7 @@ def test_a_compiled_cell_agrees_with_the_hand_written_one(small, name):
     small(False)
     cell = cell_of(find_cell(name), 32).to(BF16)
     job = job_of(cell, 3, 3, BF16, ALL)
-    mine, theirs = (everything(run, cell, job) for run in (gated.run, find_kernel(f"{name}_cuda").code.run))
+    mine, theirs = (everything(run, cell, job) for run in (run_gated, find_kernel(f"{name}_cuda").code.run))
     for part, t in theirs.items():
         assert (mine[part] - t).norm() <= 0.02 * t.norm(), part
 
@@ -299,7 +303,7 @@ def test_it_runs_under_autocast(small):
     cell = cell_of(Leaky, 16)
     job = job_of(cell, 2, 3, torch.float32, "lengths")
     with torch.autocast("cpu", BF16):
-        mine, loops = (everything(run, cell, job) for run in (gated.run, loop.run))
+        mine, loops = (everything(run, cell, job) for run in (run_gated, loop.run))
     for part, t in loops.items():
         assert (mine[part] - t).norm() <= 0.03 * t.norm(), part
 
@@ -309,7 +313,7 @@ def test_second_derivatives_come_from_the_loop(small):
     cell = cell_of(Leaky, 16).to(BF16)
     job = job_of(cell, 2, 3, BF16, ALL)
     both = []
-    for run in (gated.run, loop.run):
+    for run in (run_gated, loop.run):
         leaves = [t.detach().requires_grad_() for t in (job.x, *job.state)]
         y, last = run(cell, replace(job, x=leaves[0], state=tuple(leaves[1:])))
         loss = sum((t.double() * torch.linspace(-1, 1, t.numel()).view(t.shape)).sum() for t in (y, *last))
@@ -337,8 +341,8 @@ def test_a_hidden_size_of_no_whole_tiles_is_refused(monkeypatch):
     cell = Leaky(24, 20)
     job = job_of(cell, 2, 3, BF16)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    assert gated.why_not(cell, job) == "it takes hidden sizes 16, 32, .. 1024, not 20"
-    assert gated.why_not(cell, replace(job, x=job.x.float())).startswith("it computes in bfloat16 or float16")
+    assert gated.find(cell, job) == "it takes hidden sizes 16, 32, .. 1024, not 20"
+    assert gated.find(cell, replace(job, x=job.x.float())).startswith("it computes in bfloat16 or float16")
 
 
 def test_a_mask_that_is_not_for_the_product_is_refused():

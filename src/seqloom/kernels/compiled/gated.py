@@ -10,9 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from threading import local
 from types import new_class
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -38,8 +36,8 @@ GRID_MOST_GATES = 4  # on a grid the weights of more do not fit into registers a
 MOST = 256  # cells that a process keeps
 
 
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run in the gated kernels; None if it can."""
+def find(cell: Cell, job: ScanJob) -> Prepared | str:
+    """Return a cell as the gated kernels run it, or why this cell or job cannot run in them."""
     reason = why_not_job(cell, job)
     if reason is not None:
         return reason
@@ -49,23 +47,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
         return str(error)
     dtype = autocast_dtype("cuda") or job.x.dtype
     setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)
-    reason = _why_not_zoneout(prepared, cell, job) or why_not_setting(setting, job)
-    if reason is None:
-        _latest.found = ref(cell), ref(job), prepared
-    return reason
-
-
-def can_run(cell: Cell, job: ScanJob) -> bool:
-    """Return whether `run` can run a job; `why_not` of the same job may have found it out before."""
-    return _is_latest(cell, job) or why_not(cell, job) is None
-
-
-_latest = local()  # what the last `why_not` of this thread has prepared, for `run`
-
-
-def _is_latest(cell: Cell, job: ScanJob) -> bool:
-    last = getattr(_latest, "found", None)
-    return last is not None and last[0]() is cell and last[1]() is job
+    return _why_not_zoneout(prepared, cell, job) or why_not_setting(setting, job) or prepared
 
 
 def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
@@ -84,11 +66,9 @@ def _why_not_zoneout(prepared: Prepared, cell: Cell, job: ScanJob) -> str | None
     return None if is_state else "with zoneout the output must be one of the states"
 
 
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run a compiled cell over the job's sequences; `why_not` must have returned None."""
+def run(cell: Cell, job: ScanJob, prepared: Prepared) -> tuple[Tensor, State]:
+    """Run a cell that `find` has returned over the job's sequences."""
     dtype = autocast_dtype(job.x.device.type) or job.x.dtype
-    prepared = _latest.found[2] if _is_latest(cell, job) else prepare(cell, job)
-    _latest.found = None
     setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)
     x = cell.project(job.x)
     start = cell.start(job.x) if job.reset is not None else ()

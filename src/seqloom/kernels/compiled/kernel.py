@@ -21,6 +21,7 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights, read_tensors
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled import gated
+from seqloom.kernels.compiled.gated import Prepared
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
@@ -28,14 +29,30 @@ from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.machine import Rows, encode, run_trusted, why_not_machine
 from seqloom.kernels.fused import flatten_loop, why_not_fused
 
-_latest = local()
+_latest = local()  # what this thread's last `why_not` has found, for `run`
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
+    found = _find(cell, job)
+    _latest.found = ref(cell), ref(job), found
+    return found if isinstance(found, str) else None
+
+
+def _take(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
+    """Return what `why_not` has just found for the same job, or find it."""
+    last, _latest.found = getattr(_latest, "found", None), None
+    if last is not None and last[0]() is cell and last[1]() is job:
+        return cast(Prepared | Plan | str, last[2])
+    return _find(cell, job)
+
+
+def _find(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
+    """Return the cell as the gated kernels of a GPU run it, else its plan, else why it has none."""
     if job.x.is_cuda:
-        if gated.why_not(cell, job) is None:
-            return None
+        prepared = gated.find(cell, job)
+        if isinstance(prepared, Prepared):
+            return prepared
         job = _leave_autocast(cell, job)
         reason = why_not_gpu(cell, job) or _why_not_masks(job)
     else:
@@ -46,16 +63,6 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
         return "there is no step to run"
     if job.dt is not None and job.dt.requires_grad:
         return "the compiled step computes no gradients of time spans"
-    plan = compile_cell(cell, job)
-    _latest.found = ref(cell), ref(job), plan
-    return plan if isinstance(plan, str) else None
-
-
-def _take_plan(cell: Cell, job: ScanJob) -> Plan | str:
-    """Return the plan that `why_not` has just found for the same job, or find it."""
-    last, _latest.found = getattr(_latest, "found", None), None
-    if last is not None and last[0]() is cell and last[1]() is job:
-        return cast(Plan | str, last[2])
     return compile_cell(cell, job)
 
 
@@ -95,20 +102,19 @@ def describe(cell: Cell, job: ScanJob) -> str:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
-    if job.x.is_cuda:
-        if gated.can_run(cell, job):
-            return gated.run(cell, job)
-        if autocast_dtype("cuda") is not None:
-            matched = _leave_autocast(cell, job)
-            with torch.autocast("cuda", enabled=False):
-                y, state = _run_program(cell, matched)
-            return y, tuple(s.to(before.dtype) for s, before in zip(state, job.state, strict=True))
-    return _run_program(cell, job)
+    found = _take(cell, job)
+    if isinstance(found, Prepared):
+        return gated.run(cell, job, found)
+    assert isinstance(found, Plan), found
+    if job.x.is_cuda and autocast_dtype("cuda") is not None:
+        matched = _leave_autocast(cell, job)
+        with torch.autocast("cuda", enabled=False):
+            y, state = _run_plan(found, cell, matched)
+        return y, tuple(s.to(before.dtype) for s, before in zip(state, job.state, strict=True))
+    return _run_plan(found, cell, job)
 
 
-def _run_program(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    plan = _take_plan(cell, job)
-    assert isinstance(plan, Plan)
+def _run_plan(plan: Plan, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     own = read_tensors(cell, plan.weights)
     if job.reset is not None:  # the states after a reset may be learned
         own |= {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
