@@ -1,4 +1,4 @@
-"""Cells from the literature, written as a user would write them, that the benchmarks compile."""
+"""Cells from the literature, written as a user would write them, for benchmarks and tests of the compiler."""
 
 import torch
 from torch import Tensor, nn
@@ -57,17 +57,19 @@ class GateAfterMGU(Cell):
 
 
 class JANET(Cell):
-    """Forget gate only (van der Westhuizen and Lasenby 2018): h' = sigmoid(s) h + (1 - sigmoid(s - 1)) tanh(n)."""
+    """Forget gate only (van der Westhuizen and Lasenby 2018): h' = sigmoid(s) h + (1 - sigmoid(s - beta)) tanh(n)."""
+
+    beta = 1.0
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
         self.w = nn.Linear(input_size, 2 * hidden_size)
         self.u = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
         (h,) = state
-        s, n = (self.w(x) + self.u(h)).chunk(2, -1)
-        h = torch.sigmoid(s) * h + (1 - torch.sigmoid(s - 1)) * torch.tanh(n)
+        s, n = (self.w(x) + self.u(h if mask is None else h * mask)).chunk(2, -1)
+        h = torch.sigmoid(s) * h + (1 - torch.sigmoid(s - self.beta)) * torch.tanh(n)
         return h, (h,)
 
 

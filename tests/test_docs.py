@@ -25,6 +25,7 @@ import pytest
 import seqloom
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))  # generate.py imports its neighbours
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
 PACKAGE = ROOT / "src" / "seqloom"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -1,9 +1,10 @@
-"""Cells for the compiler's tests, from their published equations, and cells with one unusual trait each."""
+"""Cells for the compiler's tests: those of the benchmarks, and cells with one unusual trait each."""
 
 import math
 
 import torch
 import torch.nn.functional as F
+from published_cells import JANET, LEM, MGU, SLSTM, CoRNN, GateAfterMGU
 from torch import nn
 
 from seqloom.core.cell import Cell
@@ -14,7 +15,7 @@ def matrix(*sizes):
 
 
 class Leaky(Cell):
-    """h = (1 - a) h + a tanh(W [x, h] + b)."""
+    """h = (1 - a) h + a tanh(W [x, h] + b): a concatenation, and a setting."""
 
     def __init__(self, input_size, hidden_size):
         super().__init__(input_size, hidden_size)
@@ -25,117 +26,6 @@ class Leaky(Cell):
         (h,) = state
         h = (1 - self.alpha) * h + self.alpha * torch.tanh(self.inner(torch.cat([x, h], -1)))
         return h, (h,)
-
-
-class MGU(Cell):
-    """Zhou et al. 2016, Minimal gated unit: the gate multiplies h before the second product."""
-
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.weight_ih = matrix(2 * hidden_size, input_size)
-        self.weight_f, self.weight_h = matrix(hidden_size, hidden_size), matrix(hidden_size, hidden_size)
-        self.bias = nn.Parameter(torch.randn(2 * hidden_size))
-
-    def project(self, x):
-        return F.linear(x, self.weight_ih, self.bias)
-
-    def step(self, x, state):
-        (h,) = state
-        x_f, x_h = x.chunk(2, -1)
-        f = torch.sigmoid(x_f + F.linear(h, self.weight_f))
-        h = (1 - f) * h + f * torch.tanh(x_h + F.linear(f * h, self.weight_h))
-        return h, (h,)
-
-
-class JANET(Cell):
-    """Van der Westhuizen and Lasenby 2018, The unreasonable effectiveness of the forget gate; takes a mask."""
-
-    beta = 1.0
-
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.weight_ih = matrix(2 * hidden_size, input_size)
-        self.weight_hh = matrix(2 * hidden_size, hidden_size)
-        self.bias = nn.Parameter(torch.randn(2 * hidden_size))
-
-    def project(self, x):
-        return x @ self.weight_ih.t() + self.bias
-
-    def step(self, x, state, mask=None):
-        (h,) = state
-        s, c = (x + (h if mask is None else h * mask) @ self.weight_hh.t()).chunk(2, -1)
-        h = torch.sigmoid(s) * h + (1 - torch.sigmoid(s - self.beta)) * torch.tanh(c)
-        return h, (h,)
-
-
-class LEM(Cell):
-    """Rusch et al. 2022, Long expressive memory: two states, and the second needs the first of the same step."""
-
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.x = nn.Linear(input_size, 4 * hidden_size)
-        self.y = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
-        self.z = nn.Linear(hidden_size, hidden_size, bias=False)
-
-    def project(self, x):
-        return self.x(x)
-
-    def initial_state(self, x):
-        return x.new_zeros(x.shape[0], self.hidden_size), x.new_zeros(x.shape[0], self.hidden_size)
-
-    def step(self, x, state):
-        y, z = state
-        a, b, c, d = x.chunk(4, -1)
-        p, q, r = self.y(y).chunk(3, -1)
-        dt_z, dt_y = torch.sigmoid(a + p), torch.sigmoid(b + q)
-        z = (1 - dt_z) * z + dt_z * torch.tanh(c + r)
-        y = (1 - dt_y) * y + dt_y * torch.tanh(d + self.z(z))
-        return y, (y, z)
-
-
-class CoRNN(Cell):
-    """Rusch and Mishra 2021, Coupled oscillatory RNN."""
-
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.dt, self.gamma, self.eps = 0.1, 1.5, 0.7
-        self.inner = nn.Linear(input_size + 2 * hidden_size, hidden_size)
-
-    def initial_state(self, x):
-        return (x.new_zeros(x.shape[0], self.hidden_size),) * 2
-
-    def step(self, x, state):
-        y, z = state
-        z = z + self.dt * (torch.tanh(self.inner(torch.cat((x, z, y), 1))) - self.gamma * y - self.eps * z)
-        y = y + self.dt * z
-        return y, (y, z)
-
-
-class SLSTM(Cell):
-    """Beck et al. 2024, xLSTM: four states; the initial ones are one tensor several times."""
-
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.weight_ih, self.bias = matrix(4 * hidden_size, input_size), nn.Parameter(torch.randn(4 * hidden_size))
-        self.weight_hh = matrix(4 * hidden_size, hidden_size)
-
-    def project(self, x):
-        return F.linear(x, self.weight_ih, self.bias)
-
-    def initial_state(self, x):
-        zero = x.new_zeros(x.shape[0], self.hidden_size)
-        return zero, zero, torch.ones_like(zero), zero
-
-    def step(self, x, state):
-        h, c, n, m = state
-        i, f, z, o = (x + F.linear(h, self.weight_hh)).chunk(4, -1)
-        kept = F.logsigmoid(f) + m
-        new_m = torch.maximum(kept, i)
-        f, i = torch.exp(kept - new_m), torch.exp(i - new_m)
-        c = f * c + i * torch.tanh(z)
-        n = f * n + i
-        h = torch.sigmoid(o) * c / n
-        return h, (h, c, n, new_m)
 
 
 class HeadsGRU(Cell):
@@ -343,5 +233,5 @@ class Dual(Cell):
         return h, (h,)
 
 
-CELLS = (Leaky, MGU, JANET, LEM, CoRNN, SLSTM, HeadsGRU, FastGRNN, Normed, Slots, Projected, TwoSizes, Pointwise,
-         Shift, Tied, PlainTensor, Dual)  # fmt: skip
+CELLS = (Leaky, MGU, GateAfterMGU, JANET, LEM, CoRNN, SLSTM, HeadsGRU, FastGRNN, Normed, Slots, Projected, TwoSizes,
+         Pointwise, Shift, Tied, PlainTensor, Dual)  # fmt: skip

@@ -5,7 +5,8 @@ import pytest
 
 from seqloom.compiler import compile as compiling
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "emulation"))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "kernels" / "emulation"), str(TESTS.parent / "benchmarks")]
 
 
 @pytest.fixture

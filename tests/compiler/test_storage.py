@@ -13,8 +13,9 @@ import torch
 
 from seqloom.compiler import compile as compiling
 from seqloom.compiler import fingerprint, storage
+from seqloom.compiler.evaluation import Evaluator
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import Evaluator, find_operator
+from seqloom.compiler.plan import find_operator
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.compiled import kernel

@@ -59,3 +59,8 @@ def test_compile_report_says_why_a_cell_runs_in_the_loop():
 def test_compile_report_of_a_class_asks_for_a_cell():
     with pytest.raises(UserTypeError, match=re.escape("got its class; write Started(input_size, hidden_size)")):
         seqloom.compile_report(Started)
+
+
+def test_compile_report_leaves_out_operators_that_only_change_shapes():
+    text = str(seqloom.compile_report(seqloom.GRUCell(3, 4)))
+    assert "torch, for all steps at once:\n    add = (x @ weight_ih.T) + bias_ih\n" in text

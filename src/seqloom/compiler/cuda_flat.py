@@ -19,7 +19,7 @@ _OTHER_SIDE = {Place.BEFORE: Place.AFTER, Place.AFTER: Place.BEFORE}
 
 
 class FlatScan(Writer):
-    """One kernel over time in which a thread needs only what it wrote itself."""
+    """Write a kernel that runs all steps of a program in which a thread needs only what it wrote itself."""
 
     def __init__(self, staged: Staged, type_: str) -> None:
         super().__init__(staged, type_)

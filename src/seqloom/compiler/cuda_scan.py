@@ -46,7 +46,7 @@ KERNEL(scan, StepArguments, THREADS) {{
 
 
 class RowScan(Segments):
-    """One kernel over time.
+    """Write a kernel that runs all steps of a program.
 
     States that a step computes lie twice in shared memory, as they were before and after a step, in turns; they are
     also stored for all steps, as a caller needs them.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from seqloom.compiler.ir import Program
 
@@ -128,8 +125,6 @@ _PURE = """
 """
 PURE = frozenset(_PURE.split())
 RESHAPES = {"_unsafe_view", "squeeze", "unsqueeze", "view"}  # keep the order of numbers
-LONGEST_SUM = 512  # products that `multiply_heads` adds up one after the other
-FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # have no tensor among their arguments
 
 
 def find_operator(name: str) -> Callable[..., object]:
@@ -151,192 +146,6 @@ def find_operator(name: str) -> Callable[..., object]:
     return function
 
 
-class Step(NamedTuple):
-    """A call of an operator that is ready to run.
-
-    Attributes:
-        node: The node that it computes.
-        function: The function to call.
-        arguments: Its arguments, without the values of nodes.
-        references: Which arguments are values of nodes: positions and nodes.
-        named: Its named arguments.
-        call: Set if an argument depends on the number of rows, on the device, or is a list of values: all arguments
-            are then read from it.
-    """
-
-    node: int
-    function: Callable[..., object]
-    arguments: tuple[object, ...]
-    references: tuple[tuple[int, int], ...]
-    named: dict[str, Any]
-    call: Call | None
-
-
-class Evaluator:
-    """Compute nodes with torch, for all rows of all steps at once."""
-
-    def __init__(self, plan: Plan) -> None:
-        calls = _simplify(plan)
-        self.needs = {n: tuple(references(call)) for n, call in calls.items()}
-        self.steps = {n: _prepare(n, call) for n, call in calls.items()}
-        self.orders: dict[tuple[tuple[int, ...], str], list[Step]] = {}
-
-    def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str) -> None:
-        """Compute nodes, and what they need, into `known`.
-
-        Args:
-            wanted: The nodes.
-            known: The values of other nodes.
-            rows: The number of rows of all steps together.
-            stage: A name for the set of nodes that are known: the same nodes are known in each call with that name.
-        """
-        order = self.orders.get((wanted, stage))
-        if order is None:
-            order = self.orders[wanted, stage] = self.order(wanted, known)
-        evaluate(order, known, rows, known.device)
-
-    def order(self, wanted: Iterable[int], known: Container[int]) -> list[Step]:
-        """Return what computes nodes, and what they need, in order.
-
-        Args:
-            wanted: The nodes.
-            known: The nodes that have a value.
-        """
-        todo, needed = list(wanted), set()
-        while todo:
-            n = todo.pop()
-            if n not in known and n not in needed:
-                needed.add(n)
-                todo += self.needs[n]
-        return [self.steps[n] for n in sorted(needed)]
-
-
-def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: torch.device) -> None:
-    """Run steps; their results are known afterwards.
-
-    Args:
-        steps: What to compute, in order.
-        known: The values of nodes.
-        rows: The number of rows of all steps together.
-        device: Where new tensors go.
-    """
-    for node, function, arguments, positions, named, call in steps:
-        if call is not None:
-            extra = {name: _resolve(a, known, rows) for name, a in call.named}
-            if call.operator.partition(".")[0] in FACTORIES:
-                extra["device"] = device
-            known[node] = function(*(_resolve(a, known, rows) for a in call.arguments), **extra)
-            continue
-        values = list(arguments)
-        for i, n in positions:
-            values[i] = known[n]
-        known[node] = function(*values, **named)
-
-
-def _simplify(plan: Plan) -> dict[int, Call]:
-    """Return the calls of a plan with those combined that torch runs faster as one."""
-    uses = Counter(n for call in plan.calls.values() for n in references(call))
-    uses.update(m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory)
-    uses.update(plan.results.values())
-    calls = dict(plan.calls)
-
-    def source(a: object, operator: str) -> Call | None:
-        call = plan.calls.get(a["node"]) if isinstance(a, dict) and "node" in a else None
-        return call if call is not None and call.operator == operator else None
-
-    for n, call in plan.calls.items():
-        first = call.arguments[0] if call.arguments else None
-        root = _find_root(n, plan)
-        if root != n:
-            calls[n] = Call(SAME, ({"node": root},))
-            continue
-        turned = source(first, call.operator)
-        if call.operator == "permute.default" and turned is not None and turned.arguments[1:] == call.arguments[1:]:
-            if call.arguments[1] == [1, 0]:
-                calls[n] = Call(SAME, turned.arguments[:1])
-        elif call.operator == "add.Tensor" and not call.named and len(call.arguments) == 2:
-            for a, b in (call.arguments, call.arguments[::-1]):
-                product, bias = source(a, "mm.default"), plan.values.get(b["node"]) if isinstance(b, dict) else None
-                if product and isinstance(a, dict) and uses[a["node"]] == 1 and bias and len(bias.sizes) == 1:
-                    calls[n] = Call(ADD_PRODUCT, (b, *product.arguments))
-    return calls
-
-
-def _find_root(n: int, plan: Plan) -> int:
-    """Return the node from which others were reshaped until one had its shape again; n if there is none."""
-    root, at = n, n
-    while at in plan.calls and plan.calls[at].operator.partition(".")[0] in RESHAPES:
-        first = plan.calls[at].arguments[0]
-        at = first["node"] if isinstance(first, dict) else -1
-        if at in plan.values and plan.values[at] == plan.values.get(n):
-            root = at
-    return root
-
-
-def _prepare(node: int, call: Call) -> Step:
-    function = _FUNCTIONS.get(call.operator) or find_operator(call.operator)
-    positions = tuple((i, a["node"]) for i, a in enumerate(call.arguments) if isinstance(a, dict) and "node" in a)
-    rest = [a for a in call.arguments if not (isinstance(a, dict) and "node" in a)] + [a for _, a in call.named]
-    if call.operator.partition(".")[0] in FACTORIES or any(_varies(a) for a in rest):
-        return Step(node, function, (), (), {}, call)
-    arguments = tuple(None if isinstance(a, dict) and "node" in a else _resolve(a, {}, 0) for a in call.arguments)
-    return Step(node, function, arguments, positions, {name: _resolve(a, {}, 0) for name, a in call.named}, None)
-
-
-def _varies(a: object) -> bool:
-    """Return whether an argument has the value of a node in it or depends on the number of rows."""
-    if isinstance(a, dict):
-        return "node" in a or "rows" in a
-    return isinstance(a, (list, tuple)) and any(_varies(v) for v in a)
-
-
-def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b for (heads, m, k) and (heads, k, n).
-
-    On GPUs, torch.bmm adds up the products of float32 one after the other; for the weights' gradients k is the number
-    of all steps' rows, so that long sums are split here.
-    """
-    pieces = a.shape[-1] // LONGEST_SUM
-    if not (a.is_cuda and a.dtype == torch.float32 and pieces > 1):
-        return torch.bmm(a, b)
-    k = pieces * LONGEST_SUM
-    left = a[..., :k].unflatten(-1, (pieces, LONGEST_SUM)).movedim(-2, 0)
-    parts = torch.matmul(left, b[:, :k].unflatten(1, (pieces, LONGEST_SUM)).movedim(1, 0))
-    return parts.sum(0) + torch.bmm(a[..., k:], b[:, k:])
-
-
-# Functions of torch that do what an operator does, and are called faster.
-SAME, ADD_PRODUCT = "same", "add_product"  # not torch's: what `_simplify` writes
-_FUNCTIONS: dict[str, Callable[..., object]] = {
-    SAME: lambda t: t,
-    ADD_PRODUCT: torch.addmm,
-    "bmm.default": multiply_heads,
-    "add.Tensor": torch.add,
-    "mm.default": torch.mm,
-    "mul.Tensor": torch.mul,
-    "permute.default": torch.permute,
-    "sub.Tensor": torch.sub,
-    "sum.dim_IntList": torch.sum,
-}
-
-
-class Known(dict):  # type: ignore[type-arg]
-    """Values of nodes by number; some are made when they are first asked for."""
-
-    def __init__(self, values: Mapping[int, object], later: Mapping[int, Callable[[], Tensor]]) -> None:
-        super().__init__(values)
-        self.later = dict(later)
-        tensors = (v for v in values.values() if isinstance(v, Tensor))
-        self.device = next((t.device for t in tensors), torch.device("cpu"))
-        for n in later:
-            self[n] = None
-
-    def __getitem__(self, n: int) -> object:
-        if n in self.later:
-            self[n] = self.later.pop(n)()
-        return super().__getitem__(n)
-
-
 def references(call: Call) -> list[int]:
     """Return the numbers of the nodes that a call takes."""
     return _references((call.arguments, call.named))
@@ -346,11 +155,3 @@ def _references(value: object) -> list[int]:
     if isinstance(value, dict):
         return [value["node"]] if "node" in value else []
     return [n for v in value for n in _references(v)] if isinstance(value, (list, tuple)) else []
-
-
-def _resolve(a: object, known: Mapping[int, object], rows: int) -> object:
-    if isinstance(a, dict):
-        if "node" in a:
-            return known[a["node"]]
-        return a["rows"] * rows if "rows" in a else getattr(torch, a["dtype"])
-    return [_resolve(v, known, rows) for v in a] if isinstance(a, (list, tuple)) else a

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Product, Program, Register
-from seqloom.compiler.plan import Call, Plan, references
+from seqloom.compiler.plan import RESHAPES, Call, Plan, references
 from seqloom.core.plurals import count
 
 _COMPARISONS = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "and", "or": "or"} | _COMPARISONS
+HIDDEN = RESHAPES | {"alias", "clone", "detach", "expand"}  # change shapes or places, not numbers
 MOST_REPEATED = 20  # letters of a value that is written again wherever it is used
 
 
@@ -52,6 +53,8 @@ def _write_call(call: Call, titles: Mapping[int, str]) -> str:
         return f"[{', '.join(map(write, a))}]" if isinstance(a, (list, tuple)) else f"{a}"
 
     arguments = [write(a) for a in call.arguments]
+    if name in HIDDEN:
+        return arguments[0]
     if name in ("mm", "bmm"):
         return f"({arguments[0]} @ {arguments[1]})"
     if name in INFIX and len(arguments) == 2:

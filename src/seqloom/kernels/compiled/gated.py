@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqloom.compiler.compile import compile_for
+from seqloom.compiler.evaluation import Evaluator, Known
 from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen
 from seqloom.compiler.gated import GatedCell, Plane, fit_gated
 from seqloom.compiler.gated_text import find_unit, run_unit
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import Evaluator, Known, Plan
+from seqloom.compiler.plan import Plan
 from seqloom.compiler.trace import Extras, step_tensors
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob

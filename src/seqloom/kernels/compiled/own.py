@@ -31,9 +31,9 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     both, forward, most = tuning.COMPILED_OWN[cell.name]
     least = both if torch.is_grad_enabled() else forward
     if not least <= cell.hidden_size <= most:
-        return f"cuDNN is faster for fewer than {least} and more than {most} units"
+        return f"the compiled kernel was measured to be faster than cuDNN from {least} to {most} units"
     if job.x.shape[0] > tuning.COMPILED_OWN_ROWS:
-        return f"cuDNN is faster for more than {tuning.COMPILED_OWN_ROWS} rows"
+        return f"the compiled kernel was measured with up to {tuning.COMPILED_OWN_ROWS} rows"
     return kernel.why_not_auto(cell, job)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.compiler.plan import evaluate
+from seqloom.compiler.evaluation import evaluate
 from seqloom.core.cell import State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from seqloom.compiler.evaluation import Evaluator, Step, evaluate
 from seqloom.compiler.ir import Buffer, Place
-from seqloom.compiler.plan import Evaluator, Memory, Plan, Scan, Step, Value, evaluate
+from seqloom.compiler.plan import Memory, Plan, Scan, Value
 from seqloom.core.cell import State
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.cpu.machine import is_transposed

@@ -1,4 +1,4 @@
-"""The letters of each word, in their case: also of words that no vocabulary knows."""
+"""Encode the letters of each word, upper and lower case; this also works for words outside the vocabulary."""
 
 from __future__ import annotations
 
