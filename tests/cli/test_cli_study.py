@@ -164,3 +164,21 @@ def test_a_model_that_is_named_twice_is_trained_once():
 def test_shared_modules_are_not_listed_as_studies(here):
     assert "ledger" not in study.list_studies()
     assert here("study", "ledger")[0] == 2 and "seqloom.lab.studies.support.ledger" in sys.modules
+
+
+def test_conditions_are_chosen_by_name_and_stand_in_the_command(here):
+    from seqloom.lab.studies.long import Long
+    from seqloom.lab.studies.state import State
+
+    settings = State.choose_settings(conditions="S3,parity")
+    assert [c.name for c in settings.conditions] == ["parity", "S3"]
+    assert State(settings).command() == "seqloom study state --conditions parity,S3"
+    spaced = State(State.choose_settings(conditions="mod 5"))
+    assert spaced.command() == 'seqloom study state --conditions "mod 5"'
+    one = Long.choose_settings(conditions="first symbol, T = 1,024")
+    assert [c.task["T"] for c in one.conditions] == [1024]
+    assert Long(one).command() == 'seqloom study long --conditions "first symbol, T = 1,024"'
+    code, _, err = here("study", "state", "--conditions", "party")
+    assert code == 2 and "the study has no condition 'party'; did you mean 'parity'?" in " ".join(err.split())
+    code, _, err = here("study", "parameters", "--conditions", "party")
+    assert code == 2 and "has no setting conditions" in " ".join(err.split())

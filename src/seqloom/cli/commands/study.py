@@ -25,6 +25,9 @@ def study(
     ] = "fair",
     quick: Annotated[bool, Parameter(help="Run a smaller version that takes about a minute.")] = False,
     models: Annotated[str, Parameter(help="Models to include, separated by commas. Default: all.")] = "",
+    conditions: Annotated[
+        str, Parameter(help="Conditions to run, separated by commas, or semicolons if names have commas. Default: all.")
+    ] = "",
     seeds: Annotated[int | None, Parameter(help="Number of seeds. Default: set by the study.")] = None,
     effort: Annotated[float | None, Parameter(help="Fraction of the training steps, such as 0.5.")] = None,
     out: Annotated[
@@ -67,7 +70,8 @@ def study(
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device; use --device cpu")
-    settings = kind.choose_settings(protocol, quick, [m.strip() for m in models.split(",") if m.strip()], seeds, effort)
+    chosen_models = [m.strip() for m in models.split(",") if m.strip()]
+    settings = kind.choose_settings(protocol, quick, chosen_models, seeds, effort, conditions)
     folder = None if out is None else out / f"{name}-{protocol}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one = kind(settings, protocol=protocol, folder=folder, device=where)

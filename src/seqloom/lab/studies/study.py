@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ S = TypeVar("S")  # a frozen dataclass
 R = TypeVar("R")  # a frozen dataclass whose str() is a line of the log
 
 PROTOCOLS = ("fair", "paper")
-FLAGS = ("models", "seeds", "effort")  # settings with a command-line flag
+FLAGS = ("conditions", "models", "seeds", "effort")  # settings with a command-line flag
 
 
 class Study(Generic[S, R]):
@@ -63,8 +64,11 @@ class Study(Generic[S, R]):
         models: Sequence[str] = (),
         seeds: int | None = None,
         effort: float | None = None,
+        conditions: str = "",
     ) -> S:
         """Return the settings for these command-line flags.
+
+        `conditions` is a name or several, separated by commas, or by semicolons if names contain commas.
 
         Raises:
             UserError: If a value is invalid or the study does not have the setting.
@@ -79,8 +83,10 @@ class Study(Generic[S, R]):
             raise UserError(f"effort must be above 0 and finite, got {effort}")
         as_printed = cls.paper_quick if quick and cls.paper_quick is not None else cls.paper
         settings: Any = as_printed if protocol == "paper" else cls.quick if quick else cls.full
-        flags = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
         has = {field.name for field in fields(settings)}
+        chosen = _choose_conditions(settings.conditions, conditions) if conditions and "conditions" in has else None
+        flags: dict[str, object] = {"models": tuple(dict.fromkeys(models)) or None, "seeds": seeds, "effort": effort}
+        flags["conditions"] = chosen or conditions or None
         for name in FLAGS:
             if flags[name] is not None and name not in has:
                 raise UserError(f"study {cls.name!r} has no setting {name}; omit --{name}")
@@ -163,7 +169,23 @@ class Study(Generic[S, R]):
 
 
 def _flag(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    """Return a setting as the command line takes it."""
+    if not isinstance(value, tuple):
+        return str(value)
+    names = [str(getattr(one, "name", one)) for one in value]  # conditions have names
+    text = (";" if any("," in name for name in names) else ",").join(names)
+    return f'"{text}"' if re.search(r"[ ;]", text) else text
+
+
+def _choose_conditions(conditions: Sequence[Any], wanted: str) -> tuple[Any, ...]:
+    """Return the conditions with these names, in the order of the study."""
+    names = [c.name for c in conditions]
+    asked = [wanted] if wanted in names else re.split(";" if ";" in wanted else ",", wanted)
+    for name in (one.strip() for one in asked):
+        if name not in names:
+            hint = suggest(name, names) or f"choose from {'; '.join(names)}"
+            raise UserError(f"--conditions: the study has no condition {name!r}; {hint}")
+    return tuple(c for c in conditions if c.name in {one.strip() for one in asked})
 
 
 def list_studies() -> list[str]:

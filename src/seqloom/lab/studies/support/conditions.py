@@ -49,6 +49,7 @@ class TrialSettings:
     tuning: float = 1.0  # fraction of a condition's steps used for tuning
     tuning_seeds: int = 1  # trainings per setting while tuning; their mean decides
     widen: bool = False  # if the best learning rate of a model is at the edge of the grid, try the next for all models
+    widen_by: float = 0.0  # ... if it is better than all inner ones by at least this
     precision: str = "natural"  # on a GPU: "natural" (AttnRNN and Transformers in bfloat16), "bfloat16", "float32"
 
 

@@ -40,7 +40,8 @@ class Trial:
     skipped: int = 0  # steps whose gradient was not finite
 
     def __str__(self) -> str:
-        result = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
+        scores = {name: value for name, value in self.scores.items() if not name.startswith("round ")}
+        result = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         tuning = f", lr {self.lr:g}, {self.start}" if self.split == "valid" else ""
         return f"{self.condition}, {self.model}, {'tuning' if tuning else f'seed {self.seed}'}{tuning}: {result}"
 

@@ -41,7 +41,7 @@ def caption(study: Trials[Any]) -> str:
     size = (
         f"h = {s.hidden}"
         if s.hidden
-        else f"hidden sizes chosen for {s.budget:,} trained parameters{_describe_steps(study)}"
+        else f"hidden sizes chosen for {s.budget:,} trained parameters{describe_steps(study)}"
     )
     share = "" if s.tuning == 1 else f" with {s.tuning:g} of the steps"
     tuned = (
@@ -58,7 +58,7 @@ def caption(study: Trials[Any]) -> str:
     )
 
 
-def _describe_steps(study: Trials[Any]) -> str:
+def describe_steps(study: Trials[Any]) -> str:
     """Describe the steps of the hidden sizes on a GPU if they are large."""
     steps = {model: study.multiple(model) for model in study.settings.models} if study.device == "cuda" else {}
     largest = max(steps.values(), default=0)

@@ -83,7 +83,12 @@ class Trials(Study[S, Trial]):
     def parts(self) -> int:
         s = self.settings
         pairs = [(c, m) for c in s.conditions for m in self.models(c)]
-        return sum(s.seeds + (len(self.grid(m)) * s.tuning_seeds if self._tunes(c, m) else 0) for c, m in pairs)
+        tuning = sum(len(self.grid(m)) * s.tuning_seeds for c, m in pairs if self._tunes(c, m))
+        return tuning + sum(self.count_seeds(m) for _, m in pairs)
+
+    def count_seeds(self, model: str) -> int:
+        """Return the number of seeds of a model's results."""
+        return self.settings.seeds
 
     def models(self, condition: Condition) -> list[str]:
         return [m for m in self.settings.models if not condition.models or m in condition.models]
@@ -112,7 +117,7 @@ class Trials(Study[S, Trial]):
                 earlier = c.tuned_at or c.after
                 chosen[c.name, m] = chosen[earlier, m] if earlier else self._best(tried, m)
             results = [
-                Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.settings.seeds)
+                Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.count_seeds(m))
             ]
             yield from self._run_specs(results, before)
 
@@ -132,10 +137,7 @@ class Trials(Study[S, Trial]):
             for trial in self._run_specs(specs, before):
                 tried.append(trial)
                 yield trial
-            best = {m: self._best(tried, m)[0] for m in grids}
-            beyond = (
-                {lr for m in grids for lr in _next_rates([lr for lr, _ in grids[m]], best[m])} if s.widen else set()
-            )
+            beyond = {lr for m in grids for lr in self._next_rates(tried, m)} if s.widen else set[float]()
             for m, grid in grids.items():
                 rates, kinds = {lr for lr, _ in grid}, dict.fromkeys(start for _, start in grid)
                 new[m] = list(product(sorted(beyond - rates), kinds))
@@ -153,16 +155,38 @@ class Trials(Study[S, Trial]):
             seen[c.name] = self.models(c)
 
     def _best(self, tried: Sequence[Trial], model: str) -> tuple[float, str]:
+        values = self._tuning_values(tried, model)
+        return min(values, key=lambda setting: -values[setting]) if values else self.grid(model)[0]
+
+    def _tuning_values(self, tried: Sequence[Trial], model: str) -> dict[tuple[float, str], float]:
+        """Return the mean of `rate_tuning` for each learning rate and start that never failed."""
+        by_setting: dict[tuple[float, str], list[Trial]] = {}
+        for t in tried:
+            if t.model == model:
+                by_setting.setdefault((t.lr, t.start), []).append(t)
+        return {
+            setting: sum(map(self.rate_tuning, mine)) / len(mine)
+            for setting, mine in by_setting.items()
+            if not any(t.failed for t in mine)
+        }
+
+    def rate_tuning(self, trial: Trial) -> float:
+        """Return how good a tuning trial is, higher is better: the first metric, or its negative if lower is better."""
         first = self.metrics[0]
-        settings = dict.fromkeys((t.lr, t.start) for t in tried if t.model == model)
-        scored: dict[tuple[float, str], float] = {}
-        for lr, start in settings:
-            mine = [t for t in tried if (t.model, t.lr, t.start) == (model, lr, start)]
-            if not any(t.failed for t in mine):
-                scored[lr, start] = sum(t.scores[first.name] for t in mine) / len(mine)
-        if not scored:
-            return self.grid(model)[0]
-        return min(scored, key=lambda setting: scored[setting] * (1 if first.lower else -1))
+        return trial.scores[first.name] * (-1 if first.lower else 1)
+
+    def _next_rates(self, tried: Sequence[Trial], model: str) -> list[float]:
+        """Return the next rates of LADDER if the lowest or highest one is better than the others by `widen_by`."""
+        values = self._tuning_values(tried, model)
+        rates = sorted({t.lr for t in tried if t.model == model})
+        best = {lr: max((v for (at, _), v in values.items() if at == lr), default=-math.inf) for lr in rates}
+        top = max(rates, key=lambda lr: best[lr])
+        inner = max((best[lr] for lr in rates[1:-1]), default=-math.inf)
+        if top not in (rates[0], rates[-1]) or (inner > -math.inf and best[top] - inner < self.settings.widen_by):
+            return []
+        lower = [lr for lr in LADDER if lr < rates[0]][-1:] if top == rates[0] else []
+        higher = [lr for lr in LADDER if lr > rates[-1]][:1] if top == rates[-1] else []
+        return lower + higher
 
     def _run_specs(self, specs: list[Spec], before: Callable[[str], None]) -> Iterator[Trial]:
         """Yield the trials that are stored already, then train the others in groups."""
@@ -278,10 +302,3 @@ class Trials(Study[S, Trial]):
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         return format_contests(contests(rows, self.metrics[0], self.against), self.against)
-
-
-def _next_rates(rates: Sequence[float], best: float) -> list[float]:
-    """Return the next learning rates of LADDER if the best one is the lowest or highest that was tried."""
-    lower = [lr for lr in LADDER if lr < min(rates)][-1:] if best == min(rates) else []
-    higher = [lr for lr in LADDER if lr > max(rates)][:1] if best == max(rates) else []
-    return lower + higher

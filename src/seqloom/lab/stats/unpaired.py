@@ -1,0 +1,94 @@
+"""Differences between independent groups of seeds: Welch's test, on errors as ratios and on accuracies as odds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from seqloom.lab.stats.intervals import Difference
+
+Scale = Literal["plain", "log", "logit"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Two groups on a scale: `effect` is a difference (plain), a ratio (log) or a ratio of odds (logit), a to b.
+
+    low, high: its 95% interval. p: Welch's test. All are None if a group has fewer than two values.
+    """
+
+    mean_a: float | None
+    mean_b: float | None
+    effect: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    n: tuple[int, int]
+
+
+def compare_groups(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Return mean(a) - mean(b) of two independent groups with its 95% interval and the p-value of Welch's test.
+
+    Seeds give different weights to different models, so their runs are not pairs. Welch 1947, Biometrika 34.
+    `n` is the size of the smaller group. Groups whose values are all equal have an interval without width.
+    """
+    n = min(len(a), len(b))
+    if not n:
+        return Difference(None, None, None, None, 0)
+    apart = math.fsum(a) / len(a) - math.fsum(b) / len(b)
+    if n == 1:
+        return Difference(apart, None, None, None, 1)
+    from scipy import special
+
+    parts = [_variance(values) / len(values) for values in (a, b)]
+    error = math.sqrt(sum(parts))
+    if error <= 1e-12 * max(1e-300, *map(abs, (*a, *b))):  # equal up to rounding
+        return Difference(apart, apart, apart, 1.0 if math.isclose(a[0], b[0], rel_tol=1e-12) else 0.0, n)
+    degrees = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True) if part
+    )
+    half = float(special.stdtrit(degrees, 0.975)) * error
+    p = 2 * float(special.stdtr(degrees, -abs(apart) / error))
+    return Difference(apart, apart - half, apart + half, p, n)
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
+
+
+def compare_on_scale(a: Sequence[float], b: Sequence[float], scale: Scale, resolution: float = 1e-12) -> Change:
+    """Compare two groups on a scale on which seeds spread alike: errors on "log", accuracies on "logit".
+
+    Args:
+        a: One value per seed.
+        b: One value per seed, of another model.
+        scale: "plain" compares means by their difference, "log" errors by their ratio, "logit" accuracies by odds.
+        resolution: The smallest error that the test set can show, such as 0.5 / rows; values are kept this far from
+            0, and from 1 on "logit", where the scale is infinite.
+
+    Returns:
+        The means on the original scale, the effect and its interval.
+    """
+
+    def log(v: float) -> float:
+        return math.log(max(v, resolution))
+
+    def logit(v: float) -> float:
+        inside = min(max(v, resolution), 1 - resolution)
+        return math.log(inside) - math.log1p(-inside)
+
+    scales: dict[Scale, Callable[[float], float]] = {"plain": float, "log": log, "logit": logit}
+    there = scales[scale]
+    back: Callable[[float], float] = float if scale == "plain" else _exp
+    d = compare_groups([there(v) for v in a], [there(v) for v in b])
+    means = [math.fsum(values) / len(values) if values else None for values in (a, b)]
+    effect, low, high = (None if v is None else back(v) for v in (d.mean, d.low, d.high))
+    return Change(means[0], means[1], effect, low, high, d.p, (len(a), len(b)))
+
+
+def _exp(value: float) -> float:
+    """Return e^value, at most 1e300, so that every number can be stored."""
+    return math.exp(min(value, 690.0))

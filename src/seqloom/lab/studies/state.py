@@ -1,0 +1,245 @@
+"""State tracking: what a nonlinear recurrence can do that linear recurrences and Transformers cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.lab.data.synthetic.state import StateProblem, make_state_problem
+from seqloom.lab.data.task import IGNORE
+from seqloom.lab.report.page import PageBlock
+from seqloom.lab.studies.support import state_report
+from seqloom.lab.studies.support.conditions import VALID, Condition, Spec, TrialSettings
+from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, rates, starts
+from seqloom.lab.studies.support.epochs import SnapshotModel
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric
+from seqloom.lab.studies.support.state_report import PRIMARY, SOLVED
+from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
+from seqloom.layers.transformer.layer import Projected, Transformer
+
+HEADS = 4
+UNIFORM = "uniform weights"
+LAYERS = {"min_gru": 2, "min_gru_4": 4, "transformer": 2, "transformer_4": 4}  # models of more than one layer
+CELLS = {UNIFORM: "attn_rnn", "min_gru_4": "min_gru"}  # the cell of a model with another name
+MODELS = ("attn_rnn", UNIFORM, "gru", "lstm", "ln_gru", "min_gru", "transformer")
+GROWING = 0.6  # share of the steps in which the training length grows
+TIE = 1e-3  # weight of learning speed in tuning: it decides between settings that solve the problem
+SCORED = {"cpu": 1 << 20, "cuda": 1 << 26}  # numbers of one-hot input scored at once
+
+
+@dataclass(frozen=True)
+class StateSettings(TrialSettings):
+    """Settings of the study; models outside the primary contrasts have at most `other_seeds` seeds."""
+
+    other_seeds: int = 5
+    train_length: int = 40
+    valid_lengths: tuple[int, ...] = (40, 256)
+    test_lengths: tuple[int, ...] = (40, 64, 128, 256, 500, 2_048)
+    main_length: int = 500  # the test length of the first metric
+    rounds: int = 40  # validations during training
+
+
+def track(problem: str, steps: int = 4_000, name: str = "") -> Condition:
+    return Condition(name or problem, steps, {"problem": problem})
+
+
+class State(Trials[StateSettings], name="state"):
+    """Which models track state past the lengths they were trained on: parity, groups, a register, flip-flops."""
+
+    metrics = (TrialMetric("accuracy"), TrialMetric("scaled"), TrialMetric("while training"))
+    axis = "test length"
+    full = StateSettings(
+        (
+            track("parity"),
+            track("mod 5"),
+            track("S3"),
+            track("A5", 10_000),
+            track("register"),
+            track("flip-flop 0.98"),
+            track("cycle"),
+            track("even pairs"),
+            track("arithmetic"),
+            track("S5", 10_000),
+            track("S5 swaps", 10_000),
+            track("flip-flop 0.8"),
+            track("keyed 4"),
+            track("keyed 8"),
+            track("keyed 16"),
+            track("Dyck-2 depth 4"),
+            track("Dyck-2 depth 8"),
+            track("recall"),
+        ),
+        MODELS,
+        seeds=10,
+        lrs=(1e-3, 3e-3, 1e-2),
+        starts=("default", "chrono", "keep 1"),
+        batch=128,
+        valid=1_024,
+        test=1_024,
+        tuning=0.5,
+        tuning_seeds=2,
+        widen=True,
+        widen_by=0.01,
+        precision="float32",
+    )
+    quick = StateSettings(
+        (track("parity", 400),),
+        ("gru", "min_gru"),
+        seeds=5,
+        budget=3_000,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=64,
+        valid=128,
+        test=256,
+        precision="float32",
+        train_length=20,
+        valid_lengths=(20, 64),
+        test_lengths=(20, 64, 256),
+        main_length=256,
+        rounds=10,
+    )
+
+    def problem(self, condition: Condition) -> StateProblem:
+        return make_state_problem(condition.task["problem"])
+
+    def count_seeds(self, model: str) -> int:
+        s = self.settings
+        return s.seeds if model in PRIMARY else min(s.seeds, s.other_seeds)
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        s = self.settings
+        if model.startswith("transformer"):
+            return [(lr, "default") for lr in rates(s.lrs, s.starts)]
+        return [(lr, start) for lr in s.lrs for start in starts(CELLS.get(model, model), s.starts)]
+
+    def multiple(self, model: str) -> int:
+        if model.startswith("transformer"):
+            return 2 * HEADS  # rotary positions turn pairs of features
+        return FUSED if self.device == "cuda" else MULTIPLE
+
+    def key(self, spec: Spec) -> dict[str, Any]:
+        s = self.settings
+        lengths = [s.train_length, list(s.valid_lengths), list(s.test_lengths), s.main_length, s.rounds]
+        return super().key(spec) | {"lengths": lengths}
+
+    def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
+        problem, depth = self.problem(condition), LAYERS.get(model, 1)
+        if model.startswith("transformer"):
+            inner = Transformer(hidden, HEADS, depth, causal=True, position="rotary")
+            read: nn.Module = Projected(inner, problem.symbols)
+        else:
+            cell = CELLS.get(model, model)
+            read = layer(cell, problem.symbols, hidden, start, self.settings.train_length, num_layers=depth)
+        if model == UNIFORM:
+            for weight in (read.get_parameter(name) for name in ("weight_q_l0", "bias_q_l0")):
+                nn.init.zeros_(weight)
+                weight.requires_grad_(False)
+        tracker = Tracker(read, hidden, problem.symbols, problem.classes)
+        return SnapshotModel(tracker, self.settings.rounds, self.steps(condition), self.settings.precision)
+
+    def draw(self, condition: Condition) -> Draw:
+        s = self.settings
+        return GrowingBatches(self.problem(condition), s.batch, s.train_length, GROWING * self.steps(condition))
+
+    def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
+        assert isinstance(model, SnapshotModel)
+        model.keep()
+        x, y = batch
+        losses = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORE, reduction="sum")
+        return losses / (y != IGNORE).sum().clamp(min=1)
+
+    def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
+        assert isinstance(model, SnapshotModel)
+        model.finish()
+        s, problem, curve = self.settings, self.problem(condition), []
+        for k in range(model.rounds):
+            model.go_to(k)
+            curve.append(self._accuracy(model, problem, s.train_length, VALID, device))
+        lengths = s.valid_lengths if split == VALID else s.test_lengths
+        by_length = {T: self._accuracy(model, problem, T, split, device) for T in lengths}
+        main = sum(by_length.values()) / len(by_length) if split == VALID else by_length[s.main_length]
+        scores = {"accuracy": main, "scaled": (main - problem.chance) / (1 - problem.chance)}
+        scores |= {"while training": sum(curve) / len(curve)}
+        scores |= {f"T = {T:,}": value for T, value in by_length.items()}
+        scores |= {f"round {k + 1}": value for k, value in enumerate(curve)}
+        solved = [k for k, value in enumerate(curve) if value >= SOLVED]
+        return scores | ({"steps to solve": self.steps(condition) * (solved[0] + 1) / model.rounds} if solved else {})
+
+    def _accuracy(self, model: nn.Module, problem: StateProblem, steps: int, split: str, device: torch.device) -> float:
+        """Return the accuracy in the last eighth of new sequences, the same for every model."""
+        total = self.settings.valid if split == VALID else self.settings.test
+        random = torch.Generator(device).manual_seed(_seed(problem.name, split, steps))
+        most = max(1, SCORED[device.type] // (steps * problem.symbols))
+        hits, asked = (torch.zeros((), device=device) for _ in range(2))
+        for begin in range(0, total, most):
+            x, y = problem.draw(random, min(most, total - begin), steps)
+            late = y[:, steps - -(-steps // 8) :]
+            hits += (model(x)[:, -late.shape[1] :].argmax(-1) == late).sum()
+            asked += (late != IGNORE).sum()
+        return float(hits) / max(1.0, float(asked))
+
+    def rate_tuning(self, trial: Trial) -> float:
+        return trial.scores["accuracy"] + TIE * trial.scores["while training"]
+
+    def trivial(self, condition: Condition) -> float:
+        return self.problem(condition).chance
+
+    def table(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
+        return state_report.table(self, rows)
+
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
+        return state_report.blocks(self, rows)
+
+    def caption(self) -> str:
+        return state_report.caption(self)
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        return state_report.verdict(self, rows)
+
+
+def _seed(*key: object) -> int:
+    return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:7], "little")
+
+
+class Tracker(nn.Module):
+    """Read symbols (B, T) as one-hot rows and classify after every step: (B, T, classes)."""
+
+    symbols: Tensor
+
+    def __init__(self, layer: nn.Module, width: int, symbols: int, classes: int) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(width, classes)
+        self.register_buffer("symbols", torch.arange(symbols), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.layer(torch.eq(x.unsqueeze(-1), self.symbols).to(self.head.weight.dtype))
+        scores: Tensor = self.head(y)
+        return scores
+
+
+class GrowingBatches:
+    """Draw batches of `length` steps in which labels past the current training length are ignored.
+
+    The training length grows from 1 to `length` in `growing` steps. It is a tensor on the device, so that drawing a
+    batch can be part of a CUDA graph.
+    """
+
+    def __init__(self, problem: StateProblem, rows: int, length: int, growing: float) -> None:
+        self.problem, self.rows, self.length, self.growing = problem, rows, length, growing
+        self.done: Tensor | None = None
+
+    def __call__(self, random: torch.Generator, device: torch.device) -> Tensors:
+        if self.done is None:
+            self.done = torch.zeros((), device=device)
+        x, y = self.problem.draw(random, self.rows, self.length)
+        longest = 1 + torch.floor(self.done * self.length / max(1.0, self.growing))
+        self.done += 1
+        return x, torch.where(torch.arange(self.length, device=device) < longest, y, IGNORE)
