@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from record import RESULTS, describe_run, format_record
 
 from seqloom.lab.advise import measurements
-from seqloom.lab.stats.metrics import HIGHER_IS_BETTER
+from seqloom.lab.stats.metrics import METRICS
 
 SETS: dict[str, tuple[str, ...]] = {
     "snips": ("snips", "--target", "intent"),
@@ -95,7 +95,7 @@ def comparisons(folder: Path) -> dict[str, dict[str, Any]]:
 def winner(record: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the name with the best test score, and the names within its interval; a baseline is `linear`."""
     rows = [row for row in record["rows"] if row["test"] is not None]
-    sign = -1 if record["metric"] in HIGHER_IS_BETTER else 1
+    sign = -1 if METRICS[record["metric"]].higher else 1
     rows.sort(key=lambda row: sign * row["test"]["mean"])
     best = rows[0]["test"]
     even = [row for row in rows[1:] if abs(row["test"]["mean"] - best["mean"]) <= best["half"]]

@@ -13,7 +13,7 @@ import runs
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.stats import metrics
+from seqloom.lab.stats import spans
 from seqloom.layers.registry import make
 from seqloom.models.characters import Characters
 from seqloom.models.embed import Embed
@@ -135,7 +135,7 @@ def accuracy(right: list[list[str]], predicted: list[list[str]]) -> float:
 
 def span_f1(right: list[list[str]], predicted: list[list[str]]) -> float:
     """Return the span F1 in percent."""
-    return 100 * metrics.span_f1(right, predicted)
+    return 100 * spans.span_f1(right, predicted)
 
 
 TASKS = {

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from seqloom.lab.compare.metric import ACCURACY, MSE, RMSE, rank
+from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.significance import bootstrap, estimate, estimate_difference
-from seqloom.lab.stats.metrics import compute_scores
+from seqloom.lab.stats.metrics import METRICS, compute_scores
+
+ACCURACY, MSE, RMSE = (METRICS[name] for name in ("accuracy", "mse", "rmse"))
 
 
 def rows(right):
@@ -74,6 +76,7 @@ def test_overlapping_windows_are_resampled_in_blocks():
 
 
 def test_ranks_put_the_better_first_and_break_ties_by_the_loss():
-    ranks = [rank("classify", {"accuracy": a, "loss": x}) for a, x in ((0.9, 0.5), (0.9, 0.3), (0.95, 0.9))]
+    ranks = [rank(ACCURACY, {"accuracy": a, "loss": x}) for a, x in ((0.9, 0.5), (0.9, 0.3), (0.95, 0.9))]
     assert sorted(range(3), key=ranks.__getitem__) == [2, 1, 0]
-    assert rank("forecast", {"loss": 0.4}) < rank("forecast", {"loss": 0.5}) < rank("forecast", {"loss": None})
+    assert rank(MSE, {"mse": 0.4}) < rank(MSE, {"mse": 0.5}) < rank(MSE, {"mse": None})
+    assert rank(METRICS["bleu"], {"loss": 0.4}) < rank(METRICS["bleu"], {"loss": 0.5})  # nothing was decoded yet

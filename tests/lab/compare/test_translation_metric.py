@@ -5,13 +5,15 @@ from sacrebleu.metrics import bleu
 
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
-from seqloom.lab.compare.metric import BLEU, choose_metric, rank
+from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import UNKNOWN
-from seqloom.lab.stats.metrics import compute_bleu, compute_scores
+from seqloom.lab.stats.metrics import METRICS, compute_scores
+from seqloom.lab.stats.ngrams import compute_bleu
 from seqloom.lab.training.for_task import Prediction
 from seqloom.lab.training.model import build
+from seqloom.lab.training.objective import list_metrics
 from seqloom.lab.training.scoring import score_texts
 from seqloom.lab.training.settings import TrainSettings
 
@@ -34,9 +36,10 @@ def test_translations_are_ranked_by_bleu(monkeypatch):
     decoded = columns["bleu"][:, 1] > 0  # rows with a reference
     assert 64 <= decoded.sum() <= 164
     values = compute_scores(columns).values
-    assert choose_metric("translate", values) is BLEU and BLEU.higher
-    assert rank("translate", values) == (-values["bleu"], values["loss"])
-    one = bootstrap({"bigram": [columns]}, BLEU)["bigram"]
+    bleu_metric = METRICS[list_metrics(task)[0]]
+    assert bleu_metric.name == "bleu" and bleu_metric.higher
+    assert rank(bleu_metric, values) == (-values["bleu"], values["loss"])
+    one = bootstrap({"bigram": [columns]}, bleu_metric)["bigram"]
     assert estimate(one).mean == pytest.approx(values["bleu"])
 
 

@@ -5,11 +5,13 @@ import pytest
 
 from seqloom.lab.compare.choice import choose_row, mark_choice
 from seqloom.lab.compare.leaderboard import build_leaderboard, build_summary, caption, short_caption
-from seqloom.lab.compare.metric import ACCURACY, RMSE
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate, bootstrap, estimate
 from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.console import show_table
+from seqloom.lab.stats.metrics import METRICS
+
+ACCURACY, RMSE = METRICS["accuracy"], METRICS["rmse"]
 
 N = 2000
 

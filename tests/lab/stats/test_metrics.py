@@ -9,7 +9,9 @@ from scipy.stats import binomtest
 from sklearn import metrics as sk
 
 from seqloom.lab.data.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
-from seqloom.lab.stats.metrics import compute_scores, find_spans, is_better, macro_f1, primary_metric, span_f1
+from seqloom.lab.stats.class_metrics import macro_f1
+from seqloom.lab.stats.metrics import compute_scores, is_better, primary_metric
+from seqloom.lab.stats.spans import find_spans, span_f1
 from seqloom.lab.training.for_task import Prediction
 from seqloom.lab.training.scoring import KINDS, score, score_texts
 
@@ -48,7 +50,8 @@ def test_accuracy_and_macro_f1_are_scikit_learns():
     assert actual["accuracy"] == pytest.approx(sk.accuracy_score(y, p))
     assert actual["macro_f1"] == pytest.approx(sk.f1_score(y, p, average="macro"))
     w = np.random.default_rng(0).integers(0, 4, 200).astype(float)
-    assert macro_f1(y.numpy(), p.numpy(), w) == pytest.approx(sk.f1_score(y, p, average="macro", sample_weight=w))
+    weighted = macro_f1(y.numpy(), p.numpy(), w[None])[0]
+    assert weighted == pytest.approx(sk.f1_score(y, p, average="macro", sample_weight=w))
 
 
 def test_a_class_missing_from_training_always_counts_as_wrong():

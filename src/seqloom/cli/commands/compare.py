@@ -151,7 +151,7 @@ def _print_next_steps(comparison: Comparison, results: Results, finished: bool) 
 
 def describe_result(comparison: Comparison, result: Result) -> str:
     """Return one line about a finished job: what it was, and its score, its time or its error."""
-    from seqloom.lab.compare.metric import choose_metric
+    from seqloom.lab.stats.metrics import METRICS, primary_metric
 
     title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
     if value is None:
@@ -160,6 +160,8 @@ def describe_result(comparison: Comparison, result: Result) -> str:
         return f"{title}: {1000 * value['one']:.3g} ms for a prediction"
     if "memory" in value:
         return f"{title}: {1000 * value['step']:.3g} ms for a training step"
-    metric = choose_metric(comparison.task.kind, value["valid"])
+    metric = comparison.metric
+    if metric.name not in value["valid"]:  # texts are decoded at the end only
+        metric = METRICS[primary_metric(comparison.task.kind, value["valid"])]
     cut = f", stopped at step {value['step']:,}: no time left" if value.get("is_cut") else ""
     return f"{title}: validation {metric.title} {metric.format(value['valid'].get(metric.name))}{cut}"

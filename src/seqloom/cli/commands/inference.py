@@ -100,6 +100,7 @@ def evaluate(
     ] = None,
     *,
     split: Annotated[str | None, Parameter(help="Split to evaluate. Default: test.")] = None,
+    metric: Annotated[str | None, Parameter(help="Print only this metric, such as auroc. Default: all.")] = None,
     device: Annotated[str, Parameter(help="Device: cpu, cuda or cuda:1.")] = "cpu",
     trust: Trust = False,
     json: Json = False,
@@ -112,7 +113,7 @@ def evaluate(
         from seqloom.lab.training.results import tabulate_metrics
 
         trained_run = find_run(run, trust=trust)
-    document = evaluate_run(trained_run, data, split, device)
+    document = evaluate_run(trained_run, data, split, device, metric)
     for warning in document["warnings"]:
         console.note(f"warning: {warning}")
     if json:

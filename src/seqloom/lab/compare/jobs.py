@@ -52,12 +52,14 @@ class JobFactory:
     kind: str
     batch: int
     task_size: TaskSize
+    aim: Mapping[str, Any] = field(default_factory=dict)  # training settings of metric and decision
     titles: dict[str, str] = field(default_factory=dict)  # key of a job -> what it does, in words
 
     def baseline(self, name: str, seconds: float | None) -> Job:
         """Return the job that fits a baseline, to a sample if all rows would take longer than `seconds`."""
         run = str(self.baseline_folder(name))
         settings = {"source": self.source, "name": name, "batch": self.batch, "run": run, "seconds": seconds}
+        settings["aim"] = dict(self.aim)
         self.titles[baseline_key(name)] = f"{name} (baseline)"
         return Job(baseline_key(name), "seqloom.lab.compare.baselines.registry:fit_baseline", settings)
 
@@ -112,7 +114,8 @@ class JobFactory:
         settings = TrainSettings(
             model=c.model, layers=c.layers, hidden=trial.hidden, embedding=wide, dropout=chosen.dropout
         )
-        return settings.model_dump() | {"batch": self.batch, "lr": chosen.lr, "seed": trial.seed, "threads": 1}
+        own = {"batch": self.batch, "lr": chosen.lr, "seed": trial.seed, "threads": 1}
+        return settings.model_dump() | dict(self.aim) | own
 
     def _job(self, key: str, function: str, settings: dict[str, Any]) -> Job:
         return Job(key, f"seqloom.lab.compare.{function}", settings, GPU_SHARE if torch.cuda.is_available() else 0)

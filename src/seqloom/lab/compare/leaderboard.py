@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqloom.lab.compare.metric import RatioMetric
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate
+from seqloom.lab.stats.metrics import Metric
 
 MEGABYTE = 1e6
 FEW_VALIDATION_ROWS = 50  # too few to rank models reliably
-LONGEST_HEADING = 10  # characters of a metric's title that fit the terminal's table
 LONGEST_LABEL = 32  # characters of a model's label that fit
 BASELINE_MARK = "*"
 
@@ -18,11 +17,10 @@ BASELINE_MARK = "*"
 def build_summary(results: Results) -> list[dict[str, Any]]:
     """Build the table for a terminal of 80 columns; all rows have the same headings."""
     metric = results.metric
-    heading = metric.title if len(metric.title) <= LONGEST_HEADING else metric.name
     return [
         {
             "model": _shorten(row.label) + (f" {BASELINE_MARK}" if row.baseline else ""),
-            heading: _format_score(metric, row),
+            metric.heading: _format_score(metric, row),
             "difference": _format_signed(metric, row.behind) if row.behind is not None else None,
             "seconds": None if row.seconds is None else f"{row.seconds:,.1f}",
             "verdict": _choose_word(results, row),
@@ -36,7 +34,7 @@ def _shorten(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else f"...{label[3 - LONGEST_LABEL :]}"
 
 
-def _format_score(metric: RatioMetric, row: Row) -> str | None:
+def _format_score(metric: Metric, row: Row) -> str | None:
     """Return the test score, or the validation score in brackets."""
     if row.test is not None:
         return metric.format(row.test.mean)
@@ -82,7 +80,7 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
     return [{name: value for name, value in r.items() if name not in redundant} for r in rows]
 
 
-def _format_test(metric: RatioMetric, row: Row) -> str | None:
+def _format_test(metric: Metric, row: Row) -> str | None:
     if row.test is None:
         return None
     return f"{metric.format(row.test.mean)} +- {metric.format_difference(row.test.half)}"
@@ -100,17 +98,17 @@ def _format_difference(results: Results, row: Row) -> str | None:
     return f"{format_lead(results.metric, row.behind)} {'better' if better else 'worse'}"
 
 
-def _format_signed(metric: RatioMetric, difference: Estimate) -> str:
+def _format_signed(metric: Metric, difference: Estimate) -> str:
     mean = metric.format_difference(difference.mean, sign=True)
     return f"{mean if mean.startswith('-') else f'+{mean}'} +- {metric.format_difference(difference.half)}"
 
 
-def format_lead(metric: RatioMetric, difference: Estimate) -> str:
+def format_lead(metric: Metric, difference: Estimate) -> str:
     """Format the size of a difference with its interval: 1.8 +- 0.4."""
     return f"{metric.format_difference(difference.mean)} +- {metric.format_difference(difference.half)}"
 
 
-def format_interval(metric: RatioMetric, difference: Estimate) -> str:
+def format_interval(metric: Metric, difference: Estimate) -> str:
     """Format the interval of a difference: -0.2 to 0.6."""
     low, high = difference.mean - difference.half, difference.mean + difference.half
     return " to ".join(metric.format_difference(end, sign=True) for end in (low, high))

@@ -15,7 +15,6 @@ from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
 from seqloom.lab.compare.jobs import baseline_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption
-from seqloom.lab.compare.metric import RatioMetric
 from seqloom.lab.compare.plan import format_seconds, longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
@@ -24,6 +23,7 @@ from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
 from seqloom.lab.data.registry import TASKS
 from seqloom.lab.report.page import Chart, Curve, Dots, Page, PageBlock, Table, Words
+from seqloom.lab.stats.metrics import Metric
 from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
@@ -52,7 +52,7 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
     return Page(f"Models for {comparison.task.name}", write_verdict(results, finished), blocks, _facts(comparison))
 
 
-def _find_interval(test: Estimate, metric: RatioMetric) -> tuple[float, float]:
+def _find_interval(test: Estimate, metric: Metric) -> tuple[float, float]:
     """Return the ends of a mean's interval, within the range of the metric."""
     low, high = test.mean - test.half, test.mean + test.half
     return (max(0.0, low), min(1.0, high)) if metric.percent else (low, high)

@@ -12,7 +12,7 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.jobs import baseline_key, latency_key
-from seqloom.lab.compare.metric import choose_metric, rank
+from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import bootstrap, estimate
@@ -20,16 +20,15 @@ from seqloom.lab.compare.significance import bootstrap, estimate
 
 def collect_results(comparison: Comparison) -> Results:
     """Collect the results so far."""
-    kind = comparison.task.kind
     entries = [*_collect_baselines(comparison), *_collect_models(comparison)]
-    metric = choose_metric(kind, next((valid for _, valid, _ in entries if valid), {}))
+    metric = comparison.metric
     columns = {row.name: [row_scores.load(folder) for folder in folders] for row, _, folders in entries if folders}
     bootstraps = bootstrap(columns, metric, comparison.task.overlap)
     tested = next((len(seeds[0][next(iter(seeds[0]))]) for seeds in columns.values()), 0)
     rows = []
     for row, valid, _ in entries:
         test = estimate(bootstraps[row.name]) if row.name in bootstraps else None
-        order = rank(kind, valid) if valid else row.rank
+        order = rank(metric, valid) if valid else row.rank
         rows.append(replace(row, valid=valid.get(metric.name), rank=order, test=test))
     rows.sort(key=lambda row: (row.test is None, row.rank))
     plan = comparison.plan

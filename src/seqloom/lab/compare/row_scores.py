@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from seqloom.lab.data.task import Task
-from seqloom.lab.stats.metrics import NGRAMS, Array
+from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.scoring import KINDS, score_texts
 
@@ -25,8 +25,8 @@ def score_rows(model: ForTask, task: Task, split: str, batch: int) -> Columns:
     """Score every row of a split.
 
     Returns:
-        (n,) arrays by name. Every model reads the rows in the same order. Only some translations are decoded:
-        "bleu" (n, 10) is 0 for the other rows.
+        (n, ...) arrays by name. Every model reads the rows in the same order. Only some translations are decoded:
+        their columns, such as "bleu" (n, 10), are 0 for the other rows.
     """
     columns: dict[str, list[Array]] = defaultdict(list)
     state: Any = None
@@ -42,10 +42,10 @@ def score_rows(model: ForTask, task: Task, split: str, batch: int) -> Columns:
         if task.kind == "translate":
             decoded = number % every == 0
             new = replace(one, y=None, y_lengths=None)  # a translation must not read its reference
-            bleu = (
-                score_texts(task, one, model.predict(new))["bleu"] if decoded else np.zeros((len(one), 2 + 2 * NGRAMS))
-            )
-            columns["bleu"].append(bleu)
+            if decoded:
+                texts = score_texts(task, one, model.predict(new))
+            for name, column in texts.items():
+                columns[name].append(column if decoded else np.zeros((len(one), *column.shape[1:])))
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from seqloom.lab.compare.metric import RatioMetric
 from seqloom.lab.compare.significance import Bootstrap, Estimate, estimate_difference
+from seqloom.lab.stats.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Results:
     """The rows, sorted by their validation metric, and what is needed to judge them."""
 
     rows: list[Row]
-    metric: RatioMetric
+    metric: Metric
     bootstraps: dict[str, Bootstrap]  # of each row's test metric
     margin: float = 1.0  # of the settings: a lead up to it does not count
     test_rows: int = 0

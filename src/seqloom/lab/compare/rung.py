@@ -16,6 +16,7 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
+from seqloom.lab.training.calibration import decide, store_decision
 from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
@@ -29,6 +30,7 @@ from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import choose_device
 
 NOT_METRICS = ("step", "epoch", "seconds")
+TEXT_METRICS = ("bleu", "chrf", "exact", "cer", "wer")  # of decoded translations
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,14 @@ def train_rung(
     with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():
         rung = Rung(task, stored, until, _read_deadline(deadline, test))
         rung.train()
-        texts: dict[str, float] = {}
+        texts: dict[str, float | None] = {}
         if test:
             batch = stored.settings.sizes["batch"] or 32
             row_scores.save(folder, rung.test(batch))
             if task.kind == "translate":  # validations while training do not decode
                 columns = row_scores.score_rows(rung.model, task, "valid", batch)
-                texts = {"bleu": compute_scores(columns).values["bleu"]}
+                values = compute_scores(columns).values
+                texts = {name: finite_or_none(values[name]) for name in TEXT_METRICS}
     facts = summarise_run(stored)
     lines = [line for line in stored.metrics() if line.get("split") == "valid"]
     return {
@@ -142,10 +145,12 @@ class Rung(Training):
             raise _Paused
 
     def test(self, batch: int) -> row_scores.Columns:
-        """Score the test rows with the best weights, and log the metrics as `seqloom train` does."""
+        """Calibrate the best weights, score the test rows with them, and log the metrics as `seqloom train` does."""
         best = self.run.checkpoint("best", files=["weights"])
         assert best is not None
         load_weights(self.model, best.tensors("weights"))
+        decide(self.model, self.task, self.settings)
+        store_decision(self.run.folder, self.model)
         columns = row_scores.score_rows(self.model, self.task, "test", batch)
         if any(line.get("split") == "test" for line in self.run.metrics()):
             return columns

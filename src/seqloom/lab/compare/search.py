@@ -44,6 +44,9 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.files import sealed
 from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training import checkpoint
+from seqloom.lab.training.calibration import AIM_SETTINGS, resolve_objective
+from seqloom.lab.training.objective import choose_objective
+from seqloom.lab.training.settings import TrainSettings
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model
@@ -92,7 +95,13 @@ class Comparison:
         small, large = examples is not None and examples <= SMALL_DATA, (examples or 0) > LARGE_DATA
         self.batch = 16 if small else 64 if large else 32
         self.task_size = measure_task(task, self.batch)
-        self.job_factory = JobFactory(self.folder, source, task.kind, self.batch, self.task_size)
+        aim = TrainSettings(**{name: getattr(settings, name) for name in AIM_SETTINGS})
+        self.aim, note = resolve_objective(task, aim)
+        if note:
+            task.notes.say(note)
+        self.metric = choose_objective(task, self.aim.metric).metric
+        aimed = {name: getattr(self.aim, name) for name in AIM_SETTINGS}
+        self.job_factory = JobFactory(self.folder, source, task.kind, self.batch, self.task_size, aimed)
         self.candidates = {c.name: c for c in choose_candidates(task.kind, settings.models, self.task_size.length)}
         self.parameters = settings.parameters or default_parameters(task)
         self.results: dict[str, Result] = {}
@@ -352,7 +361,7 @@ class Comparison:
     def rank_of(self, trial: CandidateTrial) -> tuple[float, float]:
         value = self.latest_value(trial)
         assert value is not None
-        return rank(self.task.kind, value["valid"])
+        return rank(self.metric, value["valid"])
 
     def latest_value(self, trial: CandidateTrial) -> dict[str, Any] | None:
         """Return the result of the last rung that a trial has completed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -34,6 +34,21 @@ class CompareSettings(BaseModel):
     margin: Annotated[float, Field(ge=0, le=100)] = 1.0
     """Lead in percentage points up to which a simpler or faster model is preferred; for errors and perplexities, in
     percent of the best one."""
+    metric: str | None = None
+    """Metric that ranks the models: accuracy, balanced_accuracy, macro_f1, f1, auroc, average_precision, loss; span_f1;
+    rmse, mae, mse; bleu, chrf, exact, cer, wer; ... Default: the usual one of the kind of task, or average_precision or
+    balanced_accuracy if one class has 90 % of the rows."""
+    class_weights: Literal["none", "balanced"] | None = None
+    """Weights of the classes in the loss; balanced gives all classes the same total weight. Default: balanced if one
+    class has 90 % of the rows and the metric treats classes alike, otherwise none."""
+    positive: str | None = None
+    """Class that counts as positive, of two. Default: the rarer one."""
+    threshold: str | None = None
+    """Least probability to predict the positive class: a number, or a goal on the validation rows such as recall=0.9,
+    precision=0.9 or f1. Default: the likelier class, or f1 if the classes are imbalanced."""
+    reject: str | None = None
+    """Least probability to predict a class at all: a number, or accuracy=0.95, the accuracy of the predictions that
+    are left on the validation rows. Default: always predict."""
     steps: Count | None = None
     """Steps of the longest trainings, instead of a time budget. The table is then the same on every machine."""
     workers: Count | None = None
@@ -66,7 +81,9 @@ class CompareSettings(BaseModel):
     def to_flags(self) -> list[str]:
         """Return the settings that differ from the defaults as command-line flags."""
         values = {name: value for name, value in self.model_dump(exclude_defaults=True).items() if value is not None}
-        pairs = [(f"--{n}", ",".join(v) if isinstance(v, tuple) else str(v)) for n, v in values.items()]
+        pairs = [
+            (f"--{n.replace('_', '-')}", ",".join(v) if isinstance(v, tuple) else str(v)) for n, v in values.items()
+        ]
         return [word for pair in pairs for word in pair]
 
 

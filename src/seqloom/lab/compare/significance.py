@@ -12,17 +12,15 @@ Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from seqloom.lab.compare.metric import Columns, RatioMetric
 from seqloom.lab.stats.intervals import Z_95, mean_interval, tail_quantile, wilson_interval
-from seqloom.lab.stats.metrics import Array
+from seqloom.lab.stats.metrics import Array, Columns, Metric, draw_weights, is_share_of_rows
 
 RESAMPLES = 1000
-WEIGHTS_IN_MEMORY = 4_000_000
 FEWEST_BLOCKS = 5  # fewer blocks give no meaningful bootstrap
 
 
@@ -54,7 +52,7 @@ class Bootstrap:
     right: Array | None = None
 
 
-def bootstrap(models: Mapping[str, Sequence[Columns]], metric: RatioMetric, block: int = 1) -> dict[str, Bootstrap]:
+def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, block: int = 1) -> dict[str, Bootstrap]:
     """Resample the test rows of every model in the same way.
 
     Args:
@@ -68,31 +66,20 @@ def bootstrap(models: Mapping[str, Sequence[Columns]], metric: RatioMetric, bloc
     flat = [(name, columns) for name, seeds in models.items() for columns in seeds]
     if not flat:
         return {}
-    table = np.stack([metric.sums(c) for _, c in flat], 1)  # (n, models x seeds, sums)
-    above, below = table[..., 0], table[..., 1]  # of a ratio
-    point = metric.value(table.sum(0))
-    block = min(block, max(1, len(above) // FEWEST_BLOCKS))
-    parts = [metric.value(np.tensordot(w, table, 1)) for w in _weights(len(above), block)]
-    resampled = np.concatenate(parts)  # (RESAMPLES, models x seeds)
-    is_share = metric.percent and block == 1 and bool((below == 1).all())
+    n = len(next(iter(flat[0][1].values())))
+    block = min(block, max(1, n // FEWEST_BLOCKS))
+    point = np.concatenate([metric.compute(columns, np.ones((1, n))) for _, columns in flat])
+    drawn = [[metric.compute(columns, w) for _, columns in flat] for w in draw_weights(n, block, RESAMPLES)]
+    resampled = np.concatenate([np.stack(part) for part in drawn], 1)  # (models x seeds, RESAMPLES)
+    is_share = block == 1 and all(is_share_of_rows(metric, columns) for _, columns in flat)
     results: dict[str, Bootstrap] = {}
     for name in models:
         mine = [i for i, (other, _) in enumerate(flat) if other == name]
-        right = above[:, mine].mean(1) if is_share else None
-        results[name] = Bootstrap(point[mine], resampled[:, mine].T, -(-len(above) // block), right)
+        right = None
+        if is_share and metric.share is not None:
+            right = np.mean([flat[i][1][metric.share[0]] for i in mine], 0)
+        results[name] = Bootstrap(point[mine], resampled[mine], -(-n // block), right)
     return results
-
-
-def _weights(n: int, block: int) -> Iterator[Array]:
-    """Yield (resamples, n): how often each row occurs in a resample."""
-    random = np.random.default_rng(0)
-    blocks = -(-n // block)
-    size = max(1, min(RESAMPLES, WEIGHTS_IN_MEMORY // n))
-    for start in range(0, RESAMPLES, size):
-        count = min(size, RESAMPLES - start)
-        first = random.integers(blocks, size=(count, blocks)) + blocks * np.arange(count)[:, None]
-        counts = np.bincount(first.ravel(), minlength=count * blocks).reshape(count, blocks)
-        yield np.repeat(counts, block, 1)[:, :n].astype(np.float64)
 
 
 def estimate(model: Bootstrap) -> Estimate:
@@ -122,7 +109,10 @@ def _half_width_of_paired_shares(d: Array) -> float:
 
 def _half_width(resampled: Array, units: int) -> float:
     end = tail_quantile(units) if units > 1 else 0.0
-    low, high = np.quantile(resampled, (end, 1 - end))
+    known = resampled[~np.isnan(resampled)]  # a resample may lack a class
+    if not len(known):
+        return 0.0
+    low, high = np.quantile(known, (end, 1 - end))
     return float(high - low) / 2
 
 

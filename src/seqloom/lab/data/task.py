@@ -34,6 +34,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 IGNORE, UNSEEN = -100, -1  # IGNORE is torch's default ignore_index
+ENDLESS_CLASSES = 10_000  # rows of an endless split whose classes are counted
 RECORD_FILE, RECORD_FORMAT = "task.json", 3  # format 3: letters of words
 
 
@@ -307,6 +309,16 @@ class Task(ABC):
     def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows of a file for `encode`, `chunk` at a time; the target columns may be absent."""
         raise UserError(f"task {self.name!r} generates its data and cannot read files")
+
+    def read_classes(self, split: str) -> np.ndarray[Any, Any]:
+        """Return the class of every row of a "classify" split as an array (N,); at most 10,000 of an endless one."""
+        parts: list[Any] = []
+        for batch in self.batches(split, batch=256):
+            assert batch.y is not None
+            parts.append(batch.y.numpy())
+            if self.splits[split].size is None and sum(map(len, parts)) >= ENDLESS_CLASSES:
+                break
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def check(self, split: str, batch: int | None, tokens: int | None) -> None:
         """Raise an error for arguments that `batches` cannot serve."""

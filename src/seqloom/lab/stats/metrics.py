@@ -1,40 +1,99 @@
-"""Metrics of a whole split, computed from sums over rows, with bootstrap intervals.
+"""Metrics of a whole split, computed from columns with one entry per row, with bootstrap intervals.
 
-A row contributes plain sums: correct targets, squared errors, spans found. Every metric is a function of these sums
-over all rows:
+Most metrics are functions of sums over rows: correct targets, squared errors, spans found. Some need the rows
+themselves (`class_metrics`). `METRICS` lists all of them:
 
     loss        nats / targets                       perplexity   exp(loss)         bits   loss / log 2
     accuracy    right / scored                       exact        exact / rows
     span_f1     2 right / (predicted + true) spans   macro_f1     mean over classes of 2 tp / (2 tp + fp + fn)
+    f1, auroc, average_precision   of the positive class; with more than two classes, means over one against the rest
+    balanced_accuracy              mean over classes of the recall
     mse         square / values                      mae          absolute / values     rmse   sqrt(mse)
     mase        scaled / series                      cer, wer     edits / symbols
-    bleu        from matches and totals of 1- to 4-grams and both lengths (sacrebleu)
+    bleu, chrf  from n-grams (`ngrams`)
 
-An interval comes from summing rows that are drawn with replacement (Efron 1979). Rows that overlap, such as windows
-of a series, are drawn in blocks (Kuensch 1989). A share of rows has Wilson's interval.
+To add a metric, add a `Metric` to `METRICS`, its name to the kinds in `FITTING`, and its columns to
+`lab.training.scoring`.
+
+An interval comes from rows that are drawn with replacement (Efron 1979). Rows that overlap, such as windows of a
+series, are drawn in blocks (Kuensch 1989). A share of rows has Wilson's interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from seqloom.lab.stats import class_metrics as classes
 from seqloom.lab.stats.intervals import tail_quantile, wilson_interval
+from seqloom.lab.stats.ngrams import compute_bleu, compute_chrf
 
 Array = np.ndarray[Any, Any]
-Sums = Mapping[str, Array]  # name -> (...,)
+Columns = Mapping[str, Array]  # name -> (n, ...)
 DRAWS = 1000
 MAX_DRAWN_ROWS = 50_000_000  # over all draws: a very large split needs fewer draws
-HIGHER_IS_BETTER = frozenset({"accuracy", "macro_f1", "span_f1", "exact", "bleu"})  # all others: lower is better
-RATES = {"accuracy": ("right", "scored"), "exact": ("exact", "rows")}  # shares of rows if each row counts once
-FROM_0_TO_1 = frozenset({"accuracy", "exact", "macro_f1", "span_f1"})
-NGRAMS = 4
-STARTS, ENDS = frozenset("OBSU"), frozenset("ELSU")  # a tag that starts a new span, and one after which a span ends
-PRIMARY = {"classify": ("accuracy",), "tag": ("span_f1", "accuracy"), "transcribe": ("cer",)}
+WEIGHTS_IN_MEMORY = 4_000_000
+SHORT_TITLES = {
+    "balanced_accuracy": "bal. acc.",
+    "average_precision": "avg. prec.",
+    "exact": "exact",
+    "cer": "CER",
+    "wer": "WER",
+}
+LARGEST_EXPONENT = 700.0  # of a perplexity, below float64's overflow
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of rows.
+
+    Attributes:
+        name: Its name in files and flags.
+        title: Its name in headings and sentences.
+        needs: The columns it is computed from.
+        formula: Maps columns and weights (R, n) to (R,) values.
+        higher: Whether more is better.
+        percent: Whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent.
+        share: The columns above and below the line, if it is a share of rows where each row counts once.
+    """
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    formula: Callable[[Columns, Array], Array]
+    higher: bool = False
+    percent: bool = False
+    share: tuple[str, str] | None = None
+
+    @property
+    def heading(self) -> str:
+        """The title, abbreviated for a narrow table."""
+        return SHORT_TITLES.get(self.name, self.title)
+
+    def compute(self, columns: Columns, weights: Array) -> Array:
+        """Return the metric of each weighting of the rows; weights (R, n)."""
+        return np.asarray(self.formula(columns, weights), dtype=np.float64)
+
+    def format(self, value: float | None) -> str:
+        """Format a value: 93.1% or 0.1234; "-" if it is unknown."""
+        if value is None or not math.isfinite(value):
+            return "-"
+        return f"{value:.1%}" if self.percent else f"{value:.4g}"
+
+    def format_difference(self, value: float, sign: bool = False) -> str:
+        """Format a difference without its unit: 1.8 for 1.8 percentage points. With `sign`, keep a minus."""
+        size = abs(value)
+        text = f"{100 * size:.1f}" if self.percent else f"{size:.2g}" if size < 100 else f"{size:.0f}"
+        return f"-{text}" if sign and value < 0 and float(text) else text
+
+    @property
+    def unit(self) -> str:
+        """The unit of a difference, after a space."""
+        return " percentage points" if self.percent else f" in {self.title}"
 
 
 @dataclass(frozen=True)
@@ -46,19 +105,110 @@ class Scores:
     rows: int = 0
 
 
-def primary_metric(kind: str, values: Mapping[str, float]) -> str:
-    """Return the name of the metric that selects the best weights."""
-    return next((name for name in PRIMARY.get(kind, ()) if name in values), "loss")
+def _divide(above: Array, below: Array) -> Array:
+    return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
+
+
+def _ratio(above: str, below: str) -> Callable[[Columns, Array], Array]:
+    return lambda c, w: _divide(w @ c[above], w @ c[below])
+
+
+def _rate(name: str, title: str, above: str, below: str, *, higher: bool = True, by_row: bool = False) -> Metric:
+    return Metric(name, title, (above, below), _ratio(above, below), higher, True, (above, below) if by_row else None)
+
+
+def _span_f1(c: Columns, w: Array) -> Array:
+    return 2 * (w @ c["spans_right"]) / np.maximum(1.0, w @ c["spans_predicted"] + w @ c["spans_true"])
+
+
+def _perplexity(c: Columns, w: Array) -> Array:
+    return np.exp(np.minimum(_divide(w @ c["nats"], w @ c["targets"]), LARGEST_EXPONENT))
+
+
+def _auroc(c: Columns, w: Array) -> Array:
+    binary = "is_positive" in c
+    return classes.auroc(c["is_positive"], c["q"], w) if binary else classes.macro_auroc(c["y"], c["q"], w)
+
+
+def _average_precision(c: Columns, w: Array) -> Array:
+    if "is_positive" in c:
+        return classes.average_precision(c["is_positive"], c["q"], w)
+    return classes.macro_average_precision(c["y"], c["q"], w)
+
+
+_ALL = (
+    Metric("loss", "log loss", ("nats", "targets"), _ratio("nats", "targets")),
+    Metric("perplexity", "perplexity", ("nats", "targets", "language"), _perplexity),
+    Metric("bits", "bits", ("nats", "targets", "language"), lambda c, w: _ratio("nats", "targets")(c, w) / math.log(2)),
+    _rate("accuracy", "accuracy", "right", "scored", by_row=True),
+    Metric(
+        "balanced_accuracy",
+        "balanced accuracy",
+        ("y", "p"),
+        lambda c, w: classes.balanced_accuracy(c["y"], c["p"], w),
+        True,
+        True,
+    ),
+    Metric("macro_f1", "macro F1", ("y", "p"), lambda c, w: classes.macro_f1(c["y"], c["p"], w), True, True),
+    Metric(
+        "f1",
+        "F1",
+        ("is_positive", "says_positive"),
+        lambda c, w: classes.f1(c["is_positive"], c["says_positive"], w),
+        True,
+        True,
+    ),
+    Metric("auroc", "AUROC", ("y", "q"), _auroc, True, True),
+    Metric("average_precision", "average precision", ("y", "q"), _average_precision, True, True),
+    _rate("exact", "exact match", "exact", "rows", by_row=True),
+    Metric("span_f1", "span F1", ("spans_right", "spans_predicted", "spans_true"), _span_f1, True, True),
+    Metric("mse", "MSE", ("square", "values"), _ratio("square", "values")),
+    Metric("rmse", "RMSE", ("square", "values"), lambda c, w: np.sqrt(_ratio("square", "values")(c, w))),
+    Metric("mae", "MAE", ("absolute", "values"), _ratio("absolute", "values")),
+    Metric("mase", "MASE", ("scaled", "series"), _ratio("scaled", "series")),
+    _rate("cer", "character error rate", "letter_edits", "letters", higher=False),
+    _rate("wer", "word error rate", "word_edits", "words", higher=False),
+    Metric("bleu", "BLEU", ("bleu",), lambda c, w: compute_bleu(w @ c["bleu"]), True),
+    Metric("chrf", "chrF", ("chrf",), lambda c, w: compute_chrf(w @ c["chrf"]), True),
+)
+METRICS = {metric.name: metric for metric in _ALL}
+
+# What a user may choose for each kind of task; the first one that the data allow ranks the models by default.
+FITTING: dict[str, tuple[str, ...]] = {
+    "classify": ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss"),
+    "regress": ("rmse", "mae", "mse"),
+    "tag": ("span_f1", "accuracy"),
+    "generate": ("perplexity", "bits"),
+    "translate": ("bleu", "chrf", "exact", "cer", "wer", "perplexity"),
+    "forecast": ("mse", "rmse", "mae", "mase"),
+    "transcribe": ("cer", "wer", "exact"),
+}
+# What selects the best weights of a training by default, if it is not the loss.
+SELECTING = {"classify": ("accuracy",), "tag": ("span_f1", "accuracy"), "transcribe": ("cer",)}
+
+
+def primary_metric(kind: str, values: Mapping[str, float], chosen: str | None = None) -> str:
+    """Return the name of the metric that selects the best weights.
+
+    Args:
+        kind: The kind of task.
+        values: The metrics that a validation computed.
+        chosen: The metric of the settings. One that needs decoded texts is not computed while training; the loss
+            then selects the weights.
+    """
+    if chosen is not None:
+        return chosen if chosen in values else "loss"
+    return next((name for name in SELECTING.get(kind, ()) if name in values), "loss")
 
 
 def is_better(name: str, value: float, than: float) -> bool:
     """Return whether a value of a metric is better; NaN is worse than any number."""
     if math.isnan(value) or math.isnan(than):
         return math.isnan(than) and not math.isnan(value)
-    return value > than if name in HIGHER_IS_BETTER else value < than
+    return value > than if METRICS[name].higher else value < than
 
 
-def compute_scores(rows: Mapping[str, Array], intervals: bool = False, seed: int = 0, block: int = 1) -> Scores:
+def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, block: int = 1) -> Scores:
     """Compute every metric that the columns allow.
 
     Args:
@@ -67,120 +217,45 @@ def compute_scores(rows: Mapping[str, Array], intervals: bool = False, seed: int
         seed: Seed of the bootstrap.
         block: Number of neighbouring rows to draw together.
     """
-    columns = {name: column for name, column in rows.items() if name not in ("y", "p")}
-    pairs = (rows["y"], rows["p"]) if "y" in rows else None
+    metrics = [metric for metric in METRICS.values() if all(name in rows for name in metric.needs)]
     n = len(next(iter(rows.values()), ()))
-    point = _compute_all({name: column.sum(0) for name, column in columns.items()}, pairs, np.ones(n))
-    values = {name: float(value) for name, value in point.items()}
+    values = {metric.name: float(metric.compute(rows, np.ones((1, n)))[0]) for metric in metrics}
     blocks = -(-n // block)
     if not intervals or blocks < 2:
         return Scores(values, rows=n)
-    random, draws = np.random.default_rng(seed), []
-    for _ in range(max(100, min(DRAWS, MAX_DRAWN_ROWS // n))):
-        w = np.bincount(random.integers(blocks, size=blocks), minlength=blocks).repeat(block)[:n].astype(np.float64)
-        draws.append(_compute_all({name: w @ column for name, column in columns.items()}, pairs, w))
-    low, finite = tail_quantile(blocks), [name for name, value in values.items() if math.isfinite(value)]
-    with np.errstate(invalid="ignore"):
-        ends = {name: np.nanquantile([draw[name] for draw in draws], (low, 1 - low)) for name in finite}
-    bootstrap = {name: (float(low), float(high)) for name, (low, high) in ends.items()}
-    return Scores(values, bootstrap | _wilson_intervals(values, columns, bootstrap, blocks), n)
+    finite = [metric for metric in metrics if math.isfinite(values[metric.name])]
+    count = max(100, min(DRAWS, MAX_DRAWN_ROWS // n))
+    parts = [[metric.compute(rows, w) for metric in finite] for w in draw_weights(n, block, count, seed)]
+    low = tail_quantile(blocks)
+    bootstrap = {}
+    for metric, drawn in zip(finite, zip(*parts, strict=True), strict=True):
+        ends = np.nanquantile(np.concatenate(drawn), (low, 1 - low))
+        bootstrap[metric.name] = (float(ends[0]), float(ends[1]))
+    return Scores(values, bootstrap | _wilson_intervals(values, rows, bootstrap, blocks), n)
+
+
+def draw_weights(n: int, block: int, count: int, seed: int = 0) -> Iterator[Array]:
+    """Yield (resamples, n) arrays, `count` resamples in all: how often each row occurs in a resample."""
+    random = np.random.default_rng(seed)
+    blocks = -(-n // block)
+    size = max(1, min(count, WEIGHTS_IN_MEMORY // n))
+    for start in range(0, count, size):
+        some = min(size, count - start)
+        first = random.integers(blocks, size=(some, blocks)) + blocks * np.arange(some)[:, None]
+        counts = np.bincount(first.ravel(), minlength=some * blocks).reshape(some, blocks)
+        yield np.repeat(counts, block, 1)[:, :n].astype(np.float64)
 
 
 def _wilson_intervals(
-    values: Mapping[str, float], columns: Sums, bootstrap: Mapping[str, tuple[float, float]], n: int
+    values: Mapping[str, float], columns: Columns, bootstrap: Mapping[str, tuple[float, float]], n: int
 ) -> dict[str, tuple[float, float]]:
     """Return intervals of shares of rows, and of metrics that no draw has moved from 0 or 1."""
-    rates = [name for name, (_, below) in RATES.items() if name in bootstrap and (columns[below] == 1).all()]
-    stuck = [
-        name
-        for name in FROM_0_TO_1 & bootstrap.keys()
-        if bootstrap[name][0] == bootstrap[name][1] and values[name] in (0.0, 1.0)
-    ]
+    names = [name for name in bootstrap if METRICS[name].percent and METRICS[name].higher]
+    rates = [name for name in names if is_share_of_rows(METRICS[name], columns)]
+    stuck = [name for name in names if bootstrap[name][0] == bootstrap[name][1] and values[name] in (0.0, 1.0)]
     return {name: wilson_interval(values[name], n) for name in {*rates, *stuck}}
 
 
-def _compute_all(sums: Sums, pairs: tuple[Array, Array] | None, w: Array) -> dict[str, Any]:
-    values = {name: formula(sums) for name, (needs, formula) in FORMULAS.items() if needs in sums}
-    if pairs is not None:
-        values["macro_f1"] = macro_f1(*pairs, w)
-    return values
-
-
-def macro_f1(y: Array, p: Array, w: Array) -> float:
-    """Return the mean F1 over all classes that occur with a weight; rows with y < 0 are always wrong."""
-    classes = np.union1d(y[y >= 0], p)
-    if not len(classes):
-        return math.nan
-    predicted, right = np.searchsorted(classes, p), p == y
-    tp = np.bincount(predicted[right], w[right], len(classes))
-    known = y >= 0
-    true = np.bincount(np.searchsorted(classes, y[known]), w[known], len(classes))
-    both = true + np.bincount(predicted, w, len(classes))  # 2 tp + fp + fn
-    return float(np.mean(2 * tp[both > 0] / both[both > 0])) if both.any() else math.nan
-
-
-def find_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Return the spans (start, end, kind) of a row of tags by conlleval's rules.
-
-    I- after O or after another kind starts a span too. E- and L- end a span; S- and U- are spans of one step.
-    """
-    spans, start, kind, before = set(), 0, "", "O"
-    for t, tag in enumerate([*tags, "O"]):
-        prefix, _, now = tag.partition("-")
-        if kind and (prefix in STARTS or before in ENDS or now != kind):
-            spans.add((start, t, kind))
-            kind = ""
-        if prefix != "O" and not kind:
-            start, kind = t, now
-        before = prefix
-    return spans
-
-
-def count_spans(true: Sequence[str], predicted: Sequence[str]) -> tuple[int, int, int]:
-    """Return how many spans of one row are right, predicted and true."""
-    there, claimed = find_spans(true), find_spans(predicted)
-    return len(there & claimed), len(claimed), len(there)
-
-
-def span_f1(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Return 2 right / (predicted + true) over the spans of all rows, between 0 and 1."""
-    rows = [count_spans(t, p) for t, p in zip(true, predicted, strict=True)]
-    right, claimed, there = (sum(row[i] for row in rows) for i in range(3))
-    return 2 * right / max(1, claimed + there)
-
-
-def _ratio(above: str, below: str) -> tuple[str, Callable[[Sums], Any]]:
-    return above, lambda s: s[above] / s[below] if s[below] else math.nan
-
-
-def compute_bleu(sums: Array) -> Array:
-    """Return the corpus BLEU, 0 to 100, of sums (..., 10) over rows, as sacrebleu does.
-
-    The sums are the length of the translations, that of the references, and the matches and totals of 1- to 4-grams.
-    It is 0 if an order has no match.
-    """
-    written, reference, matches, totals = sums[..., 0], sums[..., 1], sums[..., 2 : 2 + NGRAMS], sums[..., 2 + NGRAMS :]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        precision = np.exp(np.log(matches / totals).mean(-1))
-        brevity = np.where(written < reference, np.exp(1 - reference / written), 1.0)
-    return np.where((matches > 0).all(-1), 100 * brevity * precision, 0.0)
-
-
-FORMULAS: dict[str, tuple[str, Callable[[Sums], Any]]] = {
-    "loss": _ratio("nats", "targets"),
-    "perplexity": (
-        "language",
-        lambda s: math.exp(min(float(s["nats"] / s["targets"]), 700.0)) if s["targets"] else math.nan,
-    ),
-    "bits": ("language", lambda s: s["nats"] / s["targets"] / math.log(2) if s["targets"] else math.nan),
-    "accuracy": _ratio("right", "scored"),
-    "exact": _ratio("exact", "rows"),
-    "span_f1": ("spans_right", lambda s: 2 * s["spans_right"] / max(1.0, s["spans_predicted"] + s["spans_true"])),
-    "mse": _ratio("square", "values"),
-    "rmse": ("square", lambda s: math.sqrt(s["square"] / s["values"]) if s["values"] else math.nan),
-    "mae": _ratio("absolute", "values"),
-    "mase": _ratio("scaled", "series"),
-    "cer": _ratio("letter_edits", "letters"),
-    "wer": _ratio("word_edits", "words"),
-    "bleu": ("bleu", lambda s: compute_bleu(s["bleu"])),
-}
+def is_share_of_rows(metric: Metric, columns: Columns) -> bool:
+    """Return whether the metric is a share of rows in which each of these rows counts once."""
+    return metric.share is not None and bool((columns[metric.share[1]] == 1).all())

@@ -21,6 +21,7 @@ from seqloom.lab.data.description import describe_task, format_notes
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import DataSource, Task
+from seqloom.lab.training.calibration import resolve_objective
 from seqloom.lab.training.folders import choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.layout import RUNS
 from seqloom.lab.training.model import build
@@ -64,6 +65,9 @@ def fit(
     """
     training, reading = split_settings({"model": model, **settings})
     task, source = open_data(data, reading)
+    training, note = resolve_objective(task, training)
+    if note:
+        task.notes.say(note)
     check_model(task, training)
     return train_new(task, training, choose_folder(task.name, model, name, runs), source)
 
@@ -153,6 +157,9 @@ def prepare_new(
     if data is None:
         raise UserError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
     task, source = open_data(data, options)
+    settings, note = resolve_objective(task, settings)
+    if note:
+        task.notes.say(note)
     check_model(task, settings)
     folder = choose_folder(task.name, settings.model, name, runs)
     lines = [*describe_task(task, console.text_width()), "", f"training {settings.model} in {folder}"]

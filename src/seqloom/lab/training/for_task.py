@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch
+from seqloom.lab.training.decision import Decision
 from seqloom.models.checks import can_check
 from seqloom.models.decoding.ctc import greedy
 from seqloom.models.segments import SegmentForecast
@@ -28,12 +29,14 @@ from seqloom.models.segments import SegmentForecast
 class Prediction:
     """The output of a model: `task.decode(values, lengths)` turns it into words and units of the data.
 
-    `probabilities` are (B, K) for classify and (B, T, K) for tag without a CRF; otherwise None.
+    `probabilities` are (B, K) for classify and (B, T, K) for tag without a CRF; otherwise None. `positive` is the
+    positive one of two classes.
     """
 
     values: Tensor
     lengths: Tensor | None = None
     probabilities: Tensor | None = None
+    positive: int = 1
 
 
 class ForTask(nn.Module):
@@ -94,19 +97,40 @@ class ForTask(nn.Module):
 
 
 class ForClassify(ForTask):
-    """Cross-entropy over classes."""
+    """Cross-entropy over classes.
+
+    Attributes:
+        decision: How scores become probabilities and a class, outside training.
+        class_weights: (K,) weights of the classes in the training loss, or None.
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
+        super().__init__(model, smoothing)
+        self.decision = Decision()
+        self.class_weights: Tensor | None = None
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        """Return the scores of a batch; outside training they are calibrated."""
+        z = super().scores(batch)[0]
+        return (z if self.training else self.decision.calibrate(z)), None
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, _y(batch))
 
     def total_loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        return self._nats(scores, _y(batch), "sum")
+        if self.class_weights is None or not self.training:
+            return self._nats(scores, _y(batch), "sum")
+        # weights of rows, not of F.cross_entropy, which would also weight the classes of label smoothing
+        y = _y(batch)
+        weights = self.class_weights.to(scores.device)[y.clamp(min=0)]
+        return (weights * self._nats(scores, y)).sum()
 
     def count_targets(self, batch: Batch) -> Tensor:
         return _y(batch) >= 0
 
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:
-        return Prediction(scores.argmax(-1), probabilities=scores.float().softmax(-1))
+        p = scores.float().softmax(-1)
+        return Prediction(self.decision.choose(scores), probabilities=p, positive=self.decision.positive)
 
 
 class ForRegress(ForTask):

@@ -15,6 +15,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.stats.metrics import is_better, primary_metric
 from seqloom.lab.training import checkpoint
+from seqloom.lab.training.calibration import decide, prepare_decision, store_decision
 from seqloom.lab.training.checkpoint import load_weights, weights_of
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
@@ -59,6 +60,7 @@ class Training:
         torch.manual_seed(s.seed)
         self.stepper = Stepper(build(task, run.settings_to_build()).to(device), s, processes)
         self.model = self.stepper.model
+        prepare_decision(self.model, task, s)
         batches = task.count("train", **s.sizes, seed=s.seed)
         if batches == 0:
             raise UserError(f"task {task.name!r} has nothing to train on")
@@ -138,7 +140,7 @@ class Training:
             seconds = round(time.perf_counter() - self.began, 3)
             self.journal.write(step=at.step, epoch=at.epoch, split="valid", lr=lr, seconds=seconds, **facts)
         self.progress.report_validation(
-            f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values)
+            f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values, s.metric)
         )
         # best before last: if killed in between, the run resumes before this validation
         for which in ("best", "last") if progress else ("last",):
@@ -147,7 +149,7 @@ class Training:
 
     def _update_best(self, values: dict[str, float]) -> bool:
         """Return whether these values are the best so far, and store them; the loss decides ties."""
-        at, name = self.at, primary_metric(self.task.kind, values)
+        at, name = self.at, primary_metric(self.task.kind, values, self.settings.metric)
         value, loss = (values.get(key, math.nan) for key in (name, "loss"))
         best, best_loss = (math.nan if v is None else v for v in (at.best, at.best_loss))
         if values and not is_better(name, value, best) and not (value == best and is_better("loss", loss, best_loss)):
@@ -211,11 +213,14 @@ class Training:
         load_weights(self.model, own)
 
     def _score_test(self) -> None:
-        """Score the best weights on the test split, with intervals."""
+        """Calibrate the best weights on the validation split, and score them on the test split, with intervals."""
         self.processes.broadcast(None)  # wait until they are on disk
         best = self.run.checkpoint("best")
         assert best is not None
         load_weights(self.model, best.tensors("weights"))
+        decide(self.model, self.task, self.settings)
+        if self.processes.is_first:
+            store_decision(self.run.folder, self.model)
         if "test" not in self.task.splits:
             return
         scores = score(

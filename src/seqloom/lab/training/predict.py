@@ -30,7 +30,7 @@ from seqloom.lab.data.task import (
     Task,
     Values,
 )
-from seqloom.lab.training.for_task import ForTask, Prediction
+from seqloom.lab.training.for_task import ForClassify, ForTask, Prediction
 from seqloom.lab.training.run import Run
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
@@ -54,7 +54,8 @@ def predict(
 ) -> Iterator[Result]:
     """Yield a result for each input, with the "prediction" in the words and units of the data.
 
-        classify    a class; "probability"; with `probabilities`, those of all classes by name
+        classify    a class; "probability"; with `probabilities`, those of all classes by name; with a reject option,
+                    None if the probability is too low ("is_unsure" is then true)
         tag         a list of tags; "probability", a list (not with a CRF, which scores whole sequences)
         regress     a number, or numbers by name
         forecast    a list of numbers, or lists by name; for a table of several series one result each, with its name
@@ -106,7 +107,7 @@ def predict_pieces(
     prefix: str = "",
 ) -> Iterator[Result]:
     """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
-    done = empty = first_empty = failed = first_failed = 0
+    done = empty = first_empty = failed = first_failed = unsure = 0
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
             keep = list(dict.fromkeys([task.group, *keep]))
@@ -115,9 +116,14 @@ def predict_pieces(
             done += 1
             if "error" in result:
                 failed, first_failed = failed + 1, first_failed or done
+            elif result.get("is_unsure"):
+                unsure += 1
             elif result["prediction"] is None:
                 empty, first_empty = empty + 1, first_empty or done
             yield _copy_columns(row, keep, f"{prefix}row {done}") | result
+    if unsure and notes is not None and isinstance(model, ForClassify):
+        limit = f"a probability below {model.decision.reject:.3g}"
+        notes.warn(f"unsure: {unsure:,} of {done:,} rows have {limit}, and no prediction")
     if empty and notes is not None:
         notes.warn(f"empty inputs: {empty} of {done} (first: row {first_empty}); they have no prediction")
     if failed and notes is not None:
@@ -139,7 +145,8 @@ def _predict_piece(
     results: list[Result] = [{} for _ in rows]
     device = next(model.parameters()).device
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
-        predicted = _build_results(task, model.predict(part.to(device)), probabilities)
+        reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
+        predicted = _build_results(task, model.predict(part.to(device)), probabilities, reject)
         for number, result in zip(numbers, predicted, strict=True):
             results[number] = result if _is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
     empty: Result = {"prediction": None}
@@ -186,13 +193,13 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         yield part, rows.tolist()
 
 
-def _build_results(task: Task, prediction: Prediction, probabilities: bool) -> list[Result]:
+def _build_results(task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0) -> list[Result]:
     values = task.decode(prediction.values, prediction.lengths)
     if isinstance(task.target, Values):
         return [{"prediction": _name_numbers(task.target, value)} for value in values]
     if prediction.probabilities is None:
         return [{"prediction": value} for value in values]
-    best = prediction.probabilities.max(-1).values.cpu()
+    best = prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1).cpu()
     if isinstance(task.target, Tags):
         ends = prediction.lengths.tolist() if prediction.lengths is not None else [None] * len(values)
         each: list[Any] = [_round(row[:end]) for row, end in zip(best, ends, strict=True)]
@@ -202,6 +209,10 @@ def _build_results(task: Task, prediction: Prediction, probabilities: bool) -> l
     if probabilities and isinstance(task.target, Classes):
         for result, row in zip(results, _round(prediction.probabilities.cpu()), strict=True):
             result["probabilities"] = dict(zip(task.target.names, row, strict=True))
+    if reject:
+        for result, p in zip(results, each, strict=True):
+            result["is_unsure"] = p < reject
+            result["prediction"] = None if p < reject else result["prediction"]
     return results
 
 

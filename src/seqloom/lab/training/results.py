@@ -13,14 +13,22 @@ from seqloom.lab.data.task import DataSource
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.metrics import primary_metric
 from seqloom.lab.training import checkpoint
+from seqloom.lab.training.calibration import describe_decision
 from seqloom.lab.training.folders import list_names
+from seqloom.lab.training.objective import find_metric
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score
 
 NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # other keys in a line of metrics.jsonl
 
 
-def evaluate(run: Run, data: DataSource | None = None, split: str | None = None, device: str = "cpu") -> dict[str, Any]:
+def evaluate(
+    run: Run,
+    data: DataSource | None = None,
+    split: str | None = None,
+    device: str = "cpu",
+    metric: str | None = None,
+) -> dict[str, Any]:
     """Compute every metric of the run's kind, with 95% intervals.
 
     Args:
@@ -28,25 +36,31 @@ def evaluate(run: Run, data: DataSource | None = None, split: str | None = None,
         data: A file with targets. Default: the data the run was trained on.
         split: The split to use. Default: "test", or the first split if there is no test split.
         device: Where the model runs.
+        metric: Compute only this one.
 
     Returns:
         A JSON-serialisable document with "metrics", "intervals" and what they were measured on.
 
     Raises:
-        UserError: If the data has no such split.
+        UserError: If the data has no such split, or the metric does not fit the task.
     """
+    chosen = None if metric is None else find_metric(run.task, metric).name
     task = reopen(run.record["source"]) if data is None else run.task.open_file(data)
     split = split or ("test" if "test" in task.splits else next(iter(task.splits)))
     if split not in task.splits:
         raise UserError(f"there is no split {split!r}; there are {', '.join(task.splits)}")
-    scores = score(run.model("best", device), task, split, **run.settings.sizes, intervals=True)
+    model = run.model("best", device)
+    scores = score(model, task, split, **run.settings.sizes, intervals=True)
+    names = [name for name in scores.values if chosen in (None, name)]
+    decision = describe_decision(model)
     return {
         "run": str(run.folder),
         "data": task.name if data is None else str(data),
         "split": split,
         "examples": scores.rows,
-        "metrics": {name: finite_or_none(value) for name, value in scores.values.items()},
-        "intervals": {name: [finite_or_none(end) for end in ends] for name, ends in scores.intervals.items()},
+        "metrics": {name: finite_or_none(scores.values[name]) for name in names},
+        "intervals": {n: [finite_or_none(end) for end in scores.intervals[n]] for n in names if n in scores.intervals},
+        **({"decision": decision} if decision else {}),
         "warnings": task.notes.warnings if data is not None else [],
     }
 
@@ -137,7 +151,7 @@ def _tabulate_run(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         return {"run": folder.name} | empty | {"state": str(error)}
     values = run["test"] or run["valid"]
-    metric = primary_metric(run["kind"], values) if values else None
+    metric = primary_metric(run["kind"], values, run["settings"]["metric"]) if values else None
     return {
         "run": run["name"],
         "model": run["model"],

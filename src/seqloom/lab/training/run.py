@@ -3,6 +3,7 @@
 run.json        settings, versions, seed, fingerprint of the data; written once
 metrics.jsonl   one JSON object per line; only appended to
 last/ best/     checkpoints (see checkpoint.py); weights.safetensors is the model
+decision.json   of a classifier: temperature, threshold and reject option (see decision.py)
 task/           encodes inputs and decodes predictions
 cell.py         if the model is a cell from a user's file: a copy of that file
 """
@@ -278,6 +279,7 @@ class Run:
             which: The checkpoint, "best" or "last".
             device: The device of the model.
         """
+        from seqloom.lab.training.calibration import restore_decision
         from seqloom.lab.training.checkpoint import check_weights, load_weights
         from seqloom.lab.training.model import build, build_without_memory
 
@@ -288,7 +290,9 @@ class Run:
             from seqloom.lab.compare.baselines.registry import build_baseline
 
             with sealed.interpret(self.folder / RUN_FILE):
-                return build_baseline(self.task, self.record["baseline"], loaded.tensors("weights")).to(device).eval()
+                model = build_baseline(self.task, self.record["baseline"], loaded.tensors("weights"))
+            restore_decision(self.folder, model)
+            return model.to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
             # settings that do not match the weights may describe a huge model
@@ -297,6 +301,7 @@ class Run:
             load_weights(model, loaded.tensors("weights"))
         except UserError as error:
             raise UserError(f"{self.folder}: {error}") from error
+        restore_decision(self.folder, model)
         return model.to(device).eval()
 
     def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]:

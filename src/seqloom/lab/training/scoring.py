@@ -14,8 +14,11 @@ from torch import Tensor
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, PAD, SPECIALS, UNKNOWN, Batch, Classes, Features, Tags, Task
-from seqloom.lab.stats.metrics import NGRAMS, Array, Scores, compute_scores, count_spans
+from seqloom.lab.stats.metrics import Array, Scores, compute_scores
+from seqloom.lab.stats.ngrams import NGRAMS, count_characters
+from seqloom.lab.stats.spans import count_spans
 from seqloom.lab.training.for_task import ForTask, Prediction
+from seqloom.lab.training.objective import MOST_RANKED_CLASSES
 
 Columns = dict[str, Array]
 UNKNOWN_IN_REFERENCE, UNKNOWN_IN_TRANSLATION = "\ue000", "\ue001"  # private characters: one word each, never equal
@@ -95,7 +98,14 @@ def _classify(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
     has_target = y != IGNORE
     right = ((p == y) & has_target).astype(np.float64)
-    return {"right": right, "scored": has_target.astype(np.float64), "y": y, "p": p}
+    columns = {"right": right, "scored": has_target.astype(np.float64), "y": y, "p": p}
+    if prediction.probabilities is None or not 2 <= task.target.size <= MOST_RANKED_CLASSES:
+        return columns
+    q = prediction.probabilities.float().cpu().numpy()
+    if task.target.size > 2:
+        return columns | {"q": q}
+    k = prediction.positive
+    return columns | {"q": q[:, k], "is_positive": (y == k).astype(np.float64), "says_positive": (p == k) * 1.0}
 
 
 def _tag(task: Task, batch: Batch, prediction: Prediction) -> Columns:
@@ -164,29 +174,42 @@ def score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     assert batch.y is not None and batch.y_lengths is not None
     texts = task.decode(batch.y, batch.y_lengths - 1)  # without END
     bleu = BLEU(effective_order=True, force=True)
-    stats, exact = [], []
+    stats, exact, chrf, edits = [], [], [], []
     for reference, written in zip(texts, task.decode(prediction.values, prediction.lengths), strict=True):
         true, output = _mark_unknown(reference, UNKNOWN_IN_REFERENCE), _mark_unknown(written, UNKNOWN_IN_TRANSLATION)
         exact.append(float(true == output))
         one = bleu.sentence_score(output, [true])
         counts = [*one.counts, *[0] * (NGRAMS - len(one.counts)), *one.totals, *[0] * (NGRAMS - len(one.totals))]
         stats.append([one.sys_len, one.ref_len, *counts])
-    return {"exact": np.array(exact), "rows": np.ones(len(batch)), "bleu": np.array(stats, dtype=np.float64)}
+        chrf.append(count_characters(true, output))
+        edits.append(_count_edits(true, output))
+    columns = {"exact": np.array(exact), "rows": np.ones(len(batch))}
+    columns |= {"bleu": np.array(stats, dtype=np.float64), "chrf": np.array(chrf, dtype=np.float64)}
+    return columns | _name_edits(edits)
 
 
 def _transcribe(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+    assert batch.y is not None
+    true = [_text(t) for t in task.decode(batch.y, batch.y_lengths)]
+    predicted = [_text(p) for p in task.decode(prediction.values, prediction.lengths)]
+    pairs = list(zip(true, predicted, strict=True))
+    exact = np.array([float(t == p) for t, p in pairs])
+    return {"exact": exact, "rows": np.ones(len(batch))} | _name_edits([_count_edits(t, p) for t, p in pairs])
+
+
+def _count_edits(true: str, predicted: str) -> list[int]:
+    """Return the edits and the length of the true text, in characters and in words."""
     from jiwer import process_characters, process_words
 
-    assert batch.y is not None
-    true, predicted = task.decode(batch.y, batch.y_lengths), task.decode(prediction.values, prediction.lengths)
-    each = []
-    for t, p in zip(true, predicted, strict=True):
-        row = []
-        for one in (process_characters(_text(t), _text(p)), process_words(_text(t), _text(p))):
-            row += [one.substitutions + one.deletions + one.insertions, one.hits + one.substitutions + one.deletions]
-        each.append(row)
+    row: list[int] = []
+    for one in (process_characters(true, predicted), process_words(true, predicted)):
+        row += [one.substitutions + one.deletions + one.insertions, one.hits + one.substitutions + one.deletions]
+    return row
+
+
+def _name_edits(rows: list[list[int]]) -> Columns:
     names = ("letter_edits", "letters", "word_edits", "words")
-    return dict(zip(names, np.array(each, dtype=np.float64).T, strict=True))
+    return dict(zip(names, np.array(rows, dtype=np.float64).T, strict=True))
 
 
 def _mark_unknown(decoded: str | Iterable[object], mark: str) -> str:

@@ -80,11 +80,26 @@ class TrainSettings(BaseModel):
     """Label smoothing: the probability spread over all classes or tokens; not available with a CRF."""
     weight_decay: NonNegative = 0.01
     """Weight decay of matrices; biases, norms and embeddings do not decay."""
+    class_weights: Literal["none", "balanced"] | None = None
+    """Weights of the classes in the loss; balanced gives all classes the same total weight. Default: balanced if one
+    class has 90 % of the rows and the metric treats classes alike, otherwise none."""
     accumulate: Count = 1
     """Batches per optimiser step (gradient accumulation)."""
     ema: Rate = 0.0
     """Decay of an exponential moving average of the weights, which becomes the model; 0 turns it off."""
 
+    metric: str | None = None
+    """Metric that selects the best weights: accuracy, balanced_accuracy, macro_f1, f1, auroc, average_precision, loss;
+    span_f1; rmse, mae; cer, wer; ... Default: the usual one of the kind of task, or average_precision or
+    balanced_accuracy if one class has 90 % of the rows."""
+    positive: str | None = None
+    """Class that counts as positive, of two. Default: the rarer one."""
+    threshold: str | None = None
+    """Least probability to predict the positive class: a number, or a goal on the validation rows such as recall=0.9,
+    precision=0.9 or f1. Default: the likelier class, or f1 if the classes are imbalanced."""
+    reject: str | None = None
+    """Least probability to predict a class at all: a number, or accuracy=0.95, the accuracy of the predictions that
+    are left on the validation rows. Default: always predict."""
     epochs: Count | None = None
     """Passes over the training data. Default: about 2,500 steps, but at least 10 epochs (3 to classify large amounts of
     text) and at most 200."""

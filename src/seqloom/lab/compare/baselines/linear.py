@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -223,26 +223,34 @@ def _float32(values: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
-def fit_logistic(task: Task) -> ForTask:
-    """Fit a logistic regression; for text one against the rest, which is much faster on sparse features."""
+def fit_logistic(task: Task, weights: Sequence[float] = ()) -> ForTask:
+    """Fit a logistic regression; for text one against the rest, which is much faster on sparse features.
+
+    Args:
+        task: the data.
+        weights: a weight for each class, or none.
+    """
     from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
 
     features, f, y = _fit_features(task)
     text = isinstance(task.input, Tokens)
+    rows = np.asarray(weights)[y] if len(weights) else None
+    classes = np.unique(y)
 
     def fit(c: float) -> ForTask:
         if text:
-            model = OneVsRestClassifier(LogisticRegression(C=c, solver="liblinear", dual=True)).fit(f, y)
-            parts, link = model.estimators_, "one against the rest"
+            parts = [
+                LogisticRegression(C=c, solver="liblinear", dual=True).fit(f, y == k, rows)
+                for k in (classes[1:] if len(classes) == 2 else classes)
+            ]
+            link = "one against the rest"
         else:
-            model = LogisticRegression(C=c, max_iter=SOLVER_ITERATIONS).fit(f, y)
-            parts, link = [model], "softmax"
+            parts, link = [LogisticRegression(C=c, max_iter=SOLVER_ITERATIONS).fit(f, y, rows)], "softmax"
         W = _float32(np.concatenate([part.coef_ for part in parts]))
         b = _float32(np.concatenate([part.intercept_ for part in parts]))
-        return wrap(task, Linear(features, W, b, link, model.classes_.tolist(), task.target.size))
+        return wrap(task, Linear(features, W, b, link, classes.tolist(), task.target.size))
 
-    return _choose(fit, TEXT_C if text else SERIES_C, task)
+    return _choose(fit, TEXT_C if text else SERIES_C, task, weights)
 
 
 def fit_ridge(task: Task) -> ForTask:
@@ -272,21 +280,28 @@ def _fit_features(task: Task) -> tuple[Any, Any, Array]:
     return features, features.fit(rows), np.concatenate(ys)
 
 
-def _choose(fit: Callable[[float], ForTask], strengths: tuple[float, ...], task: Task) -> ForTask:
+def _choose(
+    fit: Callable[[float], ForTask], strengths: tuple[float, ...], task: Task, weights: Sequence[float] = ()
+) -> ForTask:
     """Fit with each strength and return the best on the validation rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # convergence is not needed: validation chooses
         models = [fit(c) for c in strengths]
-    return min(models, key=lambda model: _validate(model, task))
+    return min(models, key=lambda model: _validate(model, task, weights))
 
 
 @torch.no_grad()
-def _validate(model: ForTask, task: Task) -> tuple[float, float]:
-    """Return the number of wrong validation rows, if classes are predicted, and the loss."""
+def _validate(model: ForTask, task: Task, weights: Sequence[float]) -> tuple[float, float]:
+    """Return the number of wrong validation rows, if classes are predicted, and the loss; both weighted by class."""
     wrong = nats = 0.0
+    by_class = torch.tensor(weights or [1.0] * task.target.size)
     for batch in iterate_split(task, "valid"):
         scores = model.scores(batch)[0]
-        nats += float(model.row_losses(scores, batch).sum())
+        losses = model.row_losses(scores, batch)
         if task.kind == "classify":
-            wrong += float((scores.argmax(-1) != batch.y).sum())
+            assert batch.y is not None
+            w = by_class[batch.y.clamp(min=0)]
+            wrong += float((w * (scores.argmax(-1) != batch.y)).sum())
+            losses = w * losses
+        nats += float(losses.sum())
     return wrong, nats

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.stats.metrics import Scores, compute_scores
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.calibration import decide, store_decision
+from seqloom.lab.training.decision import Decision
+from seqloom.lab.training.for_task import ForClassify, ForTask
 from seqloom.lab.training.journal import Journal
+from seqloom.lab.training.objective import balance_classes, find_positive
 from seqloom.lab.training.results import finite_or_none
 from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.settings import TrainSettings
@@ -29,6 +33,7 @@ ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
 WINDOW = "window + logistic regression"
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
+WEIGHTED = {linear.fit_logistic}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
@@ -65,7 +70,13 @@ def baselines(task: Task) -> dict[str, Fit]:
 
 
 def fit_baseline(
-    source: Mapping[str, Any], name: str, batch: int, run: str, seconds: float | None, folder: Path
+    source: Mapping[str, Any],
+    name: str,
+    batch: int,
+    run: str,
+    seconds: float | None,
+    folder: Path,
+    aim: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Fit a baseline (a job), save it as a run, and store the scores of its test rows in the job's folder.
 
@@ -76,22 +87,36 @@ def fit_baseline(
         run: the folder of the run to write.
         seconds: fit to a sample of the training rows if all would take longer; None for all rows.
         folder: the job's folder.
+        aim: training settings of metric and decision.
     """
     task = load_task(source)
+    settings = TrainSettings(model=name, batch=batch, **(aim or {}))
     began = time.perf_counter()
     fit = baselines(task)[name]
+    weights = balance_classes(task) if settings.class_weights == "balanced" and fit in WEIGHTED else ()
+    if weights:
+        fit = partial(fit, weights=weights)
     model, rows = fit_within(fit, task, seconds)
     model = model.eval()
+    if isinstance(model, ForClassify):
+        model.decision = Decision(find_positive(task, settings.positive), weights=weights)
     taken = time.perf_counter() - began
     valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
     is_small = (task.splits["train"].size or MOST_REFITTED + 1) <= MOST_REFITTED
     if name in REFITTED and is_small and (seconds is None or taken <= REFIT_SHARE * seconds):
-        model = fit(task, ("train", "valid")).eval()
+        final = fit(task, ("train", "valid")).eval()
+    else:
+        final = model
+    decide(model, task, settings)  # before the final fit, which may have seen the validation rows
+    if isinstance(final, ForClassify) and isinstance(model, ForClassify):
+        final.decision = model.decision
+    model = final
     latency = time_predictions(model, task)
     columns = row_scores.score_rows(model, task, "test", batch)
     row_scores.save(folder, columns)
     shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
-    stored = Run.create(run, TrainSettings(model=name, batch=batch), task, source, describe_baseline(model))
+    stored = Run.create(run, settings, task, source, describe_baseline(model))
+    store_decision(stored.folder, model)
     save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, block=task.overlap))
     return {
         "parameters": int(model.model.size),

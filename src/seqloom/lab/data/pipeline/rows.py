@@ -93,6 +93,11 @@ class RowsTask(Task):
             letters,
         )
 
+    def read_classes(self, split: str) -> Array:
+        if self._y is None or self.kind != "classify":
+            return np.empty(0, dtype=np.int64)
+        return np.asarray(self._y.values[self._index[split]], dtype=np.int64)
+
     def encode(self, rows: Sequence[Any]) -> Batch:
         from seqloom.lab.data.pipeline.new_rows import make_frame
 

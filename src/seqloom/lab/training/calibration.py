@@ -1,0 +1,109 @@
+"""Set up and fit the decision of a classifier: the positive class, class weights, temperature and threshold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.task import Classes, Task
+from seqloom.lab.training import decision as decisions
+from seqloom.lab.training.decision import Decision, fit_decision
+from seqloom.lab.training.for_task import ForClassify, ForTask
+from seqloom.lab.training.objective import balance_classes, choose_objective, find_positive
+from seqloom.lab.training.settings import TrainSettings
+
+AIM_SETTINGS = ("metric", "class_weights", "positive", "threshold", "reject")  # of a training
+
+
+def resolve_objective(task: Task, settings: TrainSettings) -> tuple[TrainSettings, str]:
+    """Check the settings of metric and decision, and fill in those that follow from imbalanced classes.
+
+    Returns:
+        The settings, and a note for the user, "" if nothing was changed.
+
+    Raises:
+        UserError: If a setting does not fit the task.
+    """
+    check_decision(task, settings.positive, settings.threshold, settings.reject)
+    threshold = settings.threshold if settings.reject is None else settings.threshold or ""
+    objective = choose_objective(task, settings.metric, settings.class_weights, threshold)
+    changes = {
+        "metric": objective.metric.name if objective.is_chosen else None,
+        "class_weights": objective.class_weights if task.kind == "classify" else None,
+        "threshold": objective.threshold or None,
+    }
+    return settings.model_copy(update=changes), objective.note
+
+
+def check_decision(task: Task, positive: str | None, threshold: str | None, reject: str | None) -> None:
+    """Raise a UserError if the settings of a decision do not fit the task or each other."""
+    classes = task.target.size if task.kind == "classify" and isinstance(task.target, Classes) else None
+    if positive is not None:
+        find_positive(task, positive)
+    if threshold is not None:
+        decisions.check_threshold(threshold, classes)
+    if reject is not None:
+        decisions.check_reject(reject, classes)
+    if threshold is not None and reject is not None:
+        raise UserError(f"threshold={threshold} and reject={reject} contradict each other; give one of them")
+
+
+def prepare_decision(model: ForTask, task: Task, settings: TrainSettings) -> None:
+    """Set the positive class and the class weights of a classifier before it is trained or fitted."""
+    if not isinstance(model, ForClassify):
+        return
+    model.decision = Decision(find_positive(task, settings.positive))
+    if settings.class_weights == "balanced":
+        weights = balance_classes(task)
+        model.decision = replace(model.decision, weights=weights)
+        model.class_weights = torch.tensor(weights)
+
+
+@torch.no_grad()
+def decide(model: ForTask, task: Task, settings: TrainSettings) -> None:
+    """Fit temperature, threshold and reject option of a trained classifier on the validation rows."""
+    if not isinstance(model, ForClassify) or "valid" not in task.splits:
+        return
+    start, training = Decision(model.decision.positive, weights=model.decision.weights), model.training
+    model.decision = Decision()  # raw scores
+    device = next(model.parameters()).device
+    zs, ys = [], []
+    model.eval()
+    try:
+        for batch in task.batches("valid", **settings.sizes):
+            assert batch.y is not None
+            zs.append(model.scores(batch.to(device))[0].float().cpu())
+            ys.append(batch.y)
+    finally:
+        model.train(training)
+        model.decision = start
+    if zs:
+        model.decision = fit_decision(
+            start, torch.cat(zs), torch.cat(ys), settings.threshold or "", settings.reject or ""
+        )
+
+
+def store_decision(folder: Path, model: ForTask) -> None:
+    """Write the decision of a classifier to the folder of its run; other models have none."""
+    if isinstance(model, ForClassify):
+        decisions.save(folder, model.decision)
+
+
+def restore_decision(folder: Path, model: ForTask) -> None:
+    """Give a classifier the decision that its run stores."""
+    if isinstance(model, ForClassify):
+        model.decision = decisions.load(folder)
+
+
+def describe_decision(model: ForTask, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the decision of a classifier as JSON, {} for other models; classes by name if `names` are given."""
+    if not isinstance(model, ForClassify):
+        return {}
+    record = asdict(model.decision)
+    if names:
+        record["positive"] = names[model.decision.positive] if len(names) == 2 else None
+    return record

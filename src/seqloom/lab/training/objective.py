@@ -1,0 +1,177 @@
+"""What a training aims at: the metric that selects weights and ranks models, and the weights of rare classes.
+
+Data are imbalanced if one class has at least 90 % of the training rows: always predicting it is then 90 % accurate,
+so accuracy says little. The metric becomes the average precision of the rare class, or the balanced accuracy of
+several classes, and rows are weighted so that all classes have the same total weight.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqloom.core.errors import UserError
+from seqloom.core.suggest import suggest
+from seqloom.lab.data.task import Classes, Tags, Task
+from seqloom.lab.stats.metrics import FITTING, METRICS, Array, Metric
+
+MAJORITY_SHARE = 0.9  # of the training rows that one class has at least in imbalanced data
+MOST_RANKED_CLASSES = 10  # classes up to which AUROC and average precision are computed, each against the rest
+OTHER_NAMES = {
+    "roc_auc": "auroc",
+    "auc": "auroc",
+    "ap": "average_precision",
+    "pr_auc": "average_precision",
+    "log_loss": "loss",
+    "exact_match": "exact",
+    "per": "wer",
+}
+# Metrics in which a rare class counts as much as a frequent one.
+BALANCED = {"balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision"}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What to aim at.
+
+    Attributes:
+        metric: The metric.
+        is_chosen: Whether it differs from the default of the kind, so that it also selects the best weights.
+        class_weights: "balanced" or "none".
+        threshold: The goal of the threshold, "" for none.
+        note: Why the defaults were changed, "" if they were not.
+    """
+
+    metric: Metric
+    is_chosen: bool = False
+    class_weights: str = "none"
+    threshold: str = ""
+    note: str = ""
+
+
+def list_metrics(task: Task) -> list[str]:
+    """Return the metrics that fit a task, the default first."""
+    names = list(FITTING[task.kind])
+    if isinstance(task.target, Classes):
+        absent = {"f1"} if task.target.size != 2 else set()
+        absent |= {"auroc", "average_precision"} if not 2 <= task.target.size <= MOST_RANKED_CLASSES else set()
+        names = [name for name in names if name not in absent]
+    if isinstance(task.target, Tags) and not any(name.startswith("B-") for name in task.target.names):
+        names.remove("span_f1")
+    return names
+
+
+def find_metric(task: Task, name: str) -> Metric:
+    """Return the metric of this name, in any of its spellings.
+
+    Raises:
+        UserError: If there is no such metric, or it does not fit the task.
+    """
+    fitting = list_metrics(task)
+    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+    plain = OTHER_NAMES.get(plain, plain)
+    if plain in fitting:
+        return METRICS[plain]
+    choices = f"choose one of {', '.join(fitting)}"
+    if plain not in METRICS:
+        hint = suggest(plain, fitting)
+        raise UserError(f"metric: there is no {name!r}; {hint + '; ' if hint else ''}{choices}")
+    if plain in FITTING[task.kind] and isinstance(task.target, Classes):
+        what = f"{task.target.size} classes"
+    else:
+        what = f"a task of kind {task.kind}"
+    raise UserError(f"metric: {plain} does not fit {what}; {choices}")
+
+
+def choose_objective(
+    task: Task, metric: str | None, class_weights: str | None = None, threshold: str | None = None
+) -> Objective:
+    """Choose the metric and the class weights from the settings and from the classes of the training rows.
+
+    Args:
+        task: The task.
+        metric: The metric of the settings; None for the default.
+        class_weights: "balanced" or "none"; None for the default.
+        threshold: The threshold of the settings; None for the default.
+
+    Raises:
+        UserError: If a setting does not fit the task.
+    """
+    if class_weights == "balanced" and task.kind != "classify":
+        raise UserError(f"class_weights=balanced is for classes; this is a task of kind {task.kind}")
+    chosen = METRICS[list_metrics(task)[0]] if metric is None else find_metric(task, metric)
+    share = _find_majority(task)
+    weights, goal, note = class_weights or "none", threshold or "", ""
+    if share is not None:
+        if metric is None:
+            is_binary = task.target.size == 2
+            chosen = METRICS["average_precision" if is_binary else "balanced_accuracy"]
+        if class_weights is None and chosen.name in BALANCED:
+            weights = "balanced"
+        if threshold is None and task.target.size == 2 and chosen.name in BALANCED:
+            goal = "f1"
+        note = _explain(share, None if metric else chosen, weights if class_weights is None else "none", goal)
+    return Objective(chosen, metric is not None or share is not None, weights, goal, note)
+
+
+def _find_majority(task: Task) -> float | None:
+    """Return the share of the most frequent class if the data are imbalanced and held-out rows have a rare class."""
+    if task.kind != "classify" or not isinstance(task.target, Classes) or task.target.size < 2:
+        return None
+    counts = count_classes(task, "train")
+    if not counts.sum() or counts.max() < MAJORITY_SHARE * counts.sum():
+        return None
+    common = int(counts.argmax())
+    for split in ("valid", "test"):
+        if split in task.splits and not np.delete(count_classes(task, split), common).sum():
+            return None
+    return float(counts.max() / counts.sum())
+
+
+def _explain(share: float, metric: Metric | None, weights: str, goal: str) -> str:
+    percent = f"{share:.1%}" if share < 0.9995 else f"{share:.3%}"
+    changes = [] if metric is None else [f"models are ranked by {metric.title}, not accuracy"]
+    if weights == "balanced":
+        changes.append("all classes have the same total weight")
+    if goal == "f1":
+        changes.append("the threshold is the one of best F1 on the validation rows")
+    text = f"imbalanced classes: one has {percent} of the training rows"
+    return f"{text}; {'; '.join(changes)} (--metric, --class-weights and --threshold change this)" if changes else text
+
+
+def count_classes(task: Task, split: str) -> Array:
+    """Return the number of rows of each class in a split, (K,)."""
+    y = task.read_classes(split)
+    return np.bincount(y[y >= 0], minlength=task.target.size)
+
+
+def balance_classes(task: Task) -> tuple[float, ...]:
+    """Return for each class the weight n / (K n_k), so that all have the same total weight and the mean is 1."""
+    counts = np.maximum(count_classes(task, "train"), 1)
+    return tuple((counts.sum() / (len(counts) * counts)).tolist())
+
+
+def find_positive(task: Task, name: str | None) -> int:
+    """Return the class that counts as positive: the named one, or the rarer of two in the training rows.
+
+    Raises:
+        UserError: If there is no such class, or there are not two classes.
+    """
+    if not isinstance(task.target, Classes) or task.kind != "classify" or task.target.size != 2:
+        if name is not None:
+            raise UserError(f"positive={name!r} is for tasks with two classes; {_describe_target(task)}")
+        return 1
+    if name is None:
+        counts = count_classes(task, "train")
+        return int(counts[1] <= counts[0])
+    if name not in task.target.names:
+        raise UserError(f"positive: there is no class {name!r}; choose one of {', '.join(task.target.names)}")
+    return task.target.names.index(name)
+
+
+def _describe_target(task: Task) -> str:
+    if isinstance(task.target, Classes):
+        return f"this one has {task.target.size}"
+    return f"this is a task of kind {task.kind}"

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+
+from seqloom.core.errors import UserError
+from seqloom.lab.training import decision as decisions
+from seqloom.lab.training.decision import Decision, fit_decision, log_loss, parse_goal
+
+
+def overconfident(n=4000, factor=3.0):
+    """Scores of two classes that are `factor` times too far apart."""
+    random = torch.Generator().manual_seed(0)
+    true = torch.randn(n, generator=random)
+    y = (torch.rand(n, generator=random) < true.sigmoid()).long()
+    return torch.stack([torch.zeros(n), factor * true], 1), y
+
+
+def test_the_temperature_undoes_overconfidence():
+    z, y = overconfident()
+    decision = fit_decision(Decision(), z, y)
+    assert decision.temperature == pytest.approx(3.0, rel=0.15)
+    assert log_loss(decision, z.double(), y) < log_loss(Decision(), z.double(), y)
+    assert torch.equal(decision.choose(decision.calibrate(z)), z.argmax(-1))
+
+
+def test_few_rows_do_not_change_the_temperature():
+    z, y = overconfident(20)
+    assert fit_decision(Decision(), z, y).temperature == 1.0
+
+
+def test_class_weights_change_the_class_but_not_the_probability():
+    weights = (0.5, 50.0)
+    z = torch.tensor([[2.0, 3.0]])  # of a model that was trained with these weights
+    decision = Decision(weights=weights)
+    p = decision.calibrate(z).softmax(-1)[0]
+    assert float(p[1] / p[0]) == pytest.approx(float(torch.tensor(1.0).exp()) / 100)
+    assert int(decision.choose(decision.calibrate(z))) == 1
+
+
+@pytest.mark.parametrize("goal", ["recall=0.9", "precision=0.7", "f1"])
+def test_a_threshold_reaches_its_goal_on_the_validation_rows(goal):
+    z, y = overconfident()
+    decision = fit_decision(Decision(), z, y, threshold=goal)
+    said, positive = decision.choose(decision.calibrate(z.double())) == 1, y == 1
+    recall, precision = ((said & positive).sum() / part.sum() for part in (positive, said))
+    assert decision.facts["recall"] == pytest.approx(float(recall))
+    if goal.startswith("recall"):
+        assert 0.9 <= recall < 0.91  # not further than needed
+    elif goal.startswith("precision"):
+        assert 0.7 <= precision < 0.71
+    else:
+        p = torch.linspace(0.01, 0.99, 99)
+        scores = decision.calibrate(z.double()).softmax(-1)[:, 1]
+        best = max(2 * ((scores >= t) & positive).sum() / ((scores >= t).sum() + positive.sum()) for t in p)
+        assert 2 * recall * precision / (recall + precision) >= best - 1e-6
+
+
+def test_a_threshold_may_be_for_the_first_class():
+    z, y = overconfident()
+    decision = fit_decision(Decision(positive=0), z, y, threshold="recall=0.95")
+    said = decision.choose(decision.calibrate(z.double()))
+    assert ((said == 0) & (y == 0)).sum() / (y == 0).sum() >= 0.95
+
+
+def test_rejecting_reaches_the_accuracy_of_what_is_kept():
+    z, y = overconfident()
+    decision = fit_decision(Decision(), z, y, reject="accuracy=0.85")
+    p = decision.calibrate(z.double()).softmax(-1)
+    keeps = p.max(-1).values >= decision.reject
+    assert (p.argmax(-1) == y)[keeps].double().mean() >= 0.85 > (p.argmax(-1) == y).double().mean()
+    assert decision.facts["kept"] == pytest.approx(float(keeps.double().mean()))
+
+
+@pytest.mark.parametrize("text", ["recall", "recall=2", "F2", "accuracy=0.9", "-1", "0.1.2"])
+def test_a_goal_that_makes_no_sense_is_refused(text):
+    with pytest.raises(UserError, match=r"write a number between 0 and 1, or recall=0.9 or precision=0.9"):
+        parse_goal(text, "threshold", ("recall", "precision"))
+
+
+def test_a_decision_is_stored_and_a_changed_file_is_refused(tmp_path):
+    decision = Decision(0, 1.5, (0.5, 2.0), 0.25, 0.0, {"goal": "recall=0.9"})
+    decisions.save(tmp_path, decision)
+    assert decisions.load(tmp_path) == decision
+    assert decisions.load(tmp_path / "nothing") == Decision()
+    file = tmp_path / decisions.FILE
+    file.write_text(file.read_text().replace("0.25", "0.26"))
+    with pytest.raises(UserError, match="damaged"):
+        decisions.load(tmp_path)
+
+
+def test_unseen_classes_do_not_count():
+    z, y = overconfident()
+    y[:100] = -1
+    assert np.isfinite(fit_decision(Decision(), z, y).temperature)

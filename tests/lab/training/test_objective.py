@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.memory import MemoryTask
+from seqloom.lab.training.calibration import resolve_objective
+from seqloom.lab.training.objective import balance_classes, choose_objective, find_metric, find_positive, list_metrics
+from seqloom.lab.training.settings import TrainSettings
+
+
+def texts(classes):
+    """A task whose rows have these classes; each third of the rows is train, valid and test."""
+    rows = np.arange(len(classes))
+    splits = {name: rows[rows % 3 == k] for k, name in enumerate(("train", "valid", "test"))}
+    return MemoryTask("classify", [f"text {i % 7}" for i in rows], classes, splits)
+
+
+RARE = texts([int(i % 60 < 3) for i in range(600)])  # 5 % are of class 1
+EVEN = texts([i % 2 for i in range(60)])
+
+
+def test_a_rare_class_changes_the_metric_the_weights_and_the_threshold():
+    settings, note = resolve_objective(RARE, TrainSettings())
+    assert (settings.metric, settings.class_weights, settings.threshold) == ("average_precision", "balanced", "f1")
+    assert "95.0% of the training rows" in note and "average precision" in note
+    settings, note = resolve_objective(EVEN, TrainSettings())
+    assert (settings.metric, settings.class_weights, settings.threshold) == (None, "none", None)
+    assert not note
+
+
+def test_what_the_user_chose_is_kept():
+    settings, _ = resolve_objective(RARE, TrainSettings(metric="Accuracy"))
+    assert (settings.metric, settings.class_weights, settings.threshold) == ("accuracy", "none", None)
+    settings, _ = resolve_objective(RARE, TrainSettings(class_weights="none", threshold="0.4"))
+    assert (settings.metric, settings.class_weights, settings.threshold) == ("average_precision", "none", "0.4")
+
+
+def test_several_classes_are_ranked_by_balanced_accuracy():
+    task = texts([(i // 3) % 20 if (i // 3) % 20 < 3 else 0 for i in range(600)])
+    assert choose_objective(task, None).metric.name == "balanced_accuracy"
+
+
+def test_a_metric_has_several_spellings():
+    assert find_metric(EVEN, "ROC AUC").name == "auroc"
+    assert find_metric(EVEN, "log-loss").name == "loss"
+    assert find_metric(EVEN, "balanced accuracy").name == "balanced_accuracy"
+
+
+@pytest.mark.parametrize(("name", "reason"), [("rmse", "does not fit"), ("acuracy", "there is no 'acuracy'")])
+def test_a_metric_that_does_not_fit_is_refused_with_those_that_do(name, reason):
+    with pytest.raises(UserError, match=f"{reason}.*accuracy, balanced_accuracy, macro_f1, f1, auroc"):
+        find_metric(EVEN, name)
+
+
+def test_the_metrics_of_a_task_depend_on_its_classes():
+    many = texts([i % 20 for i in range(600)])
+    assert "auroc" not in list_metrics(many) and "f1" not in list_metrics(texts([i % 3 for i in range(60)]))
+
+
+def test_balanced_weights_give_all_classes_the_same_total():
+    common, rare = balance_classes(RARE)
+    assert 190 * common == pytest.approx(10 * rare) and (190 * common + 10 * rare) / 200 == pytest.approx(1)
+
+
+def test_the_positive_class_is_the_rarer_one_unless_it_is_named():
+    assert RARE.target.names[find_positive(RARE, None)] == "1"
+    assert RARE.target.names[find_positive(RARE, "0")] == "0"
+    with pytest.raises(UserError, match="no class 'yes'; choose one of 0, 1"):
+        find_positive(RARE, "yes")
