@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from seqloom import __version__
 from seqloom.cli.commands import DEFAULTS, INTERRUPTED, Json
 from seqloom.cli.commands.study import study
-from seqloom.core.errors import UserError
+from seqloom.core.errors import ChoiceError, UserError
 from seqloom.core.plurals import count
 from seqloom.lab import console
 from seqloom.lab.bench.settings import BenchSettings
@@ -92,6 +93,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         if os.environ.get("SEQLOOM_TRACEBACK"):
             raise
         console.report_error(_format_error(error))
+        for command in _list_commands(error, words or ()):
+            console.note(command)
         code = 2
     except Exception as error:
         if os.environ.get("SEQLOOM_TRACEBACK") or type(error).__name__ != OUT_OF_MEMORY:
@@ -101,6 +104,17 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         console.report_error(f"{summary}; stop other programs on the GPU or use a smaller batch or model")
         code = 2
     sys.exit(code)
+
+
+def _list_commands(error: Exception, words: Sequence[str]) -> list[str]:
+    """Return the command that failed once for each choice that the error offers."""
+    if not isinstance(error, ChoiceError):
+        return []
+    commands = []
+    for choice in error.choices:
+        missing = {f"--{name}": value for name, value in choice.items() if f"--{name}" not in words}
+        commands.append(shlex.join(["seqloom", *words, *(word for pair in missing.items() for word in pair)]))
+    return commands
 
 
 def _format_error(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Errors that seqloom raises, and imports of optional packages."""
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module, metadata
 from types import ModuleType
 
@@ -28,6 +29,18 @@ class InputError(UserError, RuntimeError):
 
 class DtypeError(InputError, UserTypeError):
     """A tensor with another dtype than the weights; can be caught as TypeError, ValueError or RuntimeError."""
+
+
+class ChoiceError(UserError):
+    """A request that allows several answers.
+
+    Attributes:
+        choices: The options that select each answer, by name; the command line shows them as commands.
+    """
+
+    def __init__(self, message: str, choices: Sequence[Mapping[str, str]]) -> None:
+        super().__init__(message)
+        self.choices = choices
 
 
 class MissingPackageError(ImportError, UserError):

@@ -20,6 +20,7 @@ COMMAND = "seqloom "  # a line that starts so can be copied, and is never broken
 LABEL = re.compile(r" *\S+ {2,}|")  # "note    " before a text, which continues below its first letter
 UNBREAKABLE = re.compile(r"`[^`\n]*`|--[\w-]+ [\d.]+")  # commands and flags inside a sentence
 OPTION = re.compile(r"\b(\w+)=\.\.\.")
+OPTION_OFF = re.compile(r"\b(\w+)=False\b")
 OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
 
 
@@ -34,7 +35,8 @@ def report_error(text: str) -> None:
 
 
 def write_as_flags(text: str) -> str:
-    """Rewrite Python options in a text as flags: lookback=... as --lookback, input=a as --input a."""
+    """Rewrite Python options in a text as flags: rows=... as --rows, input=a as --input a, x=False as --no-x."""
+    text = OPTION_OFF.sub(lambda m: "--no-" + m[1].replace("_", "-"), text)
     return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
 
 

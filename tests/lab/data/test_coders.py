@@ -115,7 +115,7 @@ def test_labels_are_sorted_by_size_or_name_and_unseen_ones_are_marked():
     assert coder.decode(2) == "10"
     named = LabelCoder("c")
     named.fit([frame([True, False])])
-    assert named.names == ("false", "true")
+    assert named.names == ("False", "True")
 
 
 def test_tags_are_one_for_each_token():

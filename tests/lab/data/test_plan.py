@@ -142,9 +142,13 @@ def test_rows_of_a_group_are_one_series_and_keep_irregular_times():
 @pytest.mark.parametrize(
     ("data", "choices"),
     [
-        (frame(tokens=TOKENS, slots=TAGS, intent=LABEL), ["target=slots (tag, 2", "target=intent (classify, 3"]),
+        (
+            frame(tokens=TOKENS, slots=TAGS, intent=LABEL),
+            ["target=slots kind=tag (2 ", "target=intent kind=classify (3 "],
+        ),
         (frame(one=TEXT, other=TEXT[::-1]), ["input=one target=other", "input=other target=one"]),
-        (frame(text=TEXT, a=LABEL, b=LABEL[::-1]), ["target=a (classify", "target=b (classify"]),
+        (frame(text=TEXT, a=LABEL, b=LABEL[::-1]), ["target=a kind=classify", "target=b kind=classify"]),
+        (frame(text=TEXT, a=LABEL, b=NUMBER), ["target=a kind=classify", "target=b kind=regress"]),
     ],
 )
 def test_an_ambiguous_table_is_an_error_that_lists_the_choices(data, choices):

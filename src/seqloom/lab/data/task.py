@@ -49,7 +49,7 @@ PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 IGNORE, UNSEEN = -100, -1  # IGNORE is torch's default ignore_index
 ENDLESS_CLASSES = 10_000  # rows of an endless split whose classes are counted
-RECORD_FILE, RECORD_FORMAT = "task.json", 3  # format 3: letters of words
+RECORD_FILE, RECORD_FORMAT = "task.json", 4  # format 4: merged labels, attributes, sets of labels
 
 
 @dataclass(frozen=True)

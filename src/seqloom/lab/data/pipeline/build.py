@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from seqloom import __version__
-from seqloom.core.errors import UserError
+from seqloom.core.errors import ChoiceError, UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
@@ -23,6 +23,7 @@ from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
 from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.long_tables import mention_other_series
 from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
@@ -47,7 +48,7 @@ def open_files(path: DataSource, options: Reading) -> Task:
     except ImportError:
         raise
     except UserError as error:
-        if source.name in str(error):
+        if source.name in str(error) or isinstance(error, ChoiceError):
             raise
         raise UserError(f"{source.name}: {error}") from error
     task = load_files(place)
@@ -73,6 +74,7 @@ def _build(source: Source, options: Reading, work: Path) -> None:
     notes = Notes()
     columns = describe_columns(source)
     plan = choose_plan(columns, source, options, notes)
+    mention_other_series(plan, columns, source, options, notes)
     if plan.layout == "table":
         plan = separate_series(source, plan, columns, options, notes)
     columns = [replace(column, use=plan.uses.get(column.name, "")) for column in columns]
@@ -147,7 +149,7 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     if plan.kind == "generate":
         return x, None, times
     if plan.kind == "classify":
-        return x, LabelCoder(plan.target[0]), times
+        return x, LabelCoder(plan.target[0], merge=options.merge_labels), times
     if plan.kind == "tag":
         return x, LabelCoder(plan.target[0], per_token=True), times
     if plan.kind == "regress":
@@ -195,6 +197,9 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
         )
     if encoding.y.per_token:
         return
+    for name, spellings in encoding.y.spellings.items():
+        listed = ", ".join(map(repr, spellings[:5]))
+        notes.say(f"labels {listed} are one class, {name!r}; keep them apart with merge_labels=False")
     ids = np.concatenate([encoding.y.encode(frame)[0] for _, frame in source.chunks([column])])
     counts = np.bincount(ids[index["train"]], minlength=len(names))
     single = [names[i] for i in np.flatnonzero(counts == 1)]

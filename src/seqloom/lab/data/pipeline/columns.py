@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,8 +18,36 @@ SAMPLE_ROWS, SAMPLE_STEPS = 2_000, 16  # sampled rows, and steps of each
 MAX_CLASSES = 200  # a column with more distinct names is not a label
 IDS = ("id", "ids", "uuid", "guid", "idx", "index", "no", "nr", "key", "file", "filename", "path", "url")
 TIMES = ("time", "times", "timestamp", "timestamps", "date", "datetime", "t", "year", "month")
+TIME_WORDS = frozenset((*TIMES, "ts", "unix", "epoch", "utc", "created", "updated", "at"))  # in the name of Unix time
+UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
+UNIX_UNITS = (1, 10**3, 10**6, 10**9)  # seconds, milliseconds, microseconds, nanoseconds
 CALENDAR = ("year", "month")  # a time stamp if unique, else a number beside days and hours
 TOKEN_NAMES = ("tokens", "words", "form")
+TEXTS = ("text", "texts", "sentence", "sentences", "utterance", "transcript", "document")  # hold text, however few
+LIKELY_TEXTS = frozenset(
+    (
+        "review",
+        "comment",
+        "message",
+        "body",
+        "content",
+        "question",
+        "answer",
+        "query",
+        "prompt",
+        "tweet",
+        "headline",
+        "description",
+        "abstract",
+        "summary",
+        "dialogue",
+        "premise",
+        "hypothesis",
+        "title",
+    )
+)
+FEW_NAMES = 20  # a column with a likely name, single words and at most so many distinct ones is still a label
+FEWEST_ROWS_OF_PHRASE = 5  # phrases that occur less often on average, and are more than FEW_NAMES, are texts
 SPLIT_COLUMNS = ("split", "set", "fold", "partition", "subset")
 SPLIT_NAMES = {"train", "valid", "val", "validation", "dev", "test"}
 STAMP = r"^\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d{1,2}:\d{2}.*)?$"
@@ -72,7 +101,9 @@ def _find_role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
     if kind.is_numeric():
         if name in TIMES and (distinct > n / 2 or name not in CALENDAR):
             return "time", False
-        if kind.is_integer() and (_is_id_name(name) or (distinct == n and values.diff().drop_nulls().n_unique() == 1)):
+        if _is_unix_time(values, name):
+            return "time", False
+        if kind.is_integer() and (is_id_name(name) or (distinct == n and values.diff().drop_nulls().n_unique() == 1)):
             return "id", False
         is_whole = bool(kind.is_integer() or (values.is_finite() & (values == values.round())).all())
         return ("label" if is_whole and distinct <= 20 and is_repetitive else "number"), is_whole
@@ -83,16 +114,33 @@ def _find_role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
     if values.str.contains(STAMP).all() or values.str.contains(DAY_FIRST).all():
         return "time", False
     is_short = bool(values.str.contains(ID).all())
-    words = values.str.split(" ").list.len().mean()
-    if is_short and (_is_id_name(name) or (distinct == n and bool(values.str.contains(r"\d").all()))):
+    words = float(values.str.split(" ").list.len().mean() or 0)  # type: ignore[arg-type]
+    if name in TEXTS or (name in LIKELY_TEXTS and (words > 1.5 or distinct > max(FEW_NAMES, n / 5))):
+        return "text", False
+    if is_short and (is_id_name(name) or (distinct == n and bool(values.str.contains(r"\d").all()))):
         return "id", False
-    if is_repetitive and distinct <= MAX_CLASSES and float(words or 0) <= 4:  # type: ignore[arg-type]
+    are_phrases = words > 1.5 and distinct > max(FEW_NAMES, n / FEWEST_ROWS_OF_PHRASE)
+    if is_repetitive and distinct <= MAX_CLASSES and words <= 4 and not are_phrases:
         return "label", False
     return ("category" if is_short and distinct <= n / 5 else "text"), False
 
 
-def _is_id_name(name: str) -> bool:
-    return name in IDS or name.endswith("_id")
+def is_id_name(name: str) -> bool:
+    """Return whether a column's name says that it identifies rows or series."""
+    return name.lower() in IDS or name.lower().endswith("_id")
+
+
+def _is_unix_time(values: pl.Series, name: str) -> bool:
+    """Return whether numbers are times since 1970: in range, and either named so or sorted with unequal steps."""
+    known = values.drop_nans() if values.dtype.is_float() else values
+    if not len(known):
+        return False
+    low, high = float(known.min()), float(known.max())  # type: ignore[arg-type]
+    if not any(UNIX_RANGE[0] * unit <= low and high < UNIX_RANGE[1] * unit for unit in UNIX_UNITS):
+        return False
+    if set(re.split(r"[^a-z]+", name)) & TIME_WORDS or name.endswith(("time", "date", "stamp")):
+        return True
+    return not is_id_name(name) and values.dtype.is_integer() and known.is_sorted() and known.diff().n_unique() > 2
 
 
 def _find_list_role(values: pl.Series, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from seqloom.core.errors import UserError
+from seqloom.core.errors import ChoiceError, UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.reading import Reading
@@ -27,7 +27,8 @@ KINDS: dict[tuple[str, str], Kind] = {
     ("tokens", "tokens"): "translate",
     ("audio", "text"): "transcribe",
 }
-RANK = {"tag": 0, "classify": 0, "translate": 0, "transcribe": 0, "forecast": 1, "regress": 2, "generate": 3}
+RANK = {"tag": 0, "classify": 0, "translate": 0, "transcribe": 0, "regress": 0, "forecast": 1, "generate": 2}
+MOST_LISTED = 6  # inputs that a message lists
 MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
 
@@ -69,7 +70,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
     if source.stream and options.kind in (None, "generate"):
         return TaskPlan("generate", ("text",), ("text",), "stream")
-    choices = _list_choices([_treat_as_text(c, columns, options) for c in columns], options)
+    choices = _list_choices([_treat_as_text(c, columns, options) for c in columns], source, options)
     if source.usual and not options.target:
         usual = [c for c in choices if c.input == source.usual[:1] and c.target == source.usual[1:]]
         if usual and len(choices) > 1:
@@ -81,7 +82,9 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         raise UserError(f"{place}: no task fits the columns {listed}; name input, target and kind")
     if len(best) > 1:
         listed = "; ".join(_format_choice(c, by_name) for c in best[:10])
-        raise UserError(f"{place}: more than one task is possible, choose one: {listed}")
+        raise ChoiceError(
+            f"{place}: more than one task is possible, choose one: {listed}", [_list_flags(c) for c in best[:10]]
+        )
     plan = best[0]
     blind = [name for name in plan.target if name not in plan.input] if plan.kind == "forecast" else []
     if blind:
@@ -102,8 +105,10 @@ def _treat_as_text(column: Column, columns: Sequence[Column], options: Reading) 
     return replace(column, role="text") if is_input and column.is_string else column
 
 
-def _list_choices(columns: Sequence[Column], options: Reading) -> list[TaskPlan]:
+def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
     """List every plan that the columns and the options allow."""
+    from seqloom.lab.data.pipeline.long_tables import list_long_choices
+
     time = options.time or next((c.name for c in columns if c.role == "time"), None)
     times = next((c.name for c in columns if c.role == "times"), None)
     split = options.split or next((c.name for c in columns if c.role == "split"), None)
@@ -119,7 +124,8 @@ def _list_choices(columns: Sequence[Column], options: Reading) -> list[TaskPlan]
                     plans.append(TaskPlan(KINDS[one.role, role], (one.name,), target, "rows", time=stamps, **common))
         if one.role == "text" and options.target in ((), (one.name,)):
             plans.append(TaskPlan("generate", (one.name,), (one.name,), "rows", time=options.time, **common))
-    plans += _list_number_choices(free, options, time, split)
+    long = [] if any(c.role in INPUTS for c in free) else list_long_choices(columns, source, options, time, split)
+    plans += long or _list_number_choices(free, options, time, split)
     plans = list(dict.fromkeys(c for c in plans if options.kind in (None, c.kind)))
     return [c for c in plans if not options.input or set(c.input) == set(options.input)]
 
@@ -171,10 +177,16 @@ def _select_best(choices: list[TaskPlan], options: Reading) -> list[TaskPlan]:
     return [c for c in pool if RANK[c.kind] == lowest]
 
 
+def _list_flags(choice: TaskPlan) -> dict[str, str]:
+    """Return the options that select a plan; long lists of inputs are left out, since they are inferred."""
+    options = {"input": ",".join(choice.input), "target": ",".join(choice.target), "kind": choice.kind}
+    return options if len(choice.input) <= MOST_LISTED else {k: v for k, v in options.items() if k != "input"}
+
+
 def _format_choice(choice: TaskPlan, columns: dict[str, Column]) -> str:
     target = columns[choice.target[0]]
-    kind = f"{choice.kind}, {target.distinct} distinct" if target.role in ("label", "tags") else choice.kind
-    return f"input={','.join(choice.input[:3])} target={','.join(choice.target[:3])} ({kind})"
+    distinct = f" ({target.distinct} distinct)" if target.role in ("label", "tags") else ""
+    return " ".join(f"{name}={value}" for name, value in _list_flags(choice).items()) + distinct
 
 
 def separate_series(

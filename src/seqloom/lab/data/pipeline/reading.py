@@ -56,6 +56,9 @@ class Reading(BaseModel):
     mels: Count = 40
     """Mel frequency bands of a recording, computed 100 times a second."""
 
+    merge_labels: bool = True
+    """Treat class names that differ only by case or blanks as one class."""
+
     lookback: Count = 336
     """Steps that a forecast sees; length of the pieces in which a long text is read."""
     horizon: Count = 96

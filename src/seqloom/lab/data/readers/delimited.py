@@ -31,7 +31,9 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
     """Scan a file; types are inferred from `sample` rows, or from all with None."""
     names = _name_columns(path, options)
     guess = _scan_untyped(path, names, sample)
-    schema = guess.collect_schema()
+    guessed = guess.collect_schema()  # True and TRUE are names: as a boolean, they would lose their spelling
+    schema = pl.Schema({name: pl.String if kind == pl.Boolean else kind for name, kind in guessed.items()})
+    guess = guess.with_columns(pl.col(pl.Boolean).cast(pl.String))
     separator = _find_separator(path)
     some = guess if sample is None else guess.head(sample)
     texts = _replace_commas(some, [name for name, kind in schema.items() if kind == pl.String], separator)

@@ -1,0 +1,106 @@
+"""Find the series of a long table, in which every row is one step: the column that names them, and their target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from seqloom.lab.data.pipeline.columns import is_id_name
+from seqloom.lab.data.pipeline.plan import TARGETS, TaskPlan
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.task import Column, Notes
+
+FEWEST_STEPS = 3  # of a series, on average
+NAMING_ROLES = ("id", "label", "category", "text", "number")  # of a column that may name series
+
+
+def list_long_choices(
+    columns: Sequence[Column], source: Source, options: Reading, time: str | None, split: str | None
+) -> list[TaskPlan]:
+    """List plans for series with one label or number each, which is the same in all rows of a series.
+
+    Without options, a label has to be the only constant one. A table with dates is left to forecasts, unless the name
+    of its label says that it is a target.
+    """
+    if options.kind not in (None, "classify", "regress"):
+        return []
+    numbers = [c.name for c in columns if c.is_numeric and c.role != "constant" and c.name != time]
+    if options.input and not set(options.input) <= set(numbers):
+        return []
+    plans = []
+    for target in _list_targets(columns, options, time):
+        group = find_group(columns, source, options, time, target.name)
+        if group is None:
+            continue
+        names = options.input or tuple(n for n in numbers if n not in (group, target.name))
+        kind = options.kind or ("classify" if target.role != "number" else "regress")
+        if names:
+            plans.append(TaskPlan(kind, names, (target.name,), "long", group, time, split))
+    return plans
+
+
+def _list_targets(columns: Sequence[Column], options: Reading, time: str | None) -> list[Column]:
+    """List the columns that may be the target of a whole series."""
+    if options.target:
+        return [c for c in columns if options.target == (c.name,) and c.role in ("label", "number", "category", "text")]
+    labels = [c for c in columns if c.role == "label" and c.name not in (*options.input, options.group)]
+    is_dated = any(c.name == time and c.is_string for c in columns)
+    if is_dated and options.kind is None:
+        labels = [c for c in labels if c.name.lower() in TARGETS]
+    return labels
+
+
+def find_group(
+    columns: Sequence[Column], source: Source, options: Reading, time: str | None, target: str | None
+) -> str | None:
+    """Return the column that names the series: the one that is given, else the likeliest by name and content.
+
+    Every series is a run of consecutive rows or has no time stamp twice, and has one value of `target`, if that is
+    given.
+    """
+    taken = (*options.input, *options.target, time, options.split, target)
+    names = [
+        c for c in columns if c.role in NAMING_ROLES and c.name not in taken and (c.is_whole or c.role != "number")
+    ]
+    names = [c for c in names if 1 < c.distinct * FEWEST_STEPS <= source.rows]
+    if options.group:
+        names = [c for c in columns if c.name == options.group]
+    ordered = sorted(names, key=lambda c: (not is_id_name(c.name), c.role != "id", not c.is_string))
+    for column in ordered:
+        wanted = [n for n in (column.name, target, time) if n]
+        rows = source.columns(*dict.fromkeys(wanted))
+        if target is not None and not _is_constant(rows, column.name, target):
+            continue
+        if options.group or is_id_name(column.name) or _are_series(rows, column.name, time):
+            return column.name
+    return None
+
+
+def _is_constant(rows: pl.DataFrame, group: str, target: str) -> bool:
+    """Return whether every series has one target, and some target more than one series."""
+    pairs = rows.select(group, target).drop_nulls().unique()
+    return pairs[group].n_unique() == len(pairs) and pairs[target].n_unique() < len(pairs)
+
+
+def _are_series(rows: pl.DataFrame, group: str, time: str | None) -> bool:
+    """Return whether the rows of every group are consecutive, or have different time stamps."""
+    if time is not None and not rows.select(group, time).is_duplicated().any():
+        return True
+    return rows[group].rle().len() == rows[group].n_unique()
+
+
+def mention_other_series(
+    plan: TaskPlan, columns: Sequence[Column], source: Source, options: Reading, notes: Notes
+) -> None:
+    """Say which series were found; if a forecast was chosen, say which label of whole series could be predicted."""
+    if plan.layout == "long" and not options.group:
+        notes.say(f"each {plan.group!r} is one series; choose another column with group=...")
+    elif plan.kind == "forecast" and options.kind is None and not options.target:
+        asked = options.model_copy(update={"kind": "classify"})
+        free = [replace(c) for c in columns if c.name != plan.time]
+        for other in list_long_choices(free, source, asked, plan.time, plan.split)[:1]:
+            label = other.target[0]
+            notes.say(f"each {other.group!r} has one {label!r}; to predict that, give target={label} kind=classify")
