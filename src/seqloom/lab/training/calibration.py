@@ -93,10 +93,11 @@ def store_decision(folder: Path, model: ForTask) -> None:
         decisions.save(folder, model.decision)
 
 
-def restore_decision(folder: Path, model: ForTask) -> None:
-    """Give a classifier the decision that its run stores."""
+def restore_decision(folder: Path, model: ForTask) -> ForTask:
+    """Give a classifier the decision that its run stores; return the model."""
     if isinstance(model, ForClassify):
         model.decision = decisions.load(folder)
+    return model
 
 
 def describe_decision(model: ForTask, names: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -291,8 +291,7 @@ class Run:
 
             with sealed.interpret(self.folder / RUN_FILE):
                 model = build_baseline(self.task, self.record["baseline"], loaded.tensors("weights"))
-            restore_decision(self.folder, model)
-            return model.to(device).eval()
+            return restore_decision(self.folder, model).to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
             # settings that do not match the weights may describe a huge model
@@ -301,8 +300,7 @@ class Run:
             load_weights(model, loaded.tensors("weights"))
         except UserError as error:
             raise UserError(f"{self.folder}: {error}") from error
-        restore_decision(self.folder, model)
-        return model.to(device).eval()
+        return restore_decision(self.folder, model).to(device).eval()
 
     def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]:
         """Return a prediction for each row of new data, in order.
