@@ -25,13 +25,17 @@ class SeriesScale(nn.Module):
 
     The forecast is converted back with the same terms (Kim et al. 2022, reversible instance normalisation, without its
     learned gain).
+
+    Args:
+        kind: "none", "last" or "mean".
+        plain: How many features, the last ones, stay as they are, such as flags.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, plain: int = 0) -> None:
         super().__init__()
         if kind not in SCALES:
             raise UserError(f"scale must be one of {', '.join(SCALES)}, got {kind!r}")
-        self.kind = kind
+        self.kind, self.plain = kind, plain
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Terms]:
         """Normalise x (B, T, D), and return the terms that invert it."""
@@ -48,6 +52,8 @@ class SeriesScale(nn.Module):
             n = lengths.clamp(min=1).view(B, 1, 1)
             shift = x.sum(1, keepdim=True) / n
             unit = (((x - shift) * real).square().sum(1, keepdim=True) / n + EPS).sqrt()
+        if self.plain:
+            shift[..., -self.plain :], unit[..., -self.plain :] = 0.0, 1.0
         terms = Terms(shift.detach(), unit.detach())
         return terms.apply(x) * real, terms
 

@@ -222,13 +222,6 @@ def test_rows_of_a_table_are_put_in_order_and_groups_are_never_mixed():
     assert len(next(task.read_rows(two))) == 2
 
 
-def test_irregular_time_stamps_of_a_table_are_kept():
-    data = hours(80).filter(pl.col("a") % 5 != 3)
-    task = open_task(data, lookback=8, horizon=2)
-    spans = next(task.batches("test", batch=4)).timespans
-    assert spans.shape == (4, 8) and set(spans.unique().tolist()) == {1.0, 2.0}
-
-
 def test_gaps_in_a_table_are_marked_in_x_and_nan_in_y():
     data = hours(100).with_columns(b=pl.when(pl.col("a") % 7 == 3).then(None).otherwise(pl.col("b")))
     task = open_task(data, lookback=8, horizon=3)

@@ -26,12 +26,16 @@ PADDING = {"tag": IGNORE, "generate": IGNORE, "translate": PAD, "transcribe": PA
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One sequence without padding, its target, and what else the task has: times between steps, letters (T, C)."""
+    """One sequence without padding, its target, and what else the task has.
+
+    That is the times between steps, the letters (T, C) of words, or the known future (S, F) of a forecast.
+    """
 
     x: Tensor
     y: Tensor
     spans: Tensor | None = None
     letters: Tensor | None = None
+    future: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +81,9 @@ class Sample:
         timespans = pad_sequence(spans, batch_first=True) if len(spans) == len(examples) else None
         spelled = [e.letters for e in examples if e.letters is not None]
         letters = _pad_letters(spelled) if len(spelled) == len(examples) else None
-        return Batch(x, lengths, torch.tensor(list(rows)), y, y_lengths, timespans, letters)
+        known = [e.future for e in examples if e.future is not None]
+        future = torch.stack(known) if len(known) == len(examples) else None
+        return Batch(x, lengths, torch.tensor(list(rows)), y, y_lengths, timespans, letters, future)
 
 
 def _pad_letters(examples: list[Tensor]) -> Tensor:
@@ -121,5 +127,6 @@ def _examples(task: Task, batch: Batch) -> list[Example]:
         known = bool((y >= 0).any()) if not y.is_floating_point() else bool(y.isfinite().any())
         if n and known:
             spans, letters = (None if t is None else t[b, :n] for t in (batch.timespans, batch.letters))
-            examples.append(Example(batch.x[b, :n], y, spans, letters))
+            future = None if batch.future is None else batch.future[b]
+            examples.append(Example(batch.x[b, :n], y, spans, letters, future))
     return examples

@@ -49,7 +49,7 @@ PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 IGNORE, UNSEEN = -100, -1  # IGNORE is torch's default ignore_index
 ENDLESS_CLASSES = 10_000  # rows of an endless split whose classes are counted
-RECORD_FILE, RECORD_FORMAT = "task.json", 4  # format 4: merged labels, attributes, sets of labels
+RECORD_FILE, RECORD_FORMAT = "task.json", 5  # format 4: merged labels, attributes, sets of labels; 5: tables on a grid
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,14 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Features:
-    """A vector at every step. A feature named "missing:f" is 1 where f is missing; f itself is 0 there."""
+    """A vector at every step. A feature named "missing:f" is 1 where f is missing.
+
+    A missing f is 0; in a forecast it is the last known value, if there is one.
+    """
 
     names: tuple[str, ...]
+    known: tuple[str, ...] = ()  # of a forecast: features whose future is known; batches have it
+    flags: tuple[str, ...] = ()  # features that are 1 for one value of a categorical column and 0 for the others
 
     @property
     def size(self) -> int:
@@ -194,6 +199,8 @@ class Batch:
         y_lengths: (B,) lengths of target sequences.
         timespans: (B, T) time since the previous step, in typical intervals; None if time stamps are regular.
         letters: (B, T, C) letter ids of each word, 0 past its end; None if the task's input has no alphabet.
+        future: (B, S, F) the known features of the steps to forecast; None if the task's input has none.
+        series: (B,) the number of the series that a window of a table belongs to; None otherwise.
         carry: Whether row b continues row b of the previous batch (one long text read in pieces), so that the state
             may be carried over. False for the first batch of an epoch.
     """
@@ -205,6 +212,8 @@ class Batch:
     y_lengths: Tensor | None = None
     timespans: Tensor | None = None
     letters: Tensor | None = None
+    future: Tensor | None = None
+    series: Tensor | None = None
     carry: bool = False
 
     def __len__(self) -> int:

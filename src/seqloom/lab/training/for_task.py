@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch
+from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch, Features, Task, Values
 from seqloom.lab.training.decision import Decision
 from seqloom.models.checks import can_check
 from seqloom.models.decoding.ctc import greedy
@@ -158,9 +158,20 @@ class ForForecast(ForRegress):
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
+        if batch.future is not None:
+            return self.model(x, batch.lengths, batch.future), None
         if self.segment:
             return self.model(*_pad_to_segments(x, batch.lengths, self.segment)), None
         return self.model(x, batch.lengths), None
+
+
+def order_features(task: Task) -> list[int]:
+    """Return the order of a forecast's features: targets, others, flags, and those that are known ahead."""
+    assert isinstance(task.input, Features) and isinstance(task.target, Values)
+    inputs, targets, flags, known = task.input.names, task.target.names, task.input.flags, task.input.known
+    others = [name for name in inputs if name not in (*targets, *flags, *known)]
+    names = [*targets, *others, *(name for name in flags if name not in known), *known]
+    return [inputs.index(name) for name in names]
 
 
 def _pad_to_segments(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:

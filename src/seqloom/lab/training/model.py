@@ -31,6 +31,7 @@ from seqloom.models.embed import Embed, Marks
 from seqloom.models.encode import Encoder
 from seqloom.models.forecast import Forecast
 from seqloom.models.generate import Generate
+from seqloom.models.scale import SeriesScale
 from seqloom.models.segments import SegmentForecast
 from seqloom.models.tag import Tag
 from seqloom.models.transcribe import Transcribe
@@ -216,13 +217,22 @@ def _forecast(task: Task, settings: TrainSettings) -> ForTask:
     absent = [name for name in targets if name not in inputs]
     if absent:
         raise UserError(f"a forecast of {absent[0]!r} needs its past; the inputs are {', '.join(inputs)}")
-    order = [inputs.index(name) for name in targets] + [i for i, name in enumerate(inputs) if name not in targets]
+    order = for_task.order_features(task)
     segment = _choose_segment(task, settings, horizon, len(order) == len(targets))
     if segment:
         layer = build_layer(settings, settings.embedding + settings.embedding % 2)
         model: nn.Module = SegmentForecast(layer, horizon, len(targets), segment, dropout=settings.dropout)
     else:
-        model = Forecast(build_layer(settings, len(inputs)), horizon, targets=len(targets), dropout=settings.dropout)
+        known = len(task.input.known)
+        plain = len({*task.input.known, *task.input.flags})
+        model = Forecast(
+            build_layer(settings, len(inputs)),
+            horizon,
+            targets=len(targets),
+            known=known,
+            scale=SeriesScale("last", plain),
+            dropout=settings.dropout,
+        )
     return for_task.ForForecast(model, order)
 
 

@@ -189,7 +189,8 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         longest = some[-1][0]
         spans = None if batch.timespans is None else batch.timespans[rows, :longest]
         letters = None if batch.letters is None else batch.letters[rows, :longest]
-        part = Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], None, None, spans, letters)
+        future = None if batch.future is None else batch.future[rows]
+        part = Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], None, None, spans, letters, future)
         yield part, rows.tolist()
 
 

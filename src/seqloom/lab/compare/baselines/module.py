@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.lab.data.task import START, Batch, Features, Task, Values
+from seqloom.lab.data.task import START, Batch, Task
 from seqloom.lab.files.sealed import JSON
 from seqloom.lab.training.for_task import (
     ForClassify,
@@ -27,6 +27,7 @@ from seqloom.lab.training.for_task import (
     ForTranscribe,
     ForTranslate,
     Prediction,
+    order_features,
 )
 
 
@@ -106,7 +107,7 @@ class WithoutLoss(ForTranscribe):
 def wrap(task: Task, module: BaselineModule) -> ForTask:
     """Return the module with the loss and the predictions of the task's kind."""
     if task.kind == "forecast":
-        return ForForecast(module, put_targets_first(task))
+        return ForForecast(module, order_features(task))
     kinds: dict[str, type[ForTask]] = {
         "classify": ForClassify,
         "regress": ForRegress,
@@ -116,13 +117,6 @@ def wrap(task: Task, module: BaselineModule) -> ForTask:
         "transcribe": WithoutLoss,
     }
     return kinds[task.kind](module)
-
-
-def put_targets_first(task: Task) -> list[int]:
-    """Return the order of a forecast's features with the targets first."""
-    assert isinstance(task.input, Features) and isinstance(task.target, Values)
-    inputs, targets = task.input.names, task.target.names
-    return [inputs.index(name) for name in targets] + [i for i, n in enumerate(inputs) if n not in targets]
 
 
 def shift_target(y: Tensor) -> Tensor:

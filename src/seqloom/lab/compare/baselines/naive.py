@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from seqloom.core.masks import make_mask
-from seqloom.lab.compare.baselines.module import BaselineModule, put_targets_first, wrap
+from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Values
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.for_task import ForTask, order_features
 
 PERIODS = (4, 7, 12, 24, 48, 52, 96, 144, 168, 288, 336)  # quarters, weeks, months, hours, quarter hours
 RIDGE_ALPHAS = (1e-3, 1e-1, 10.0, 1e3)  # relative to the mean square of the inputs
@@ -26,7 +26,7 @@ class Naive(BaselineModule):
         super().__init__(int(how == "season"))
         self.how, self.horizon, self.targets, self.period = how, horizon, targets, period
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, future: Tensor | None = None) -> Tensor:
         B, S, K = len(x), self.horizon, self.targets
         x = x[..., :K]
         if self.how == "mean":
@@ -72,7 +72,7 @@ def fit_ridge(task: Task) -> ForTask:
     """Fit one linear map from past to future; its strength is chosen on the validation windows."""
     xs, ys = [], []
     rows = 0
-    order = put_targets_first(task)
+    order = order_features(task)
     K = task.target.size
     for batch in iterate_split(task, "train"):
         assert batch.y is not None

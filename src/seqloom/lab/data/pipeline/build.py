@@ -69,7 +69,7 @@ def load_files(place: Path, data: bool = True) -> Task:
 
 def _build(source: Source, options: Reading, work: Path) -> None:
     from seqloom.lab.data.pipeline.stream import build_stream
-    from seqloom.lab.data.pipeline.windows import build_windows
+    from seqloom.lab.data.pipeline.tables import build_windows
 
     notes = Notes()
     columns = describe_columns(source)

@@ -11,10 +11,12 @@ from pydantic import TypeAdapter, validate_call
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
+from seqloom.lab.data.coders.calendar import Calendar
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
+from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline.plan import TaskPlan
@@ -22,7 +24,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
 InputCoder: TypeAlias = TextCoder | SubwordCoder | SeriesCoder | AudioCoder
-Coder: TypeAlias = InputCoder | LabelCoder | ValuesCoder | TimesCoder | LettersCoder
+Coder: TypeAlias = InputCoder | LabelCoder | ValuesCoder | TimesCoder | LettersCoder | TableCoder | Calendar
 CODERS: dict[str, Any] = {
     "text": TextCoder,
     "subwords": SubwordCoder,
@@ -32,6 +34,8 @@ CODERS: dict[str, Any] = {
     "audio": AudioCoder,
     "times": TimesCoder,
     "letters": LettersCoder,
+    "table": TableCoder,
+    "calendar": Calendar,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -29,6 +29,7 @@ KINDS: dict[tuple[str, str], Kind] = {
 }
 RANK = {"tag": 0, "classify": 0, "translate": 0, "transcribe": 0, "regress": 0, "forecast": 1, "generate": 2}
 MOST_LISTED = 6  # inputs that a message lists
+MOST_REPEATS = 0.01  # share of the rows of a table that may repeat a time stamp: the hour when summer time ends
 MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
 
@@ -47,12 +48,14 @@ class TaskPlan:
     group: str | None = None
     time: str | None = None
     split: str | None = None
+    known: tuple[str, ...] = ()  # inputs of a forecast whose future is known
 
     @property
     def uses(self) -> dict[str, str]:
-        """The use of each column by name: input, target, group, time or split."""
+        """The use of each column by name: input, target, known, group, time or split."""
         uses = dict.fromkeys(self.target, "target")
         uses |= {name: "input" if name not in uses else "input, target" for name in self.input}
+        uses |= dict.fromkeys(self.known, "input, known")
         return uses | {v: k for k in ("group", "time", "split") if (v := getattr(self, k))}
 
 
@@ -64,7 +67,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
     """
     by_name = {c.name: c for c in columns}
     place = source.parts[0].label
-    named = (*options.input, *options.target, options.group, options.time, options.split)
+    named = (*options.input, *options.target, *options.known, options.group, options.time, options.split)
     for name in [name for name in named if name is not None and name not in by_name]:
         hint = suggest(name, by_name)
         raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
@@ -90,6 +93,14 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
     if blind:
         inputs = ",".join((*plan.input, *blind))
         raise UserError(f"{place}: a forecast of {blind[0]!r} needs its past; add it with input={inputs}")
+    if options.known and plan.kind != "forecast":
+        raise UserError(
+            f"{place}: known={','.join(options.known)} is for forecasts, and the task is {plan.kind}; leave it out"
+        )
+    if wrong := [name for name in plan.known if name in plan.target]:
+        raise UserError(
+            f"{place}: {wrong[0]!r} is to be forecast, so its future is not known; name others with known=..."
+        )
     constant = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
     if plan.kind == "generate" and constant and options.kind is None:
         raise UserError(
@@ -101,7 +112,8 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
 
 def _treat_as_text(column: Column, columns: Sequence[Column], options: Reading) -> Column:
     """Give names and ids the role text if the options name the column as input, or if it is the only one."""
-    is_input = column.name in options.input or len(columns) == 1
+    is_forecast = options.kind == "forecast" or (options.target and set(options.target) <= set(options.input))
+    is_input = (column.name in options.input and not is_forecast) or len(columns) == 1
     return replace(column, role="text") if is_input and column.is_string else column
 
 
@@ -113,7 +125,7 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
     times = next((c.name for c in columns if c.role == "times"), None)
     split = options.split or next((c.name for c in columns if c.role == "split"), None)
     free = [c for c in columns if c.name not in (options.group, options.split, options.time, split)]
-    common = {"group": options.group, "split": split}
+    common: Any = {"group": options.group, "split": split}
     plans = []
     for one in [c for c in free if c.role in INPUTS and c.name in (options.input or (c.name,))]:
         stamps = times if one.role == "series" else options.time
@@ -127,7 +139,7 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
     long = [] if any(c.role in INPUTS for c in free) else list_long_choices(columns, source, options, time, split)
     plans += long or _list_number_choices(free, options, time, split)
     plans = list(dict.fromkeys(c for c in plans if options.kind in (None, c.kind)))
-    return [c for c in plans if not options.input or set(c.input) == set(options.input)]
+    return [c for c in plans if not options.input or set(c.input) - set(c.known) == set(options.input) - set(c.known)]
 
 
 def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list[str]:
@@ -158,10 +170,14 @@ def _list_number_choices(
     only_numbers = all(c.role in ("number", "constant") for c in columns)
     if measured and not has_sequences and (time or options.kind == "forecast" or only_numbers):
         names = options.input or tuple(c.name for c in numbers if c.role != "constant")
+        if options.target and not options.input:
+            names += tuple(c.name for c in columns if c.role == "label" and not c.is_numeric and c.name not in names)
         if options.group and options.kind != "forecast" and any(c.role == "label" for c in labels):
             names = tuple(n for n in names if n not in [c.name for c in labels])
             return [TaskPlan("classify", names, (c.name,), "long", options.group, time, split) for c in labels]
-        plans.append(TaskPlan("forecast", names, options.target or names, "table", options.group, time))
+        target = options.target or tuple(n for n in names if n not in options.known)
+        names = tuple(dict.fromkeys([*names, *options.known]))
+        plans.append(TaskPlan("forecast", names, target, "table", options.group, time, known=options.known))
     for label in [] if has_sequences or time else labels:
         names = options.input or tuple(c.name for c in numbers if c.name != label.name)
         if len(names) >= MIN_WIDE or options.input:
@@ -210,9 +226,10 @@ def separate_series(
             f"{place}: time stamps of {stamps.name!r} repeat (rows: {repeated}), and no single column separates the "
             f"series; join {', '.join(names)} into one column and name it with group=..."
         )
-    first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
-    notes.warn(
-        f"rows that repeat a time stamp of {stamps.name!r}: {repeated} of {source.rows} (first: "
-        f"{source.place(first)}); they are read as steps in file order"
-    )
+    if repeated > MOST_REPEATS * source.rows:  # fewer ones are averaged
+        first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
+        notes.warn(
+            f"rows that repeat a time stamp of {stamps.name!r}: {repeated} of {source.rows} (first: "
+            f"{source.place(first)}); they are read as steps in file order"
+        )
     return plan

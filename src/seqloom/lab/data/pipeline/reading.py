@@ -25,6 +25,8 @@ class Reading(BaseModel):
     """Input column; several columns of numbers are separated by commas."""
     target: tuple[str, ...] = ()
     """Column to predict; several columns of numbers are separated by commas."""
+    known: tuple[str, ...] = ()
+    """Inputs of a forecast whose future is known, such as promotions or holidays, separated by commas."""
     group: str | None = None
     """Column that groups rows: a group is never divided by a split, and is one series of a long table."""
     time: str | None = None
@@ -75,7 +77,7 @@ class Reading(BaseModel):
     near_duplicates: bool = True
     """Keep texts that are nearly the same on one side of a random split."""
 
-    @field_validator("input", "target", mode="before")
+    @field_validator("input", "target", "known", mode="before")
     @classmethod
     def _split_names(cls, value: str | Iterable[str] | None) -> tuple[str, ...]:
         """Split "a,b" into two names."""

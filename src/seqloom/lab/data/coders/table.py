@@ -1,0 +1,115 @@
+"""Code the columns of a table in time: numbers are standardised, names become one feature for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from seqloom.lab.data.coders.scale import StandardScale, check_range
+from seqloom.lab.data.task import Features
+
+Array = np.ndarray[Any, Any]
+MOST_CATEGORIES = 50  # values of a column that have a feature each; rarer ones have none
+
+
+class TableCoder:
+    """Encode each row of a table as a vector.
+
+    A missing number is replaced by the last known one of its series, and a feature "missing:..." marks it. A value of a
+    categorical column is the feature "column=value"; a missing or unknown one has no feature.
+
+    Args:
+        columns: The columns.
+        known: Those of them whose future is known.
+        categories: The values of the categorical ones.
+        scale: Mean and deviation of the others.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        known: Sequence[str] = (),
+        categories: Mapping[str, Sequence[str]] | None = None,
+        scale: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.columns, self.known = tuple(columns), tuple(known)
+        self.categories = {name: tuple(values) for name, values in (categories or {}).items()}
+        self.scale = StandardScale(**(scale or {}))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns of numbers."""
+        return tuple(name for name in self.columns if name not in self.categories)
+
+    @property
+    def space(self) -> Features:
+        flags = {f"{name}={value}": name for name, values in self.categories.items() for value in values}
+        of = dict(zip(self.numbers, self.numbers, strict=True)) | flags
+        names = (*self.scale.add_masks(self.numbers), *flags)
+        source = {name: of.get(name, name.removeprefix("missing:")) for name in names}
+        return Features(names, tuple(n for n in names if source[n] in self.known), tuple(flags))
+
+    def fit(self, frame: pl.DataFrame) -> None:
+        """Fit the scale and collect the categories of the training rows."""
+        for name in [n for n in self.columns if is_categorical(frame.schema[n])]:
+            counts = (
+                frame[name].cast(pl.String).drop_nulls().value_counts().sort("count", name, descending=[True, False])
+            )
+            self.categories[name] = tuple(sorted(counts[name].head(MOST_CATEGORIES).to_list()))
+        self.scale = StandardScale.fit([self.read(frame)])
+
+    def read(self, frame: pl.DataFrame) -> Array:
+        """Return the numbers (N, columns) with NaN for missing ones."""
+        values = frame.select(_to_number(name) for name in self.numbers).to_numpy()
+        return check_range(values.astype(np.float64), self.numbers)
+
+    def encode(self, frame: pl.DataFrame, first: Array) -> Array:
+        """Encode rows that are sorted by series and time.
+
+        Args:
+            frame: N rows.
+            first: (N,) the number of the first row of each row's series.
+
+        Returns:
+            (N, features) float32.
+        """
+        values = self.read(frame)
+        filled = self.scale.standardise(fill_forward(values, first))
+        masks = ~np.isfinite(values[:, self.scale.missing])
+        flags = [
+            (frame[name].cast(pl.String) == value).fill_null(False).to_numpy()[:, None]
+            for name, known in self.categories.items()
+            for value in known
+        ]
+        return np.concatenate([np.nan_to_num(filled), masks, *flags], 1).astype(np.float32)
+
+    def state(self) -> dict[str, Any]:
+        categories = {name: list(values) for name, values in self.categories.items()}
+        common = {"columns": list(self.columns), "known": list(self.known), "categories": categories}
+        return {"coder": "table", "scale": self.scale.state()} | common
+
+
+def is_categorical(dtype: pl.DataType) -> bool:
+    """Return whether a column of this type holds names."""
+    return dtype == pl.String or isinstance(dtype, (pl.Categorical, pl.Enum))
+
+
+def _to_number(name: str) -> pl.Expr:
+    return pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan"))
+
+
+def fill_forward(values: Array, first: Array) -> Array:
+    """Replace missing values (N, D) by the last known one of the same series; those before the first stay missing.
+
+    Args:
+        values: NaN or infinity if missing.
+        first: (N,) the number of the first row of each row's series.
+    """
+    rows = np.arange(len(values))[:, None]
+    known = np.isfinite(values)
+    last = np.maximum.accumulate(np.where(known, rows, -1), 0)  # the last row with a value
+    filled = np.take_along_axis(values, np.maximum(last, 0), 0)
+    return np.where(last >= first[:, None], filled, np.nan)
