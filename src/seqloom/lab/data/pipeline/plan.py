@@ -170,11 +170,11 @@ def _list_number_choices(
     only_numbers = all(c.role in ("number", "constant") for c in columns)
     if measured and not has_sequences and (time or options.kind == "forecast" or only_numbers):
         names = options.input or tuple(c.name for c in numbers if c.role != "constant")
-        if options.target and not options.input:
-            names += tuple(c.name for c in columns if c.role == "label" and not c.is_numeric and c.name not in names)
         if options.group and options.kind != "forecast" and any(c.role == "label" for c in labels):
             names = tuple(n for n in names if n not in [c.name for c in labels])
             return [TaskPlan("classify", names, (c.name,), "long", options.group, time, split) for c in labels]
+        if options.target and not options.input:
+            names += tuple(c.name for c in columns if c.role == "label" and not c.is_numeric and c.name not in names)
         target = options.target or tuple(n for n in names if n not in options.known)
         names = tuple(dict.fromkeys([*names, *options.known]))
         plans.append(TaskPlan("forecast", names, target, "table", options.group, time, known=options.known))
