@@ -10,6 +10,7 @@ import torch
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
 from seqloom.lab.compare import rung, search
+from seqloom.lab.compare.baselines import counts, rocket
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.candidates import Hyperparameters
 from seqloom.lab.compare.folder import choose_name, resume_comparison, start_comparison, store_models
@@ -59,6 +60,14 @@ def timeless_rows(comparison):
 
 
 pytestmark = pytest.mark.xdist_group("comparison")  # its fixture is built once
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_rocket():
+    """Fit the slow baseline as quickly as the simplest one; the tests of baselines fit the real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocket, "fit_rocket", counts.fit_majority)
+        yield
 
 
 @pytest.fixture(scope="module")
