@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seqloom.lab.compare.baselines.registry import ROCKET, baselines, fit_baseline, fit_within
-from seqloom.lab.compare.data import TrainingSample, load_task
+from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Split
@@ -120,11 +120,3 @@ def test_a_baseline_is_fitted_to_as_many_rows_as_the_time_allows(rows, seconds, 
     assert fit.sizes == sizes and last == len(sizes)
     assert sampled == (sizes[-1] if sizes[-1] < rows else None)
     assert seconds is None or fit.now <= max(seconds, 5)
-
-
-def test_a_sample_of_the_training_rows_leaves_the_other_splits_alone():
-    task = open_task("digits")
-    sample = TrainingSample(task, 100)
-    assert sum(len(batch) for batch in sample.batches("train", batch=32)) == 128  # whole batches
-    assert sum(len(batch) for batch in sample.batches("test", batch=32)) == task.splits["test"].size
-    assert sample.splits["train"].size == 100 and sample.count("train", batch=32) == 4

@@ -111,7 +111,8 @@ def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
     with redirect_stdout(sys.stderr), ExitStack() as bar:  # Ray reports failed machines on stdout
         move, tell = bar.enter_context(console.show_progress(comparison.expected))
         expected = comparison.expected
-        for result in runner.run(comparison.jobs(), where, comparison.folder / "jobs"):
+        folder, left = comparison.folder / "jobs", comparison.seconds_for_jobs
+        for result in runner.run(comparison.jobs(), where, folder, seconds_left=left):
             comparison.results[result.key] = result
             if comparison.expected != expected:  # planning changed the number of jobs
                 expected = comparison.expected

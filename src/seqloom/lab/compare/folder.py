@@ -25,6 +25,8 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.registry import baselines
+from seqloom.lab.compare.data import STRIDES, sample_held_out
+from seqloom.lab.compare.held_out import choose_strides
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
@@ -85,7 +87,9 @@ def start_comparison(
         settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
     folder = out or _next_folder(task.name)
     workers = settings.workers or default_workers()
-    comparison = Comparison(folder, settings, source or {}, task, workers, began)
+    strides = {} if settings.steps is not None else choose_strides(task, settings.seconds)
+    source = (source or {}) | ({STRIDES: strides} if strides else {})
+    comparison = Comparison(folder, settings, source, sample_held_out(task, strides), workers, began)
     for name in [*comparison.candidates, *baselines(task)]:
         if (folder / choose_name(name)).exists():
             raise UserError(f"--out: {folder / choose_name(name)} exists; choose another folder")
@@ -161,7 +165,7 @@ def resume_comparison(
     task = reopen(source)
     if fingerprint(task) != data_then:
         raise UserError(f"the data of {task.name!r} have changed since {folder} was started; start a new comparison")
-    return Comparison(folder, before, source, task, workers, began)
+    return Comparison(folder, before, source, sample_held_out(task, source.get(STRIDES, {})), workers, began)
 
 
 def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:

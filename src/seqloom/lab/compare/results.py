@@ -13,6 +13,7 @@ from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.jobs import baseline_key, latency_key
 from seqloom.lab.compare.metric import rank
+from seqloom.lab.compare.plan import format_seconds, longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import bootstrap, estimate
@@ -34,8 +35,11 @@ def collect_results(comparison: Comparison) -> Results:
     plan = comparison.plan
     results = Results(rows, metric, bootstraps, comparison.settings.margin, tested)
     if plan is not None:
-        short = plan.is_short or bool(comparison.skipped)
+        short = plan.is_short or bool(comparison.skipped) or comparison.is_out_of_time
         results = replace(results, epochs=plan.epochs, is_short=short, more=plan.more)
+    elif comparison.is_out_of_time:
+        longer = format_seconds(longer_budget(comparison.settings.seconds))
+        results = replace(results, is_short=True, more=f"--budget {longer} would allow to train models")
     return mark_choice(results)
 
 
@@ -82,7 +86,7 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
     trials = [t for t, _ in done] or [t for t in comparison.trials[row.name] if comparison.latest_value(t)]
     if not trials:
         why = next((why for t in comparison.trials[row.name] if (why := comparison.failure_of(t))), "")
-        is_skipped = not why and row.name in comparison.skipped
+        is_skipped = not why and (row.name in comparison.skipped or comparison.is_out_of_time)
         return replace(row, note=f"failed: {why}" if why else "not trained yet", left_out=is_skipped), {}, []
     trials = trials if done else [min(trials, key=comparison.rank_of)]
     values = [comparison.latest_value(t) or {} for t in trials]

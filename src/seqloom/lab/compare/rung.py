@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.data import load_task
+from seqloom.lab.compare.data import load_task, whole_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.calibration import decide, store_decision
@@ -65,7 +65,7 @@ def train_rung(
     """
     task, place = load_task(source), Path(run)
     if not (place / RUN_FILE).exists():
-        Run.create(place, TrainSettings(**settings), task, dict(source))
+        Run.create(place, TrainSettings(**settings), whole_task(task), dict(source))
     stored = Run.load(place)
     with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():
         rung = Rung(task, stored, until, _read_deadline(deadline, test))

@@ -113,6 +113,7 @@ class Comparison:
         self.finalists: list[list[CandidateTrial]] = []  # a trial for each seed
         self.slowness = 1.0  # wall time of this process relative to its CPU time, above 1 if others use the machine
         self.skipped: set[str] = set()  # models with trainings that were skipped for lack of time
+        self.is_out_of_time = False  # whether running jobs were stopped because the budget was used up
         self.deadlines: dict[str, float] = {}  # stage -> when it must end, in seconds since the epoch
 
     def jobs(self) -> Jobs:
@@ -142,6 +143,12 @@ class Comparison:
         """Seconds to reserve for the report, which predicts the test rows once more."""
         test = max((cost.test for cost in self.speeds.values()), default=0.0)
         return self.slowness * REPORT_SECONDS + min(test, MOST_REPORT_SHARE * self.settings.seconds)
+
+    def seconds_for_jobs(self) -> float:
+        """Return the seconds until running jobs must be stopped, to leave time for the report."""
+        left = self.end - self.slowness * REPORT_SECONDS - self.clock()
+        self.is_out_of_time = self.is_out_of_time or left <= 0
+        return left
 
     @property
     def seconds_left(self) -> float:
@@ -197,10 +204,18 @@ class Comparison:
     def _train(self, trials: Sequence[CandidateTrial], steps: int, stage: str) -> Jobs:
         """Train seed by seed, so that an interrupted comparison has all models; slow models first, to end together.
 
-        Trainings that could not end in the time of the stage are skipped.
+        If time is short, preferred models come first, because the last trainings may be skipped: those that could not
+        end in the time of the stage.
         """
         assert self.plan is not None
-        ordered = sorted(trials, key=lambda trial: (trial.seed, -self.speeds[trial.candidate.name].step))
+        order = list(self.plan.models)
+        speeds = self.speeds
+
+        def place_of(trial: CandidateTrial) -> tuple[int, float]:
+            name = trial.candidate.name
+            return trial.seed, order.index(name) if self.plan and self.plan.is_short else -speeds[name].step
+
+        ordered = sorted(trials, key=place_of)
         started: list[Job] = []
         for trial in ordered:
             cost = self.speeds[trial.candidate.name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from seqloom.lab.compare.data import load_task
+from seqloom.lab.compare.row_scores import MOST_DECODED
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import scratch
 from seqloom.lab.training import checkpoint
@@ -100,7 +101,7 @@ def measure_speed(
         return {
             "step": spent / max(1.0, walked) * size.train,
             "valid": forward * size.valid + _measure_saving(stepper, folder),
-            "test": forward * size.test,
+            "test": forward * size.test + _measure_decoding(stepper, task),
             "memory": memory,
             "facts": asdict(size),
         }
@@ -131,6 +132,20 @@ def _measure_forward(stepper: Stepper, task: Task, seconds: float) -> float:
         if spent > seconds:
             break
     return spent / max(1.0, walked)
+
+
+@torch.no_grad()
+def _measure_decoding(stepper: Stepper, task: Task) -> float:
+    """Return the seconds for the translations of validation and test rows that are decoded; 0 for other tasks."""
+    if task.kind != "translate":
+        return 0.0
+    sizes = stepper.settings.sizes
+    batch = next(iter(task.batches("test", **sizes, skip=(task.count("test", **sizes) or 1) // 2)))
+    batch = replace(batch, y=None, y_lengths=None).to(stepper.device)
+    began = time.perf_counter()
+    stepper.model.predict(batch)
+    rows = sum(min(MOST_DECODED, task.splits[split].size or 0) for split in ("valid", "test"))
+    return (time.perf_counter() - began) * rows / len(batch)
 
 
 def _measure_saving(stepper: Stepper, folder: Path) -> float:

@@ -159,7 +159,7 @@ class InThisProcess:
     def start(self, job: Job) -> None:
         self.job = job
 
-    def wait(self) -> list[Result]:
+    def wait(self, seconds: float | None = None) -> list[Result]:
         assert self.job is not None
         job, self.job = self.job, None
         return [call(job, self.folder)]

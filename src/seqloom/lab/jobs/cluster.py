@@ -62,10 +62,10 @@ class OnRay:
         task = self.remote.options(name=job.key, num_cpus=1, num_gpus=job.gpus)
         self.jobs[task.remote(job, self.folder, self.marker, self.cluster, sys.path)] = job
 
-    def wait(self) -> list[Result]:
+    def wait(self, seconds: float | None = None) -> list[Result]:
         if self.impossible:
             return [self.impossible.pop()]
-        ready, _ = self.ray.wait(list(self.jobs))
+        ready, _ = self.ray.wait(list(self.jobs), timeout=seconds)
         return [self._read_end(self.jobs.pop(one), one) for one in ready]
 
     def _read_end(self, job: Job, one: ObjectRef) -> Result:

@@ -78,9 +78,13 @@ class InProcesses:
             self.workers[number] = Worker(number, self.count, self.folder, self.events)
         self.workers[number].send(attempt.job)
 
-    def wait(self) -> list[Result]:
+    def wait(self, seconds: float | None = None) -> list[Result]:
+        end = None if seconds is None else time.monotonic() + seconds
         while True:
-            worker, line = self.events.get()
+            try:
+                worker, line = self.events.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return []
             if self.workers.get(worker.number) is not worker:
                 continue  # from a worker that was ended
             ended = self._read_end(worker, line)

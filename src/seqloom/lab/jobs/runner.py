@@ -11,6 +11,7 @@ with a stored result is not run again.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -119,8 +120,8 @@ class Backend(Protocol):
     def start(self, job: Job) -> None:
         """Start a job without waiting for it."""
 
-    def wait(self) -> list[Result]:
-        """Block until at least one job has ended; return the results."""
+    def wait(self, seconds: float | None = None) -> list[Result]:
+        """Block until at least one job has ended, or for at most so many seconds; return the results."""
 
     def close(self) -> None:
         """Stop all running jobs."""
@@ -131,6 +132,7 @@ def run(
     where: Here | Processes | Cluster,
     folder: Path | str,
     before: Callable[[str], None] | None = None,
+    seconds_left: Callable[[], float] | None = None,
 ) -> Iterator[Result]:
     """Yield each job's result as soon as it is known; close the iterator to stop early.
 
@@ -140,6 +142,8 @@ def run(
         where: Where the jobs run.
         folder: The folder of the jobs' folders.
         before: Called with a job's key when it starts.
+        seconds_left: Returns the time that is left; at 0 the iterator ends, and the running jobs are stopped. A job
+            in this process is not stopped. Default: no limit.
 
     Returns:
         An iterator over the results. A job that failed has a result with the reason.
@@ -149,11 +153,15 @@ def run(
     """
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    return _run(iter(jobs), where.open(folder), folder, before)
+    return _run(iter(jobs), where.open(folder), folder, before, seconds_left or (lambda: math.inf))
 
 
 def _run(
-    jobs: Iterator[Job | None], backend: Backend, folder: Path, before: Callable[[str], None] | None
+    jobs: Iterator[Job | None],
+    backend: Backend,
+    folder: Path,
+    before: Callable[[str], None] | None,
+    seconds_left: Callable[[], float],
 ) -> Iterator[Result]:
     from seqloom.lab.jobs.call import read_result
 
@@ -161,7 +169,7 @@ def _run(
     running, more = 0, True
     job: Job | None = None  # waiting for room
     with closing(backend):
-        while True:
+        while (left := seconds_left()) > 0:
             if job is None and more and (backend.free() or not running):
                 try:
                     job = next(jobs)
@@ -180,7 +188,7 @@ def _run(
                 backend.start(job)
                 job, running = None, running + 1
             elif running:
-                for result in backend.wait():
+                for result in backend.wait(None if left == math.inf else left):
                     running -= 1
                     yield result
             elif more:

@@ -14,7 +14,7 @@ from torch import Tensor
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines import counts, dtw, linear, naive, rocket, window
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.data import TrainingSample, load_task
+from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.stats.metrics import Scores, compute_scores
@@ -115,7 +115,7 @@ def fit_baseline(
     columns = row_scores.score_rows(model, task, "test", batch)
     row_scores.save(folder, columns)
     shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
-    stored = Run.create(run, settings, task, source, describe_baseline(model))
+    stored = Run.create(run, settings, whole_task(task), source, describe_baseline(model))
     store_decision(stored.folder, model)
     save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, block=task.overlap))
     return {

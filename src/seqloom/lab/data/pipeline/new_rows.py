@@ -56,9 +56,16 @@ def iterate_rows(task: Task, data: DataSource | Iterable[Any], chunk: int = CHUN
         raise UserError(f"{path}: no such file; give a file, or - for standard input")
     if not path.is_file() and not path.is_dir():  # reading a pipe would wait for its writer
         raise UserError(f"{path} is a pipe or a device; give its rows on standard input, with - in its place")
-    if path.suffix in LINE_SUFFIXES and path.is_file():
+    if path.is_file() and (path.suffix in LINE_SUFFIXES or _is_side_of_pair(task, path)):
         return _chunk(_read_text_file(task, path), chunk)
     return _read_ahead(path, task.read_rows(path, chunk))
+
+
+def _is_side_of_pair(task: Task, path: Path) -> bool:
+    """Return whether a file such as new.de is text for a model that translates column "de", as of train.de,train.en."""
+    if task.kind != "translate" or task.encoding is None:
+        return False
+    return path.suffix.removeprefix(".") in task.encoding.plan.input
 
 
 def read_stdin_rows(task: Task, form: str | None = None, chunk: int = CHUNK) -> Rows:

@@ -1,0 +1,59 @@
+"""How many held-out rows a comparison scores: all of them, or a sample if scoring would take much of the budget."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.model import build
+from seqloom.lab.training.settings import TrainSettings
+
+SHARES = {"valid": 0.01, "test": 0.03}  # of the budget that scoring a split once may take
+FEWEST_ROWS = 1_000  # of a split that are scored however long it takes: an accuracy of 90 % is then known to 2 points
+FEWEST_TRANSLATIONS = 300
+HIDDEN, BATCH = 64, 32  # of the model that is timed
+
+
+def choose_strides(task: Task, seconds: float) -> dict[str, int]:
+    """Return {split: n} for the splits of which only every n-th row should be scored.
+
+    Args:
+        task: The data.
+        seconds: The budget of the comparison.
+    """
+    fewest = FEWEST_TRANSLATIONS if task.kind == "translate" else FEWEST_ROWS
+    sizes = {split: task.splits[split].size or 0 for split in SHARES}
+    if task.kind == "generate" or all(size < 2 * fewest for size in sizes.values()):
+        return {}  # a text is read piece by piece, each with the state after the one before
+    row_seconds = time_row(task)
+    strides = {}
+    for split, share in SHARES.items():
+        rows = max(fewest, int(share * seconds / row_seconds))
+        if sizes[split] >= 2 * rows:
+            strides[split] = sizes[split] // rows
+    return strides
+
+
+@torch.no_grad()
+def time_row(task: Task) -> float:
+    """Return the seconds in which a small model scores a row of medium length."""
+    middle = (task.count("test", batch=BATCH) or 1) // 2
+    batch = next(iter(task.batches("test", batch=BATCH, skip=middle)))
+    with use_one_thread(), torch.random.fork_rng(devices=[]):
+        model = build(task, TrainSettings(model="gru", hidden=HIDDEN, letters=0)).eval()
+        score_batch(model, task, batch.shard(0, len(batch)))  # the first call takes longer
+        began = time.perf_counter()
+        score_batch(model, task, batch)
+        return (time.perf_counter() - began) / len(batch)
+
+
+def score_batch(model: ForTask, task: Task, batch: Batch) -> None:
+    """Do what scoring the rows of a batch takes: predictions, and translations of a text."""
+    model.scores(batch)
+    if task.kind == "translate":
+        model.predict(replace(batch, y=None, y_lengths=None))
