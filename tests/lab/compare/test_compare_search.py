@@ -213,21 +213,34 @@ def run_with_clock(settings, folder, seconds):
     comparison = start_comparison(None, {}, settings, folder, began=clock.now)
     comparison.clock = clock
     comparison.end = clock.now + settings.seconds
-    for result in runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs"):
+    left = comparison.seconds_for_jobs
+    for result in runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs", seconds_left=left):
         comparison.results[result.key] = result
         clock.now += next(s for kind, s in seconds.items() if result.key.startswith(kind))
     return comparison
 
 
 def test_without_time_for_a_model_the_baselines_answer(tmp_path):
-    settings = CompareSettings(models="gru", budget="10s")
-    comparison = run_with_clock(settings, tmp_path / "c", {"baseline": 20.0, "speed": 1.0})
+    settings = CompareSettings(models="gru", budget="30s")
+    each = 26.4 / len(baselines(DigitsTask()))  # the report needs 3 s, a latency 0.6 s
+    comparison = run_with_clock(settings, tmp_path / "c", {"baseline": each, "speed": 0.3})
     results = collect_results(comparison)
     assert comparison.plan.models == () and not results.models
     text = build_document(comparison, results, True)["verdict"]
     best = Run.load(store_models(comparison, results)).settings.model
     assert text.startswith(f"Use {best} (accuracy 9") and "there was no time to train a model." in text
     assert build_page(comparison, results, True).verdict == text
+
+
+def test_jobs_end_with_the_budget_and_what_is_done_answers(tmp_path):
+    settings = CompareSettings(models="gru", budget="60s")
+    comparison = run_with_clock(settings, tmp_path / "c", {"baseline-majority": 5.0, "baseline-logistic": 60.0})
+    results = collect_results(comparison)
+    assert comparison.is_out_of_time and comparison.plan is None and len(results.rows) == 2
+    text = build_document(comparison, results, True)["verdict"]
+    assert text.startswith("Use logistic regression (accuracy 9")
+    assert text.endswith("there was no time to train a model. --budget 2m would leave time to train models.")
+    assert store_models(comparison, results) is not None
 
 
 @pytest.mark.slow

@@ -124,6 +124,13 @@ def test_one_worker_does_one_job_after_the_other(tmp_path):
     assert "nobody came" in first.failed and second.value["pid"]
 
 
+def test_no_job_is_started_or_awaited_when_time_is_up(tmp_path):
+    left = iter([9.0, 9.0, 9.0, 9.0, 0.0])
+    results = list(run(numbers(6), Here(), tmp_path, seconds_left=lambda: next(left)))
+    assert [result.key for result in results] == ["n1", "n2"]
+    assert processes.InProcesses(tmp_path, 1).wait(0.01) == []
+
+
 def test_an_iterator_that_waits_for_nothing_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no job is running"):
         list(run([None], Here(), tmp_path))

@@ -39,7 +39,7 @@ def collect_results(comparison: Comparison) -> Results:
         results = replace(results, epochs=plan.epochs, is_short=short, more=plan.more)
     elif comparison.is_out_of_time:
         longer = format_seconds(longer_budget(comparison.settings.seconds))
-        results = replace(results, is_short=True, more=f"--budget {longer} would allow to train models")
+        results = replace(results, is_short=True, more=f"--budget {longer} would leave time to train models")
     return mark_choice(results)
 
 
