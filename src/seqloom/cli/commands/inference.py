@@ -17,6 +17,7 @@ from seqloom.lab.training.output import check_not_input, write_results
 if TYPE_CHECKING:  # both need torch, which takes long to import
     from seqloom.lab.data.task import Notes
     from seqloom.lab.training.run import Run
+MOST_CLASSES = 30  # of a table for a terminal; --json has all
 Name = Annotated[str, Parameter(help="Folder of a run, or its name in runs/.")]
 File = Annotated[
     str,
@@ -108,6 +109,7 @@ def evaluate(
     """Print the metrics of a run on held-out data with 95 % intervals."""
     find_run_folder(run)
     with console.show_status("loading"):
+        from seqloom.lab.training.calibration import explain_run
         from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.results import evaluate as evaluate_run
         from seqloom.lab.training.results import tabulate_metrics
@@ -119,6 +121,12 @@ def evaluate(
     if json:
         return console.show_json(document)
     console.show_table(tabulate_metrics(document))
+    classes = document.get("classes", []) if metric is None else []
+    if 0 < len(classes) <= MOST_CLASSES:
+        console.show_text("")
+        console.show_table(classes)
+    for sentence in explain_run(trained_run):
+        console.note(console.wrap(sentence, console.text_width()))
     return console.note(
         f"\n{plurals.count(document['examples'], 'example')} of {document['data']}, split {document['split']}"
     )

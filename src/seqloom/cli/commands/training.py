@@ -108,6 +108,7 @@ def train(
     if data is not None:
         check_exists(data)
     with console.show_status("loading"):
+        from seqloom.lab.training.calibration import explain_run
         from seqloom.lab.training.fit import prepare_new, prepare_resume, use_command
         from seqloom.lab.training.folders import is_first_process
         from seqloom.lab.training.results import summarise_run, tabulate_results
@@ -134,6 +135,8 @@ def train(
         console.show_json(document)
     else:
         console.show_table(tabulate_results(document))
+    for sentence in explain_run(run):
+        console.note(console.wrap(sentence, console.text_width()))
     console.note(f"\nrun: {run.folder}\nuse: {use_command(run)}")
     return 0
 

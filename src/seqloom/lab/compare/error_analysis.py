@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes
 from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.task import PAD, Batch, Classes, Features, Tags, Task, Tokens, Values
-from seqloom.lab.report.page import Chart, Curve, Grid, PageBlock, Table
+from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.decision import Decision
+from seqloom.lab.training.for_task import ForClassify, ForTask
 
 WORST_ROWS = 10
-MATRIX_CLASSES = 30  # with more classes, the most frequent confusions are listed instead
 TEXT_LENGTH = 200  # characters of a text that are shown
 CHART_POINTS = 200
 TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows that are shown
@@ -37,9 +37,11 @@ def analyse_errors(
     """
     blocks: list[PageBlock] = []
     if task.kind == "classify" and isinstance(task.target, Classes):
-        blocks.append(_confusion(task.target.names, columns["y"], columns["p"]))
+        decision = model.decision if isinstance(model, ForClassify) else Decision()
+        blocks += analyse_classes(task.target.names, columns, decision)
     elif task.kind == "tag" and isinstance(task.target, Tags):
-        blocks.append(_confusion(task.target.names, *_predict_tags(model, task, batch)))
+        y, p = _predict_tags(model, task, batch)
+        blocks += [tabulate_classes(task.target.names, y, p), draw_confusions(task.target.names, y, p)]
     elif task.kind == "forecast":
         blocks.append(_forecast_error(model, task, batch))
     elif task.kind == "regress":
@@ -50,21 +52,6 @@ def analyse_errors(
         worst = list(_worst_rows(model, task, columns, batch, is_late))
         blocks.append(Table("Worst test rows", worst, "The rows of largest loss."))
     return blocks
-
-
-def _confusion(names: tuple[str, ...], y: Array, p: Array) -> PageBlock:
-    keep = y >= 0
-    y, p = y[keep].astype(int), p[keep].astype(int)
-    if len(names) <= MATRIX_CLASSES:
-        counts = np.zeros((len(names), len(names)))
-        np.add.at(counts, (y, p), 1)
-        note = "Rows are true classes, columns the best model's predictions; counts of test examples."
-        return Grid("Confusion matrix", list(names), list(names), counts.tolist(), note)
-    wrong = Counter(zip(y[y != p].tolist(), p[y != p].tolist(), strict=True))
-    rows = [
-        {"true": names[a], "predicted": names[b], "test examples": n} for (a, b), n in wrong.most_common(MATRIX_CLASSES)
-    ]
-    return Table("Most frequent confusions", rows or [{"true": "-", "predicted": "-", "test examples": 0}])
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ A value is NaN where it is not defined, such as the AUROC of rows of one class.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,59 @@ def macro_auroc(y: Array, q: Array, w: Array) -> Array:
 def macro_average_precision(y: Array, q: Array, w: Array) -> Array:
     """Return the mean over classes of the average precision of each against the rest; q (n, K)."""
     return _mean_over_classes([average_precision(y == k, q[:, k], w) for k in range(q.shape[1])])
+
+
+def describe_classes(names: Sequence[str], y: Array, p: Array) -> list[dict[str, str | int | float | None]]:
+    """Return a row for each class: how many rows it has, its precision, recall and F1 (None where undefined)."""
+    known = y != IGNORED
+    y, p = y[known], p[known]
+    ids = np.arange(len(names))
+    rows, said, right = (np.bincount(part[part >= 0], minlength=len(ids)) for part in (y, p, p[p == y]))
+    return [
+        {
+            "class": name,
+            "rows": int(rows[k]),
+            "precision": _share(right[k], said[k]),
+            "recall": _share(right[k], rows[k]),
+            "F1": _share(2 * right[k], rows[k] + said[k]),
+        }
+        for k, name in enumerate(names)
+    ]
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(float(part / whole), 4) if whole else None
+
+
+def trace_roc(is_positive: Array, q: Array) -> tuple[Array, Array]:
+    """Return the false and the true positive rates at every threshold, from (0, 0) to (1, 1)."""
+    tp, fp = _count_above(is_positive, q)
+    return fp / max(1.0, fp[-1]), tp / max(1.0, tp[-1])
+
+
+def trace_precision(is_positive: Array, q: Array) -> tuple[Array, Array]:
+    """Return recall and precision at every threshold, the highest first."""
+    tp, fp = (part[1:] for part in _count_above(is_positive, q))
+    return tp / max(1.0, tp[-1]), tp / (tp + fp)
+
+
+def trace_reliability(p: Array, right: Array, bins: int) -> tuple[Array, Array, float]:
+    """Compare probabilities with outcomes in bins of equal numbers of rows.
+
+    Returns:
+        The mean probability and the share of right rows of each bin, and the mean distance of the two over rows.
+    """
+    order = np.argsort(p, kind="stable")
+    parts = [part for part in np.array_split(order, max(1, min(bins, len(p)))) if len(part)]
+    x, y = (np.array([of[part].mean() for part in parts]) for of in (p, right))
+    weights = np.array([len(part) for part in parts]) / max(1, len(p))
+    return x, y, float((weights * np.abs(x - y)).sum())
+
+
+def _count_above(is_positive: Array, q: Array) -> tuple[Array, Array]:
+    """Return the positive and the negative rows above every distinct threshold, from none to all."""
+    positive, negative = _sum_by_score(is_positive, q, np.ones((1, len(q))))
+    return tuple(np.concatenate([[0.0], np.cumsum(part[0, ::-1])]) for part in (positive, negative))  # type: ignore[return-value]
 
 
 def _mean_over_classes(values: list[Array]) -> Array:

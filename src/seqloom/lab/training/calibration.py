@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Classes, Task
 from seqloom.lab.training import decision as decisions
-from seqloom.lab.training.decision import Decision, fit_decision
+from seqloom.lab.training.decision import Decision, explain_decision, fit_decision
 from seqloom.lab.training.for_task import ForClassify, ForTask
 from seqloom.lab.training.objective import balance_classes, choose_objective, find_positive
 from seqloom.lab.training.settings import TrainSettings
+
+if TYPE_CHECKING:  # it imports this module
+    from seqloom.lab.training.run import Run
 
 AIM_SETTINGS = ("metric", "class_weights", "positive", "threshold", "reject")  # of a training
 
@@ -108,3 +111,9 @@ def describe_decision(model: ForTask, names: tuple[str, ...] = ()) -> dict[str, 
     if names:
         record["positive"] = names[model.decision.positive] if len(names) == 2 else None
     return record
+
+
+def explain_run(run: Run) -> list[str]:
+    """Say in sentences how a run chooses a class, if it is not just the likeliest one."""
+    target = run.task.target
+    return explain_decision(target.names, decisions.load(run.folder)) if isinstance(target, Classes) else []

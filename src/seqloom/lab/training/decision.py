@@ -183,6 +183,7 @@ def _set_threshold(decision: Decision, p: Array, is_positive: Array, text: str) 
     said = p >= chosen
     facts = {
         "goal": text,
+        "positives": int(is_positive.sum()),
         "recall": float((said & is_positive).sum() / is_positive.sum()),
         "precision": float((said & is_positive).sum() / max(1, said.sum())),
     }
@@ -226,3 +227,27 @@ def _set_reject(decision: Decision, p: Array, y: Array, text: str) -> Decision:
     if keeps.any():
         facts["accuracy_of_kept"] = float(right[keeps].mean())
     return replace(decision, reject=chosen, facts=decision.facts | facts)
+
+
+def explain_decision(names: Sequence[str], decision: Decision) -> list[str]:
+    """Say in sentences which threshold or reject option was chosen, and what it reached on the validation rows."""
+    text, facts = [], decision.facts
+    if decision.threshold is not None:
+        sentence = f"{names[decision.positive]} is predicted from a probability of {decision.threshold:.3g}."
+        if "goal" in facts:
+            sentence += (
+                f" It was chosen for {facts['goal']} on the validation rows, of which {facts['positives']:,} are of "
+                f"this class: recall {facts['recall']:.1%}, precision {facts['precision']:.1%}."
+            )
+        text.append(sentence)
+    if decision.reject:
+        sentence = f"Below a probability of {decision.reject:.3g} there is no prediction."
+        if "accuracy_of_kept" in facts:
+            sentence += (
+                f" On the validation rows {facts['kept']:.1%} are kept, and {facts['accuracy_of_kept']:.1%} of them "
+                "are right."
+            )
+        text.append(sentence)
+    if decision.weights:
+        text.append("Classes were weighted in training; the probabilities are corrected for it.")
+    return text

@@ -9,15 +9,16 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.data.task import DataSource
+from seqloom.lab.data.task import Classes, DataSource
 from seqloom.lab.files.sealed import DamagedError
-from seqloom.lab.stats.metrics import primary_metric
+from seqloom.lab.stats.class_metrics import describe_classes
+from seqloom.lab.stats.metrics import compute_scores, primary_metric
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.calibration import describe_decision
 from seqloom.lab.training.folders import list_names
 from seqloom.lab.training.objective import find_metric
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.scoring import score
+from seqloom.lab.training.scoring import score_split
 
 NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # other keys in a line of metrics.jsonl
 
@@ -50,9 +51,13 @@ def evaluate(
     if split not in task.splits:
         raise UserError(f"there is no split {split!r}; there are {', '.join(task.splits)}")
     model = run.model("best", device)
-    scores = score(model, task, split, **run.settings.sizes, intervals=True)
+    columns = score_split(model, task, split, **run.settings.sizes)
+    scores = compute_scores(columns, intervals=True, block=task.overlap)
     names = [name for name in scores.values if chosen in (None, name)]
-    decision = describe_decision(model)
+    classes: list[dict[str, Any]] = []
+    if run.task.kind == "classify" and isinstance(run.task.target, Classes):
+        classes = describe_classes(run.task.target.names, columns["y"], columns["p"])
+    decision = describe_decision(model, run.task.target.names) if isinstance(run.task.target, Classes) else {}
     return {
         "run": str(run.folder),
         "data": task.name if data is None else str(data),
@@ -60,7 +65,7 @@ def evaluate(
         "examples": scores.rows,
         "metrics": {name: finite_or_none(scores.values[name]) for name in names},
         "intervals": {n: [finite_or_none(end) for end in scores.intervals[n]] for n in names if n in scores.intervals},
-        **({"decision": decision} if decision else {}),
+        **({"classes": classes, "decision": decision} if classes else {}),
         "warnings": task.notes.warnings if data is not None else [],
     }
 

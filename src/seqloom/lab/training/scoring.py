@@ -24,7 +24,6 @@ Columns = dict[str, Array]
 UNKNOWN_IN_REFERENCE, UNKNOWN_IN_TRANSLATION = "\ue000", "\ue001"  # private characters: one word each, never equal
 
 
-@torch.no_grad()
 def score(
     model: ForTask,
     task: Task,
@@ -48,6 +47,22 @@ def score(
         full: Whether to decode translations too, which takes longer.
         within: A context for each batch, such as autocast.
     """
+    columns = score_split(model, task, split, batch=batch, tokens=tokens, full=full, within=within)
+    return compute_scores(columns, intervals, block=task.overlap)
+
+
+@torch.no_grad()
+def score_split(
+    model: ForTask,
+    task: Task,
+    split: str,
+    *,
+    batch: int | None = None,
+    tokens: int | None = None,
+    full: bool = True,
+    within: AbstractContextManager[Any] | None = None,
+) -> Columns:
+    """Return what every row of a split contributes to the metrics; the arguments are those of `score`."""
     if task.splits[split].size is None:
         raise UserError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
     device, training = next(model.parameters()).device, model.training
@@ -63,8 +78,7 @@ def score(
                 rows[name].append(column)
     finally:
         model.train(training)
-    columns = {name: np.concatenate(parts) for name, parts in rows.items()}
-    return compute_scores(columns, intervals, block=task.overlap)
+    return {name: np.concatenate(parts) for name, parts in rows.items()}
 
 
 def _score_batch(
@@ -99,6 +113,9 @@ def _classify(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     has_target = y != IGNORE
     right = ((p == y) & has_target).astype(np.float64)
     columns = {"right": right, "scored": has_target.astype(np.float64), "y": y, "p": p}
+    if prediction.probabilities is not None:
+        chosen = prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1)
+        columns["confidence"] = chosen.double().cpu().numpy()  # the probability of the predicted class
     if prediction.probabilities is None or not 2 <= task.target.size <= MOST_RANKED_CLASSES:
         return columns
     q = prediction.probabilities.float().cpu().numpy()
