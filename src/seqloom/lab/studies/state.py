@@ -31,7 +31,8 @@ CELLS = {UNIFORM: "attn_rnn", "min_gru_4": "min_gru"}  # the cell of a model wit
 MODELS = ("attn_rnn", UNIFORM, "gru", "lstm", "ln_gru", "min_gru", "transformer")
 GROWING = 0.6  # share of the steps in which the training length grows
 TIE = 1e-3  # weight of learning speed in tuning: it decides between settings that solve the problem
-SCORED = {"cpu": 1 << 20, "cuda": 1 << 26}  # numbers of one-hot input scored at once
+TUNING_ROUNDS = 5  # while tuning, every fifth round is validated
+SCORED, MIN_WIDTH = {"cpu": 1 << 20, "cuda": 1 << 27}, 128  # numbers of a layer's input or output scored at once
 
 
 @dataclass(frozen=True)
@@ -159,32 +160,34 @@ class State(Trials[StateSettings], name="state"):
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         assert isinstance(model, SnapshotModel)
         model.finish()
-        s, problem, curve = self.settings, self.problem(condition), []
-        for k in range(model.rounds):
+        s, problem, curve = self.settings, self.problem(condition), dict[int, float]()
+        every = TUNING_ROUNDS if split == VALID else 1
+        for k in range(model.rounds - 1, -1, -every)[::-1]:  # the last one is the final model
             model.go_to(k)
-            curve.append(self._accuracy(model, problem, s.train_length, VALID, device))
+            curve[k] = self._accuracy(model, problem, s.train_length, VALID, device)
         lengths = s.valid_lengths if split == VALID else s.test_lengths
         by_length = {T: self._accuracy(model, problem, T, split, device) for T in lengths}
         main = sum(by_length.values()) / len(by_length) if split == VALID else by_length[s.main_length]
         scores = {"accuracy": main, "scaled": (main - problem.chance) / (1 - problem.chance)}
-        scores |= {"while training": sum(curve) / len(curve)}
+        scores |= {"while training": sum(curve.values()) / len(curve)}
         scores |= {f"T = {T:,}": value for T, value in by_length.items()}
-        scores |= {f"round {k + 1}": value for k, value in enumerate(curve)}
-        solved = [k for k, value in enumerate(curve) if value >= SOLVED]
+        scores |= {f"round {k + 1}": value for k, value in curve.items()}
+        solved = [k for k, value in curve.items() if value >= SOLVED]
         return scores | ({"steps to solve": self.steps(condition) * (solved[0] + 1) / model.rounds} if solved else {})
 
     def _accuracy(self, model: nn.Module, problem: StateProblem, steps: int, split: str, device: torch.device) -> float:
         """Return the accuracy in the last eighth of new sequences, the same for every model."""
         total = self.settings.valid if split == VALID else self.settings.test
-        random = torch.Generator(device).manual_seed(_seed(problem.name, split, steps))
-        most = max(1, SCORED[device.type] // (steps * problem.symbols))
-        hits, asked = (torch.zeros((), device=device) for _ in range(2))
-        for begin in range(0, total, most):
-            x, y = problem.draw(random, min(most, total - begin), steps)
-            late = y[:, steps - -(-steps // 8) :]
-            hits += (model(x)[:, -late.shape[1] :].argmax(-1) == late).sum()
-            asked += (late != IGNORE).sum()
-        return float(hits) / max(1.0, float(asked))
+        held: dict[tuple[str, str, int], Tensors] = self.__dict__.setdefault("_held", {})
+        if (problem.name, split, steps) not in held:
+            random = torch.Generator(device).manual_seed(_seed(problem.name, split, steps))
+            held[problem.name, split, steps] = problem.draw(random, total, steps)
+        x, y = held[problem.name, split, steps]
+        late = y[:, steps - -(-steps // 8) :]
+        most = max(1, SCORED[device.type] // (steps * max(problem.symbols, MIN_WIDTH)))
+        parts = zip(x.split(most), late.split(most), strict=True)
+        hits = torch.stack([(model(one)[:, -late.shape[1] :].argmax(-1) == label).sum() for one, label in parts]).sum()
+        return float(hits) / max(1.0, float((late != IGNORE).sum()))
 
     def rate_tuning(self, trial: Trial) -> float:
         return trial.scores["accuracy"] + TIE * trial.scores["while training"]
