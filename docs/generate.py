@@ -178,7 +178,8 @@ def draw_tutorial(name: str) -> None:
 
 def results_table() -> str:
     """Return the front page's table: losses first, then ties, then wins."""
-    family, imdb, adding, copy = (study(f"{name}-fair") for name in ("family", "imdb", "adding", "copy"))
+    names = ("family", "imdb", "adding", "copy", "ablation")
+    family, imdb, adding, copy, ablation = (study(f"{name}-fair") for name in names)
     lab = lab_accuracies("imdb-")
     mnist = mnist_accuracies(MNIST)
     lines = ["| task | AttnRNN | GRU | LSTM | others | verdict |", "|---|--:|--:|--:|---|---|"]
@@ -199,6 +200,14 @@ def results_table() -> str:
         f"| Transformer {percent(words['transformer'])}, averaged word vectors {percent(words['mean'])} "
         "| **loss** to averaged word vectors; no difference between the others |"
     )
+    adds = {model: row["error"] for model, row in ablation["adding, T = 200"].items()}
+    simpler = "no residual, no LayerNorm"
+    lost, won = (verdict("ablation-fair", "adding, T = 200", other) for other in (simpler, "gru"))
+    lines.append(
+        f"| add 2 of 200 numbers, error relative to a constant | {adds['attn_rnn']:.4f} | {adds['gru']:.4f} "
+        f"| {adds['lstm']:.2f} | AttnRNN without residual and LayerNorm {adds[simpler]:.4f} "
+        f"| {lost} to its simpler form; {won} over the GRU |"
+    )
     delay = copy["delay, T = 2,000"]
     lines.append(
         f"| copy 10 symbols after 2,000 steps, accuracy | {percent(delay['attn_rnn'])} | {percent(delay['gru'])} | "
@@ -207,7 +216,7 @@ def results_table() -> str:
     far = adding["T = 10,000, marks anywhere"]
     lines.append(
         f"| add 2 of 10,000 numbers, mean absolute error | {far['attn_rnn']['MAE']:.3f} | {far['gru']['MAE']:.3f} | "
-        "| | no significant difference |"
+        f"| | {verdict('adding-fair', 'T = 10,000, marks anywhere', 'gru')} |"
     )
     done = f"{mnist['lstm'][1]} of 10 seeds; the others ended as NaN"
     lines.append(
@@ -219,10 +228,11 @@ def results_table() -> str:
     lines.append(
         "| add 2 of 1,000 numbers, mean absolute error | "
         + " | ".join(f"{near[model]['MAE']:.4f}" for model in ("attn_rnn", "gru", "lstm"))
-        + " | | **win**; all solve it |"
+        + f" | | {verdict('adding-fair', 'T = 1,000, marks anywhere', 'gru')} from the GRU; all solve it |"
     )
     selective = copy["selective, T = 200"]
-    lines.append(f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | | **win** |")
+    won = verdict("copy-fair", "selective, T = 200", "gru")
+    lines.append(f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | | {won} |")
     return "\n".join([*lines, ""])
 
 
@@ -238,6 +248,22 @@ def untuned_accuracies() -> str:
         f"sequential MNIST with a learning rate of 0.001 its validation accuracy is {own:.1f} %, a GRU's {gru:.1f} "
         f"({len(scores['gru'])} seeds).\n"
     )
+
+
+def verdict(name: str, condition: str, other: str) -> str:
+    """Return the outcome of AttnRNN against another model in a stored study."""
+    words = {"attn_rnn better": "**win**", "attn_rnn worse": "**loss**"}
+    for row in differences(name):
+        if (row["condition"], row["comparison"]) == (condition, f"attn_rnn - {other}"):
+            return words.get(row["result"], row["result"])
+    raise KeyError((name, condition, other))
+
+
+def differences(name: str) -> list[Row]:
+    """Return the rows of a stored study that compare AttnRNN with another model."""
+    stored = json.loads((RESULTS / "studies" / name / "study.json").read_text())
+    blocks = [block for block in stored["page"]["blocks"] if block["title"].startswith("Differences in ")]
+    return [row for block in blocks for row in block["rows"]]
 
 
 def study(name: str) -> dict[str, dict[str, Row]]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from seqloom.lab.stats.intervals import Interval, compare_pairs, holm, mean_interval, summarise
+from seqloom.lab.stats.intervals import Interval, holm, mean_interval, summarise
 
 
 def test_two_values_give_the_t_interval_with_one_degree_of_freedom():
@@ -39,26 +39,6 @@ def test_one_value_has_no_interval_and_none_has_no_mean():
     one, none = summarise([2.5, None]), summarise([None, None])
     assert (one.mean, one.low, one.high, one.n, one.failed) == (2.5, None, None, 1, 1)
     assert (none.mean, none.n, none.failed) == (None, 0, 2)
-
-
-def test_paired_differences_are_scipys_and_leave_out_a_broken_pair():
-    a, b = normal(6, 1), normal(6, 2)
-    theirs = scipy_stats.ttest_rel(a, b)
-    band = theirs.confidence_interval(0.95)
-    actual = compare_pairs([*a, None, 1.0], [*b, 1.0, math.inf])
-    assert (actual.p, actual.low, actual.high) == pytest.approx((theirs.pvalue, band.low, band.high), rel=1e-9)
-    assert actual.n == 6
-
-
-def test_equal_differences_have_a_p_value_of_0_or_1():
-    assert compare_pairs([2.0, 3.0], [1.0, 2.0]).p == 0.0
-    assert compare_pairs([1.0, 2.0], [1.0, 2.0]).p == 1.0
-    assert compare_pairs([1.0], [0.0]).p is None
-
-
-def test_differences_within_rounding_count_as_equal():
-    actual = compare_pairs([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])  # 0.1 each, but for the last digit
-    assert actual.p == 0.0
 
 
 def test_holms_correction_matches_a_calculation_by_hand():

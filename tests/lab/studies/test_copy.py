@@ -64,6 +64,9 @@ def test_the_verdict_counts_a_condition_only_where_every_seed_solves_it():
     study = Copy(Copy.quick)
     said = study.verdict(rows)
     assert f"gru: none; attn_rnn: {one}." in said
-    assert "attn_rnn is better than gru in 1; not significantly different from gru in 1." in said
+    assert f"attn_rnn is better than gru in 1 of 2 conditions ({two}: 0.903 against 0.2)" in said
+    assert (
+        f"shows no significant difference in 1 of 2 conditions ({one}: solved by 3 of 3 seeds against 2 of 3)." in said
+    )
     assert len(study.blocks(rows)) == 2 + 2 * 2
     assert isinstance(Copy.quick.conditions[0], Condition)

@@ -1,8 +1,14 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
+from seqloom.cli import main
 from seqloom.lab.studies.support.ledger import FILE, Ledger
+from seqloom.lab.studies.support.replay import STUDY, agree, rebuild, replay, restore_study
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_an_added_trial_is_found_by_the_next_process_for_any_order_of_its_key(tmp_path):
@@ -36,3 +42,54 @@ def test_a_trial_is_kept_once_and_nothing_without_a_folder(tmp_path):
     memory = Ledger(None)
     memory.add({"n": 1}, {"v": 1})
     assert memory.get({"n": 1}) == {"v": 1}
+
+
+STORED = [file.parent for file in sorted((ROOT / "benchmarks/results/studies").glob("*/trials.jsonl"))]
+
+
+@pytest.mark.parametrize("folder", [f for f in STORED if (f / STUDY).exists()], ids=lambda folder: folder.name)
+def test_a_stored_study_is_what_its_trials_say(folder):
+    study = restore_study(folder)
+    stored = json.loads((folder / STUDY).read_text())
+    rows, document = replay(study)
+    assert study.missing == [] and len(rows) == len(stored["rows"])
+    for part in ("table", "verdict", "caption"):
+        assert agree(stored[part], document[part]), "run `seqloom results --rebuild --out docs/results/studies.md`"
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Return a copy of a small stored study."""
+    return Path(shutil.copytree(ROOT / "benchmarks/results/studies/copy-paper", tmp_path / "copy-paper"))
+
+
+def test_a_changed_verdict_is_rebuilt_from_the_trials_and_a_right_one_is_left_alone(copied):
+    right = (copied / STUDY).read_text()
+    assert rebuild(copied) == "copy-paper: 80 trials, unchanged"
+    assert (copied / STUDY).read_text() == right
+    stored = json.loads(right)
+    (copied / STUDY).write_text(json.dumps(stored | {"verdict": "AttnRNN wins."}))
+    assert rebuild(copied) == "copy-paper: 80 trials, verdict changed"
+    again = json.loads((copied / STUDY).read_text())
+    assert again["verdict"] == stored["verdict"]
+    assert all(again[fact] == stored[fact] for fact in ("date", "hardware", "versions"))
+
+
+def test_a_ledger_that_lacks_a_trial_is_named_and_a_replay_shows_the_rest(copied, capsys):
+    lines = (copied / FILE).read_text().splitlines(keepends=True)
+    (copied / FILE).write_text("".join(lines[:-1]))
+    with pytest.raises(ValueError, match=r"trials\.jsonl lacks 1 trial of the study, such as third, T = 120, .*seed"):
+        rebuild(copied)
+    words = ["study", "copy", "--protocol", "paper", "--seeds", "5", "--device", "cuda", "--replay"]
+    with pytest.raises(SystemExit) as end:
+        main.main([*words, "--out", str(copied.parent)])
+    printed = capsys.readouterr()
+    assert not end.value.code and "not stored: 1 trial of the study" in printed.err
+    assert "Interrupted; preliminary results" in " ".join(printed.out.split())
+
+
+def test_a_replay_needs_stored_trials(tmp_path, capsys):
+    for words in ([], ["--out", str(tmp_path)]):
+        with pytest.raises(SystemExit) as end:
+            main.main(["study", "copy", "--replay", *words])
+        assert end.value.code == 2 and "--replay: give the folder of an earlier run" in capsys.readouterr().err

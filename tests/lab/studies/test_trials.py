@@ -205,16 +205,47 @@ def trial(model, seed, score, failed=""):
     return Trial("c", model, 1e-3, "default", seed, "test", 4, 9, scores, [], None, failed)
 
 
+def trials_of(scores, condition="c"):
+    return [
+        replace(trial(model, seed, score), condition=condition)
+        for model, line in scores.items()
+        for seed, score in enumerate(line)
+    ]
+
+
 def test_a_difference_is_significant_if_the_corrected_p_value_is():
-    scores = {"a": (0.10, 0.20, 0.31, 0.40), "b": (0.20, 0.30, 0.40, 0.51), "c": (0.11, 0.19, 0.33, 0.38)}
-    rows = [trial(model, seed, score) for model, line in scores.items() for seed, score in enumerate(line)]
+    rows = trials_of({"a": (0.10, 0.11, 0.12), "b": (0.2, 0.21, 0.22), "c": (0.11, 0.10, 0.13)})
     low, high = TrialMetric("MAE", lower=True), TrialMetric("MAE")
     actual = contests(rows, low, "a")
     assert [(c.other, c.better) for c in actual] == [("b", True), ("c", None)]
     assert [c.better for c in contests(rows, high, "a")] == [False, None]
-    assert format_contests(actual, "a").endswith("a is better than b in 1; not significantly different from c in 1.")
-    pairs = contests([*rows[:4], trial("b", 3, 0.5), trial("b", 0, 0, "lost")], low, "a")
-    assert pairs[0].difference.n == 1 and pairs[0].better is None
+    text = format_contests(actual, "a", low)
+    assert "a is better than b in 1 of 1 condition (c: 0.11 against 0.21)." in text
+    assert "a shows no significant difference from c in the only condition (c: ratio 0.7" in text
+    single = contests([*rows[:3], trial("b", 3, 0.5), trial("b", 0, 0, "lost")], low, "a")
+    assert single[0].change.n == (3, 1) and single[0].better is None
+
+
+def test_conditions_of_a_pair_of_models_are_corrected_together_and_other_pairs_apart():
+    values = {"a": (0.10, 0.11, 0.12), "b": (0.2, 0.21, 0.22), "c": (0.13, 0.14, 0.16)}
+    rows = [t for condition in "uvw" for t in trials_of(values, condition)]
+    actual = contests(rows, TrialMetric("MAE", lower=True), "a")
+    assert [(c.condition, c.other) for c in actual] == [(x, m) for x in "uvw" for m in "bc"]
+    assert all(c.p == pytest.approx(3 * c.p_alone) for c in actual)
+
+
+def test_outcomes_that_are_solved_or_not_are_compared_as_counts():
+    metric = TrialMetric("MAE", lower=True, solved=0.05)
+    rows = trials_of(
+        {"a": (0.01,) * 6, "b": (0.3, 0.3, 0.3, 0.3, 0.3, 0.01), "c": (0.04, 0.06, 0.04, 0.05, 0.05, 0.04)}
+    )
+    b, c = contests(rows, metric, "a")
+    assert [str(count) for count in b.solved] == ["6 of 6", "1 of 6"]
+    assert b.better and b.p == pytest.approx(14 / 924)  # Fisher's exact test
+    assert c.solved is None  # close to the limit on both sides: not two kinds of outcomes
+    assert "(c: solved by 6 of 6 seeds against 1 of 6)" in format_contests([b], "a", metric)
+    failed = contests([*rows[:6], *(trial("b", i, 0.0, "lost") for i in range(5)), trial("b", 5, 0.01)], metric, "a")
+    assert str(failed[0].solved[1]) == "1 of 6"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -19,6 +19,9 @@ def results(
     out: Annotated[
         Path | None, Parameter(help="File to write, such as docs/results/studies.md. Default: standard output.")
     ] = None,
+    rebuild: Annotated[
+        bool, Parameter(help="First compute every study.json again from the trials stored beside it, without training.")
+    ] = False,
 ) -> None:
     """Combine the stored studies into one Markdown document: verdicts, tables, commands, hardware.
 
@@ -30,6 +33,12 @@ def results(
     from seqloom.lab.files.scratch import write_atomically
     from seqloom.lab.report.results import build_results
 
+    if rebuild:
+        with console.show_status("loading"):
+            from seqloom.lab.studies.support import replay
+        for trials in sorted(folder.glob(f"*/{replay.TRIALS}")):
+            if (trials.parent / replay.STUDY).exists():
+                console.note(replay.rebuild(trials.parent))
     document = build_results(folder)
     if out is None:
         print(document, end="")

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab import console
 
 
@@ -40,6 +41,9 @@ def study(
     device: Annotated[
         Literal["cpu", "cuda"] | None, Parameter(help="Device to train on. Default: cuda if available, otherwise cpu.")
     ] = None,
+    replay: Annotated[
+        bool, Parameter(help="Train nothing: compute tables and verdict again from the trials stored in OUT.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Run an experiment and print its table and verdict.
@@ -68,7 +72,11 @@ def study(
         raise UserError(
             f"--data: {data} is not a folder; give the folder that contains imdb/, mnist/ and the other data sets"
         )
-    if device == "cuda" and not torch.cuda.is_available():
+    if replay and (out is None or not (out / f"{name}-{protocol}" / "trials.jsonl").exists()):
+        raise UserError(
+            "--replay: give the folder of an earlier run as --out; it must contain NAME-PROTOCOL/trials.jsonl"
+        )
+    if device == "cuda" and not replay and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device; use --device cpu")
     chosen_models = [m.strip() for m in models.split(",") if m.strip()]
     settings = kind.choose_settings(protocol, quick, chosen_models, seeds, effort, conditions)
@@ -77,15 +85,23 @@ def study(
     one = kind(settings, protocol=protocol, folder=folder, device=where)
     rows: Any = []
     finished = False
-    try:
-        with place.use(data), console.show_progress(one.parts) as (before, after):
-            for row in one.run(before):
-                rows.append(row)
-                after(str(row))
-        finished = True
-    except KeyboardInterrupt:
-        console.note("interrupted; the results so far follow")
-    document = one.document(rows, finished)
+    if replay:
+        from seqloom.lab.studies.support.replay import replay as replay_study
+
+        rows, document = replay_study(one)
+        finished = document["finished"]
+        if not finished:
+            console.note(f"not stored: {count(len(one.missing), 'trial')} of the study, such as {one.missing[0]}")
+    else:
+        try:
+            with place.use(data), console.show_progress(one.parts) as (before, after):
+                for row in one.run(before):
+                    rows.append(row)
+                    after(str(row))
+            finished = True
+        except KeyboardInterrupt:
+            console.note("interrupted; the results so far follow")
+        document = one.document(rows, finished)
     if folder is not None:
         from seqloom.lab import report
 
@@ -97,7 +113,7 @@ def study(
     else:
         console.show_table(_format_rows(document["table"]))
         console.show_text(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
-    return 0 if finished else INTERRUPTED
+    return 0 if finished or replay else INTERRUPTED
 
 
 def _existing_parent(folder: Path) -> Path:

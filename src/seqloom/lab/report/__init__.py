@@ -15,7 +15,7 @@ from seqloom.lab.report.text import make_slug
 from seqloom.lab.report.values import format_csv
 from seqloom.lab.report.web import render_html
 
-__all__ = ["page_from_json", "write_report"]
+__all__ = ["page_from_json", "store_document", "write_report"]
 
 
 def write_report(page: Page, folder: Path, document: Mapping[str, Any]) -> list[Path]:
@@ -29,16 +29,27 @@ def write_report(page: Page, folder: Path, document: Mapping[str, Any]) -> list[
     Returns:
         The paths of the files. NaN and infinity appear in none of them: such a number counts as missing.
     """
-    stored = cast(dict[str, Any], to_plain(document)) | {"page": page_to_json(page)}
+    stored = _combine(page, document)
     page = page_from_json(stored)  # every file shows exactly what study.json stores
     taken: set[str] = set()
     texts = {"report.html": render_html(page), "report.md": render_markdown(page)}
     for block in page.blocks:
         if isinstance(block, Table):
             texts[f"{make_slug(block.title, taken, 'table')}.csv"] = format_csv(block)
-    texts["study.json"] = json.dumps(stored, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         with write_atomically(folder / name) as work:
             work.write_text(text, encoding="utf-8", newline="\n")
-    return [folder / name for name in texts]
+    return [*(folder / name for name in texts), store_document(page, folder, document)]
+
+
+def store_document(page: Page, folder: Path, document: Mapping[str, Any]) -> Path:
+    """Write study.json alone, as `write_report` does."""
+    text = json.dumps(_combine(page, document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    with write_atomically(folder / "study.json") as work:
+        work.write_text(text, encoding="utf-8", newline="\n")
+    return folder / "study.json"
+
+
+def _combine(page: Page, document: Mapping[str, Any]) -> dict[str, Any]:
+    return cast(dict[str, Any], to_plain(document)) | {"page": page_to_json(page)}

@@ -1,4 +1,4 @@
-"""95% intervals of means, shares and bootstrap draws; summaries of seeds; paired tests."""
+"""95% intervals of means, shares and bootstrap draws; summaries of seeds; corrected p-values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of n paired differences a - b, its 95% t-interval, and the p-value of the paired t-test."""
+    """A difference of means a - b, its 95% interval, the p-value of its test, and the size of the smaller group."""
 
     mean: float | None
     low: float | None
@@ -89,24 +89,6 @@ def summarise(values: Sequence[float | None]) -> Summary:
     if mean.half is None:
         return Summary(mean.mean, None, None, 1, failed)
     return Summary(mean.mean, mean.mean - mean.half, mean.mean + mean.half, mean.n, failed)
-
-
-def compare_pairs(a: Sequence[float | None], b: Sequence[float | None]) -> Difference:
-    """Compare a with b seed by seed; pairs in which one side failed are left out."""
-    pairs = zip(a, b, strict=True)
-    apart = [x - y for x, y in pairs if x is not None and y is not None and math.isfinite(x) and math.isfinite(y)]
-    total = summarise(apart)
-    if total.mean is None or total.low is None:
-        return Difference(total.mean, None, None, None, total.n)
-    return Difference(total.mean, total.low, total.high, _test_zero_mean(apart), total.n)
-
-
-def _test_zero_mean(differences: Sequence[float]) -> float:
-    from scipy import stats
-
-    if all(math.isclose(d, differences[0], rel_tol=1e-12) for d in differences):  # equal up to rounding
-        return 0.0 if differences[0] else 1.0
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

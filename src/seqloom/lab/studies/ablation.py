@@ -18,7 +18,7 @@ from seqloom.lab.studies.adding import TRIVIAL
 from seqloom.lab.studies.copy import KINDS, SYMBOLS
 from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, starts
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.recurrent.layer import Recurrent
@@ -164,7 +164,7 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        comparisons = contests(rows, self.metrics[0], self.against)
+        comparisons = self.compare_models(rows)
         if all(c.p is None for c in comparisons):
             return super().verdict(rows)
         apart = [c for c in comparisons if c.better is not None]
@@ -176,6 +176,7 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
                 words += [f"{name}: {word} {listed}"] if others else []
         differences = "; ".join(words) or "none"
         return (
-            f"Significant differences between the full AttnRNN and its variants (paired t-tests, Holm-corrected): "
+            "Significant differences between the full AttnRNN and its variants (Welch's tests on log error, "
+            "Holm-corrected over conditions): "
             f"{differences}. All others are not significant."
         )

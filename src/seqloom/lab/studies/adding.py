@@ -37,7 +37,7 @@ EARLIER = ("", *(f"T = {T}, marks anywhere" for T in (50, 100, 200)))
 class Adding(SyntheticTrials[TrialSettings], name="adding"):
     """Longest gap at which each cell still solves the adding problem, up to 10,000 steps."""
 
-    metrics = (TrialMetric("MAE", lower=True, log=True), TrialMetric("MSE", lower=True, log=True))
+    metrics = (TrialMetric("MAE", lower=True, log=True, solved=SOLVED), TrialMetric("MSE", lower=True, log=True))
     full = TrialSettings(
         conditions=(
             at(20, 1_500),

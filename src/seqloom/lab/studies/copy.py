@@ -43,7 +43,7 @@ def span(task: dict[str, Any]) -> int:
 class Copy(SyntheticTrials[TrialSettings], name="copy"):
     """How long each cell remembers ten symbols: delays of up to 2,000 steps, and symbols among blanks."""
 
-    metrics = (TrialMetric("accuracy"), TrialMetric("loss", lower=True, log=True))
+    metrics = (TrialMetric("accuracy", solved=SOLVED), TrialMetric("loss", lower=True, log=True))
     full = TrialSettings(
         conditions=(
             at(100, 3_000),

@@ -107,6 +107,9 @@ class Gradients(Study[GradientSettings, Reach], name="gradients"):
 
     def run(self, before: Callable[[str], None]) -> Iterator[Reach]:
         ledger, cases = Ledger(self.folder), self.cases()
+        if self.replays:
+            self.missing = [str(c) for c in cases if ledger.get(self._key(c)) is None]
+            cases = [c for c in cases if ledger.get(self._key(c)) is not None]
         with use_one_thread():
             trained = self._train_cases([c for c in cases if c.input == "adding" and ledger.get(self._key(c)) is None])
             drawn = self._build_article_layers() if self.protocol == "paper" else {}

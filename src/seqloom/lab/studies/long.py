@@ -14,7 +14,7 @@ from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
-from seqloom.lab.studies.support.outcome import Trial, groups
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
@@ -22,6 +22,7 @@ from seqloom.models.classify import Classify
 HEADS, WINDOW = 4, 64
 ATTENTIONS: dict[str, Any] = {"dense": "dense", "local": partial(LocalAttention, pattern=WINDOW), "linear": "linear"}
 KINDS = 8
+SOLVED = 0.99
 RECALL = "first symbol"
 MODELS = ("gru", "attn_rnn", *ATTENTIONS)
 
@@ -35,6 +36,7 @@ def recall(T: int, steps: int, batch: int = 16, test: int = 10_000, **more: Unpa
 class Long(Epochs[TrialSettings], name="long"):
     """Dense, local and linear attention and recurrent cells that recall the first of up to 16,384 symbols."""
 
+    metrics = (TrialMetric("accuracy", solved=SOLVED), *Epochs.metrics[1:])
     full = TrialSettings(
         (
             recall(1_024, 1_200),

@@ -55,6 +55,9 @@ class Study(Generic[S, R]):
     ) -> None:
         self.settings = self.choose_settings(protocol) if settings is None else settings
         self.protocol, self.folder, self.device = protocol, folder, device
+        self.replays = False  # whether `run` yields stored results alone and lists the others in `missing`
+        self.missing: list[str] = []
+        self.known_sizes: dict[tuple[str, str], int] = {}  # hidden sizes by model and condition, if they are known
 
     @classmethod
     def choose_settings(

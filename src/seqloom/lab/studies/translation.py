@@ -56,7 +56,7 @@ def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **
 class Translation(Corpora[TrialSettings], name="translation"):
     """BLEU and training time of encoder-decoders without attention, with attention, and Transformers."""
 
-    metrics = (TrialMetric("BLEU"), TrialMetric("ms per batch", lower=True))
+    metrics = (TrialMetric("BLEU", scale="plain"), TrialMetric("ms per batch", lower=True))
     against = "transformer"
     full = TrialSettings(
         (at(2_300, 8_000, 40, 9_000_000),),

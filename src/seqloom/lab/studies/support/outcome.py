@@ -1,24 +1,52 @@
-"""Statistics over trials: means per condition and model, and paired differences between models."""
+"""Statistics over trials: means per condition and model, and differences between models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from seqloom.core.plurals import count
-from seqloom.lab.stats.intervals import Difference, Summary, compare_pairs, holm, summarise
+from seqloom.lab.stats.counts import Count, compare_counts, count_hits
+from seqloom.lab.stats.intervals import Summary, holm, summarise
+from seqloom.lab.stats.unpaired import Change, Scale, compare_on_scale
 
 LEVEL = 0.05  # significance level for corrected p values
+LISTED = 2  # differences that a verdict names for each pair of models
+EFFECTS: dict[Scale, str] = {"plain": "difference", "log": "ratio", "logit": "ratio of odds"}
 
 
 @dataclass(frozen=True)
 class TrialMetric:
-    """A score of a model; `lower` means that lower is better."""
+    """A score of a model; `lower` means that lower is better.
+
+    `scale` is the scale on which seeds are compared, by default "log" if lower is better (errors) and "logit"
+    otherwise (accuracies). `solved`: the value from which a problem counts as solved, if there is one.
+    """
 
     name: str
     lower: bool = False
     log: bool = False  # drawn on a logarithmic axis
+    scale: Scale | None = None
+    solved: float | None = None
+
+    @property
+    def compared_on(self) -> Scale:
+        return self.scale or ("log" if self.lower else "logit")
+
+    def solves(self, value: float | None) -> bool:
+        """Whether a value is a solution; a failed training is none."""
+        if value is None or self.solved is None:
+            return False
+        return value < self.solved if self.lower else value >= self.solved
+
+    def is_far(self, value: float | None) -> bool:
+        """Whether a value is no solution, with at least twice the error that a solution may have."""
+        if self.solved is None:
+            return False
+        if value is None:
+            return True
+        return value >= 2 * self.solved if self.lower else 1 - value >= 2 * (1 - self.solved)
 
 
 @dataclass(frozen=True)
@@ -63,14 +91,27 @@ class Group:
 
 @dataclass(frozen=True)
 class Contest:
-    """The reference model minus another model, paired by seed; `p` is corrected for all contests of the study."""
+    """The reference model against another one under one condition.
+
+    Seeds are not pairs: a seed gives different weights to different models. If some seeds of a model solve the problem
+    and others are far from it, `solved` has the counts of both and Fisher's test decides; otherwise
+    Welch's test on the scale of the metric. `p` is corrected for the conditions of this pair of models.
+    """
 
     condition: str
     model: str
     other: str
-    difference: Difference
+    change: Change
+    solved: tuple[Count, Count] | None
+    p_alone: float | None
     p: float | None
     better: bool | None  # None: no significant difference
+
+    def __str__(self) -> str:
+        if self.solved:
+            return f"{self.condition}: solved by {self.solved[0]} seeds against {self.solved[1]}"
+        one, other = self.change.mean_a, self.change.mean_b
+        return f"{self.condition}: {_format(one)} against {_format(other)}"
 
 
 def groups(trials: Sequence[Trial]) -> list[Group]:
@@ -80,60 +121,116 @@ def groups(trials: Sequence[Trial]) -> list[Group]:
     return [Group(c, m, tuple(t for t in results if (t.condition, t.model) == (c, m))) for c, m in names]
 
 
-def contests(trials: Sequence[Trial], metric: TrialMetric, reference: str) -> list[Contest]:
-    """Compare the reference model with every other model under every condition."""
+def contests(trials: Sequence[Trial], metric: TrialMetric, reference: str, resolution: float = 1e-12) -> list[Contest]:
+    """Compare the reference model with every other model under every condition.
+
+    p-values are corrected by Holm's method over the conditions of each pair of models, which are one question.
+    `resolution` is the smallest error that the test set can show.
+    """
     by_name = {(g.condition, g.model): g for g in groups(trials)}
-    pairs = [(c, m) for c, m in by_name if m != reference and (c, reference) in by_name]
-    apart = [_compare_groups(by_name[c, reference], by_name[c, m], metric.name) for c, m in pairs]
-    corrected = holm([d.p for d in apart])
-    return [
-        Contest(c, reference, m, d, p, _better(d, p, metric))
-        for (c, m), d, p in zip(pairs, apart, corrected, strict=True)
-    ]
+    answers: dict[tuple[str, str], Contest] = {}
+    for other in dict.fromkeys(m for _, m in by_name if m != reference):
+        conditions = [c for c, m in by_name if m == other and (c, reference) in by_name]
+        mine = [_compare(by_name[c, reference], by_name[c, other], metric, resolution) for c in conditions]
+        for one, p in zip(mine, holm([m.p_alone for m in mine]), strict=True):
+            answers[one.condition, other] = replace(one, p=p, better=_better(one, p, metric))
+    return [answers[key] for key in by_name if key in answers]
 
 
-def _compare_groups(one: Group, other: Group, metric: str) -> Difference:
-    theirs = {t.seed: v for t, v in zip(other.trials, other.values(metric), strict=True)}
-    mine = [(v, theirs[t.seed]) for t, v in zip(one.trials, one.values(metric), strict=True) if t.seed in theirs]
-    return compare_pairs([a for a, _ in mine], [b for _, b in mine])
+def _compare(one: Group, other: Group, metric: TrialMetric, resolution: float) -> Contest:
+    values = [[v for v in g.values(metric.name) if v is not None] for g in (one, other)]
+    change = compare_on_scale(values[0], values[1], metric.compared_on, resolution)
+    counts = [count_hits(metric.solves(v) for v in g.values(metric.name)) for g in (one, other)]
+    mixed = any(
+        any(metric.solves(v) for v in g.values(metric.name)) and any(metric.is_far(v) for v in g.values(metric.name))
+        for g in (one, other)
+    )
+    solved = (counts[0], counts[1]) if mixed else None
+    enough = min(len(one.trials), len(other.trials)) > 1
+    p = (compare_counts(*solved) if enough else None) if solved else change.p
+    return Contest(one.condition, one.model, other.model, change, solved, p, None, None)
 
 
-def _better(difference: Difference, p: float | None, metric: TrialMetric) -> bool | None:
-    if p is None or p >= LEVEL or not difference.mean:
+def _better(contest: Contest, p: float | None, metric: TrialMetric) -> bool | None:
+    if p is None or p >= LEVEL:
         return None
-    return (difference.mean < 0) == metric.lower
+    if contest.solved:
+        one, other = (c.hits / c.n for c in contest.solved)
+        return one > other
+    neutral = 0.0 if metric.compared_on == "plain" else 1.0
+    effect = contest.change.effect
+    return None if effect is None or effect == neutral else (effect < neutral) == metric.lower
 
 
-def tabulate_contests(comparisons: Sequence[Contest]) -> list[dict[str, Any]]:
+def tabulate_contests(comparisons: Sequence[Contest], metric: TrialMetric) -> list[dict[str, Any]]:
     """Return one table row per contest."""
     results = {None: "no significant difference", True: "better", False: "worse"}
     return [
         {
             "condition": c.condition,
             "comparison": f"{c.model} - {c.other}",
-            "difference": c.difference.mean,
-            "low": c.difference.low,
-            "high": c.difference.high,
-            "p": c.difference.p,
+            c.model: c.change.mean_a,
+            "other": c.change.mean_b,
+            EFFECTS[metric.compared_on]: c.change.effect,
+            "low": c.change.low,
+            "high": c.change.high,
+            "solved": f"{c.solved[0]} / {c.solved[1]}" if c.solved else "",
+            "p": c.p_alone,
             "p, Holm": c.p,
-            "seeds": c.difference.n,
+            "seeds": f"{c.change.n[0]} + {c.change.n[1]}",
             "result": f"{c.model} {results[c.better]}" if c.better is not None else results[None],
         }
         for c in comparisons
     ]
 
 
-def format_contests(comparisons: Sequence[Contest], reference: str) -> str:
-    """Describe how many contests the reference model wins and loses, and against which models."""
+def format_contests(comparisons: Sequence[Contest], reference: str, metric: TrialMetric) -> str:
+    """Say in how many conditions the reference model beats each other model, by how much, and where it loses."""
     if not comparisons:
         return ""
     if all(c.p is None for c in comparisons):
         return "One seed is not enough to compare models; use more seeds."
-    parts = []
-    for word, better in (("better than", True), ("worse than", False), ("not significantly different from", None)):
-        mine = [c for c in comparisons if c.better is better]
-        if mine:
-            others = {m: sum(c.other == m for c in mine) for m in dict.fromkeys(c.other for c in mine)}
-            parts.append(f"{word} {', '.join(f'{m} in {n}' for m, n in others.items())}")
-    tests = "paired t-tests over seeds, Holm-corrected"
-    return f"In {count(len(comparisons), 'comparison')} ({tests}), {reference} is {'; '.join(parts)}."
+    sentences = []
+    for other in dict.fromkeys(c.other for c in comparisons):
+        mine = [c for c in comparisons if c.other == other]
+        total, parts = count(len(mine), "condition"), []
+        for word, better in (("is better than", True), ("is worse than", False)):
+            here = [c for c in mine if c.better is better]
+            if here:
+                parts.append(f"{word} {other} in {len(here)} of {total} ({_list(here)})")
+        rest = [c for c in mine if c.better is None]
+        if rest:
+            where = f"{len(rest)} of {total}" if len(mine) > 1 else "the only condition"
+            what = "no significant difference" + (f" from {other}" if not parts else "")
+            parts.append(f"shows {what} in {where} ({_list_intervals(rest, metric)})")
+        sentences.append(f"{reference} {', '.join(parts)}.")
+    return " ".join(sentences)
+
+
+def _list(here: Sequence[Contest]) -> str:
+    return "; ".join(map(str, here[:LISTED])) + _more(here)
+
+
+def _list_intervals(here: Sequence[Contest], metric: TrialMetric) -> str:
+    return "; ".join(f"{c.condition}: {_format_interval(c, metric)}" for c in here[:LISTED]) + _more(here)
+
+
+def _more(here: Sequence[Contest]) -> str:
+    return f"; {len(here) - LISTED} more" if len(here) > LISTED else ""
+
+
+def _format_interval(c: Contest, metric: TrialMetric) -> str:
+    if c.solved:
+        return f"solved by {c.solved[0]} seeds against {c.solved[1]}"
+    if c.change.low is None or c.change.high is None:
+        return "too few seeds"
+    return f"{EFFECTS[metric.compared_on]} {_format(c.change.low)} to {_format(c.change.high)}"
+
+
+def _format(value: float | None) -> str:
+    """Format a score with the digits that distinguish scores of its size: 0.0028, 0.38, 0.9903, 3.6e+05."""
+    if value is None:
+        return "failed"
+    if 0.9 <= value < 1:
+        return f"{value:.4f}"
+    return f"{value:.2g}" if abs(value) < 0.1 or abs(value) >= 10 else f"{value:.3g}"

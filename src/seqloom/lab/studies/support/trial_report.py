@@ -10,7 +10,7 @@ from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.conditions import Condition
 from seqloom.lab.studies.support.contenders import CUDNN
-from seqloom.lab.studies.support.outcome import Group, Trial, contests, groups, tabulate_contests
+from seqloom.lab.studies.support.outcome import EFFECTS, Group, Trial, TrialMetric, groups, tabulate_contests
 
 if TYPE_CHECKING:
     from seqloom.lab.studies.support.trials import Trials
@@ -71,16 +71,29 @@ def describe_steps(study: Trials[Any]) -> str:
 def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
     first = study.metrics[0]
     blocks: list[PageBlock] = [Table(f"{first.name} by condition and model", table(study, rows), study.caption())]
-    apart = contests(rows, first, study.against)
+    apart = study.compare_models(rows)
     if any(c.p is not None for c in apart):
-        note = "paired by seed; low and high: 95% t-interval; p: paired t-test; p, Holm: corrected for all rows"
-        blocks.append(Table(f"Differences in {first.name}", tabulate_contests(apart), note))
+        blocks.append(Table(f"Differences in {first.name}", tabulate_contests(apart, first), _describe_tests(first)))
     blocks += _across(study, groups(rows))
     for c in study.settings.conditions:
         mine = [g for g in groups(rows) if g.condition == c.name]
         if mine:
             blocks += [_dots(study, c, mine), _losses(c.name, study.steps(c), mine)]
     return blocks
+
+
+def _describe_tests(metric: TrialMetric) -> str:
+    scales = {"plain": "the values", "log": "logarithms", "logit": "log odds"}
+    effect = EFFECTS[metric.compared_on]
+    counts = (
+        "; where only some seeds of a model solve the problem, Fisher's exact test on the seeds that do"
+        if metric.solved is not None
+        else ""
+    )
+    return (
+        f"{effect} with its 95% interval, p: Welch's test on {scales[metric.compared_on]}; seeds are not pairs{counts}."
+        " p, Holm: corrected over the conditions of each pair of models"
+    )
 
 
 def _across(study: Trials[Any], all_groups: Sequence[Group]) -> list[Chart]:

@@ -19,7 +19,7 @@ from seqloom.lab.studies.support import trial_report
 from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests
+from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
 
@@ -102,7 +102,7 @@ class Trials(Study[S, Trial]):
 
     def run(self, before: Callable[[str], None]) -> Iterator[Trial]:
         self._check()
-        self._sizes: dict[tuple[str, str], int] = {}
+        self._sizes = dict(self.known_sizes)
         self._kept: dict[
             tuple[str, str, int], nn.Module | None
         ] = {}  # models that a later condition continues to train
@@ -179,6 +179,8 @@ class Trials(Study[S, Trial]):
         """Return the next rates of LADDER if the lowest or highest one is better than the others by `widen_by`."""
         values = self._tuning_values(tried, model)
         rates = sorted({t.lr for t in tried if t.model == model})
+        if not rates:  # nothing is stored, in a replay
+            return []
         best = {lr: max((v for (at, _), v in values.items() if at == lr), default=-math.inf) for lr in rates}
         top = max(rates, key=lambda lr: best[lr])
         inner = max((best[lr] for lr in rates[1:-1]), default=-math.inf)
@@ -193,11 +195,14 @@ class Trials(Study[S, Trial]):
         missing = []
         for spec in specs:
             known = self.ledger.get(self.key(spec))
-            if known is None or self._is_needed_later(spec):
-                missing.append(spec)
-            else:
+            if known is not None and (self.replays or not self._is_needed_later(spec)):
                 before(str(spec))
                 yield self._as_trial(known)
+            else:
+                missing.append(spec)
+        if self.replays:
+            self.missing += map(str, missing)
+            return
         for begin in range(0, len(missing), self.settings.together):
             group = missing[begin : begin + self.settings.together]
             for spec, trial in zip(group, self._train(group), strict=True):
@@ -301,4 +306,8 @@ class Trials(Study[S, Trial]):
         return trial_report.blocks(self, rows)
 
     def verdict(self, rows: Sequence[Trial]) -> str:
-        return format_contests(contests(rows, self.metrics[0], self.against), self.against)
+        return format_contests(self.compare_models(rows), self.against, self.metrics[0])
+
+    def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
+        """Compare the model `against` with all others by the first metric."""
+        return contests(rows, self.metrics[0], self.against, resolution=0.5 / self.settings.test)
