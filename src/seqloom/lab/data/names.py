@@ -12,6 +12,8 @@ Kind = Literal["classify", "regress", "tag", "generate", "translate", "forecast"
 KINDS: tuple[str, ...] = get_args(Kind)
 TASK_NAMES = ("adding", "copy", "pattern", "reverse", "recall", "listops", "digits")  # the keys of registry.TASKS
 HUB_PREFIX = "hf:"  # data sets of the Hugging Face hub: "hf:imdb", "hf:glue:sst2"
+SPLITS = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"}
+SPLITS |= {"dev": "valid", "devset": "valid", "trainset": "train", "testset": "test", "test": "test"}
 MAX_FILES = 8  # files that an error message lists
 
 

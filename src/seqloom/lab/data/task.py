@@ -146,7 +146,7 @@ class Column:
     """One column of a file: its role, why it has that role, and its use in the task.
 
     Roles: text, tokens, tags (a label per token), series, audio, number, label, category (repeated names, too many
-    for classes), time, times (a time stamp per step), split, id, constant, other.
+    for classes), time, times (a time stamp per step), rate (of a recording), split, id, constant, other.
     """
 
     name: str

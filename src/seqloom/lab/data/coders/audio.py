@@ -7,6 +7,7 @@ y = log(M S + 1e-6)                 M: triangles with corners equally spaced in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ FITTED_ROWS = 2_000  # recordings that the scale is fitted on
 
 
 class AudioCoder:
-    """Encode recordings, which must all have the same sampling rate."""
+    """Encode recordings; those with a higher sampling rate than `rate` are resampled."""
 
     def __init__(self, column: str, mels: int, rate: int = 0, scale: Mapping[str, Any] | None = None) -> None:
         self.column, self.mels, self.rate = column, mels, rate
@@ -49,18 +50,31 @@ class AudioCoder:
         return self.scale.encode(values), lengths
 
     def _read(self, frame: pl.DataFrame) -> tuple[Array, Array]:
-        rates = [int(r) for r in frame["rate"].unique()] if "rate" in frame.columns else []
-        self.rate = self.rate or (rates[0] if rates else 0)
-        if not self.rate or [r for r in rates if r != self.rate]:
-            raise UserError(
-                f"column {self.column!r}: recordings need one sampling rate, got {sorted({self.rate, *rates})}; "
-                "resample them"
-            )
+        frame = self._resample(frame)
         samples = frame[self.column].explode(empty_as_null=False, keep_nulls=False).cast(pl.Float32).to_numpy()
         sizes = frame[self.column].list.len().fill_null(0).to_list()
         energies = [self._compute_energies(x) for x in torch.from_numpy(samples.copy()).split(sizes)]
         lengths = np.array([len(e) for e in energies], dtype=np.int64)
         return torch.cat(energies).double().numpy() if energies else np.empty((0, self.mels)), lengths
+
+    def _resample(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame whose recordings all have the coder's sampling rate, the lowest one in training."""
+        has_rates = "rate" in frame.columns
+        rates = [int(rate or 0) for rate in frame["rate"]] if has_rates else [self.rate] * len(frame)
+        self.rate = self.rate or min(rates, default=0)
+        if not all((self.rate, *rates)):
+            raise UserError(f"column {self.column!r}: recordings need a sampling rate; give it in a column `rate`")
+        if all(rate == self.rate for rate in rates):
+            return frame
+        from scipy.signal import resample_poly
+
+        rows = []
+        for samples, rate in zip(frame[self.column], rates, strict=True):
+            x = np.asarray([] if samples is None else samples, dtype=np.float32)
+            common = math.gcd(rate, self.rate)
+            y = x if rate == self.rate or not len(x) else resample_poly(x, self.rate // common, rate // common)
+            rows.append(pl.Series(y.astype(np.float32)))
+        return frame.with_columns(pl.Series(self.column, rows, dtype=pl.List(pl.Float32)))
 
     def _compute_energies(self, x: torch.Tensor) -> torch.Tensor:
         """Compute log energies: (samples,) -> (T, mels)."""

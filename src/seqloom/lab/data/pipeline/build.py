@@ -24,7 +24,7 @@ from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.long_tables import mention_other_series
-from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, separate_series
+from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, resolve_names, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows, sample_rows
@@ -73,6 +73,7 @@ def _build(source: Source, options: Reading, work: Path) -> None:
 
     notes = Notes()
     columns = describe_columns(source)
+    options = resolve_names(options, columns, notes)
     plan = choose_plan(columns, source, options, notes)
     mention_other_series(plan, columns, source, options, notes)
     if plan.layout == "table":
@@ -138,7 +139,7 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     if plan.layout in ("wide", "long"):
         x = SeriesCoder(plan.input, wide=plan.layout == "wide")
     elif plan.input[0] == "audio":
-        x = AudioCoder("audio", options.mels)
+        x = AudioCoder("audio", options.mels, _choose_rate(source, notes))
     elif first.is_nested() and first.inner != pl.String:  # type: ignore[attr-defined]
         x = SeriesCoder(plan.input)
     else:
@@ -155,6 +156,17 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     if plan.kind == "regress":
         return x, ValuesCoder(plan.target), times
     return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=plan.kind == "translate"), times
+
+
+def _choose_rate(source: Source, notes: Notes) -> int:
+    """Return the lowest sampling rate of all recordings, to which the others are resampled; 0 if there is none."""
+    if "rate" not in source.frame().collect_schema():
+        return 0
+    rates = sorted(int(rate) for rate in source.columns("rate")["rate"].drop_nulls().unique())
+    if len(rates) > 1:
+        listed = ", ".join(f"{rate:,}" for rate in rates[:5])
+        notes.say(f"recordings have {len(rates)} sampling rates ({listed}); all are resampled to {rates[0]:,}")
+    return rates[0] if rates else 0
 
 
 def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder | None:  # noqa: ANN401  # any coder

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.task import Column, Notes
@@ -49,7 +50,7 @@ LIKELY_TEXTS = frozenset(
 FEW_NAMES = 20  # a column with a likely name, single words and at most so many distinct ones is still a label
 FEWEST_ROWS_OF_PHRASE = 5  # phrases that occur less often on average, and are more than FEW_NAMES, are texts
 SPLIT_COLUMNS = ("split", "set", "fold", "partition", "subset")
-SPLIT_NAMES = {"train", "valid", "val", "validation", "dev", "test"}
+MAX_SPLITS = 20
 STAMP = r"^\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d{1,2}:\d{2}.*)?$"
 DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or month first
 ID = r"^\S{1,64}$"
@@ -83,6 +84,8 @@ def describe_columns(source: Source) -> list[Column]:
         role, is_whole = _find_role(sample[name].drop_nulls(), distinct[name] - (missing[name] > 0), n)
         example, is_string = _format_example(sample[name]), schema[name] == pl.String
         columns.append(Column(name, role, distinct[name], missing[name], example, is_whole, is_string))
+    has_audio = any(column.role == "audio" for column in columns)
+    columns = [replace(c, role="rate") if has_audio and c.name == "rate" else c for c in columns]
     return _mark_tags(columns, aligned)
 
 
@@ -109,7 +112,7 @@ def _find_role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
         return ("label" if is_whole and distinct <= 20 and is_repetitive else "number"), is_whole
     if kind != pl.String:
         return "other", False
-    if name in SPLIT_COLUMNS and set(values.str.to_lowercase().unique()) <= SPLIT_NAMES:
+    if name in SPLIT_COLUMNS and distinct <= MAX_SPLITS and _are_splits(set(values.str.to_lowercase().unique())):
         return "split", False
     if values.str.contains(STAMP).all() or values.str.contains(DAY_FIRST).all():
         return "time", False
@@ -123,6 +126,11 @@ def _find_role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
     if is_repetitive and distinct <= MAX_CLASSES and words <= 4 and not are_phrases:
         return "label", False
     return ("category" if is_short and distinct <= n / 5 else "text"), False
+
+
+def _are_splits(names: set[str]) -> bool:
+    """Return whether names are those of splits; beside train and test, others may be additional test sets."""
+    return set(names) <= set(SPLITS) or {"train", "test"} <= names
 
 
 def is_id_name(name: str) -> bool:

@@ -155,7 +155,9 @@ def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None 
         times: The coder of time stamps, if there is one; its column is included if every row has it.
     """
     names = tuple(coder.columns) if isinstance(coder, SeriesCoder) else (coder.column,)
-    records = [row if isinstance(row, Mapping) else _name_columns(row, names, coder) for row in rows]
+    records = [
+        _open_objects(row, names) if isinstance(row, Mapping) else _name_columns(row, names, coder) for row in rows
+    ]
     for number, row in enumerate(records, 1):
         for name in names:
             if name not in row:
@@ -179,6 +181,18 @@ def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None 
     if times is not None and all(times.column in row for row in records):
         columns[times.column] = pl.Series(times.column, [list(row[times.column]) for row in records])
     return pl.DataFrame(columns)
+
+
+def _open_objects(row: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Return a row with the values of dotted names: {"data": {"text": "a"}} has data.text."""
+    inner = {}
+    for name in [n for n in names if n not in row and "." in n]:
+        value: Any = row
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            inner[name] = value
+    return {**row, **inner} if inner else row
 
 
 def _check_series(column: pl.Series) -> pl.Series:

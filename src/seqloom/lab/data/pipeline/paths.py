@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.readers.audio import has_recordings
 from seqloom.lab.data.readers.compression import strip_suffix
+from seqloom.lab.data.readers.recordings import names_recordings
 from seqloom.lab.data.readers.table import BY_SUFFIX
 from seqloom.lab.data.readers.text import find_class_folders
 from seqloom.lab.data.task import DataSource, Files, Frame, Notes
 
-SPLITS = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"}
-SPLITS |= {"dev": "valid", "devset": "valid", "trainset": "train", "testset": "test", "test": "test"}
 NOT_DATA = ("README", "LICENSE", "ORIGIN_README", "_ABOUT")
 SplitFiles = list[tuple[str | None, tuple[Path, ...]]]
 
@@ -90,11 +91,15 @@ def _find_in_folder(path: Path, options: Reading, notes: Notes) -> SplitFiles:
     parts = [p for p in inside if p.is_dir() and _guess_split(p) and find_class_folders(p)]
     if parts:
         return [(_guess_split(part), (part,)) for part in parts]
-    if find_class_folders(path) or any(p.suffix == ".wav" for p in path.rglob("*.wav")):
+    if tables := [p for p in inside if names_recordings(p)]:
+        return _assign_splits(path, tables, notes)
+    if find_class_folders(path) or has_recordings(path):
         return [(None, (path,))]
     files = [p for p in inside if p.is_file() and _is_data(p)]
     if not files:
-        raise UserError(f"{path}: holds no data; files may end in {', '.join(BY_SUFFIX)}, and .gz, .xz, .bz2 or .zst")
+        raise UserError(
+            f"{path}: holds no data; files may end in {', '.join(BY_SUFFIX)}, and .gz, .xz, .bz2, .zst or .zip"
+        )
     return _assign_splits(path, files, notes)
 
 
@@ -127,4 +132,4 @@ def _guess_split(path: Path) -> str | None:
 
 
 def _is_data(path: Path) -> bool:
-    return strip_suffix(path).suffix in BY_SUFFIX and path.stem.upper() not in NOT_DATA
+    return (strip_suffix(path).suffix in BY_SUFFIX or path.suffix == ".zip") and path.stem.upper() not in NOT_DATA

@@ -25,7 +25,7 @@ KINDS: dict[tuple[str, str], Kind] = {
     ("tokens", "tags"): "tag",
     ("text", "text"): "translate",
     ("tokens", "tokens"): "translate",
-    ("audio", "text"): "transcribe",
+    **{(i, o): "transcribe" for i in ("audio", "series") for o in ("text", "tokens")},
 }
 RANK = {"tag": 0, "classify": 0, "translate": 0, "transcribe": 0, "regress": 0, "forecast": 1, "generate": 2}
 MOST_LISTED = 6  # inputs that a message lists
@@ -57,6 +57,22 @@ class TaskPlan:
         uses |= {name: "input" if name not in uses else "input, target" for name in self.input}
         uses |= dict.fromkeys(self.known, "input, known")
         return uses | {v: k for k in ("group", "time", "split") if (v := getattr(self, k))}
+
+
+def resolve_names(options: Reading, columns: Sequence[Column], notes: Notes) -> Reading:
+    """Replace names of columns in the options by the dotted names that end in them, if there is one for each."""
+    known = [c.name for c in columns]
+
+    def resolve(name: str) -> str:
+        longer = [other for other in known if other.endswith(f".{name}")]
+        if name in known or len(longer) != 1:
+            return name
+        notes.say(f"{name!r} is the column {longer[0]!r}")
+        return longer[0]
+
+    single = {k: resolve(v) for k in ("group", "time", "split") if (v := getattr(options, k))}
+    sides = {k: tuple(resolve(name) for name in getattr(options, k)) for k in ("input", "target")}
+    return options.model_copy(update=single | sides)
 
 
 def choose_plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> TaskPlan:
@@ -151,6 +167,8 @@ def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list
         roles.append("label")
     if is_named and column.role in ("category", "id", "constant"):
         roles.append("label")
+    if column.role in ("label", "category") and kind == "transcribe":
+        roles = ["text"]
     if is_named and column.role in ("label", "category", "id", "constant") and kind in ("translate", "transcribe"):
         roles = ["text"]
     if is_named and column.role == "tokens" and kind == "tag":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -39,6 +40,8 @@ class Reading(BaseModel):
     """Use only this many rows of each file, drawn at random; of a table in time, the latest ones of each series."""
     header: bool | None = None
     """Whether the first line of a table holds the column names."""
+    encoding: str | None = None
+    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, such as cp1252."""
     lines: bool = False
     """Read a plain text file as one example per line instead of one long text."""
 
@@ -76,6 +79,16 @@ class Reading(BaseModel):
     """Seed of the random split."""
     near_duplicates: bool = True
     """Keep texts that are nearly the same on one side of a random split."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                codecs.lookup(value)
+        except LookupError:
+            raise ValueError("unknown encoding; examples are cp1252, latin-1, utf-16, gb18030, shift_jis") from None
+        return value
 
     @field_validator("input", "target", "known", mode="before")
     @classmethod

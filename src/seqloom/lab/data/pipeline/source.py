@@ -18,6 +18,7 @@ from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.paths import find_files
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers import compression
+from seqloom.lab.data.readers.recordings import find_recordings, names_recordings
 from seqloom.lab.data.readers.table import FACTS, TABLE, TableFacts, write_files, write_frame
 from seqloom.lab.data.task import DataSource, Notes
 
@@ -137,7 +138,9 @@ def _read_frame(split: str | None, frame: pl.DataFrame, notes: Notes) -> tuple[P
 
 
 def _read_files(split: str | None, files: tuple[Path, ...], options: Reading, notes: Notes) -> tuple[Part, TableFacts]:
-    key = cache.digest(__version__, *map(cache.fingerprint, files), files[0].name, str((options.header, options.lines)))
+    sounds = find_recordings(files[0]) if names_recordings(files[0]) else []
+    how = str((options.header, options.lines, options.encoding))
+    key = cache.digest(__version__, *map(cache.fingerprint, (*files, *sounds)), files[0].name, how)
     return _read_cached(" + ".join(map(str, files)), split, key, partial(write_files, files, options), notes)
 
 

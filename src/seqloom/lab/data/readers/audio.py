@@ -36,6 +36,11 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
     return scan_rows(lambda: _read_recordings(path, schema), schema, PIECE_ROWS)
 
 
+def has_recordings(path: Path) -> bool:
+    """Return whether a folder, or one below it, holds a .wav file."""
+    return any(p.suffix.lower() == ".wav" for p in path.rglob("*"))
+
+
 def _split_name(name: PurePosixPath) -> list[str]:
     return re.split(r"[_\-]+", name.stem)
 
@@ -61,7 +66,7 @@ def _read_recordings(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, A
     for name, content in _read_files(path):
         if name.suffix.lower() != ".wav":
             continue
-        row: dict[str, Any] = {"file": str(name)} | _read_samples(content, f"{path}/{name}")
+        row: dict[str, Any] = {"file": str(name)} | read_samples(content, f"{path}/{name}")
         if "label" in schema:
             row["label"] = name.parent.name
         row |= {f"part_{i + 1}": p for i, p in enumerate(_split_name(name)) if f"part_{i + 1}" in schema}
@@ -70,7 +75,7 @@ def _read_recordings(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, A
         yield row
 
 
-def _read_samples(content: bytes, place: str) -> dict[str, Any]:
+def read_samples(content: bytes, place: str) -> dict[str, Any]:
     """Return the mean of all channels, between -1 and 1, and the sampling rate."""
     import warnings
 

@@ -1,4 +1,4 @@
-"""Compressed files: .gz, .xz, .bz2 and .zst are unpacked block by block before they are read."""
+"""Compressed files: .gz, .xz, .bz2, .zst and .zip with one table are unpacked block by block before they are read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import IO, Any
 
 from seqloom.core.errors import UserError, require
 
-SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
+SUFFIXES = (".gz", ".xz", ".bz2", ".zst", ".zip")
 DEFAULT_GIB = 16.0  # largest unpacked size unless the user allows more
 MAX_RATIO = 1_000  # largest ratio of unpacked to packed size
 RATIO_FROM = 2**28  # bytes; the ratio is not checked below this size
+MOST_NAMES = 8  # files of an archive that a message lists
+ENCRYPTED = 1  # bit of a member's flags
 DAMAGED = "{}: ends in the middle or is damaged ({}); copy the file again"
 
 
@@ -42,6 +44,8 @@ def unpack(path: Path, work: Path, max_gib: float = DEFAULT_GIB) -> Path:
         return path
     copy = work / strip_suffix(path).name
     try:
+        if path.suffix == ".zip":
+            copy = work / Path(_find_member(path)).name
         with _open_unpacked(path) as stream, copy.open("wb") as plain:
             while block := stream.read(1 << 20):
                 plain.write(block)
@@ -51,10 +55,25 @@ def unpack(path: Path, work: Path, max_gib: float = DEFAULT_GIB) -> Path:
             raise  # a full disk is not a damaged file
         raise UserError(DAMAGED.format(path, error)) from None
     except Exception as error:  # the error classes of lzma, zlib and zstandard share no base
-        if type(error).__name__ not in ("LZMAError", "error", "ZstdError"):
+        if type(error).__name__ not in ("LZMAError", "error", "ZstdError", "BadZipFile"):
             raise
         raise UserError(DAMAGED.format(path, error)) from None
     return copy
+
+
+def _find_member(path: Path) -> str:
+    """Return the name of the only data file in a .zip file."""
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX")]
+    names = [m.filename for m in members if not Path(m.filename).name.startswith((".", "README", "LICENSE"))]
+    if len(names) != 1:
+        listed = ", ".join(names[:MOST_NAMES]) or "no files"
+        raise UserError(f"{path}: holds {listed}; a .zip file may hold one table: unpack it, and give the folder")
+    if any(m.flag_bits & ENCRYPTED for m in members):
+        raise UserError(f"{path}: is encrypted; unpack it, and give the file")
+    return names[0]
 
 
 def _open_unpacked(path: Path) -> IO[bytes]:
@@ -62,6 +81,11 @@ def _open_unpacked(path: Path) -> IO[bytes]:
     import bz2
     import gzip
     import lzma
+    import zipfile
+
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            return archive.open(_find_member(path))
 
     openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
     opener = openers.get(path.suffix) or require("zstandard", f"{path}: unpacking .zst").open

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 from collections import Counter
 from collections.abc import Iterator
@@ -131,8 +130,6 @@ def _read_head(path: Path) -> list[str]:
     lines = [line.decode("utf-8", "replace") for line in raw if line.strip()]
     if not lines:
         raise UserError(f"{path}: the file is empty")
-    if raw[0][:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise UserError(f"{path}: the file is UTF-16; save it as UTF-8")
     return [lines[0].lstrip("\ufeff"), *lines[1:]]
 
 

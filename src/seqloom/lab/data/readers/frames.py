@@ -70,4 +70,4 @@ def decode_utf8(data: bytes, path: object, line: int | None = None) -> str:
     except UnicodeDecodeError as error:
         place = path if line is None else f"{path}: line {line}"
         bad = f"byte 0x{data[error.start]:02x} at position {error.start}"
-        raise UserError(f"{place} is not UTF-8 ({bad}); save the file as UTF-8") from None
+        raise UserError(f"{place} is not UTF-8 ({bad}); name its encoding with encoding=..., such as cp1252") from None

@@ -17,10 +17,13 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers import arrow, audio, conll, delimited, json_lines, npz, text, ts
+from seqloom.lab.data.readers import arrow, audio, conll, delimited, excel, json_lines, npz, recordings, text, ts
 from seqloom.lab.data.readers.compression import unpack
+from seqloom.lab.data.readers.encodings import copy_as_utf8
+from seqloom.lab.data.readers.nested import flatten
 
-READERS: tuple[Any, ...] = (delimited, json_lines, arrow, npz, conll, ts, text, audio)
+READERS: tuple[Any, ...] = (delimited, json_lines, arrow, npz, conll, ts, text, audio, excel)
+TEXT_READERS = (delimited, json_lines, conll, ts, text)
 BY_SUFFIX = {suffix: reader for reader in READERS for suffix in reader.SUFFIXES}
 TABLE, FACTS = "rows.arrow", "facts.json"
 
@@ -56,7 +59,7 @@ def write_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
         UserError: If a file is damaged or has another format than its name says.
     """
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        plain = tuple(unpack(file, Path(folder), options.unpacked_gib) for file in files)
+        plain = tuple(_prepare(file, Path(folder), options) for file in files)
         reader, options = _find_reader(plain, options)
         try:
             try:
@@ -83,12 +86,20 @@ def write_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
         raise UserError(message) from None
 
 
+def _prepare(file: Path, work: Path, options: Reading) -> Path:
+    """Return a file, or its unpacked copy in UTF-8."""
+    plain = unpack(file, work, options.unpacked_gib)
+    is_text = plain.is_file() and BY_SUFFIX.get(plain.suffix, text) in TEXT_READERS
+    return copy_as_utf8(plain, work, options.encoding) if is_text else plain
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0][:200] or type(error).__name__
 
 
 def write_frame(frame: pl.LazyFrame, facts: TableFacts, work: Path) -> None:
     """Write a frame to TABLE piece by piece, and its facts to FACTS."""
+    frame = flatten(frame)
     frame.sink_ipc(work / TABLE, compression="uncompressed", maintain_order=True)
     rows = pl.scan_ipc(work / TABLE).select(pl.len()).collect().item()
     (work / FACTS).write_text(json.dumps(asdict(facts) | {"rows": rows}))
@@ -100,10 +111,12 @@ def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[ModuleType,
     if len(files) == 2:
         return text, options
     if path.is_dir():
-        return (text if text.find_class_folders(path) else audio), options
+        return (audio if audio.has_recordings(path) else text), options
     if path.suffix not in BY_SUFFIX:
         raise UserError(f"{path}: unknown format; files may end in {', '.join(BY_SUFFIX)}")
     reader = BY_SUFFIX[path.suffix]
+    if recordings.names_recordings(path) and recordings.find_recordings(path):
+        return recordings, options
     if reader is text and not options.lines and options.kind != "generate":
         form = text.guess_form(path)
         if form == "tsv":  # a .txt file has no header unless the user says so
