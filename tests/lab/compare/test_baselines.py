@@ -1,9 +1,18 @@
+import json
+
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.compare.baselines.registry import ROCKET, baselines, fit_baseline, fit_within
+from seqloom.lab.compare.baselines.registry import (
+    ROCKET,
+    baselines,
+    build_baseline,
+    describe_baseline,
+    fit_baseline,
+    fit_within,
+)
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
@@ -120,3 +129,22 @@ def test_a_baseline_is_fitted_to_as_many_rows_as_the_time_allows(rows, seconds, 
     assert fit.sizes == sizes and last == len(sizes)
     assert sampled == (sizes[-1] if sizes[-1] < rows else None)
     assert seconds is None or fit.now <= max(seconds, 5)
+
+
+def test_character_n_grams_know_the_forms_of_a_word():
+    forms = ("ing", "ed", "s", "able", "er", "ment")
+    texts = [f"{stem}{form} it now" for stem in ("enjoy", "hat") for form in forms for _ in range(4)]
+    frame = pl.DataFrame({"text": texts, "label": ["good" if t.startswith("e") else "bad" for t in texts]})
+    task = open_task(frame, target="label", kind="classify", unit="words", near_duplicates=False)
+    model = baselines(task)["character TF-IDF + logistic"](task)
+    record = json.loads(json.dumps(describe_baseline(model)))
+    same = build_baseline(task, record, model.model.arrays())
+    batch = task.encode(["enjoyed it", "hatable now", "", "zzz"])
+    assert task.decode(same.predict(batch).values)[:2] == ["good", "bad"]
+    assert torch.equal(same.scores(batch)[0], model.scores(batch)[0])
+
+
+def test_characters_have_no_character_n_grams_of_words():
+    names = pl.DataFrame({"name": ["anna", "bernd"] * 20, "label": ["f", "m"] * 20})
+    task = open_task(names, input="name", target="label", unit="characters", near_duplicates=False)
+    assert "character TF-IDF + logistic" not in baselines(task)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.lab.compare.baselines.letters import LetterNgrams
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
@@ -152,7 +153,8 @@ class SeriesFeatures:
         return np.concatenate([*summary, ((1 - share) * x[low] + share * x[high]).ravel()])
 
 
-FEATURES: dict[str, type[Ngrams | SeriesFeatures]] = {"n-grams": Ngrams, "series": SeriesFeatures}
+FeatureMap = Ngrams | LetterNgrams | SeriesFeatures
+FEATURES: dict[str, type[FeatureMap]] = {"n-grams": Ngrams, "letters": LetterNgrams, "series": SeriesFeatures}
 ABSENT_SCORE = -30.0  # of a class that training lacks
 
 
@@ -173,7 +175,7 @@ class Linear(BaselineModule):
 
     def __init__(
         self,
-        features: Ngrams | SeriesFeatures,
+        features: FeatureMap,
         W: Tensor,
         b: Tensor,
         link: str,
@@ -223,16 +225,17 @@ def _float32(values: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
-def fit_logistic(task: Task, weights: Sequence[float] = ()) -> ForTask:
+def fit_logistic(task: Task, weights: Sequence[float] = (), letters: bool = False) -> ForTask:
     """Fit a logistic regression; for text one against the rest, which is much faster on sparse features.
 
     Args:
         task: the data.
         weights: a weight for each class, or none.
+        letters: whether the features of a text are character n-grams of its words.
     """
     from sklearn.linear_model import LogisticRegression
 
-    features, f, y = _fit_features(task)
+    features, f, y = _fit_features(task, letters)
     text = isinstance(task.input, Tokens)
     rows = np.asarray(weights)[y] if len(weights) else None
     classes = np.unique(y)
@@ -253,10 +256,21 @@ def fit_logistic(task: Task, weights: Sequence[float] = ()) -> ForTask:
     return _choose(fit, TEXT_C if text else SERIES_C, task, weights)
 
 
-def fit_ridge(task: Task) -> ForTask:
+def fit_logistic_of_letters(task: Task, weights: Sequence[float] = ()) -> ForTask:
+    """Fit a logistic regression to character n-grams of words."""
+    return fit_logistic(task, weights, letters=True)
+
+
+def fit_ridge_of_letters(task: Task) -> ForTask:
+    """Fit a ridge regression to character n-grams of words."""
+    return fit_ridge(task, letters=True)
+
+
+def fit_ridge(task: Task, letters: bool = False) -> ForTask:
+    """Fit a ridge regression; with `letters`, to character n-grams of words."""
     from sklearn.linear_model import Ridge
 
-    features, f, y = _fit_features(task)
+    features, f, y = _fit_features(task, letters)
     known = ~np.isnan(y).any(1)
 
     def fit(c: float) -> ForTask:
@@ -267,7 +281,7 @@ def fit_ridge(task: Task) -> ForTask:
     return _choose(fit, RIDGE_C, task)
 
 
-def _fit_features(task: Task) -> tuple[Any, Any, Array]:
+def _fit_features(task: Task, letters: bool = False) -> tuple[Any, Any, Array]:
     """Return the fitted feature map, and the features and targets of the training split."""
     rows: list[Rows] = []
     ys = []
@@ -276,7 +290,9 @@ def _fit_features(task: Task) -> tuple[Any, Any, Array]:
         keep = batch.y >= 0 if task.kind == "classify" else torch.ones(len(batch), dtype=torch.bool)
         rows.append((batch.x[keep].numpy(), batch.lengths[keep].numpy()))
         ys.append(batch.y[keep].numpy())
-    features: Any = Ngrams.of(task.input) if isinstance(task.input, Tokens) else SeriesFeatures()
+    features: Any = SeriesFeatures()
+    if isinstance(task.input, Tokens):
+        features = LetterNgrams.of(task) if letters else Ngrams.of(task.input)
     return features, features.fit(rows), np.concatenate(ys)
 
 

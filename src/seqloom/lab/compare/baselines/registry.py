@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines import counts, dtw, linear, naive, rocket, window
+from seqloom.lab.compare.baselines import counts, dtw, letters, linear, naive, rocket, window
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
@@ -33,7 +33,7 @@ ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
 WINDOW = "window + logistic regression"
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
-WEIGHTED = {linear.fit_logistic}  # these take class weights
+WEIGHTED = {linear.fit_logistic, linear.fit_logistic_of_letters}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
@@ -52,9 +52,19 @@ def baselines(task: Task) -> dict[str, Fit]:
     nearest: dict[str, Fit] = {}
     if not text and task.kind == "classify" and dtw.can_fit_dtw(task):
         nearest = {DTW: dtw.fit_dtw}
+    spelled: dict[str, dict[str, Fit]] = {"classify": {}, "regress": {}}
+    if text and letters.can_spell(task):
+        spelled["classify"] = {"character TF-IDF + logistic": linear.fit_logistic_of_letters}
+        spelled["regress"] = {"character TF-IDF + ridge": linear.fit_ridge_of_letters}
     kinds: dict[str, dict[str, Fit]] = {
-        "classify": {"majority": counts.fit_majority, logistic: linear.fit_logistic, **rockets, **nearest},
-        "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge, **rockets},
+        "classify": {
+            "majority": counts.fit_majority,
+            logistic: linear.fit_logistic,
+            **spelled["classify"],
+            **rockets,
+            **nearest,
+        },
+        "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge, **spelled["regress"], **rockets},
         "tag": {"most frequent tag": counts.fit_tag, **(of_tokens if text else {})},
         "generate": {"unigram": counts.fit_unigram, **bigram},
         "translate": {"unigram": counts.fit_unigram, **bigram},
