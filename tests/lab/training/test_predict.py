@@ -30,6 +30,7 @@ from seqloom.lab.training.results import evaluate
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
+from seqloom.lab.training.unseen import list_unseen
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
 
@@ -241,9 +242,34 @@ def test_evaluation_repeats_the_test_of_the_training(words):
     assert actual["intervals"]["accuracy"] == test["accuracy_interval"]
 
 
+def test_evaluation_never_counts_training_rows(work, words, tmp_path):
+    rows = (work / "words.csv").read_text().splitlines()
+    file = tmp_path / "again.csv"
+    file.write_text("\n".join([*rows, "qqqqqqqqqqqqq,vowels", "eeeeeeeeeeeee,consonants"]) + "\n")
+    task = reopen(words.record["source"])
+    actual = evaluate(words, file)
+    held_out = task.splits["valid"].size + task.splits["test"].size
+    assert actual["examples"] <= held_out + 2  # a word that occurs in training, too, is left out
+    assert actual["examples"] >= 2
+    left_out = len(rows) - 1 + 2 - actual["examples"]
+    assert f"{left_out} rows of {len(rows) + 1} in {file} were used for training" in actual["warnings"][0]
+    trained = {
+        tuple(x[:n].tolist()) for b in task.batches("train", batch=64) for x, n in zip(b.x, b.lengths, strict=True)
+    }
+    other = words.task.open_file(file)
+    unseen, _ = list_unseen(words, other, file)
+    for batch in other.batches("test", batch=64):
+        for row, x, n in zip(batch.rows.tolist(), batch.x, batch.lengths, strict=True):
+            assert (row in unseen) == (tuple(x[:n].tolist()) not in trained)
+    only_training = [row for number, row in enumerate(rows[1:]) if number not in unseen]
+    file.write_text("\n".join([rows[0], *only_training]) + "\n")
+    with pytest.raises(ValueError, match="the run was trained on all of its rows"):
+        evaluate(words, file)
+
+
 def test_an_unseen_label_counts_as_wrong_and_is_reported(words, tmp_path):
     file = tmp_path / "new.csv"
-    file.write_text("word,label\naei,vowels\nbcd,consonants\nxyz,neither\n")
+    file.write_text("word,label\naeaeaeaeaea,vowels\nbcbcbcbcbcb,consonants\nxyz,neither\n")
     actual = evaluate(words, file)
     assert (actual["examples"], actual["split"]) == (3, "test")
     assert actual["metrics"]["accuracy"] == pytest.approx(2 / 3)

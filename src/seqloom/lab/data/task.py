@@ -232,6 +232,10 @@ class Batch:
         """Return every n-th example, starting with the k-th: the share of process k of n."""
         return self._map_tensors(lambda tensor: tensor[k::n])
 
+    def select(self, rows: Tensor) -> Batch:
+        """Return some examples: their numbers in the batch, or a mask (B,)."""
+        return self._map_tensors(lambda tensor: tensor[rows])
+
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {name: change(v) for name, v in values.items() if isinstance(v, Tensor)}

@@ -19,6 +19,7 @@ from seqloom.lab.training.folders import list_names
 from seqloom.lab.training.objective import find_metric
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
+from seqloom.lab.training.unseen import list_unseen
 
 NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # other keys in a line of metrics.jsonl
 
@@ -34,8 +35,9 @@ def evaluate(
 
     Args:
         run: The trained run.
-        data: A file with targets. Default: the data the run was trained on.
-        split: The split to use. Default: "test", or the first split if there is no test split.
+        data: A file with targets; its rows that were used for training are left out, with a warning. Default: the data
+            from which the run took its training rows.
+        split: The split to use. Default: "test", or "valid" if there is no test split.
         device: Where the model runs.
         metric: Compute only this one.
 
@@ -47,11 +49,15 @@ def evaluate(
     """
     chosen = None if metric is None else find_metric(run.task, metric).name
     task = reopen(run.record["source"]) if data is None else run.task.open_file(data)
-    split = split or ("test" if "test" in task.splits else next(iter(task.splits)))
+    held_out = [name for name in ("test", "valid") if name in task.splits]
+    if split is None and not held_out:
+        raise UserError(f"task {task.name!r} has no held-out rows; give a file, or --split train")
+    split = split or held_out[0]
     if split not in task.splits:
         raise UserError(f"there is no split {split!r}; there are {', '.join(task.splits)}")
     model = run.model("best", device)
-    columns = score_split(model, task, split, **run.settings.sizes)
+    unseen, warning = (None, "") if data is None else list_unseen(run, task, data)
+    columns = score_split(model, task, split, **run.settings.sizes, only=unseen)
     scores = compute_scores(columns, intervals=True, block=task.overlap)
     names = [name for name in scores.values if chosen in (None, name)]
     classes: list[dict[str, Any]] = []
@@ -66,7 +72,7 @@ def evaluate(
         "metrics": {name: finite_or_none(scores.values[name]) for name in names},
         "intervals": {n: [finite_or_none(end) for end in scores.intervals[n]] for n in names if n in scores.intervals},
         **({"classes": classes, "decision": decision} if classes else {}),
-        "warnings": task.notes.warnings if data is not None else [],
+        "warnings": [*([warning] if warning else []), *(task.notes.warnings if data is not None else [])],
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -61,8 +61,9 @@ def score_split(
     tokens: int | None = None,
     full: bool = True,
     within: AbstractContextManager[Any] | None = None,
+    only: Collection[int] | None = None,
 ) -> Columns:
-    """Return what every row of a split contributes to the metrics; the arguments are those of `score`."""
+    """Return what every row of a split, or `only` some positions, contribute to the metrics; see `score`."""
     if task.splits[split].size is None:
         raise UserError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
     device, training = next(model.parameters()).device, model.training
@@ -72,6 +73,10 @@ def score_split(
         for one in (
             task.batches(split, batch=batch, tokens=tokens) if batch or tokens else task.batches(split, batch=64)
         ):
+            if only is not None:
+                one = one.select(torch.tensor([row in only for row in one.rows.tolist()]))  # noqa: PLW2901
+                if not len(one):
+                    continue
             with within or nullcontext():
                 columns, state = _score_batch(model, task, one.to(device), state if one.carry else None, full)
             for name, column in columns.items():
