@@ -24,6 +24,7 @@ from record import write_record
 
 SMALL_SETS = ["names", "snips-intent", "snips-slots", "sentence-polarity", "japanese-vowels"]
 FINALISTS = (2, 3)
+VALIDATION_ROWS = 700  # about so many, at least
 Curve = list[tuple[int, float]]  # step and validation metric, higher is better
 
 
@@ -50,6 +51,7 @@ def train_all(name: str, data: Path, steps: int) -> dict[str, Any]:
     """Train every candidate of a data set once and return its validation curve."""
     from seqloom.cli.commands.training import explicit_options
     from seqloom.lab.compare.candidates import default_hyperparameters
+    from seqloom.lab.compare.data import STRIDES
     from seqloom.lab.compare.folder import start_comparison
     from seqloom.lab.compare.jobs import CandidateTrial
     from seqloom.lab.compare.plan import plan_steps
@@ -64,6 +66,8 @@ def train_all(name: str, data: Path, steps: int) -> dict[str, Any]:
         comparison = start_comparison(
             str(data / SETS[name].data), options, CompareSettings(steps=steps), Path(folder) / "c"
         )
+        rows = comparison.task.splits["valid"].size or 0
+        comparison.source[STRIDES] = {"valid": max(1, rows // VALIDATION_ROWS)}
         plan = plan_steps(tuple(comparison.candidates), steps, 1, 1)
         curves, seconds = {}, {}
         for candidate in comparison.candidates.values():
