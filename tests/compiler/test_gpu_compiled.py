@@ -44,7 +44,8 @@ def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, 
     cell = programs.cell_of(name, H=64, D=20)
     # with more steps, states of IndRNN exceed 65,504, and errors of a normalised LSTM grow without bound in any order
     steps = 20 if (name, dtype) == ("indrnn", FP16) else 15 if name == "ln_lstm" else 75
-    ratio, part = programs.worst(cell, job_of(cell, dtype, 33, steps, ragged), dtype)
+    draws = 8 if name == "ln_lstm" else 1  # its ratios vary from 0.3 to 3 between draws of the input
+    ratio, part = programs.worst(cell, dtype, *(job_of(cell, dtype, 33, steps, ragged) for _ in range(draws)))
     assert ratio < 2, part
 
 
@@ -52,7 +53,7 @@ def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, 
 @pytest.mark.parametrize("dtype", [FP32, BF16])
 def test_blocks_of_one_to_eight_rows_agree_with_the_loop(B, H, dtype):
     cell = programs.cell_of("two stages", H=H, D=20)
-    ratio, part = programs.worst(cell, job_of(cell, dtype, B, 30, True), dtype)
+    ratio, part = programs.worst(cell, dtype, job_of(cell, dtype, B, 30, True))
     assert ratio < 2, part
 
 

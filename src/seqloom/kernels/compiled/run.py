@@ -15,7 +15,7 @@ from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.stages import Stages
-from seqloom.kernels.fused import Flat, differentiate
+from seqloom.kernels.fused import Flat, differentiate, run_backward
 
 # From the cell's input (B, T, D) and its tensors to a plan's x (B, T, ...) and the states after a reset (B, ...). Rows
 # that are packed come as (T, B, D) or (rows, 1, D).
@@ -286,7 +286,7 @@ def _leave(
     leaves = [entered.own[name] for name in names] + [entered.x] * entered.x.requires_grad
     if not ends or not leaves:
         return None
-    gradients = torch.autograd.grad(ends, leaves, pulls, keep, allow_unused=True)
+    gradients = run_backward(ends, leaves, pulls, keep)
     for name, g in zip(names, gradients, strict=False):
         mine = own_grads[name]
         own_grads[name] = g if mine is None else mine if g is None else mine + g
