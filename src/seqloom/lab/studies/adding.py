@@ -13,10 +13,12 @@ from seqloom.lab.data.synthetic.task import Problem
 from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
+from seqloom.lab.studies.support.trial_report import describe_schedule
 from seqloom.lab.studies.support.trials import Tensors
 
 TRIVIAL = 1 / 3  # mean absolute error of always answering 1
 SOLVED = 0.05
+PAPER_STEPS = 30 * 100  # of the AttnRNN article, per length
 # AttnRNN article, experiment 1: mean absolute error.
 PRINTED = {
     50: {"rnn": 0.3411, "gru": 0.0111, "lstm": 0.0666, "attn_rnn": 0.0069},
@@ -60,13 +62,15 @@ class Adding(SyntheticTrials[TrialSettings], name="adding"):
         test=1_000,
     )
     paper = TrialSettings(
-        tuple(at(T, 1_000, after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
+        tuple(at(T, PAPER_STEPS, after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
         ("rnn", "gru", "lstm", "attn_rnn"),
         seeds=1,
         hidden=128,
         lrs=(1e-3,),
         starts=("default",),
+        batch=128,
         test=100,
+        constant_rate=True,
     )
     paper_quick = TrialSettings((at(50, 200),), paper.models, 1, 0, 32, (1e-2,), ("default",), 32, test=100)
 
@@ -104,16 +108,14 @@ class Adding(SyntheticTrials[TrialSettings], name="adding"):
                 reach[g.model] = g.condition
         lengths = "; ".join(f"{m}: {reach[m]}" for m in self.settings.models if m in reach)
         first = f"Longest length that every seed solves (mean absolute error below {SOLVED}): {lengths}."
-        return f"{first} {super().verdict(rows)}"
+        return f"{self.describe_reproduction(rows)}{first} {super().verdict(rows)}"
 
     def caption(self) -> str:
         if self.protocol == "paper":
             return (
                 "setup of the AttnRNN article: one model trained on each length in turn, 100 test sequences (standard "
                 f"error about 0.02 if nothing is learned). The article has one seed, this table {self.settings.seeds}. "
-                f"Not given in the article, so chosen here: h = {self.settings.hidden}, "
-                f"{self.steps(self.settings.conditions[0]):,} steps of batch size {self.settings.batch} per length, "
-                f"lr {self.settings.lrs[0]:g}"
+                f"{describe_schedule(self)}"
             )
         missing = "models are missing at lengths where training takes too long"
         claim = "claim of the RNN family article: RNN fails beyond T = 20, LSTM and GRU work beyond 1,000"

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.copy import copy
 from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.data.task import IGNORE
+from seqloom.lab.studies.adding import PAPER_STEPS
 from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
+from seqloom.lab.studies.support.trial_report import describe_schedule
 from seqloom.lab.studies.support.trials import Tensors
 
 SOLVED = 0.99
@@ -65,13 +67,15 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
         test=500,
     )
     paper = TrialSettings(
-        tuple(at(T, 1_000, "third", after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
+        tuple(at(T, PAPER_STEPS, "third", after=earlier) for T, earlier in zip(PRINTED, EARLIER, strict=True)),
         ("rnn", "gru", "lstm", "attn_rnn"),
         seeds=1,
         hidden=128,
         lrs=(1e-3,),
         starts=("default",),
+        batch=128,
         test=100,
+        constant_rate=True,
     )
     paper_quick = TrialSettings(
         (at(30, 150, "third"),), ("rnn", "gru", "lstm", "attn_rnn"), 1, 0, 32, (1e-2,), ("default",), 32, test=100
@@ -114,7 +118,8 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
             if all(v is not None and v >= SOLVED for v in g.values("accuracy")):
                 solved[g.model].append(g.condition)
         listed = "; ".join(f"{model}: {', '.join(where) or 'none'}" for model, where in solved.items())
-        return f"Solved by every seed (accuracy at least {SOLVED}): {listed}. {super().verdict(rows)}"
+        solvers = f"Solved by every seed (accuracy at least {SOLVED}): {listed}."
+        return f"{self.describe_reproduction(rows)}{solvers} {super().verdict(rows)}"
 
     def caption(self) -> str:
         s = self.settings
@@ -123,8 +128,7 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
                 "setup of the AttnRNN article: T/3 symbols to repeat in the last third, the filler is a symbol "
                 "too; one "
                 "model trained on each length in turn, 100 test sequences. The article has one seed, this table "
-                f"{s.seeds}. Not given in the article, so chosen here: h = {s.hidden}, "
-                f"{self.steps(s.conditions[0]):,} steps of batch size {s.batch} per length, lr {s.lrs[0]:g}"
+                f"{s.seeds}. {describe_schedule(self)}"
             )
         losses = ", ".join(f"{c.task['count'] * math.log(KINDS) / span(c.task):.4f}" for c in s.conditions)
         return (

@@ -196,7 +196,8 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
             return f"{self._padding(rows)}{super().verdict(rows)}"
         best = {g.model: g.summary("accuracy").mean for g in groups(rows)}
         beside = [f"{m} {v:.1%} ({PRINTED[m][0]:.1%})" for m, v in best.items() if v is not None and m in PRINTED]
-        return f"Highest test accuracy (AttnRNN article in brackets): {', '.join(beside)}. {super().verdict(rows)}"
+        listed = f"Highest test accuracy (AttnRNN article in brackets): {', '.join(beside)}."
+        return f"{self.describe_reproduction(rows)}{listed} {super().verdict(rows)}"
 
     def _padding(self, rows: Sequence[Trial]) -> str:
         """Describe how much accuracy each model loses by reading the padding."""

@@ -28,16 +28,19 @@ Tensors = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of AdamW with a linear warm-up and a cosine decay to zero."""
+    """Settings of AdamW with a linear warm-up and a cosine decay to zero, or with a constant learning rate."""
 
     steps: int
     lr: float
     warm_up: float = 0.1  # share of all steps
     clip: float = 1.0
     weight_decay: float = 0.0
+    constant: bool = False
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
+        if self.constant:
+            return self.lr
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
             return self.lr * (step + 1) / warm

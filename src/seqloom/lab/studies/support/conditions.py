@@ -50,6 +50,7 @@ class TrialSettings:
     tuning_seeds: int = 1  # trainings per setting while tuning; their mean decides
     widen: bool = False  # if the best learning rate of a model is at the edge of the grid, try the next for all models
     widen_by: float = 0.0  # ... if it is better than all inner ones by at least this
+    constant_rate: bool = False  # instead of warm-up and cosine decay
     precision: str = "natural"  # on a GPU: "natural" (AttnRNN and Transformers in bfloat16), "bfloat16", "float32"
 
 

@@ -111,7 +111,7 @@ class Contest:
         if self.solved:
             return f"{self.condition}: solved by {self.solved[0]} seeds against {self.solved[1]}"
         one, other = self.change.mean_a, self.change.mean_b
-        return f"{self.condition}: {_format(one)} against {_format(other)}"
+        return f"{self.condition}: {format_score(one)} against {format_score(other)}"
 
 
 def groups(trials: Sequence[Trial]) -> list[Group]:
@@ -224,10 +224,10 @@ def _format_interval(c: Contest, metric: TrialMetric) -> str:
         return f"solved by {c.solved[0]} seeds against {c.solved[1]}"
     if c.change.low is None or c.change.high is None:
         return "too few seeds"
-    return f"{EFFECTS[metric.compared_on]} {_format(c.change.low)} to {_format(c.change.high)}"
+    return f"{EFFECTS[metric.compared_on]} {format_score(c.change.low)} to {format_score(c.change.high)}"
 
 
-def _format(value: float | None) -> str:
+def format_score(value: float | None) -> str:
     """Format a score with the digits that distinguish scores of its size: 0.0028, 0.38, 0.9903, 3.6e+05."""
     if value is None:
         return "failed"

@@ -12,9 +12,9 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.studies.study import Study, find_study
 from seqloom.lab.studies.support.conditions import Condition
-from seqloom.lab.studies.support.ledger import FILE as TRIALS
+from seqloom.lab.studies.support.ledger import FILE
 
-STUDY = "study.json"
+TRIALS, STUDY = FILE, "study.json"
 KEPT = ("date", "versions", "hardware")  # facts of the training, not of the analysis
 
 
@@ -64,7 +64,7 @@ def _read_settings(kind: type, values: dict[str, Any]) -> Any:  # noqa: ANN401  
     return kind(**values)
 
 
-def _to_tuple(value: object) -> object:
+def _to_tuple(value: Any) -> Any:  # noqa: ANN401  # of JSON
     return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seqloom.core.plurals import count
 from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
-from seqloom.lab.studies.support.conditions import Condition
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import CUDNN
 from seqloom.lab.studies.support.outcome import EFFECTS, Group, Trial, TrialMetric, groups, tabulate_contests
 
@@ -56,6 +56,22 @@ def caption(study: Trials[Any]) -> str:
         f"on {study.device} in float32{', AttnRNN under bfloat16 autocast' if study.device == 'cuda' else ''}; "
         "ms/step: while other trainings run on the same device."
     )
+
+
+def describe_schedule(study: Trials[Any]) -> str:
+    """Describe the training of the protocol "paper", and whether it is the author's."""
+    s, author = study.settings, study.paper
+    assert author is not None
+
+    def describe(settings: TrialSettings, steps: int) -> str:
+        rate = "a constant rate of" if settings.constant_rate else "warm-up and cosine decay from"
+        return f"{steps:,} steps of {settings.batch} sequences per length, Adam with {rate} {settings.lrs[0]:g}"
+
+    mine = describe(s, study.steps(s.conditions[0]))
+    theirs = describe(author, author.conditions[0].steps)
+    size = f"h = {s.hidden}" if s.hidden else f"{s.budget:,} parameters"
+    differs = f". The author's training differs: {theirs}." if mine != theirs else ", as the author trained;"
+    return f"{mine}{differs} {size} and gradients clipped at 1 are chosen here."
 
 
 def describe_steps(study: Trials[Any]) -> str:

@@ -19,7 +19,8 @@ from seqloom.lab.studies.support import trial_report
 from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests
+from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
+from seqloom.lab.studies.support.reproduction import describe_reproduction
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
 
@@ -229,6 +230,8 @@ class Trials(Study[S, Trial]):
         way = [spec.condition]
         while way[-1].after:
             way.append(next(c for c in self.settings.conditions if c.name == way[-1].after))
+        usual: dict[str, Any] = {"precision": "natural", "constant_rate": False}
+        other = {name: getattr(self.settings, name) for name in usual if getattr(self.settings, name) != usual[name]}
         return {
             "study": f"{self.name}-{self.protocol}",
             "version": self.version,
@@ -236,7 +239,7 @@ class Trials(Study[S, Trial]):
             "model": [spec.model, self.find_hidden(spec.model, spec.condition), spec.start],
             "training": {"batch": self.settings.batch, "lr": spec.lr, "seed": spec.seed, "device": self.device},
             "scored": {spec.split: self.settings.valid if spec.split == VALID else self.settings.test},
-        } | ({} if self.settings.precision == "natural" else {"precision": self.settings.precision})
+        } | other
 
     def find_hidden(self, model: str, condition: Condition) -> int:
         """Return the hidden size that meets the parameter budget."""
@@ -269,7 +272,8 @@ class Trials(Study[S, Trial]):
             model: Callable[[], Any] = partial(self._kept.get, (c.after, spec.model, spec.seed))
         else:
             model = partial(self.build, spec.model, self.find_hidden(spec.model, c), spec.start, c)
-        return SmallTraining(str(spec), model, self.draw(c), self.loss, Recipe(self.steps(c), spec.lr), spec.seed)
+        recipe = Recipe(self.steps(c), spec.lr, constant=self.settings.constant_rate)
+        return SmallTraining(str(spec), model, self.draw(c), self.loss, recipe, spec.seed)
 
     def _score(self, spec: Spec, one: TrainedModel, device: torch.device) -> Trial:
         c, scores, failed = spec.condition, {}, one.failed
@@ -304,6 +308,16 @@ class Trials(Study[S, Trial]):
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         return trial_report.blocks(self, rows)
+
+    def describe_reproduction(self, rows: Sequence[Trial]) -> str:
+        """Say whether the printed numbers were reproduced, under the protocol of the source article."""
+        by_name = {c.name: c for c in self.settings.conditions}
+        if self.protocol != "paper":
+            return ""
+        text = describe_reproduction(
+            groups(rows), self.metrics[0], lambda g: self.article_value(by_name[g.condition], g.model)
+        )
+        return f"{text} " if text else ""
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         return format_contests(self.compare_models(rows), self.against, self.metrics[0])
