@@ -53,8 +53,8 @@ LAZY_COMMANDS = {
         "inference:predict",
         """Apply a trained model to new rows.
 
-        Writes one result per row, in input order. If the model computes NaN or infinity for a row, that row has an
-        error instead of a result and the exit code is 3.""",
+        Writes one result per row, in input order; of a forecast, one per series and date, with intervals. If the model
+        computes NaN or infinity for a row, that row has an error instead of a result and the exit code is 3.""",
     ),
     "evaluate": ("inference:evaluate", "Measure a trained model on held-out data, with 95 % intervals."),
     "generate": ("inference:generate", "Generate text with a trained language model."),

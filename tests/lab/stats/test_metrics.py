@@ -35,9 +35,9 @@ class Plain(Task):
 Plain.__abstractmethods__ = frozenset()
 
 
-def batch(y, x=None, y_lengths=None):
+def batch(y, x=None, y_lengths=None, series=None):
     x = torch.zeros(len(y), 3, 1) if x is None else x
-    return Batch(x, torch.full((len(y),), x.shape[1]), torch.arange(len(y)), y, y_lengths)
+    return Batch(x, torch.full((len(y),), x.shape[1]), torch.arange(len(y)), y, y_lengths, series=series)
 
 
 def measured(task, y, p, **more):
@@ -111,14 +111,13 @@ def test_errors_of_numbers_leave_out_what_is_missing():
     }
 
 
-def test_mase_is_1_for_the_naive_forecast_of_a_straight_line():
+def test_mase_is_relative_to_the_unit_of_each_series_and_leaves_out_series_without_one():
     task = Plain("forecast", Features(("other", "a")), Values(("a",), 1))
-    line = torch.arange(6.0).view(1, 6, 1)
-    x = torch.cat([torch.randn(1, 5, 1), line[:, :5]], 2)
-    actual = measured(task, line[:, 5:], line[:, 4:5], x=x)
-    assert actual["mase"] == pytest.approx(1.0) and actual["mse"] == actual["mae"] == 1.0
-    flat = torch.zeros(1, 5, 2)
-    assert math.isnan(measured(task, line[:, 5:], line[:, 4:5], x=flat)["mase"])
+    task.units = np.array([[2.0], [np.nan]])
+    y, p = torch.tensor([[[5.0]], [[5.0]]]), torch.tensor([[[4.0]], [[3.0]]])
+    actual = measured(task, y, p, series=torch.tensor([0, 1]))
+    assert actual["mase"] == 0.5 and actual["mse"] == 2.5 and actual["mae"] == 1.5
+    assert math.isnan(measured(task, y, p, series=torch.tensor([1, 1]))["mase"])
 
 
 def test_perplexity_and_bits_follow_from_the_loss():

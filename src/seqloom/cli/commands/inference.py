@@ -37,16 +37,17 @@ def predict(
     *,
     out: Out = None,
     format: Annotated[
-        Literal["jsonl", "csv"] | None, Parameter(help="Output format. Default: from the suffix of --out, else jsonl.")
+        Literal["jsonl", "csv"] | None,
+        Parameter(help="Output format. Default: from the suffix of --out, else jsonl, or csv for forecasts."),
     ] = None,
     probabilities: Annotated[bool, Parameter(help="Also output the probability of every class.")] = False,
     keep: Annotated[str, Parameter(help="Input columns to copy into the results, separated by commas.")] = "",
     stdin: Stdin = None,
     device: Annotated[str, Parameter(help="Device: cpu, cuda or cuda:1.")] = "cpu",
     trust: Trust = False,
-    json: Annotated[bool, Parameter(help="Output JSON lines (the default without --out).")] = False,
+    json: Annotated[bool, Parameter(help="Output JSON lines.")] = False,
 ) -> int:
-    """Write one result per input row, in input order.
+    """Write one result per input row, in input order; of a forecast, one per series and date.
 
     Returns:
         3 if the model computed NaN or infinity for a row, which then has an error instead of a result; otherwise 0.
@@ -56,6 +57,7 @@ def predict(
     with console.show_status("loading"):
         from seqloom.lab.data.task import Notes
         from seqloom.lab.training.folders import find_run
+        from seqloom.lab.training.forecast_rows import lengthen_forecasts
         from seqloom.lab.training.predict import check_can_predict, predict_pieces
 
         trained_run, notes = find_run(run, trust=trust), Notes()
@@ -71,7 +73,10 @@ def predict(
             yield result
 
     results = predict_pieces(model, trained_run.task, pieces, probabilities, columns, notes, _place(file))
-    count = write_results(count_errors(results), out, "jsonl" if json else format)
+    form = "jsonl" if json else format
+    if trained_run.task.kind == "forecast":  # a table of dates
+        results, form = lengthen_forecasts(results, trained_run.task), form or (None if out and out.suffix else "csv")
+    count = write_results(count_errors(results), out, form)
     _report(notes, count, out)
     return SOME_FAILED if failed else 0
 

@@ -157,7 +157,7 @@ def runs(folder: Runs = Path(RUNS), *, json: Json = False) -> None:
 def explicit_options(reading: Reading) -> dict[str, Any]:
     """Return the options that were set on the command line, with "a,b" split into two columns."""
     options = {name: getattr(reading, name) for name in reading.model_fields_set}
-    columns = {name: options[name] for name in ("input", "target") if name in options}
+    columns = {name: options[name] for name in ("input", "target", "known") if name in options}
     return options | {name: tuple(c.strip() for v in some for c in v.split(",")) for name, some in columns.items()}
 
 

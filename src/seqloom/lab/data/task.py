@@ -255,6 +255,7 @@ class Task(ABC):
     columns: Sequence[Column] = ()
     encoding: Encoding | None = field(default=None, init=False, repr=False)  # of data that were read from files
     group: str | None = field(default=None, init=False, repr=False)  # column whose rows form one series
+    units: Any = field(default=None, init=False, repr=False)  # (series, K) of a table: see WindowsTask
     lookback: int = field(default=0, init=False, repr=False)  # steps of a window or a piece; 0 for separate rows
     overlap = 1  # number of consecutive held-out examples that share steps of one series
 

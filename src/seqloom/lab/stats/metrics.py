@@ -10,6 +10,7 @@ themselves (`class_metrics`). `METRICS` lists all of them:
     balanced_accuracy              mean over classes of the recall
     mse         square / values                      mae          absolute / values     rmse   sqrt(mse)
     mase        scaled / series                      cer, wer     edits / symbols
+    smape       relative / values                    coverage     inside / bounded values, of an interval
     bleu, chrf  from n-grams (`ngrams`)
 
 To add a metric, add a `Metric` to `METRICS`, its name to the kinds in `FITTING`, and its columns to
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from seqloom.lab.stats import class_metrics as classes
+from seqloom.lab.stats.forecasts import LEVELS
 from seqloom.lab.stats.intervals import tail_quantile, wilson_interval
 from seqloom.lab.stats.ngrams import compute_bleu, compute_chrf
 
@@ -166,6 +168,11 @@ _ALL = (
     Metric("rmse", "RMSE", ("square", "values"), lambda c, w: np.sqrt(_ratio("square", "values")(c, w))),
     Metric("mae", "MAE", ("absolute", "values"), _ratio("absolute", "values")),
     Metric("mase", "MASE", ("scaled", "series"), _ratio("scaled", "series")),
+    _rate("smape", "sMAPE", "relative", "values", higher=False),
+    *(
+        _rate(f"coverage_{level}", f"coverage of the {level}% interval", f"inside_{level}", f"bounded_{level}")
+        for level in LEVELS
+    ),
     _rate("cer", "character error rate", "letter_edits", "letters", higher=False),
     _rate("wer", "word error rate", "word_edits", "words", higher=False),
     Metric("bleu", "BLEU", ("bleu",), lambda c, w: compute_bleu(w @ c["bleu"]), True),
@@ -180,7 +187,7 @@ FITTING: dict[str, tuple[str, ...]] = {
     "tag": ("span_f1", "accuracy"),
     "generate": ("perplexity", "bits"),
     "translate": ("bleu", "chrf", "exact", "cer", "wer", "perplexity"),
-    "forecast": ("mse", "rmse", "mae", "mase"),
+    "forecast": ("rmse", "mae", "mse", "mase", "smape"),
     "transcribe": ("cer", "wer", "exact"),
 }
 # What selects the best weights of a training by default, if it is not the loss.

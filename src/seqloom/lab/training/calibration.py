@@ -1,4 +1,8 @@
-"""Set up and fit the decision of a classifier: the positive class, class weights, temperature and threshold."""
+"""Fit on validation rows what a trained model needs besides its weights.
+
+That is the decision of a classifier (positive class, class weights, temperature and threshold) and the intervals of a
+forecast.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import torch
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Classes, Task
 from seqloom.lab.training import decision as decisions
+from seqloom.lab.training import prediction_intervals
 from seqloom.lab.training.decision import Decision, explain_decision, fit_decision
-from seqloom.lab.training.for_task import ForClassify, ForTask
+from seqloom.lab.training.for_task import ForClassify, ForForecast, ForTask
 from seqloom.lab.training.objective import balance_classes, choose_objective, find_positive
 from seqloom.lab.training.settings import TrainSettings
 
@@ -68,7 +73,9 @@ def prepare_decision(model: ForTask, task: Task, settings: TrainSettings) -> Non
 
 @torch.no_grad()
 def decide(model: ForTask, task: Task, settings: TrainSettings) -> None:
-    """Fit temperature, threshold and reject option of a trained classifier on the validation rows."""
+    """Fit temperature, threshold and reject option of a trained classifier, or the intervals of a forecast."""
+    if isinstance(model, ForForecast) and "valid" in task.splits:
+        model.intervals = prediction_intervals.fit_intervals(model, task, settings.sizes)
     if not isinstance(model, ForClassify) or "valid" not in task.splits:
         return
     start, training = Decision(model.decision.positive, weights=model.decision.weights), model.training
@@ -91,13 +98,17 @@ def decide(model: ForTask, task: Task, settings: TrainSettings) -> None:
 
 
 def store_decision(folder: Path, model: ForTask) -> None:
-    """Write the decision of a classifier to the folder of its run; other models have none."""
+    """Write the decision of a classifier, or the intervals of a forecast, to the folder of its run."""
+    if isinstance(model, ForForecast) and model.intervals is not None:
+        prediction_intervals.save(folder, model.intervals)
     if isinstance(model, ForClassify):
         decisions.save(folder, model.decision)
 
 
 def restore_decision(folder: Path, model: ForTask) -> ForTask:
-    """Give a classifier the decision that its run stores; return the model."""
+    """Give a classifier the decision, or a forecast the intervals, that its run stores; return the model."""
+    if isinstance(model, ForForecast):
+        model.intervals = prediction_intervals.load(folder)
     if isinstance(model, ForClassify):
         model.decision = decisions.load(folder)
     return model

@@ -20,6 +20,7 @@ from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch, Features, Task, Values
 from seqloom.lab.training.decision import Decision
+from seqloom.lab.training.prediction_intervals import PredictionIntervals, get_targets
 from seqloom.models.checks import can_check
 from seqloom.models.decoding.ctc import greedy
 from seqloom.models.segments import SegmentForecast
@@ -30,13 +31,15 @@ class Prediction:
     """The output of a model: `task.decode(values, lengths)` turns it into words and units of the data.
 
     `probabilities` are (B, K) for classify and (B, T, K) for tag without a CRF; otherwise None. `positive` is the
-    positive one of two classes.
+    positive one of two classes. `bounds` are the ends of a forecast's intervals by level in percent, in the shape of
+    the values; infinite if there is no interval.
     """
 
     values: Tensor
     lengths: Tensor | None = None
     probabilities: Tensor | None = None
     positive: int = 1
+    bounds: dict[int, tuple[Tensor, Tensor]] | None = None
 
 
 class ForTask(nn.Module):
@@ -149,12 +152,18 @@ class ForRegress(ForTask):
 
 
 class ForForecast(ForRegress):
-    """Squared error of a forecast; `order` moves the targets to the front of the features, as Forecast expects."""
+    """Squared error of a forecast.
+
+    Attributes:
+        order: Moves the targets to the front of the features, as Forecast expects; None if they are there.
+        intervals: How wide the intervals of a forecast are; None before they have been fitted.
+    """
 
     def __init__(self, model: nn.Module, order: list[int]) -> None:
         super().__init__(model)
         self.order = order if order != sorted(order) else None
         self.segment = model.segment if isinstance(model, SegmentForecast) else 0
+        self.intervals: PredictionIntervals | None = None
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
@@ -163,6 +172,13 @@ class ForForecast(ForRegress):
         if self.segment:
             return self.model(*_pad_to_segments(x, batch.lengths, self.segment)), None
         return self.model(x, batch.lengths), None
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        values = scores.float()
+        if self.intervals is None:
+            return Prediction(values)
+        past = get_targets(self, batch, values.shape[2])
+        return Prediction(values, bounds=self.intervals.find_bounds(values, past, batch.lengths))
 
 
 def order_features(task: Task) -> list[int]:

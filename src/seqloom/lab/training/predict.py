@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
+from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import (
     END,
     PAD,
@@ -58,7 +59,9 @@ def predict(
                     None if the probability is too low ("is_unsure" is then true)
         tag         a list of tags; "probability", a list (not with a CRF, which scores whole sequences)
         regress     a number, or numbers by name
-        forecast    a list of numbers, or lists by name; for a table of several series one result each, with its name
+        forecast    a list of numbers, or lists by name, and the ends of their intervals in the same form ("lower_80",
+                    "upper_80", "lower_95", "upper_95"; None if the validation was too short); "date", a list of dates.
+                    One result for each series of a table, with its name
         translate   a text; the same for transcribe
 
     The prediction of an empty input is None. If the model computes NaN or infinity for an input, its result has an
@@ -120,7 +123,7 @@ def predict_pieces(
                 unsure += 1
             elif result["prediction"] is None:
                 empty, first_empty = empty + 1, first_empty or done
-            yield _copy_columns(row, keep, f"{prefix}row {done}") | result
+            yield _copy_columns(row, keep, f"{prefix}row {done}") | _list_dates(task, row) | result
     if unsure and notes is not None and isinstance(model, ForClassify):
         limit = f"a probability below {model.decision.reject:.3g}"
         notes.warn(f"unsure: {unsure:,} of {done:,} rows have {limit}, and no prediction")
@@ -137,6 +140,11 @@ def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:
             hint = f"it has {', '.join(columns)}" if columns else "it has no columns, only the input itself"
             raise UserError(f"{where}: no column {name!r} to keep; {hint}")
     return {name: columns[name] if _is_finite(columns[name]) else None for name in keep}
+
+
+def _list_dates(task: Task, row: object) -> Result:
+    dates = task.list_dates(row) if isinstance(task, WindowsTask) else None
+    return {} if dates is None else {"date": dates}
 
 
 def _predict_piece(
@@ -197,7 +205,14 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
 def _build_results(task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0) -> list[Result]:
     values = task.decode(prediction.values, prediction.lengths)
     if isinstance(task.target, Values):
-        return [{"prediction": _name_numbers(task.target, value)} for value in values]
+        columns = {"prediction": values}
+        for level, bounds in (prediction.bounds or {}).items():
+            low, high = (task.decode(bound) for bound in bounds)
+            columns |= {f"lower_{level}": _drop_infinite(low), f"upper_{level}": _drop_infinite(high)}
+        return [
+            {name: _name_numbers(task.target, column[row]) for name, column in columns.items()}
+            for row in range(len(values))
+        ]
     if prediction.probabilities is None:
         return [{"prediction": value} for value in values]
     best = prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1).cpu()
@@ -221,6 +236,14 @@ def _name_numbers(target: Values, value: list[Any]) -> object:
     """Return the number or list of a single target as it is, those of several targets by name."""
     by_name = list(map(list, zip(*value, strict=True))) if value and isinstance(value[0], list) else value
     return by_name[0] if target.size == 1 else dict(zip(target.names, by_name, strict=True))
+
+
+def _drop_infinite(values: list[Any]) -> list[Any]:
+    """Replace infinite numbers in nested lists by None."""
+    return [
+        _drop_infinite(v) if isinstance(v, list) else None if isinstance(v, float) and math.isinf(v) else v
+        for v in values
+    ]
 
 
 def _round(p: Tensor) -> list[Any]:

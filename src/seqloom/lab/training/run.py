@@ -4,6 +4,7 @@ run.json        settings, versions, seed, fingerprint of the data; written once
 metrics.jsonl   one JSON object per line; only appended to
 last/ best/     checkpoints (see checkpoint.py); weights.safetensors is the model
 decision.json   of a classifier: temperature, threshold and reject option (see decision.py)
+intervals.json  of a forecast: the width of its intervals (see prediction_intervals.py)
 task/           encodes inputs and decodes predictions
 cell.py         if the model is a cell from a user's file: a copy of that file
 """

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.lab.data.task import IGNORE, PAD, SPECIALS, UNKNOWN, Batch, Classes, Features, Tags, Task
+from seqloom.lab.data.task import IGNORE, PAD, SPECIALS, UNKNOWN, Batch, Classes, Tags, Task, Values
+from seqloom.lab.stats.forecasts import count_inside, sum_relative_errors
 from seqloom.lab.stats.metrics import Array, Scores, compute_scores
 from seqloom.lab.stats.ngrams import NGRAMS, count_characters
 from seqloom.lab.stats.spans import count_spans
@@ -157,23 +158,28 @@ def _regress(task: Task, batch: Batch, prediction: Prediction) -> Columns:
 
 
 def _forecast(task: Task, batch: Batch, prediction: Prediction) -> Columns:
-    """Return errors in standard deviations of the training data; mase is relative to repeating the previous step."""
-    assert batch.y is not None and isinstance(task.input, Features)
-    off = (prediction.values - batch.y).double().cpu().numpy()  # (B, S, K)
-    columns = _errors(off.reshape(len(batch), -1))
-    past = batch.x[..., [task.input.names.index(name) for name in task.target.names]]  # type: ignore[union-attr]
-    T = batch.x.shape[1]
-    real = torch.arange(1, T, device=past.device) < batch.lengths.unsqueeze(1)
-    naive = _numbers((past.diff(dim=1).abs() * real.unsqueeze(-1)).sum(1) / real.sum(1).clamp(min=1).unsqueeze(1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mase = _mean(np.abs(off), 1) / naive  # (B, K)
-    known = np.isfinite(mase)
-    return columns | {"scaled": np.where(known, mase, 0).sum(1), "series": known.sum(1).astype(np.float64)}
+    """Return errors in the units of a single target, or in standard deviations of several ones."""
+    assert batch.y is not None and isinstance(task.target, Values)
+    y, p = (np.array(task.decode(v), dtype=np.float64) for v in (batch.y, prediction.values))  # (B, S, K)
+    off = (prediction.values - batch.y).double().cpu().numpy()
+    columns = _errors((p - y if task.target.size == 1 else off).reshape(len(batch), -1))
+    columns["relative"] = sum_relative_errors(y, p)
+    if batch.series is not None:
+        series = batch.series.cpu().numpy()
+        columns["of_series"] = series
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = _mean(np.abs(off), 1) / task.units[series]  # (B, K)
+        known = np.isfinite(scaled)
+        columns |= {"scaled": np.where(known, scaled, 0).sum(1), "series": known.sum(1).astype(np.float64)}
+    if prediction.bounds is not None:
+        bounds = {k: (_numbers(low), _numbers(high)) for k, (low, high) in prediction.bounds.items()}
+        columns |= count_inside(_numbers(batch.y), bounds)
+    return columns
 
 
 def _mean(values: Array, axis: int) -> Array:
     known = ~np.isnan(values)
-    return np.where(known, values, 0).sum(axis) / np.where(known, 1, 0).sum(axis)
+    return np.where(known, values, 0).sum(axis) / known.sum(axis)
 
 
 def _errors(off: Array) -> Columns:

@@ -17,7 +17,15 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.training.settings import TrainSettings
 
 COMMENT_WIDTH = 100  # columns
-DETECTED = ("input", "target", "group", "time", "split", "kind")  # detected properties of the data to write down
+DETECTED = (
+    "input",
+    "target",
+    "known",
+    "group",
+    "time",
+    "split",
+    "kind",
+)  # detected properties of the data to write down
 MAX_COLUMNS = 20  # longer lists of columns are not written down
 
 
