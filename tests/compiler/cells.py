@@ -219,6 +219,21 @@ class PlainTensor(Cell):
         return h, (h,)
 
 
+class Ageing(Cell):
+    """Che et al. 2018, GRU-D's idea: the state decays with the time since the last step; the span enters twice."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = nn.Linear(input_size + 1, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.rate = nn.Parameter(torch.rand(hidden_size))
+
+    def step(self, x, state, dt=None):
+        dt = x.new_ones(x.shape[0]) if dt is None else dt
+        h = state[0] * torch.exp(-F.softplus(self.rate) * dt.unsqueeze(-1))
+        h = torch.tanh(self.W(torch.cat([x, torch.log1p(dt).unsqueeze(-1)], -1)) + self.U(h))
+        return h, (h,)
+
+
 class Dual(Cell):
     """A GRU with weights in a submodule, time spans and a mask."""
 
@@ -234,4 +249,4 @@ class Dual(Cell):
 
 
 CELLS = (Leaky, MGU, GateAfterMGU, JANET, LEM, CoRNN, SLSTM, HeadsGRU, FastGRNN, Normed, Slots, Projected, TwoSizes,
-         Pointwise, Shift, Tied, PlainTensor, Dual)  # fmt: skip
+         Pointwise, Shift, Tied, PlainTensor, Ageing, Dual)  # fmt: skip

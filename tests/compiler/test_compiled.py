@@ -7,7 +7,7 @@ import torch
 
 import seqloom
 import seqloom.cells
-from cells import CELLS, JANET, LEM, SLSTM, Dual, Leaky, Normed, Pointwise, Slots, TwoSizes
+from cells import CELLS, JANET, LEM, SLSTM, Ageing, Dual, Leaky, Normed, Pointwise, Slots, TwoSizes
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
@@ -140,8 +140,41 @@ def test_memory_may_have_any_layout():
     check(cell, replace(job, x=wide, state=(torch.randn(1, H, dtype=torch.float64).expand(3, H),)))
 
 
-def test_gradients_of_time_spans_come_from_the_loop():
-    cell = Dual(D, H, dtype=torch.float64)
+def differentiate_spans(run, cell, job, is_double=False):
+    """Return the gradients of time spans, input and weights; with `is_double` those of the gradients' squares."""
+    leaves = [job.dt.clone().requires_grad_(), job.x.clone().requires_grad_()]
+    y, last = run(cell, replace(job, dt=leaves[0], x=leaves[1]))
+    loss = y.square().sum() + sum(s.sum() for s in last)
+    leaves += list(cell.parameters())
+    if not is_double:
+        return torch.autograd.grad(loss, leaves)
+    first = torch.autograd.grad(loss, leaves, create_graph=True)
+    return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+
+
+@pytest.mark.parametrize("options", [("dt",), ("dt", "reset", "keep", "mask")], ids="+".join)
+@pytest.mark.parametrize("kind", [Dual, Ageing, seqloom.ODEGRUCell])
+def test_time_spans_have_the_gradients_of_the_loop(kind, options):
+    cell = kind(D, H, dtype=torch.float64)
+    for lengths in (None, (6, 0, 4)):
+        job = make_job(cell, lengths=lengths, options=options)
+        assert kernel.why_not(cell, replace(job, dt=job.dt.clone().requires_grad_())) is None
+        ours, loops = (differentiate_spans(code.run, cell, job) for code in (kernel, loop))
+        torch.testing.assert_close(ours, loops, rtol=1e-11, atol=1e-12)
+
+
+def test_gradients_of_time_spans_can_be_differentiated_again():
+    cell = Ageing(D, H, dtype=torch.float64)
     job = make_job(cell, options=("dt",))
-    reason = kernel.why_not(cell, replace(job, dt=job.dt.requires_grad_()))
-    assert reason == "the compiled step computes no gradients of time spans"
+    ours, loops = (differentiate_spans(code.run, cell, job, is_double=True) for code in (kernel, loop))
+    torch.testing.assert_close(ours, loops, rtol=1e-11, atol=1e-12)
+
+
+def test_time_spans_alone_have_gradients():
+    layer = seqloom.Recurrent(Ageing, D, H, bidirectional=True, kernel="compiled").requires_grad_(False)
+    x, spans = torch.randn(6, 2, D), torch.rand(6, 2, requires_grad=True)
+    gradients = []
+    for name in ("compiled", "loop"):
+        layer.kernel = name
+        gradients += torch.autograd.grad(layer(x, timespans=spans)[0].square().sum(), spans)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)

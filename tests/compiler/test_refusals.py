@@ -142,6 +142,50 @@ def counted_globally(self, x, h):
     return torch.tanh(x + self.U(h)) * CALLS
 
 
+def without_gradients(self, x, h):
+    with torch.no_grad():
+        gate = torch.sigmoid(self.U(h))
+    return gate * x + (1 - gate) * h
+
+
+def asks_for_gradients(self, x, h):
+    return torch.tanh(x + self.U(h)) * (2.0 if torch.is_grad_enabled() else 1.0)
+
+
+def asks_a_tensor(self, x, h):
+    return torch.tanh(x + self.U(h)) * (2.0 if h.requires_grad else 1.0)
+
+
+def hooks_a_tensor(self, x, h):
+    h = torch.tanh(x + self.U(h))
+    h.register_hook(lambda g: g.clamp(-0.01, 0.01))
+    return h
+
+
+def data_of_a_weight(self, x, h):
+    return torch.tanh(x + h @ self.U.weight.data)
+
+
+class Steep(torch.autograd.Function):
+    """A step function with a derivative of its own."""
+
+    @staticmethod
+    def forward(h):
+        return (h > 0).to(h.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):  # noqa: ARG004
+        return g
+
+
+def function_of_autograd(self, x, h):
+    return torch.tanh(x + Steep.apply(self.U(h)))
+
+
 def line(function, offset=1):
     return f"test_refusals.py:{function.__code__.co_firstlineno + offset}"
 
@@ -175,6 +219,12 @@ REFUSED = [
     (counted, "step changes the cell's attribute alpha"),
     (remembered, "step changes the cell's attribute last"),
     (counted_globally, "step changes the global CALLS"),
+    (without_gradients, "step turns gradients off (test_refusals.py:"),
+    (asks_for_gradients, "step uses a number that is random or depends on the batch size or on gradients, 2.0 and"),
+    (asks_a_tensor, "step reads a tensor's attribute requires_grad ({line})"),
+    (hooks_a_tensor, "step cannot be traced: RuntimeError: cannot register a hook on a tensor"),
+    (data_of_a_weight, "step reads a tensor's attribute data ({line})"),
+    (function_of_autograd, "step calls an autograd.Function, whose backward a trace would lose ({line})"),
 ]
 
 

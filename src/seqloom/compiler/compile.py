@@ -46,13 +46,22 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project
         may_project: Whether the plan may contain `cell.project`.
     """
     shapes = [part for s in state for part in (s.shape[1:], s.dtype)]
-    key = (fingerprint(cell), x.shape[2:], x.dtype, extras, may_project, *shapes)
-    known, read = _plans.get(key, (None, ()))
-    if known is None or not all(g.is_same() for g in read):
-        while len(_plans) >= MOST:
-            _plans.pop(next(iter(_plans)))
-        known, _ = _plans[key] = _load_or_trace(cell, x, state, extras, may_project, key[1:])
+    default = torch.get_default_dtype()  # of tensors that a step makes
+    try:
+        key = (fingerprint(cell), x.shape[2:], x.dtype, default, extras, may_project, *shapes)
+        known, read = _plans.get(key, (None, ()))
+        if known is None or not all(g.is_same() for g in read):
+            while len(_plans) >= MOST:
+                _plans.pop(next(iter(_plans)))
+            known, _ = _plans[key] = _load_or_trace(cell, x, state, extras, may_project, key[1:])
+    except UnsupportedError as error:  # settings cannot be compared
+        return str(error)
     return known
+
+
+def list_globals(plan: Plan) -> tuple[Global, ...]:
+    """Return the global names that the step of a plan reads: the plan holds only while they have the same values."""
+    return next((read for known, read in _plans.values() if known is plan), ())
 
 
 def _load_or_trace(

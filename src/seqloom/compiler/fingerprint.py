@@ -10,14 +10,14 @@ import hashlib
 import inspect
 import types
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.compiler.nodes import is_internal
+from seqloom.compiler.nodes import UnsupportedError, is_internal
 from seqloom.core.cell import Cell
 
 _MODULE = frozenset(nn.Module().__dict__) - {"training"}
@@ -27,6 +27,8 @@ _CLASS = frozenset({"registry", "takes", "name", "_abc_impl"})
 _PLAIN = (bool, int, float, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
 _PLAIN_TYPES = frozenset(_PLAIN)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+MOST_PARTS = 10_000  # lists and objects inside one setting; comparing more would take longer than a short job
 
 Key = tuple[object, ...]
 
@@ -44,7 +46,7 @@ def _collect(path: str, module: nn.Module, key: list[object]) -> None:
     for c in _user_classes(kind):
         for name, v in vars(c).items():
             if type(v) is types.FunctionType:
-                key.append(v)
+                key.append(v if v.__closure__ is None and v.__defaults__ is None else freeze(v))
             elif name not in _CLASS and not name.startswith("__"):
                 key += (name, freeze(v))
     for name, v in own.items():
@@ -124,17 +126,66 @@ class _Same:
         return id(self.value)
 
 
-def freeze(value: object) -> object:
-    """Return something that equals a later freeze of the value only if the value is still the same."""
+def freeze(value: object, seen: dict[int, int] | None = None) -> object:
+    """Return something that equals a later freeze of the value only if the value is still the same.
+
+    Args:
+        value: The value. Of an object its attributes count too, of a function the variables of the function around it.
+        seen: The numbers, by identity, of the objects that the value was found in or after.
+
+    Raises:
+        UnsupportedError: If the value has too many parts to compare them in every call.
+    """
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple(freeze(v) for v in value)
-    if isinstance(value, dict):
-        return dict, tuple((freeze(k), freeze(v)) for k, v in value.items())
     if isinstance(value, Tensor):
         return Tensor, value.shape, value.dtype
-    return _Same(value)
+    if isinstance(value, (type, types.ModuleType)):
+        return _Same(value)
+    seen = {} if seen is None else seen
+    if id(value) in seen:
+        return _Same, seen[id(value)]
+    seen[id(value)] = len(seen)
+    if len(seen) > MOST_PARTS:
+        raise UnsupportedError(f"a setting of the cell has more than {MOST_PARTS} parts, too many to watch for changes")
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple([freeze(v, seen) for v in value])
+    if isinstance(value, dict):
+        return dict, tuple([(freeze(k, seen), freeze(v, seen)) for k, v in value.items()])
+    if isinstance(value, (set, frozenset)):
+        return type(value), tuple([freeze(v, seen) for v in value])
+    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        return type(value), value.tobytes(), str(getattr(value, "dtype", "")), getattr(value, "shape", ())
+    return _Same(value), tuple([freeze(part, seen) for part in _parts(value)])
+
+
+def _parts(value: object) -> list[object]:
+    """Return what an object or a function refers to and can be changed: attributes, closure and defaults."""
+    if isinstance(value, types.FunctionType):
+        return [value.__defaults__, value.__kwdefaults__, *_closure(value)]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [value.fget]
+    slots = [n for kind in type(value).__mro__ for n in kind.__dict__.get("__slots__", ()) if isinstance(n, str)]
+    return [getattr(value, "__dict__", None), *(getattr(value, name, None) for name in slots)]
+
+
+def _closure(function: types.FunctionType) -> list[object]:
+    """Return the variables of the functions around a function that it reads, without the class that `super` needs."""
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    return [_content(cell) for name, cell in zip(names, cells, strict=True) if name != "__class__"]
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
 
 
 def describe(cell: Cell) -> str | None:
@@ -177,7 +228,8 @@ def write(value: object) -> str | None:
     if isinstance(value, types.BuiltinFunctionType):
         return f"builtin {value.__name__}"
     if isinstance(value, (types.FunctionType, type)) and "<" not in value.__qualname__:
-        return f"{value.__module__}.{value.__qualname__}"
+        parts = [] if isinstance(value, type) else [write(part) for part in _parts(value)]
+        return None if None in parts else f"{value.__module__}.{value.__qualname__}{parts}"
     return None
 
 

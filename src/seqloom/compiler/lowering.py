@@ -264,24 +264,19 @@ class _Lowering:
 
     def _emit_nests(self, nodes: Sequence[fx.Node], level: int) -> list[Nest]:
         """Emit what is stored on one level; nodes over the same sizes share their loops."""
-        groups: dict[tuple[int, ...], list[Span]] = {}
+        bodies: dict[tuple[int, ...], Body] = {}
         todo = [piece for n in nodes if kind(n) not in ("sum", "contraction") for piece in self._cut(n)]
         while todo:
             span = todo.pop(0)
-            trial = Body(level, span.loops())
+            body = bodies.setdefault(tuple(v for v in span.sizes if v > 1), Body(level, span.loops()))
             try:
-                self._compute(span.node, span.index(), trial)
-                groups.setdefault(tuple(v for v in span.sizes if v > 1), []).append(span)
-            except StraddleError as cut:
-                todo[:0] = span.split(cut.name, cut.at)
-        nests = []
-        for group in groups.values():
-            body = Body(level, group[0].loops())
-            for span in group:
                 value = self._compute(span.node, span.index(), body)
-                to = body.access(self._buffer_of(span.node), flatten(span.index(), row(span.node)))
-                body.stores.append(Store(to, value))
-            nests.append(body.nest())
+            except StraddleError as cut:  # what was added before is left out unless others use it
+                todo[:0] = span.split(cut.name, cut.at)
+                continue
+            to = body.access(self._buffer_of(span.node), flatten(span.index(), row(span.node)))
+            body.stores.append(Store(to, value))
+        nests = [body.nest() for body in bodies.values() if body.stores]
         return nests + self._emit_reductions([n for n in nodes if kind(n) in ("sum", "contraction")], level)
 
     def _cut(self, n: fx.Node) -> list[Span]:

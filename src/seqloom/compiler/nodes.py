@@ -128,7 +128,12 @@ def _batch_of(sizes: Sequence[int]) -> int | None:
 
 def row(n: fx.Node) -> tuple[int, ...]:
     """Return the shape of one row of a node: the batch is 1, or m if each row of the batch holds m."""
-    return tuple(v // ROWS if v and v % ROWS == 0 else v for v in shape(n))
+    value = n.meta["val"]
+    known = n.meta.get("seqloom_row")
+    if known is None or known[0] is not value:  # torch copies what it knows about a node to those made from it
+        known = n.meta["seqloom_row"] = value, tuple(v // ROWS if v and v % ROWS == 0 else v for v in value.shape)
+    sizes: tuple[int, ...] = known[1]
+    return sizes
 
 
 def count(n: fx.Node) -> int:

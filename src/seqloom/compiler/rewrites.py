@@ -20,9 +20,9 @@ def _late_nodes(graph: fx.Graph, late: set[int]) -> tuple[list[fx.Node], set[fx.
     return holders, reached
 
 
-def split_concatenations(plain: fx.GraphModule, late: set[int]) -> None:
-    """Rewrite W [x, h] as W_x x + W_h h where x needs no state and h does."""
-    graph = plain.graph
+def split_concatenations(plain: fx.GraphModule, late: set[int]) -> bool:
+    """Rewrite W [x, h] as W_x x + W_h h where x needs no state and h does; return whether anything changed."""
+    graph, is_changed = plain.graph, False
     _, reached = _late_nodes(graph, late)
     for n in list(graph.nodes):
         joined = operands(n)[0] if n.target is aten.mm.default else None
@@ -42,8 +42,10 @@ def split_concatenations(plain: fx.GraphModule, late: set[int]) -> None:
                 term, at = graph.call_function(aten.mm.default, (piece, part)), end
                 total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
         n.replace_all_uses_with(total)
+        is_changed = True
     graph.eliminate_dead_code()
     plain.recompile()
+    return is_changed
 
 
 def gather_early_terms(plain: fx.GraphModule, late: set[int]) -> None:

@@ -38,7 +38,7 @@ from seqloom.core.job import ScanJob, advance
 from seqloom.core.weights import bind_weights, weights
 
 FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
-AGAIN = 2  # the batch of a second trace, which must give the same graph
+AGAIN = 2  # the batch of a second trace, without gradients, which must give the same graph
 aten = torch.ops.aten
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 
@@ -124,12 +124,12 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = 
     buffers = {n for n, _ in cell.named_buffers(remove_duplicate=False) if not own[n].requires_grad}
     inputs = _Inputs(x, state, own, extras, cell.output_size, buffers)
     step = _make_step(cell, inputs, projects)
-    plain = _trace_plain(step, inputs.allocate(ROWS))
+    plain = _trace_plain(step, inputs.allocate(ROWS), has_gradients=True)
     _check_results(plain, len(state), inputs)
-    again, seen = watch(lambda: _trace_plain(step, inputs.allocate(AGAIN)))
-    _compare(plain, again)
-    split_concatenations(plain, inputs.late)
-    plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
+    seen = _watch_step(step, [torch.zeros_like(t) for t in inputs.allocate(AGAIN)])
+    _compare(plain, _trace_plain(step, inputs.allocate(AGAIN)))
+    if split_concatenations(plain, inputs.late):  # new nodes have no shapes yet
+        plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
     gather_early_terms(plain, inputs.late)
     return _trace_joint(plain, inputs, seen)
 
@@ -179,8 +179,16 @@ class _Inputs:
         return {n: named[n] for n in self.rows}, {n: named[f"weight {n}"] for n in self.own}
 
 
+# What a traced tensor cannot know: the loop's tensors may require gradients, and may be on a GPU.
+_UNKNOWN = frozenset({"data", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", "requires_grad"})
+
+
 class _Lines(TorchFunctionMode):
-    """Note the line of the user's code with every operator that it calls."""
+    """Note the line of the user's code with every operator that it calls, and refuse what a trace would lose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_gradients = torch.is_grad_enabled()
 
     def __torch_function__(
         self,
@@ -190,8 +198,15 @@ class _Lines(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         frame = sys._getframe(1)
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+        is_unknown = attribute in _UNKNOWN and not is_internal(frame.f_code.co_filename)
         while frame.f_back is not None and is_internal(frame.f_code.co_filename):
             frame = frame.f_back
+        place = f"({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+        if is_unknown:
+            raise UnsupportedError(f"step reads a tensor's attribute {attribute} {place}, which a trace does not have")
+        if self.has_gradients and not torch.is_grad_enabled():
+            raise UnsupportedError(f"step turns gradients off {place}; use detach() instead")
         fx.traceback.set_stack_trace([f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in step\n'])
         return func(*args, **(kwargs or {}))
 
@@ -220,13 +235,16 @@ def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tup
 
 
 def _trace_plain(
-    step: Callable[..., object], inputs: list[Tensor], lines: fx.GraphModule | None = None
+    step: Callable[..., object],
+    inputs: list[Tensor],
+    lines: fx.GraphModule | None = None,
+    has_gradients: bool = False,
 ) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     function = torch.func.functionalize(step) if lines is None else fx.Interpreter(lines).run
     try:
-        with torch.no_grad(), _silence(FAKE_TENSOR_LOG):
+        with torch.set_grad_enabled(has_gradients), _silence(FAKE_TENSOR_LOG):
             if lines is None:
                 return make_fx(function, early_rules(), "fake")(*inputs)
             with fx.traceback.preserve_node_meta():
@@ -234,6 +252,17 @@ def _trace_plain(
     except UnsupportedError:
         raise
     except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
+        raise UnsupportedError(_explain("step", error)) from error
+
+
+@torch.no_grad()
+def _watch_step(step: Callable[..., object], inputs: list[Tensor]) -> Seen:
+    """Run a step, which has been traced, and return what the user's code ran and read; far faster than in a trace."""
+    try:
+        return watch(lambda: step(*inputs))[1]
+    except UnsupportedError:
+        raise
+    except Exception as error:  # whatever the user's code raises for these numbers
         raise UnsupportedError(_explain("step", error)) from error
 
 
@@ -247,6 +276,8 @@ def _explain(function: str, error: Exception) -> str:
         reason = "depends on the value of a tensor, by a branch or .item()"
     elif "convert all Tensors to FakeTensors" in reason:
         reason = FOREIGN_TENSOR
+    elif "autograd.Function" in reason or "custom_function_call" in reason:
+        reason = "calls an autograd.Function, whose backward a trace would lose"
     place = ""
     step = error.__traceback__
     while step is not None:
@@ -292,7 +323,7 @@ def _compare(one: fx.GraphModule, two: fx.GraphModule) -> None:
     mine, theirs = list(one.graph.nodes), list(two.graph.nodes)
     calls = [[n.target for n in nodes if n.op == "call_function"] for nodes in (mine, theirs)]
     if calls[0] != calls[1] or len(mine) != len(theirs):
-        raise UnsupportedError("step does something else for another batch size")
+        raise UnsupportedError("step does something else for another batch size or without gradients")
     for a, b in zip(mine, theirs, strict=True):
         numbers = [_numbers((operands(n), n.kwargs)) for n in (a, b)]
         for p, q in zip(*numbers, strict=True):
@@ -301,7 +332,8 @@ def _compare(one: fx.GraphModule, two: fx.GraphModule) -> None:
                 raise UnsupportedError(f"step computes with the batch size{line_of(a)}")
             if not is_batch and q != p:
                 raise UnsupportedError(
-                    f"step uses a number that is random or depends on the batch size, {p} and then {q}{line_of(a)}"
+                    f"step uses a number that is random or depends on the batch size or on gradients, {p} and then "
+                    f"{q}{line_of(a)}"
                 )
 
 

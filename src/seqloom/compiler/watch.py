@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from types import FrameType, ModuleType
 from typing import TypeVar
 
@@ -65,7 +66,7 @@ def read_globals(texts: Mapping[str, Mapping[str, str]]) -> tuple[Global, ...] |
 def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
     """Call a function and report what it ran and read.
 
-    It runs in a thread of its own, since a thread has one profiler only, which may be the user's.
+    It runs in a thread of its own, since a thread has one trace function only, which may be a debugger's.
 
     Raises:
         UnsupportedError: If the function changed a global name that it read.
@@ -90,11 +91,11 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
                     globals_read[id(space), name] = Global(space, name, freeze(value))
 
     def run() -> Result:
-        sys.setprofile(note)
+        sys.settrace(note)  # without a function for its lines, a frame is reported once
         try:
             return function()
         finally:
-            sys.setprofile(None)
+            sys.settrace(None)
 
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(run).result()
@@ -102,6 +103,7 @@ def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
     return result, Seen(frozenset(files), tuple(globals_read.values()))
 
 
+@cache
 def _is_foreign(file: str) -> bool:
     # <string>: functions that dataclasses and named tuples make
     return is_internal(file) or file == "<string>" or file.startswith(_PYTHON)

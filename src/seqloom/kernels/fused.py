@@ -65,12 +65,13 @@ def run_fused(
 
 
 def flatten_loop(cell: Cell, job: ScanJob, names: Sequence[str]) -> Flat:
-    """Return the reference loop as a function of input, states and the cell's tensors of these names."""
-    k = len(job.state)
+    """Return the reference loop as a function of input, states, the cell's tensors of these names and, if given, dt."""
+    k, end = len(job.state), len(job.state) + len(names)
 
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        view = bind_weights(cell, dict(zip(names, rest[k:], strict=True)))
-        y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k])))
+        view = bind_weights(cell, dict(zip(names, rest[k:end], strict=True)))
+        dt = rest[end] if len(rest) > end else job.dt
+        y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k]), dt=dt))
         return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # may be more precise than x
 
     return slow

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqloom.compiler.compile import compile_for
+from seqloom.compiler.compile import compile_for, list_globals
 from seqloom.compiler.evaluation import Evaluator, Known
 from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen
 from seqloom.compiler.gated import GatedCell, Plane, fit_gated
@@ -24,6 +24,7 @@ from seqloom.compiler.gated_text import find_unit, run_unit
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Plan
 from seqloom.compiler.trace import Extras, step_tensors
+from seqloom.compiler.watch import Global
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
@@ -214,7 +215,7 @@ def _convert(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() else t
 
 
-_prepared: dict[Key, Prepared | str] = {}
+_prepared: dict[Key, tuple[Prepared | str, tuple[Global, ...]]] = {}
 
 
 def prepare(cell: Cell, job: ScanJob) -> Prepared:
@@ -225,7 +226,9 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
     """
     extras = Extras(mask=job.mask is not None, dt=job.dt is not None)  # the kernels have resets, zoneout and lengths
     key = (fingerprint(cell), job.x.shape[2:], extras, *(s.shape[1:] for s in job.state))
-    result = _prepared.get(key) or why_not_frozen(cell)
+    known, read = _prepared.get(key, (None, ()))
+    result = known if all(g.is_same() for g in read) else None
+    result = result or why_not_frozen(cell)
     if result is None:
         while len(_prepared) >= MOST:
             _prepared.pop(next(iter(_prepared)))
@@ -234,7 +237,7 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
                 result = _compile(cell, job, extras)
         except UnsupportedError as error:
             result = str(error)
-        _prepared[key] = result
+        _prepared[key] = result, list_globals(result.plan) if isinstance(result, Prepared) else ()
     if isinstance(result, str):
         raise UnsupportedError(result)
     return result

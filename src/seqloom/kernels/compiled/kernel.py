@@ -61,8 +61,6 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
         return reason
     if 0 in job.x.shape[:2]:
         return "there is no step to run"
-    if job.dt is not None and job.dt.requires_grad:
-        return "the compiled step computes no gradients of time spans"
     return compile_cell(cell, job)
 
 

@@ -70,15 +70,16 @@ class Compiled(Stages):
             own: The tensors that the cell reads, by name.
             enter: Returns the plan's x and, if the job has resets, the states after one; None if the plan's x is the
                 input and there are no resets.
-            slow: Maps x, states and the tensors of `own` to outputs and states, for second derivatives; None if there
-                are none.
+            slow: Maps x, states, the tensors of `own` and, if they require gradients, the time spans to outputs and
+                states, for second derivatives; None if there are none.
 
         Returns:
             The outputs (B, T, H) and the last state.
         """
         packing = Packing.of(x.shape[0], x.shape[1], job.lengths, x.device)
         call = _Call(self, job, packing, tuple(own), enter, slow)
-        inputs = (x, *state, *own.values())
+        spans = () if job.dt is None or not job.dt.requires_grad else (job.dt,)
+        inputs = (x, *state, *own.values(), *spans)
         if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
             y, *last = _Scan.apply(call, *inputs)
         else:
@@ -166,7 +167,7 @@ def _release(y: Tensor, states: Sequence[Tensor], saved: Sequence[Tensor]) -> Te
 
 
 class _Scan(torch.autograd.Function):
-    """x, the states and the cell's tensors -> outputs (B, T, H), last states."""
+    """x, the states, the cell's tensors and time spans with gradients -> outputs (B, T, H), last states."""
 
     @staticmethod
     def forward(
@@ -176,7 +177,7 @@ class _Scan(torch.autograd.Function):
         *rest: Tensor,
     ) -> tuple[Tensor, ...]:
         compiled, k = call.compiled, call.compiled.plan.states
-        state, own = rest[:k], dict(zip(call.names, rest[k:], strict=True))
+        state, own = rest[:k], dict(zip(call.names, rest[k:], strict=False))
         ctx.entered = None
         if call.enter is None:
             rows, start = call.enter_packed(x, own)
@@ -220,14 +221,17 @@ def _run_backward(
     """Return the gradients of the inputs of `_Scan`."""
     compiled, packing, plan = call.compiled, call.packing, call.compiled.plan
     n, k, B = ctx.inputs, plan.states, packing.B
-    x, own = values[0], dict(zip(call.names, values[1 + k : n], strict=True))
+    x, own = values[0], dict(zip(call.names, values[1 + k : n], strict=False))
     rows, start = values[n], values[n + 1 : n + 1 + ctx.starts]
     rest = values[n + 1 + ctx.starts :]
     states, known = rest[:k], dict(zip(compiled.saved, rest[k:], strict=True))
-    needs_x, needs = ctx.needs_input_grad[1], dict(zip(call.names, ctx.needs_input_grad[2 + k :], strict=True))
+    needs_x, needs = ctx.needs_input_grad[1], dict(zip(call.names, ctx.needs_input_grad[2 + k :], strict=False))
+    spans = values[1 + k + len(call.names) : n]
     wanted = [f"dweight {name}" for name in plan.weights if needs[name]]
     if needs_x or (entered is not None and entered.rows.requires_grad):
         wanted.append("dx")
+    if spans:
+        wanted.append("ddt")
     if entered is not None:
         wanted += [f"dstart_{i}" for i, s in enumerate(entered.start) if s.requires_grad]
     wanted = [name for name in wanted if name in plan.results]
@@ -261,7 +265,9 @@ def _run_backward(
         dx = packing.unpack(dx)
     needs_state = ctx.needs_input_grad[2 : 2 + k]
     dstates = [packing.unsort(g[:B]) if needed else None for g, needed in zip(gradients, needs_state, strict=True)]
-    return [dx if needs_x else None, *dstates, *(own_grads[name] if needs[name] else None for name in call.names)]
+    dspans = [packing.unpack(found["ddt"]).to(t.dtype) if "ddt" in found else None for t in spans]
+    dx = dx if needs_x else None
+    return [dx, *dstates, *(own_grads[name] if needs[name] else None for name in call.names), *dspans]
 
 
 def _leave(
