@@ -24,7 +24,12 @@ TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows
 
 
 def analyse_errors(
-    model: ForTask, task: Task, columns: Columns, batch: int, is_late: Callable[[], bool] = lambda: False
+    model: ForTask,
+    task: Task,
+    columns: Columns,
+    batch: int,
+    is_late: Callable[[], bool] = lambda: False,
+    out_of_fold: Columns | None = None,
 ) -> list[PageBlock]:
     """Return report blocks on a model's test errors, the most informative first.
 
@@ -34,11 +39,12 @@ def analyse_errors(
         columns: the scores of the test rows.
         batch: examples per batch.
         is_late: whether to stop with what there is; asked between predictions that take long.
+        out_of_fold: the scores of the test rows of all folds, for tables and curves of classes.
     """
     blocks: list[PageBlock] = []
     if task.kind == "classify" and isinstance(task.target, Classes):
         decision = model.decision if isinstance(model, ForClassify) else Decision()
-        blocks += analyse_classes(task.target.names, columns, decision)
+        blocks += analyse_classes(task.target.names, columns if out_of_fold is None else out_of_fold, decision)
     elif task.kind == "tag" and isinstance(task.target, Tags):
         y, p = _predict_tags(model, task, batch)
         blocks += [tabulate_classes(task.target.names, y, p), draw_confusions(task.target.names, y, p)]

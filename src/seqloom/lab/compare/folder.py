@@ -26,6 +26,7 @@ import torch
 from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.data import STRIDES, sample_held_out
+from seqloom.lab.compare.folds import add_fold, open_folds
 from seqloom.lab.compare.held_out import choose_strides
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
@@ -85,6 +86,9 @@ def start_comparison(
     _check_splits(task)
     if settings.budget is None and settings.steps is None:
         settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
+    folds = open_folds(task, source, settings.folds)
+    settings = settings.model_copy(update={"folds": len(folds) or 1})
+    task = folds[0] if folds else task
     folder = out or _next_folder(task.name)
     workers = settings.workers or default_workers()
     strides = {} if settings.steps is not None else choose_strides(task, settings.seconds)
@@ -154,6 +158,7 @@ def resume_comparison(
     record = sealed.loads(stored, folder / COMPARISON_FILE, FORMAT)
     with sealed.interpret(folder / COMPARISON_FILE):
         before = CompareSettings(**record["settings"])
+        before = before.model_copy(update={"folds": before.folds or 1})
     for name in settings.model_fields_set - CHANGEABLE:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
@@ -162,7 +167,7 @@ def resume_comparison(
     with sealed.interpret(folder / COMPARISON_FILE):
         data_then, workers = record["data"], int(record["workers"])
     source: dict[str, Any] = record.get("source") or {}
-    task = reopen(source)
+    task = reopen(add_fold(source, 0, before.folds or 1))
     if fingerprint(task) != data_then:
         raise UserError(f"the data of {task.name!r} have changed since {folder} was started; start a new comparison")
     return Comparison(folder, before, source, sample_held_out(task, source.get(STRIDES, {})), workers, began)
@@ -237,6 +242,8 @@ def find_run_of(comparison: Comparison, row: Row) -> Path | None:
     if row.baseline:
         return factory.baseline_folder(row.name) if row.test is not None else None
     finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
+    if comparison.folds > 1:
+        finals = finals[:1]  # the first fold, whose task is the comparison's
     trials = [t for t in finals if comparison.final_folder(t)] or comparison.trials.get(row.name, [])
     trials = [t for t in trials if comparison.latest_value(t)]
     return factory.run_folder(min(trials, key=comparison.rank_of)) if trials else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +48,25 @@ class JobFactory:
     """Build the jobs of one comparison."""
 
     folder: Path
-    source: Mapping[str, Any]
+    sources: Sequence[Mapping[str, Any]]  # of each fold, or of all data
     kind: str
     batch: int
     task_size: TaskSize
     aim: Mapping[str, Any] = field(default_factory=dict)  # training settings of metric and decision
     titles: dict[str, str] = field(default_factory=dict)  # key of a job -> what it does, in words
 
-    def baseline(self, name: str, seconds: float | None) -> Job:
+    def baseline(self, name: str, seconds: float | None, fold: int = 0) -> Job:
         """Return the job that fits a baseline, to a sample if all rows would take longer than `seconds`."""
-        run = str(self.baseline_folder(name))
-        settings = {"source": self.source, "name": name, "batch": self.batch, "run": run, "seconds": seconds}
+        run = str(self.baseline_folder(name, fold))
+        settings = {"source": self.sources[fold], "name": name, "batch": self.batch, "run": run, "seconds": seconds}
         settings["aim"] = dict(self.aim)
-        self.titles[baseline_key(name)] = f"{name} (baseline)"
-        return Job(baseline_key(name), "seqloom.lab.compare.baselines.registry:fit_baseline", settings)
+        key, part = baseline_key(name, fold), f", fold {fold + 1}" if len(self.sources) > 1 else ""
+        self.titles[key] = f"{name} (baseline){part}"
+        return Job(key, "seqloom.lab.compare.baselines.registry:fit_baseline", settings)
 
     def speed(self, trial: CandidateTrial, seconds: float) -> Job:
         """Return the job that measures the training speed of a trial."""
-        settings = {"source": self.source, "settings": self._settings(trial), "sizes": asdict(self.task_size)}
+        settings = {"source": self.sources[0], "settings": self._settings(trial), "sizes": asdict(self.task_size)}
         self.titles[f"speed-{trial.key}"] = trial.candidate.label(trial.hidden)
         return self._job(f"speed-{trial.key}", "timing:measure_speed", settings | {"seconds": seconds})
 
@@ -81,7 +82,7 @@ class JobFactory:
         """
         steps = {"steps": plan.steps, "validate_every": plan.every, "patience": plan.patience}
         settings: dict[str, Any] = {
-            "source": self.source,
+            "source": self.source_of(trial),
             "settings": self._settings(trial) | steps,
             "run": str(self.run_folder(trial)),
         }
@@ -89,14 +90,19 @@ class JobFactory:
         if cost is not None:
             deadline = {"file": str(self.deadline_file), "stage": stage, "valid": cost.valid, "test": cost.test}
         settings |= {"until": until, "test": stage == "final", "deadline": deadline}
-        self.titles[rung_key(trial, until)] = f"{trial.title}, {until:,} steps"
+        title = replace(trial, seed=0).title + f", fold {trial.seed + 1}" if len(self.sources) > 1 else trial.title
+        self.titles[rung_key(trial, until)] = f"{title}, {until:,} steps"
         return self._job(rung_key(trial, until), "rung:train_rung", settings)
 
     def latency(self, trial: CandidateTrial) -> Job:
         """Return the job that measures the latency of a trained trial."""
-        settings = {"source": self.source, "run": str(self.run_folder(trial))}
+        settings = {"source": self.source_of(trial), "run": str(self.run_folder(trial))}
         self.titles[latency_key(trial.candidate.name)] = trial.candidate.label(trial.hidden)
         return self._job(latency_key(trial.candidate.name), "timing:measure_latency", settings)
+
+    def source_of(self, trial: CandidateTrial) -> Mapping[str, Any]:
+        """Return the source of a trial; with folds, seed 2 is trained on the third."""
+        return self.sources[trial.seed] if len(self.sources) > 1 else self.sources[0]
 
     @property
     def deadline_file(self) -> Path:
@@ -105,8 +111,8 @@ class JobFactory:
     def run_folder(self, trial: CandidateTrial) -> Path:
         return self.folder / "runs" / trial.key
 
-    def baseline_folder(self, name: str) -> Path:
-        return self.folder / "runs" / baseline_key(name)
+    def baseline_folder(self, name: str, fold: int = 0) -> Path:
+        return self.folder / "runs" / baseline_key(name, fold)
 
     def _settings(self, trial: CandidateTrial) -> dict[str, Any]:
         c, chosen = trial.candidate, trial.settings
@@ -125,8 +131,8 @@ def rung_key(trial: CandidateTrial, until: int) -> str:
     return f"{trial.key}-to{until}"
 
 
-def baseline_key(name: str) -> str:
-    return "baseline-" + re.sub(r"\W+", "-", name)
+def baseline_key(name: str, fold: int = 0) -> str:
+    return "baseline-" + re.sub(r"\W+", "-", name) + (f"-fold{fold + 1}" if fold else "")
 
 
 def latency_key(name: str) -> str:

@@ -65,7 +65,7 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
                 f"test {metric.title}": _format_test(metric, row),
                 "difference": _format_difference(results, row),
                 "validation": metric.format(row.valid),
-                "seeds": row.seeds or None,
+                "seeds" if results.folds is None else "folds": row.seeds or None,
                 "parameters": row.parameters,
                 "without embeddings": row.core,
                 "training (s)": None if row.seconds is None else float(f"{row.seconds:.3g}"),
@@ -123,7 +123,7 @@ def short_caption(results: Results) -> str:
     metric = results.metric
     lower = "" if metric.higher else ", lower is better"
     title = metric.title[0].upper() + metric.title[1:]
-    parts = [f"{BASELINE_MARK} baseline. {title} of {results.test_rows:,} test rows{lower}"]
+    parts = [f"{BASELINE_MARK} baseline. {title} of {results.test_rows:,} test rows{lower}{_describe_folds(results)}"]
     if any(row.test is None and row.valid is not None for row in results.rows):
         parts.append("; in brackets, of the validation rows, for models that were stopped early")
     parts.append(". Difference to the recommended row, with a 95% interval.")
@@ -139,7 +139,7 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
         valid: number of validation rows, if known.
     """
     direction = "" if results.metric.higher else " Lower is better."
-    sources = "seeds and test rows" if seeds > 1 else "test rows"
+    sources = "seeds and test rows" if seeds > 1 and results.folds is None else "test rows"
     text = (
         f"Models are selected on the validation rows; the test rows are used once.{direction} +- is a 95% confidence "
         f"interval over {sources}. Differences to the recommended row are paired; one is significant if its interval "
@@ -147,7 +147,19 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     )
     if valid is not None and valid < FEW_VALIDATION_ROWS:
         text += f" With only {valid} validation rows the selection is uncertain; --valid 0.3 sets more aside."
+    if results.folds is not None:
+        text += f" Scores are those of {results.test_rows:,} rows{_describe_folds(results)}. "
+        text += "Learning rates and finalists were chosen in the first fold, whose models are kept."
     return text + _list_left_out(results)
+
+
+def _describe_folds(results: Results) -> str:
+    """Say how many folds were tested, after a number of rows; "" without cross-validation."""
+    if results.folds is None:
+        return ""
+    done, wanted = results.folds
+    part = "" if done == wanted else f" (only {done} of them: no time for more)"
+    return f", each predicted by a model that was trained without it: {wanted} folds{part}"
 
 
 def _list_left_out(results: Results) -> str:

@@ -13,6 +13,7 @@ from seqloom.core.plurals import count
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
+from seqloom.lab.compare.folds import join_folds
 from seqloom.lab.compare.jobs import baseline_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption
 from seqloom.lab.compare.plan import format_seconds, longer_budget
@@ -34,11 +35,12 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
     note = caption(results, comparison.seeds, comparison.valid_rows)
     blocks: list[PageBlock] = [Table("Leaderboard", build_leaderboard(results), note)]
     if results.models:
+        title = "Test results by seed" if results.folds is None else "Test results"
         values = {row.label: row.test.values for row in results.models if row.test}
         baseline = results.best_baseline
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
         intervals = {row.label: _find_interval(row.test, metric) for row in results.models if row.test}
-        blocks.append(Dots("Test results by seed", metric.title, values, lines, intervals=intervals))
+        blocks.append(Dots(title, metric.title, values, lines, intervals=intervals))
     curves = _learning_curves(comparison, results)
     if curves:
         blocks.append(Chart("Learning curves", "steps", f"validation {metric.title}", curves, log_y=not metric.higher))
@@ -67,7 +69,22 @@ def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]
     model, columns = Run.load(run).model(), row_scores.load(folder)
     # leave the time that the rest of the report takes
     reserve = comparison.slowness
-    return analyse_errors(model, comparison.task, columns, comparison.batch, lambda: comparison.seconds_left < reserve)
+    out_of_fold = None
+    if row is not None and comparison.folds > 1:
+        folders = find_folds(comparison, row)
+        joined, _ = join_folds({row.name: {k: row_scores.load(folder) for k, folder in folders.items()}})
+        out_of_fold = joined[row.name][0]
+    is_late = lambda: comparison.seconds_left < reserve  # noqa: E731
+    return analyse_errors(model, comparison.task, columns, comparison.batch, is_late, out_of_fold)
+
+
+def find_folds(comparison: Comparison, row: Row) -> dict[int, Path]:
+    """Return the folders with the scores of the test rows of each fold."""
+    if row.baseline:
+        folders = {k: comparison.folder / "jobs" / baseline_key(row.name, k) for k in range(comparison.folds)}
+        return {k: folder for k, folder in folders.items() if (folder / row_scores.FILE).exists()}
+    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
+    return {t.seed: folder for t in finals if (folder := comparison.final_folder(t))}
 
 
 def _find_scores(comparison: Comparison, row: Row) -> Path | None:

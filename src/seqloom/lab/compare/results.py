@@ -11,6 +11,7 @@ from typing import Any
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.choice import mark_choice
+from seqloom.lab.compare.folds import join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.plan import format_seconds, longer_budget
@@ -23,17 +24,25 @@ def collect_results(comparison: Comparison) -> Results:
     """Collect the results so far."""
     entries = [*_collect_baselines(comparison), *_collect_models(comparison)]
     metric = comparison.metric
-    columns = {row.name: [row_scores.load(folder) for folder in folders] for row, _, folders in entries if folders}
+    folders_of = {row.name: folders for row, _, folders in entries if folders}
+    by_fold = {name: {k: row_scores.load(f) for k, f in folders.items()} for name, folders in folders_of.items()}
+    columns = {name: list(seeds.values()) for name, seeds in by_fold.items()}
+    folds: list[int] = []
+    if comparison.folds > 1:
+        columns, folds = join_folds(by_fold)
     bootstraps = bootstrap(columns, metric, comparison.task.overlap)
     tested = next((len(seeds[0][next(iter(seeds[0]))]) for seeds in columns.values()), 0)
     rows = []
-    for row, valid, _ in entries:
+    for row, valids, _ in entries:
+        valid = _mean_metrics([v for k, v in valids.items() if k in folds] or list(valids.values()))
         test = estimate(bootstraps[row.name]) if row.name in bootstraps else None
         order = rank(metric, valid) if valid else row.rank
         rows.append(replace(row, valid=valid.get(metric.name), rank=order, test=test))
     rows.sort(key=lambda row: (row.test is None, row.rank))
     plan = comparison.plan
     results = Results(rows, metric, bootstraps, comparison.settings.margin, tested)
+    if comparison.folds > 1:
+        results = replace(results, folds=(len(folds), comparison.folds))
     if plan is not None:
         short = plan.is_short or bool(comparison.skipped) or comparison.is_out_of_time
         results = replace(results, epochs=plan.epochs, is_short=short, more=plan.more)
@@ -43,7 +52,8 @@ def collect_results(comparison: Comparison) -> Results:
     return mark_choice(results)
 
 
-Entry = tuple[Row, Mapping[str, Any], list[Path]]  # a row, its validation metrics, folders of its test rows
+# A row, its validation metrics and the folders of its test rows; both by seed or fold.
+Entry = tuple[Row, Mapping[int, Mapping[str, Any]], Mapping[int, Path]]
 
 
 def _collect_baselines(comparison: Comparison) -> Iterator[Entry]:
@@ -53,15 +63,24 @@ def _collect_baselines(comparison: Comparison) -> Iterator[Entry]:
             continue
         row = Row(name, name, baseline=True)
         if result.value is None:
-            yield replace(row, note=f"failed: {result.failed}"), {}, []
+            yield replace(row, note=f"failed: {result.failed}"), {}, {}
             continue
+        values = {0: result.value}
+        for k in range(1, comparison.folds):
+            other = comparison.results.get(baseline_key(name, k))
+            if other is not None and other.value is not None:
+                values[k] = other.value
         value = result.value
         latency = (value["latency"]["one"], value["latency"]["many"])
         size = value["parameters"]
         rows = value.get("rows")
         note = "" if rows is None else f"fitted to {rows:,} of {comparison.task.splits['train'].size:,} rows"
-        row = replace(row, note=note, parameters=size, core=size, seconds=value["seconds"], latency=latency)
-        yield row, value["valid"], [comparison.folder / "jobs" / baseline_key(name)]
+        seconds = fmean(v["seconds"] for v in values.values())
+        row = replace(row, note=note, parameters=size, core=size, seconds=seconds, latency=latency)
+        if comparison.folds > 1:
+            row = replace(row, seeds=len(values))
+        folders = {k: comparison.folder / "jobs" / baseline_key(name, k) for k in values}
+        yield row, {k: v["valid"] for k, v in values.items()}, folders
 
 
 def _collect_models(comparison: Comparison) -> Iterator[Entry]:
@@ -71,9 +90,9 @@ def _collect_models(comparison: Comparison) -> Iterator[Entry]:
         if size:
             row = replace(row, parameters=size.parameters, core=size.core, memory=speed.memory if speed else None)
         if name in comparison.failed:
-            yield replace(row, note=f"failed: {comparison.failed[name]}"), {}, []
+            yield replace(row, note=f"failed: {comparison.failed[name]}"), {}, {}
         elif comparison.plan is not None and name not in comparison.plan.models:
-            yield replace(row, left_out=True), {}, []
+            yield replace(row, left_out=True), {}, {}
         elif comparison.trials.get(name):
             yield _collect_model(comparison, row)
 
@@ -87,15 +106,12 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
     if not trials:
         why = next((why for t in comparison.trials[row.name] if (why := comparison.failure_of(t))), "")
         is_skipped = not why and (row.name in comparison.skipped or comparison.is_out_of_time)
-        return replace(row, note=f"failed: {why}" if why else "not trained yet", left_out=is_skipped), {}, []
+        return replace(row, note=f"failed: {why}" if why else "not trained yet", left_out=is_skipped), {}, {}
     trials = trials if done else [min(trials, key=comparison.rank_of)]
     values = [comparison.latest_value(t) or {} for t in trials]
     latency = comparison.results.get(latency_key(row.name))
     times = None if latency is None or latency.value is None else (latency.value["one"], latency.value["many"])
-    names = [n for n, v in values[0]["valid"].items() if isinstance(v, float)]
-    valid = {
-        n: fmean(known) for n in names if (known := [v["valid"][n] for v in values if v["valid"].get(n) is not None])
-    }
+    valid = {t.seed: v["valid"] for t, v in zip(trials, values, strict=True)}
     why = next((why for t in finals if (why := comparison.failure_of(t))), "")
     step = max(v["step"] for v in values)
     stopped = f"stopped after {step:,} of {comparison.plan.steps:,} steps"
@@ -111,4 +127,13 @@ def _collect_model(comparison: Comparison, row: Row) -> Entry:
         seconds=fmean(v["seconds"] for v in values),
         latency=times,
     )
-    return row, valid, [folder for _, folder in done]
+    return row, valid, {t.seed: folder for t, folder in done}
+
+
+def _mean_metrics(values: list[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the mean of each metric over seeds or folds; None if it is unknown in all of them."""
+    means: dict[str, float | None] = {}
+    for name in values[0] if values else ():
+        known = [v[name] for v in values if isinstance(v.get(name), (int, float))]
+        means[name] = fmean(known) if known else None
+    return means

@@ -44,6 +44,7 @@ class Results:
     is_short: bool = False  # the budget was too short for a thorough comparison
     more: str = ""  # what a larger budget would allow
     chosen: str = ""  # the name of the recommended row
+    folds: tuple[int, int] | None = None  # of cross-validation: those that all tested rows have, and all
     has_learned: bool = False  # whether the recommended row leads the trivial one
 
     @property

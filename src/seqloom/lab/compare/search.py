@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from seqloom.lab.compare.aim import resolve_aim
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.candidates import (
     PROPOSALS_AT_ONCE,
@@ -25,6 +26,7 @@ from seqloom.lab.compare.candidates import (
     default_hyperparameters,
     propose_hyperparameters,
 )
+from seqloom.lab.compare.folds import add_fold
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.plan import (
@@ -44,9 +46,6 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.files import sealed
 from seqloom.lab.jobs.runner import Job, Result
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.calibration import AIM_SETTINGS, resolve_objective
-from seqloom.lab.training.objective import choose_objective
-from seqloom.lab.training.settings import TrainSettings
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model
@@ -95,13 +94,11 @@ class Comparison:
         small, large = examples is not None and examples <= SMALL_DATA, (examples or 0) > LARGE_DATA
         self.batch = 16 if small else 64 if large else 32
         self.task_size = measure_task(task, self.batch)
-        aim = TrainSettings(**{name: getattr(settings, name) for name in AIM_SETTINGS})
-        self.aim, note = resolve_objective(task, aim)
-        if note:
-            task.notes.say(note)
-        self.metric = choose_objective(task, self.aim.metric).metric
-        aimed = {name: getattr(self.aim, name) for name in AIM_SETTINGS}
-        self.job_factory = JobFactory(self.folder, source, task.kind, self.batch, self.task_size, aimed)
+        self.metric, aim = resolve_aim(task, settings)
+        self.folds = settings.folds or 1
+        self.repeats = self.folds if self.folds > 1 else settings.seeds  # trainings of each finalist
+        sources = [add_fold(source, k, self.folds) for k in range(self.folds)]
+        self.job_factory = JobFactory(self.folder, sources, task.kind, self.batch, self.task_size, aim)
         self.candidates = {c.name: c for c in choose_candidates(task.kind, settings.models, self.task_size.length)}
         self.parameters = settings.parameters or default_parameters(task)
         self.results: dict[str, Result] = {}
@@ -121,8 +118,10 @@ class Comparison:
         names = list(baselines(self.task))
         seconds = None
         if self.settings.steps is None:  # the same when the comparison is resumed
-            seconds = round(BASELINE_SHARE * self.settings.seconds * min(1.0, self.workers / len(names)), 1)
-        yield from self._prepare([self.job_factory.baseline(name, seconds) for name in names])
+            part = min(1.0, self.workers / (len(names) * self.folds))
+            seconds = round(BASELINE_SHARE * self.settings.seconds * part, 1)
+        folds = range(self.folds)
+        yield from self._prepare([self.job_factory.baseline(name, seconds, k) for k in folds for name in names])
         assert self.plan is not None
         self._set_deadlines(self.plan)
         yield from self._screen()
@@ -170,7 +169,7 @@ class Comparison:
     @property
     def expected(self) -> int:
         """Total number of jobs, as far as it is known."""
-        before = len(baselines(self.task)) + len(self.candidates)
+        before = len(baselines(self.task)) * self.folds + len(self.candidates)
         plan = self.plan
         if plan is None:
             return before
@@ -179,8 +178,8 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """Number of seeds of the final trainings."""
-        return self.plan.seeds if self.plan else self.settings.seeds
+        """Number of final trainings of a model: one for each seed or fold."""
+        return self.plan.seeds if self.plan else self.repeats
 
     @property
     def valid_rows(self) -> int | None:
@@ -286,10 +285,10 @@ class Comparison:
         """Plan for the budget, or for the requested number of steps."""
         s = self.settings
         if s.steps is not None:
-            return plan_steps(tuple(self.speeds), s.steps, s.seeds, s.tune)
+            return plan_steps(tuple(self.speeds), s.steps, self.repeats, s.tune)
         spent = self.clock() - self.began + LATENCY_SECONDS * len(self.speeds) + self.report_seconds
         epoch = self.task_size.batches
-        limits = Limits(s.seconds - spent, self.workers, s.seeds, epoch, bool(s.models), s.tune, spent)
+        limits = Limits(s.seconds - spent, self.workers, self.repeats, epoch, bool(s.models), s.tune, spent)
         plan = plan_budget(self.speeds, limits)
         return plan if plan.models or not self.speeds else replace(plan, more=self._suggest_rows(plan.more))
 

@@ -24,6 +24,9 @@ class CompareSettings(BaseModel):
     path/to/file.py:MyCell, or all. Default: those that suit the task, as many as the budget allows."""
     seeds: Count = 3
     """Trainings of each of the best models, with seeds 0, 1, 2, ..."""
+    folds: Annotated[int, Field(ge=1, le=50)] | None = None
+    """Parts of the rows for cross-validation: each is tested by models that were trained on the others. 1 for a single
+    split. Default: 5 with fewer than 500 rows, otherwise 1."""
     budget: str | None = None
     """Time for the whole comparison, such as 90s, 10m or 2h. Default: 10m, or 90s for the built-in digits."""
     tune: Count | None = None

@@ -153,13 +153,18 @@ def balance_classes(task: Task) -> tuple[float, ...]:
     return tuple((counts.sum() / (len(counts) * counts)).tolist())
 
 
+def is_binary(task: Task) -> bool:
+    """Return whether a task has two classes."""
+    return task.kind == "classify" and isinstance(task.target, Classes) and task.target.size == 2
+
+
 def find_positive(task: Task, name: str | None) -> int:
     """Return the class that counts as positive: the named one, or the rarer of two in the training rows.
 
     Raises:
         UserError: If there is no such class, or there are not two classes.
     """
-    if not isinstance(task.target, Classes) or task.kind != "classify" or task.target.size != 2:
+    if not isinstance(task.target, Classes) or not is_binary(task):
         if name is not None:
             raise UserError(f"positive={name!r} is for tasks with two classes; {_describe_target(task)}")
         return 1

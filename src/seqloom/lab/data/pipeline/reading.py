@@ -75,6 +75,8 @@ class Reading(BaseModel):
     """Share of examples held out for validation if the data have no such split; by default at most 10,000 examples."""
     test: Share = 0.1
     """Share of examples held out for testing if the data have no such split; by default at most 10,000 examples."""
+    fold: Annotated[str, Field(pattern=r"^\d+/\d+$")] | None = None
+    """Test on one of several parts of the rows instead of a random share: 2/5 is the second of five."""
     split_seed: int = 0
     """Seed of the random split."""
     near_duplicates: bool = True

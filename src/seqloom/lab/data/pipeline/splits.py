@@ -17,6 +17,11 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.task import Notes
 
+
+class FoldError(UserError):
+    """Raised for data that cannot be divided into folds."""
+
+
 Array = np.ndarray[Any, Any]
 FEW = 10  # fewer distinct series cannot be split; with fewer training rows, results are unreliable
 MAX_HELD_OUT = 10_000  # most examples that a default share holds out
@@ -51,6 +56,8 @@ def split_rows(
     if sum(shares.values()) >= 1:
         listed = " and ".join(f"{name}={share:g}" for name, share in shares.items())
         raise UserError(f"{label}: {listed} leave nothing to train on; make valid=... or test=... smaller")
+    if options.fold and len(shares) < 2:
+        raise FoldError(f"{label}: fold={options.fold} is for data without splits of their own; leave it out")
     if shares:
         rows |= _hold_out(source, plan, rows["train"], shares, is_text, options, notes)
     if is_text and (plan.split or len(source.parts) > 1):
@@ -80,14 +87,20 @@ def _hold_out(
 ) -> dict[str, Array]:
     """Divide training rows into "train" and a split for each share: by time if there are time stamps, else randomly."""
     if plan.time and plan.layout == "rows" and source.frame().collect_schema()[plan.time].is_nested() is False:
+        if options.fold:
+            raise FoldError(f"{source.parts[0].label}: fold={options.fold} would test on rows before the training rows")
         return _split_by_time(source, plan, rows, shares, notes)
     keys = _group_rows(source, plan, rows, is_text, options, notes)
     labels = np.zeros(len(rows), dtype=np.int64)
     if plan.kind == "classify":
         labels = _rank(source.columns(plan.target[0])[plan.target[0]])[rows]
+    if options.fold:
+        shares = {"valid": shares["valid"], "test": 1 / int(options.fold.partition("/")[2] or 1)}
     share = ", ".join(f"{v:.0%} {k}" if v >= 0.01 else f"{round(v * len(rows)):,} {k}" for k, v in shares.items())
     notes.say(f"random split: {share}, seed {options.split_seed}" + (", stratified" if plan.kind == "classify" else ""))
     try:
+        if options.fold:
+            return _split_fold(rows, keys, labels, shares["valid"], options)
         return _split_randomly(rows, keys, labels, shares, options.split_seed)
     except UserError as error:
         raise UserError(f"{source.parts[0].label}: {error}") from None
@@ -191,6 +204,27 @@ def _split_randomly(rows: Array, keys: Array, labels: Array, shares: dict[str, f
             side[spare[sizes[spare].argmin()]] = number
     side_of_row = side[group.ravel()]
     return {name: rows[side_of_row == number] for number, name in enumerate(("train", *shares))}
+
+
+def _split_fold(rows: Array, keys: Array, labels: Array, valid: float, options: Reading) -> dict[str, Array]:
+    """Test on the rows of one fold, and split the others into training and validation.
+
+    Groups of rows are dealt to the folds in turn, class by class, in random order.
+    """
+    fold, folds = map(int, (options.fold or "").split("/"))
+    if not 1 <= fold <= folds or folds < 2:
+        raise UserError(f"fold={options.fold}: write 1/5 to 5/5")
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    if len(first) < folds:
+        raise FoldError(f"fold={options.fold}: there are only {len(first)} different examples")
+    order = np.random.default_rng(options.split_seed).permutation(len(first))
+    order = order[np.argsort(labels[first][order], kind="stable")]
+    fold_of_group = np.empty(len(first), dtype=np.int64)
+    fold_of_group[order] = np.arange(len(first)) % folds
+    is_test = fold_of_group[group.ravel()] == fold - 1
+    share = valid / (1 - 1 / folds)
+    rest = _split_randomly(rows[~is_test], keys[~is_test], labels[~is_test], {"valid": share}, options.split_seed)
+    return rest | {"test": rows[is_test]}
 
 
 def _warn_of_shared_texts(source: Source, plan: TaskPlan, rows: dict[str, Array], notes: Notes) -> None:

@@ -1,0 +1,27 @@
+"""What all trainings of a comparison aim at: the metric, class weights, threshold and reject option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seqloom.lab.compare.settings import CompareSettings
+from seqloom.lab.data.task import Classes, Task
+from seqloom.lab.stats.metrics import Metric
+from seqloom.lab.training.calibration import AIM_SETTINGS, resolve_objective
+from seqloom.lab.training.objective import choose_objective, find_positive, is_binary
+from seqloom.lab.training.settings import TrainSettings
+
+
+def resolve_aim(task: Task, settings: CompareSettings) -> tuple[Metric, dict[str, Any]]:
+    """Return the metric that ranks the models, and the settings for each training; add a note to the task.
+
+    Raises:
+        UserError: If a setting does not fit the task.
+    """
+    aim, note = resolve_objective(task, TrainSettings(**{name: getattr(settings, name) for name in AIM_SETTINGS}))
+    if note:
+        task.notes.say(note)
+    options = {name: getattr(aim, name) for name in AIM_SETTINGS}
+    if (settings.folds or 1) > 1 and is_binary(task) and isinstance(task.target, Classes):
+        options["positive"] = task.target.names[find_positive(task, settings.positive)]  # folds may differ
+    return choose_objective(task, aim.metric).metric, options
