@@ -7,24 +7,21 @@ views did to it. The derivative comes from autograd, so no rule of differentiati
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.overrides import TorchFunctionMode
 
 from seqloom.compiler.fingerprint import list_settings
+from seqloom.compiler.lines import FOREIGN_TENSOR, Lines, explain_failure
 from seqloom.compiler.nodes import (
     ROWS,
     UnsupportedError,
     check_no_noise,
     constant_value,
-    is_internal,
     kind,
     line_of,
     operands,
@@ -33,11 +30,9 @@ from seqloom.compiler.rewrites import gather_early_terms, split_concatenations
 from seqloom.compiler.rules import early_rules, late_rules
 from seqloom.compiler.watch import Seen, watch
 from seqloom.core.cell import Cell, State
-from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob, advance
 from seqloom.core.weights import bind_weights, weights
 
-FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
 AGAIN = 2  # the batch of a second trace, without gradients, which must give the same graph
 aten = torch.ops.aten
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
@@ -179,38 +174,6 @@ class _Inputs:
         return {n: named[n] for n in self.rows}, {n: named[f"weight {n}"] for n in self.own}
 
 
-# What a traced tensor cannot know: the loop's tensors may require gradients, and may be on a GPU.
-_UNKNOWN = frozenset({"data", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", "requires_grad"})
-
-
-class _Lines(TorchFunctionMode):
-    """Note the line of the user's code with every operator that it calls, and refuse what a trace would lose."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_gradients = torch.is_grad_enabled()
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        frame = sys._getframe(1)
-        attribute = getattr(getattr(func, "__self__", None), "__name__", "")
-        is_unknown = attribute in _UNKNOWN and not is_internal(frame.f_code.co_filename)
-        while frame.f_back is not None and is_internal(frame.f_code.co_filename):
-            frame = frame.f_back
-        place = f"({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
-        if is_unknown:
-            raise UnsupportedError(f"step reads a tensor's attribute {attribute} {place}, which a trace does not have")
-        if self.has_gradients and not torch.is_grad_enabled():
-            raise UnsupportedError(f"step turns gradients off {place}; use detach() instead")
-        fx.traceback.set_stack_trace([f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in step\n'])
-        return func(*args, **(kwargs or {}))
-
-
 def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tuple[Tensor, ...]]:
     """Return one step of a scan as a function of its inputs: projection, reset, the cell's step and zoneout."""
     is_projected = projects and type(cell).project is not Cell.project
@@ -223,7 +186,7 @@ def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tup
         start = tuple(rows[f"start_{i}"] for i in range(k) if f"start_{i}" in rows)
         now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
         before = list_settings(view)
-        with fx.traceback.preserve_node_meta(), _Lines():
+        with fx.traceback.preserve_node_meta(), Lines():
             x = view.project(rows["x"].unsqueeze(1)).squeeze(1) if is_projected else rows["x"]
             y, after = advance(view, x, state, now, start, rows.get("mask"))
         changed = [n for n, v in list_settings(view).items() if n not in before or before[n] != v]
@@ -252,7 +215,7 @@ def _trace_plain(
     except UnsupportedError:
         raise
     except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
-        raise UnsupportedError(_explain("step", error)) from error
+        raise UnsupportedError(explain_failure("step", error)) from error
 
 
 @torch.no_grad()
@@ -263,29 +226,7 @@ def _watch_step(step: Callable[..., object], inputs: list[Tensor]) -> Seen:
     except UnsupportedError:
         raise
     except Exception as error:  # whatever the user's code raises for these numbers
-        raise UnsupportedError(_explain("step", error)) from error
-
-
-def _explain(function: str, error: Exception) -> str:
-    """Return why a function cannot be traced in one line, with the line of the user's code."""
-    kind, text = type(error).__name__, str(error).strip().splitlines()
-    first = text[0] if text else ""
-    cause = first if isinstance(error, UserError) else f"{kind}: {first}".replace(str(ROWS), "B")
-    reason = f"cannot be traced: {cause}"
-    if "DataDependent" in kind:
-        reason = "depends on the value of a tensor, by a branch or .item()"
-    elif "convert all Tensors to FakeTensors" in reason:
-        reason = FOREIGN_TENSOR
-    elif "autograd.Function" in reason or "custom_function_call" in reason:
-        reason = "calls an autograd.Function, whose backward a trace would lose"
-    place = ""
-    step = error.__traceback__
-    while step is not None:
-        file = step.tb_frame.f_code.co_filename
-        if not is_internal(file) and file != "<string>":  # torch wraps what it traces in such a function
-            place = f" ({Path(file).name}:{step.tb_lineno})"
-        step = step.tb_next
-    return f"{function} {reason}{place}"
+        raise UnsupportedError(explain_failure("step", error)) from error
 
 
 def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
@@ -375,7 +316,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> Trace:
         # autograd's own formulas write in place, hence functionalize
         traced = make_fx(torch.func.functionalize(joint), late_rules(), "fake")(inputs.allocate(ROWS), gradients)
     except Exception as error:
-        raise UnsupportedError(_explain("the derivative of step", error)) from error
+        raise UnsupportedError(explain_failure("the derivative of step", error)) from error
     graph = traced.graph
     graph.eliminate_dead_code()
     holders = [n for n in graph.nodes if n.op == "placeholder"]
