@@ -139,7 +139,7 @@ def run_backward(
 
     The checks import sympy, which takes 0.5 s of a first call, and cost each call about 50 microseconds.
     """
-    engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine = torch.autograd.Variable._execution_engine
     gradients: Sequence[Tensor | None] = engine.run_backward(
         tuple(outputs), tuple(grads), keep, again, tuple(inputs), allow_unreachable=True, accumulate_grad=False
     )
