@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,10 @@ def _format_columns(columns: Sequence[Column]) -> list[str]:
 
 def format_space(space: Input | Target) -> str:
     """Describe an input or a target in a few words."""
+    attributes = getattr(space, "attributes", ())
+    if attributes:
+        more = " ..." if len(attributes) > MAX_NAMES else ""
+        return f"{format_space(replace(space, attributes=()))} + {', '.join(attributes[:MAX_NAMES])}{more}"  # type: ignore[arg-type]
     if isinstance(space, Tokens):
         return f"{space.unit} ({space.size:,} distinct)"
     names = ", ".join(space.names[:MAX_NAMES]) + (" ..." if space.size > MAX_NAMES else "")

@@ -64,6 +64,7 @@ class MemoryTask(RowsTask):
             self._y.lengths = np.minimum(self._y.lengths, reading.limit)
         if self._letters is not None:
             self._letters.lengths = np.minimum(self._letters.lengths, reading.limit)
+        self._attributes = None
         self._index = dict(rows)
         data = frame.write_ipc(None).getvalue()
         self.splits = encoding.splits = {

@@ -59,6 +59,7 @@ class Tokens:
     size: int
     unit: str  # words, characters, bytes, bpe, unigram, tokens
     alphabet: int = 0  # number of letter ids, 0 (past the end of a word) included
+    attributes: tuple[str, ...] = ()  # features of the whole row that are read at every step
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Features:
     names: tuple[str, ...]
     known: tuple[str, ...] = ()  # of a forecast: features whose future is known; batches have it
     flags: tuple[str, ...] = ()  # features that are 1 for one value of a categorical column and 0 for the others
+    attributes: tuple[str, ...] = ()  # features of the whole row that are read at every step
 
     @property
     def size(self) -> int:
@@ -201,6 +203,7 @@ class Batch:
         letters: (B, T, C) letter ids of each word, 0 past its end; None if the task's input has no alphabet.
         future: (B, S, F) the known features of the steps to forecast; None if the task's input has none.
         series: (B,) the number of the series that a window of a table belongs to; None otherwise.
+        attributes: (B, A) numbers and names of each row, read at every step; None if the task's input has none.
         carry: Whether row b continues row b of the previous batch (one long text read in pieces), so that the state
             may be carried over. False for the first batch of an epoch.
     """
@@ -214,6 +217,7 @@ class Batch:
     letters: Tensor | None = None
     future: Tensor | None = None
     series: Tensor | None = None
+    attributes: Tensor | None = None
     carry: bool = False
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ Losses are sums, not means, so that the parts of a batch add up exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class ForTask(nn.Module):
     """
 
     timed = False  # whether the time between steps is an input feature
+    attributed = False  # whether attributes of the row are input features of every step
     carries = False  # whether a batch may start from the last state of the previous one
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
@@ -61,7 +62,12 @@ class ForTask(nn.Module):
         return self.model(self._x(batch), batch.lengths), None
 
     def _x(self, batch: Batch) -> Tensor:
-        """Return the input; with irregular time stamps, the time since the previous step is the last feature."""
+        """Return the input; with irregular time stamps, the time since the previous step is the last feature.
+
+        Attributes (B, A) come before it, (B, T, ... + A); ids are then the first feature (see `EmbedWithAttributes`).
+        """
+        if self.attributed and batch.attributes is not None:
+            batch = replace(batch, x=join_attributes(batch.x, batch.attributes))
         if not self.timed:
             return batch.x
         spans = torch.ones_like(batch.x[..., 0]) if batch.timespans is None else batch.timespans
@@ -97,6 +103,12 @@ class ForTask(nn.Module):
         y = y if self.training else y.masked_fill(y < 0, IGNORE)  # training has no unseen classes
         smoothing = self.smoothing if self.training else 0.0
         return F.cross_entropy(scores.movedim(-1, 1).float(), y, reduction=reduction, label_smoothing=smoothing)
+
+
+def join_attributes(x: Tensor, attributes: Tensor) -> Tensor:
+    """Join ids (B, T) or features (B, T, D) with attributes (B, A) of the rows: (B, T, 1 + A) or (B, T, D + A)."""
+    steps = attributes.unsqueeze(1).expand(-1, x.shape[1], -1)
+    return torch.cat([x.unsqueeze(-1).to(attributes) if x.ndim == 2 else x, steps], -1)
 
 
 class ForClassify(ForTask):

@@ -56,7 +56,7 @@ def build(task: Task, settings: TrainSettings) -> ForTask:
         "transcribe": _transcribe,
     }
     model = builders[task.kind](task, settings)
-    model.timed = has_timespans(task)
+    model.timed, model.attributed = has_timespans(task), bool(task.input.attributes)
     return model
 
 
@@ -110,6 +110,7 @@ def has_timespans(task: Task) -> bool:
 
 
 def _classify(task: Task, settings: TrainSettings) -> ForTask:
+    embed: Any
     embed, width = _build_input(task, settings)
     if settings.model.removeprefix(registry.BI_PREFIX) in NORMALISED_CELLS:
         settings = settings.model_copy(
@@ -119,6 +120,8 @@ def _classify(task: Task, settings: TrainSettings) -> ForTask:
     elif embed is not None:
         with torch.no_grad():
             embed.table.weight.mul_(EMBEDDING_SCALE)
+    if embed is not None and task.input.attributes:
+        embed, width = EmbedWithAttributes(embed, len(task.input.attributes)), width + len(task.input.attributes)
     layer = _build_timed_layer(task, settings, width)
     size = {"classes": task.target.size} if task.kind == "classify" else {"outputs": task.target.size}
     model = Classify(
@@ -257,7 +260,7 @@ def _transcribe(task: Task, settings: TrainSettings) -> ForTask:
 def _build_input(task: Task, settings: TrainSettings) -> tuple[Embed | None, int]:
     """Return the embedding, if the inputs are ids, and the input size of the layer."""
     if isinstance(task.input, Features):
-        return None, task.input.size + has_timespans(task)
+        return None, task.input.size + len(task.input.attributes) + has_timespans(task)
     return Embed(task.input.size, settings.embedding, settings.dropout, padding=PAD), settings.embedding
 
 
@@ -267,6 +270,22 @@ def _normalise(model: nn.Module, settings: TrainSettings) -> nn.Module:
         last: Any = model.readout if isinstance(model, Classify) else model.layer
         model.head = nn.Sequential(nn.LayerNorm(last.output_size), cast(nn.Module, model.head))
     return model
+
+
+class EmbedWithAttributes(nn.Module):
+    """Embed ids and keep the attributes of the row beside each vector.
+
+    Ids and attributes come as one tensor of floats, exact up to 2**24, so that a model has one input.
+    """
+
+    def __init__(self, embed: Embed, attributes: int) -> None:
+        super().__init__()
+        self.embed = embed
+        self.output_size = embed.output_size + attributes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ids and attributes (B, T, 1 + A) to (B, T, output_size)."""
+        return torch.cat([self.embed(x[..., 0].long()), x[..., 1:]], -1)
 
 
 class Timed(nn.Module):

@@ -198,7 +198,16 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         spans = None if batch.timespans is None else batch.timespans[rows, :longest]
         letters = None if batch.letters is None else batch.letters[rows, :longest]
         future = None if batch.future is None else batch.future[rows]
-        part = Batch(batch.x[rows, :longest], batch.lengths[rows], batch.rows[rows], None, None, spans, letters, future)
+        attributes = None if batch.attributes is None else batch.attributes[rows]
+        part = Batch(
+            batch.x[rows, :longest],
+            batch.lengths[rows],
+            batch.rows[rows],
+            timespans=spans,
+            letters=letters,
+            future=future,
+            attributes=attributes,
+        )
         yield part, rows.tolist()
 
 

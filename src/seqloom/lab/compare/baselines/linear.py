@@ -168,10 +168,12 @@ class Linear(BaselineModule):
         link: "identity" for numbers, "softmax" for classes, "one against the rest" for independent classes.
         classes: the ids of the K classes among all; None for numbers.
         outputs: number of all classes or numbers.
+        attributes: number of attributes, the last features of x; their columns are the last ones of W.
     """
 
     W: Tensor
     b: Tensor
+    reads_attributes = True
 
     def __init__(
         self,
@@ -181,14 +183,16 @@ class Linear(BaselineModule):
         link: str,
         classes: list[int] | None,
         outputs: int,
+        attributes: int = 0,
     ) -> None:
         super().__init__(W.numel() + b.numel())
         self.features, self.link, self.classes, self.outputs = features, link, classes, outputs
+        self.attributes = attributes
         self.register_buffer("W", W)
         self.register_buffer("b", b)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        f = self.features(x.cpu().numpy(), lengths.cpu().numpy())
+        f = _extract(self.features, x.cpu().numpy(), lengths.cpu().numpy(), self.attributes)
         z = torch.from_numpy(np.asarray(f @ self.W.cpu().numpy().T.astype(np.float64))) + self.b.cpu()
         if self.classes is None:
             return z.float().to(x.device)
@@ -210,7 +214,8 @@ class Linear(BaselineModule):
         name = next(name for name, kind in FEATURES.items() if isinstance(self.features, kind))
         classes: JSON = None if self.classes is None else list(self.classes)
         features: JSON = {"name": name, **self.features.settings()}
-        return {"link": self.link, "classes": classes, "outputs": self.outputs, "features": features}
+        common: dict[str, JSON] = {"outputs": self.outputs, "attributes": self.attributes, "features": features}
+        return {"link": self.link, "classes": classes, **common}
 
     @classmethod
     def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
@@ -251,7 +256,7 @@ def fit_logistic(task: Task, weights: Sequence[float] = (), letters: bool = Fals
             parts, link = [LogisticRegression(C=c, max_iter=SOLVER_ITERATIONS).fit(f, y, rows)], "softmax"
         W = _float32(np.concatenate([part.coef_ for part in parts]))
         b = _float32(np.concatenate([part.intercept_ for part in parts]))
-        return wrap(task, Linear(features, W, b, link, classes.tolist(), task.target.size))
+        return wrap(task, Linear(features, W, b, link, classes.tolist(), *_sizes(task)))
 
     return _choose(fit, TEXT_C if text else SERIES_C, task, weights)
 
@@ -276,7 +281,7 @@ def fit_ridge(task: Task, letters: bool = False) -> ForTask:
     def fit(c: float) -> ForTask:
         model = Ridge(alpha=1 / c).fit(f[known], y[known])
         W, b = _float32(model.coef_.reshape(task.target.size, -1)), _float32(np.atleast_1d(model.intercept_))
-        return wrap(task, Linear(features, W, b, "identity", None, task.target.size))
+        return wrap(task, Linear(features, W, b, "identity", None, *_sizes(task)))
 
     return _choose(fit, RIDGE_C, task)
 
@@ -284,16 +289,41 @@ def fit_ridge(task: Task, letters: bool = False) -> ForTask:
 def _fit_features(task: Task, letters: bool = False) -> tuple[Any, Any, Array]:
     """Return the fitted feature map, and the features and targets of the training split."""
     rows: list[Rows] = []
-    ys = []
+    ys, attributes = [], []
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
         keep = batch.y >= 0 if task.kind == "classify" else torch.ones(len(batch), dtype=torch.bool)
         rows.append((batch.x[keep].numpy(), batch.lengths[keep].numpy()))
         ys.append(batch.y[keep].numpy())
+        if batch.attributes is not None:
+            attributes.append(batch.attributes[keep].numpy())
     features: Any = SeriesFeatures()
     if isinstance(task.input, Tokens):
         features = LetterNgrams.of(task) if letters else Ngrams.of(task.input)
-    return features, features.fit(rows), np.concatenate(ys)
+    f = features.fit(rows)
+    return features, _join(f, np.concatenate(attributes)) if attributes else f, np.concatenate(ys)
+
+
+def _sizes(task: Task) -> tuple[int, int]:
+    """Return the number of outputs and of attributes."""
+    return task.target.size, len(task.input.attributes)
+
+
+def _extract(features: Any, x: Array, lengths: Array, n: int) -> Any:  # noqa: ANN401  # sparse or dense
+    """Compute the features of x (B, T) or (B, T, D), or, with n attributes, of x (B, T, 1 + n) or (B, T, D + n)."""
+    if not n:
+        return features(x, lengths)
+    inner = x[..., :-n] if isinstance(features, SeriesFeatures) else x[..., 0].astype(np.int64)
+    return _join(features(inner, lengths), x[:, 0, -n:])
+
+
+def _join(features: Any, attributes: Array) -> Any:  # noqa: ANN401  # sparse or dense
+    """Append attributes (N, A) to features (N, columns)."""
+    from scipy.sparse import csr_matrix, hstack, issparse
+
+    if issparse(features):
+        return csr_matrix(hstack([features, csr_matrix(attributes)]))
+    return np.concatenate([features, attributes], 1)
 
 
 def _choose(

@@ -46,6 +46,7 @@ class BaselineModule(nn.Module):
     fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
     crf = None
     reads_letters = False  # whether a tagger needs the letters of each word
+    reads_attributes = False  # whether the input includes the attributes of the row
 
     def __init__(self, size: int = 0) -> None:
         super().__init__()
@@ -116,7 +117,9 @@ def wrap(task: Task, module: BaselineModule) -> ForTask:
         "translate": WithoutSource,
         "transcribe": WithoutLoss,
     }
-    return kinds[task.kind](module)
+    model = kinds[task.kind](module)
+    model.attributed = module.reads_attributes and bool(task.input.attributes)
+    return model
 
 
 def shift_target(y: Tensor) -> Tensor:

@@ -48,9 +48,10 @@ def baselines(task: Task) -> dict[str, Fit]:
     ridge = "TF-IDF + ridge" if text else "ridge"
     bigram: dict[str, Fit] = {"bigram": counts.fit_bigram} if counts.can_fit_bigram(task) else {}
     of_tokens: dict[str, Fit] = {"most frequent tag of each token": counts.fit_tag_of_token, WINDOW: window.fit_window}
-    rockets: dict[str, Fit] = {} if text else {ROCKET: rocket.fit_rocket}
+    attributed = bool(task.input.attributes)  # the linear baselines read attributes, those of series alone do not
+    rockets: dict[str, Fit] = {} if text or attributed else {ROCKET: rocket.fit_rocket}
     nearest: dict[str, Fit] = {}
-    if not text and task.kind == "classify" and dtw.can_fit_dtw(task):
+    if not text and not attributed and task.kind == "classify" and dtw.can_fit_dtw(task):
         nearest = {DTW: dtw.fit_dtw}
     spelled: dict[str, dict[str, Fit]] = {"classify": {}, "regress": {}}
     if text and letters.can_spell(task):

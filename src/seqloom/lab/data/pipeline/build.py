@@ -13,7 +13,9 @@ import polars as pl
 
 from seqloom import __version__
 from seqloom.core.errors import ChoiceError, UserError
+from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
+from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
@@ -104,11 +106,12 @@ def _build_rows(source: Source, encoding: Encoding, work: Path) -> None:
     usable = find_usable(source, plan, notes)
     encoding.x, encoding.y, encoding.times = _make_coders(source, plan, options, notes)
     encoding.letters = _make_letters_coder(source, plan, encoding.x)
-    is_text = isinstance(encoding.x, (TextCoder, SubwordCoder))
+    encoding.attributes = AttributesCoder(plan.attributes) if plan.attributes else None
+    is_text = isinstance(encoding.x, (TextCoder, SubwordCoder, JoinedTextCoder))
     index = split_rows(source, plan, usable, is_text, options, notes)
     train = np.zeros(source.rows, dtype=bool)
     train[index["train"]] = True
-    for coder in (encoding.x, encoding.y, encoding.times, encoding.letters):
+    for coder in (encoding.x, encoding.y, encoding.times, encoding.letters, encoding.attributes):
         if coder is not None:
             coder.fit(_select_rows(source, plan, train))
     if encoding.times is not None and encoding.times.is_regular:
@@ -128,7 +131,7 @@ def _list_coded_columns(source: Source, plan: TaskPlan) -> list[str]:
     names = source.frame().collect_schema().names()
     time = [plan.time] if plan.time and plan.layout != "table" else []
     rate = ["rate"] if "audio" in plan.input and "rate" in names else []
-    return list(dict.fromkeys([*plan.input, *(t for t in plan.target if t in names), *time, *rate]))
+    return list(dict.fromkeys([*plan.input, *plan.attributes, *(t for t in plan.target if t in names), *time, *rate]))
 
 
 def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes) -> tuple[Any, Any, Any]:
@@ -144,6 +147,9 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
         x = SeriesCoder(plan.input)
     else:
         x = make_text_coder(source, plan.input[0], plan.kind, options, notes, end=plan.kind == "generate")
+        if len(plan.input) > 1:
+            x = JoinedTextCoder.wrap(plan.input, x)
+            notes.say(f"{', '.join(map(repr, plan.input))} are read as one sequence, with a separator between them")
     times = None
     if plan.time and schema[plan.time].is_nested():
         times = TimesCoder(plan.time)
@@ -231,6 +237,7 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
 def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Path) -> None:
     """Encode all rows, cut those that are too long, and record the splits."""
     coders = {"x": encoding.x, "y": encoding.y, "times": encoding.times, "letters": encoding.letters}
+    coders |= {"attributes": encoding.attributes}
     writers = {name: (coder, Writer(work, name)) for name, coder in coders.items() if coder is not None}
     _write_rows(source, writers, encoding)
     for number, (name, rows) in enumerate(index.items()):
@@ -286,10 +293,10 @@ def open_other_rows(path: DataSource, encoding: Encoding) -> Task:
     notes = Notes()
     source = read_source(path, encoding.options, notes)
     plan, names = encoding.plan, source.frame().collect_schema().names()
-    for name in (*plan.input, *plan.target):
+    for name in (*plan.input, *plan.attributes, *plan.target):
         if name not in names:
             raise UserError(f"{source.parts[0].label}: no column {name!r}; the columns are {', '.join(names)}")
-    coders = [c.state() for c in (encoding.x, encoding.y) if c is not None]
+    coders = [c.state() for c in (encoding.x, encoding.y, encoding.attributes) if c is not None]
     key = cache.digest(
         str(RECORD_FORMAT), source.fingerprint, repr(coders), encoding.options.model_dump_json(), repr(plan)
     )

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter, validate_call
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.calendar import Calendar
+from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
@@ -23,8 +25,10 @@ from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
-InputCoder: TypeAlias = TextCoder | SubwordCoder | SeriesCoder | AudioCoder
-Coder: TypeAlias = InputCoder | LabelCoder | ValuesCoder | TimesCoder | LettersCoder | TableCoder | Calendar
+InputCoder: TypeAlias = TextCoder | SubwordCoder | JoinedTextCoder | SeriesCoder | AudioCoder
+Coder: TypeAlias = (
+    InputCoder | LabelCoder | ValuesCoder | TimesCoder | LettersCoder | AttributesCoder | TableCoder | Calendar
+)
 CODERS: dict[str, Any] = {
     "text": TextCoder,
     "subwords": SubwordCoder,
@@ -34,6 +38,8 @@ CODERS: dict[str, Any] = {
     "audio": AudioCoder,
     "times": TimesCoder,
     "letters": LettersCoder,
+    "attributes": AttributesCoder,
+    "joined": JoinedTextCoder,
     "table": TableCoder,
     "calendar": Calendar,
 }
@@ -50,12 +56,14 @@ class Encoding:
     y: Any = None
     times: Any = None
     letters: Any = None
+    attributes: Any = None
     columns: Sequence[Column] = ()
     splits: dict[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
 
     def save(self, folder: Path | str) -> None:
         coders = {"x": self.x, "y": self.y, "times": self.times, "letters": self.letters}
+        coders |= {"attributes": self.attributes}
         record = {
             "task": "files",
             "name": self.name,
@@ -71,6 +79,7 @@ class Encoding:
     def load(record: dict[str, Any]) -> Encoding:
         """Restore an encoding from a record that `save` wrote."""
         x, y, times, letters = (restore_coder(record[name]) for name in ("x", "y", "times", "letters"))
+        attributes = restore_coder(record.get("attributes"))  # format 3 has none
         plan = TypeAdapter(TaskPlan).validate_python(record["plan"])
         if isinstance(y, LabelCoder) and y.per_token != (plan.kind == "tag"):
             raise UserError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
@@ -82,6 +91,7 @@ class Encoding:
             y,
             times,
             letters,
+            attributes,
             TypeAdapter(list[Column]).validate_python(record["columns"]),
             TypeAdapter(dict[str, Split]).validate_python(record["splits"]),
             Notes(Note(text, warning) for text, warning in record["notes"]),
@@ -89,7 +99,8 @@ class Encoding:
 
     def copy_for(self, name: str) -> Encoding:
         """Return an encoding with the same coders for another source, without splits and notes."""
-        return Encoding(name, self.plan, self.options, self.x, self.y, self.times, self.letters, self.columns)
+        coders = (self.x, self.y, self.times, self.letters, self.attributes)
+        return Encoding(name, self.plan, self.options, *coders, self.columns)
 
 
 def restore_coder(state: dict[str, Any] | None) -> Coder | None:

@@ -15,7 +15,9 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.core.suggest import suggest
+from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
+from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
@@ -154,7 +156,8 @@ def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None 
         coder: The coder of x.
         times: The coder of time stamps, if there is one; its column is included if every row has it.
     """
-    names = tuple(coder.columns) if isinstance(coder, SeriesCoder) else (coder.column,)
+    has_several = isinstance(coder, SeriesCoder | JoinedTextCoder)
+    names = tuple(coder.columns) if has_several else (coder.column,)  # type: ignore[union-attr]
     records = [
         _open_objects(row, names) if isinstance(row, Mapping) else _name_columns(row, names, coder) for row in rows
     ]
@@ -180,6 +183,24 @@ def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None 
         columns["rate"] = pl.Series("rate", [int(row.get("rate", coder.rate)) for row in records])
     if times is not None and all(times.column in row for row in records):
         columns[times.column] = pl.Series(times.column, [list(row[times.column]) for row in records])
+    return pl.DataFrame(columns)
+
+
+def make_attributes_frame(rows: Sequence[Any], coder: AttributesCoder) -> pl.DataFrame:
+    """Make a frame of the attributes of new rows; a missing value is null."""
+    columns: dict[str, pl.Series] = {}
+    for name in coder.columns:
+        values = []
+        for number, row in enumerate(rows, 1):
+            record = _open_objects(row, (name,)) if isinstance(row, Mapping) else {}
+            if name not in record:
+                has = f"it has {', '.join(map(str, record))}" if record else "give rows with all input columns"
+                raise UserError(f"row {number}: no column {name!r}; {has}")
+            values.append(_to_python(record[name]))
+        try:
+            columns[name] = pl.Series(name, values).cast(coder.find_type(name))
+        except (TypeError, pl.exceptions.PolarsError) as error:
+            raise UserError(f"column {name!r}: {str(error).splitlines()[0]}; give values as in training") from None
     return pl.DataFrame(columns)
 
 

@@ -49,13 +49,14 @@ class TaskPlan:
     time: str | None = None
     split: str | None = None
     known: tuple[str, ...] = ()  # inputs of a forecast whose future is known
+    attributes: tuple[str, ...] = ()  # numbers and names of a row that are read beside its sequence
 
     @property
     def uses(self) -> dict[str, str]:
         """The use of each column by name: input, target, known, group, time or split."""
         uses = dict.fromkeys(self.target, "target")
         uses |= {name: "input" if name not in uses else "input, target" for name in self.input}
-        uses |= dict.fromkeys(self.known, "input, known")
+        uses |= dict.fromkeys(self.known, "input, known") | dict.fromkeys(self.attributes, "input")
         return uses | {v: k for k in ("group", "time", "split") if (v := getattr(self, k))}
 
 
@@ -127,9 +128,9 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
 
 
 def _treat_as_text(column: Column, columns: Sequence[Column], options: Reading) -> Column:
-    """Give names and ids the role text if the options name the column as input, or if it is the only one."""
-    is_forecast = options.kind == "forecast" or (options.target and set(options.target) <= set(options.input))
-    is_input = (column.name in options.input and not is_forecast) or len(columns) == 1
+    """Give names and ids the role text if the column is the only input in the options, or the only column."""
+    is_forecast = options.kind == "forecast" or options.target == options.input
+    is_input = (options.input == (column.name,) and not is_forecast) or len(columns) == 1
     return replace(column, role="text") if is_input and column.is_string else column
 
 
@@ -152,10 +153,29 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
                     plans.append(TaskPlan(KINDS[one.role, role], (one.name,), target, "rows", time=stamps, **common))
         if one.role == "text" and options.target in ((), (one.name,)):
             plans.append(TaskPlan("generate", (one.name,), (one.name,), "rows", time=options.time, **common))
+    if len(options.input) > 1 and options.kind != "forecast" and not set(options.target) & set(options.input):
+        plans += _list_mixed_choices(free, source, options, common)
     long = [] if any(c.role in INPUTS for c in free) else list_long_choices(columns, source, options, time, split)
     plans += long or _list_number_choices(free, options, time, split)
     plans = list(dict.fromkeys(c for c in plans if options.kind in (None, c.kind)))
-    return [c for c in plans if not options.input or set(c.input) - set(c.known) == set(options.input) - set(c.known)]
+    wanted = set(options.input)
+    return [c for c in plans if not wanted or {*c.input, *c.attributes} - set(c.known) == wanted - set(c.known)]
+
+
+def _list_mixed_choices(
+    columns: Sequence[Column], source: Source, options: Reading, common: dict[str, Any]
+) -> list[TaskPlan]:
+    """List plans that read several columns of different kinds."""
+    from seqloom.lab.data.pipeline.mixed_inputs import list_mixed_choices
+
+    kinds: dict[str, Kind] = {}
+    for other in [c for c in columns if c.name not in options.input and c.name in (options.target or (c.name,))]:
+        roles = _list_target_roles(other, bool(options.target), options.kind)
+        for kind in [KINDS["text", role] for role in roles if ("text", role) in KINDS]:
+            if options.kind in (None, kind):
+                kinds[other.name] = kind
+    named = [c for c in columns if c.name in options.input]
+    return list_mixed_choices(named, options, source.parts[0].label, kinds, common) if len(named) > 1 else []
 
 
 def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list[str]:

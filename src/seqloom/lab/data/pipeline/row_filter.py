@@ -22,6 +22,9 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
     """Return (N,) bool: whether a row has an input and a target. Warn of the others, with their number."""
     schema = source.frame().collect_schema()
     checks = {f"an empty {plan.input[0]!r}": _is_empty(plan.input[0], schema)} if plan.layout != "wide" else {}
+    if len(plan.input) > 1 and schema[plan.input[0]] == pl.String:
+        empty = pl.all_horizontal(_is_empty(name, schema) for name in plan.input)
+        checks = {f"empty {', '.join(map(repr, plan.input))}": empty}
     for name in plan.target if plan.kind != "generate" else ():
         checks[f"no {name!r}"] = _is_empty(name, schema) if plan.kind != "regress" else pl.col(name).is_null()
     names = list(dict.fromkeys([*plan.input, *plan.target]))

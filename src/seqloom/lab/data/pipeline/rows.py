@@ -34,12 +34,15 @@ class RowsTask(Task):
         space = encoding.x.space
         if encoding.letters is not None:
             space = replace(space, alphabet=encoding.letters.size)
+        if encoding.attributes is not None:
+            space = replace(space, attributes=encoding.attributes.names)
         super().__init__(encoding.name, plan.kind, space, target, splits, encoding.notes, encoding.columns)
         if data:
             self._x = Ragged.open(data, "x")
             self._y = Ragged.open(data, "y") if encoding.y else None
             self._spans = Ragged.open(data, "times") if encoding.times else None
             self._letters = Ragged.open(data, "letters") if encoding.letters else None
+            self._attributes = Ragged.open(data, "attributes") if encoding.attributes else None
             self._index = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(splits)}
 
     def batches(
@@ -91,6 +94,7 @@ class RowsTask(Task):
             None if y_lengths is None or self.kind == "tag" else torch.from_numpy(y_lengths),
             spans,
             letters,
+            attributes=None if self._attributes is None else _to_tensor(self._attributes.values[rows]),
         )
 
     def read_classes(self, split: str) -> Array:
@@ -99,7 +103,7 @@ class RowsTask(Task):
         return np.asarray(self._y.values[self._index[split]], dtype=np.int64)
 
     def encode(self, rows: Sequence[Any]) -> Batch:
-        from seqloom.lab.data.pipeline.new_rows import make_frame
+        from seqloom.lab.data.pipeline.new_rows import make_attributes_frame, make_frame
 
         times = self.encoding.times
         frame = make_frame(rows, self.encoding.x, times)
@@ -120,7 +124,17 @@ class RowsTask(Task):
         if self.encoding.letters is not None:
             spelled = Ragged.from_lengths(*self.encoding.letters.encode(frame))
             letters = _cut_letters(spelled.pad(every)[0][:, : x.shape[1]])
-        return Batch(_to_tensor(x), torch.from_numpy(lengths), torch.from_numpy(every), None, None, spans, letters)
+        attributes = None
+        if (coder := self.encoding.attributes) is not None:
+            attributes = _to_tensor(coder.encode(make_attributes_frame(rows, coder))[0])
+        return Batch(
+            _to_tensor(x),
+            torch.from_numpy(lengths),
+            torch.from_numpy(every),
+            timespans=spans,
+            letters=letters,
+            attributes=attributes,
+        )
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
         coder = self.encoding.y or self.encoding.x

@@ -122,8 +122,8 @@ def _group_rows(source: Source, plan: TaskPlan, rows: Array, is_text: bool, opti
         return _group_equal_series(source, plan, rows, notes)
     is_chosen = np.zeros(source.rows, dtype=bool)
     is_chosen[rows] = True
-    chunks = source.chunks(plan.input[:1])
-    keys = cluster_texts(_to_text(f.filter(is_chosen[start : start + len(f)]).to_series()) for start, f in chunks)
+    chunks = source.chunks(plan.input)
+    keys = cluster_texts(_to_text(f.filter(is_chosen[start : start + len(f)])) for start, f in chunks)
     repeats = len(rows) - len(np.unique(keys))
     if repeats:
         notes.say(f"texts that nearly repeat another one: {repeats}; they stay on the same side of the split")
@@ -149,7 +149,11 @@ def _hash_rows(frame: pl.DataFrame, names: tuple[str, ...]) -> Array:
     return np.add.reduce(parts)
 
 
-def _to_text(column: pl.Series) -> pl.Series:
+def _to_text(frame: pl.DataFrame) -> pl.Series:
+    """Return the text of every row: that of its only column, tokens joined, or the texts of all columns joined."""
+    column = frame.to_series()
+    if len(frame.columns) > 1:
+        return frame.select(pl.concat_str(pl.all(), separator=" ", ignore_nulls=True)).to_series()
     return column.list.join(" ") if column.dtype.is_nested() else column
 
 
@@ -229,7 +233,7 @@ def _split_fold(rows: Array, keys: Array, labels: Array, valid: float, options: 
 
 def _warn_of_shared_texts(source: Source, plan: TaskPlan, rows: dict[str, Array], notes: Notes) -> None:
     """Warn of texts in a test split that also occur in training."""
-    chunks = [hash_texts(_to_text(frame.to_series())) for _, frame in source.chunks(plan.input[:1])]
+    chunks = [hash_texts(_to_text(frame)) for _, frame in source.chunks(plan.input)]
     hashes = np.concatenate(chunks)
     for name in [name for name in rows if name.startswith("test")]:
         number = int(np.isin(hashes[rows[name]], hashes[rows["train"]]).sum())

@@ -1,0 +1,87 @@
+"""Inputs of several kinds: one or more texts, or another sequence, with numbers and names of the row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.names import Kind
+from seqloom.lab.data.pipeline.columns import is_id_name
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.task import Column
+
+SEQUENCES = ("text", "tokens", "series", "audio")
+ATTRIBUTES = ("number", "label", "category", "constant")
+
+
+def split_inputs(columns: Sequence[Column], options: Reading, place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Divide the inputs that are named in the options into sequences and attributes of a row.
+
+    If no input is a sequence, the names with the most different values are read as text.
+
+    Returns:
+        The sequences and the attributes; no sequences if all inputs are numbers, which are steps or features of steps.
+
+    Raises:
+        UserError: If the inputs cannot be joined; with the nearest choice that works.
+    """
+    inputs = [next(c for c in columns if c.name == name) for name in options.input]
+    sequences = [c for c in inputs if c.role in SEQUENCES]
+    if not sequences and all(c.is_numeric for c in inputs):
+        return (), ()
+    if not sequences:
+        names = [c for c in inputs if c.is_string]
+        sequences = sorted(names, key=lambda c: -c.distinct)[:1]
+    rest = [c for c in inputs if c not in sequences]
+    odd = [c for c in rest if c.role not in ATTRIBUTES and not _is_counter(c)]
+    if odd:
+        kept = ",".join(c.name for c in inputs if c not in odd)
+        raise UserError(
+            f"{place}: {odd[0].name!r} ({odd[0].role}) cannot be an input beside others; leave it out: input={kept}"
+        )
+    roles = {c.role for c in sequences}
+    if len(sequences) > 1 and roles != {"text"} and not (roles == {"series"} and not rest):
+        listed = ", ".join(f"{c.name} ({c.role})" for c in sequences)
+        raise UserError(
+            f"{place}: {listed} cannot be read by one model; several inputs may be texts, or one sequence with numbers "
+            f"and names: input={','.join(c.name for c in (sequences[0], *rest))}"
+        )
+    return tuple(c.name for c in sequences), tuple(c.name for c in rest)
+
+
+def _is_counter(column: Column) -> bool:
+    """Return whether a column looks like an id only because its numbers are consecutive."""
+    return column.role == "id" and not column.is_string and not is_id_name(column.name)
+
+
+def list_mixed_choices(
+    columns: Sequence[Column], options: Reading, place: str, kinds: dict[str, Kind], common: dict[str, Any]
+) -> list[Any]:
+    """List plans for several inputs of different kinds and the named target.
+
+    Args:
+        columns: All columns.
+        options: Name at least two inputs.
+        place: The file, for messages.
+        kinds: The kind of task for each target that is possible.
+        common: Further fields of the plans.
+    """
+    from seqloom.lab.data.pipeline.plan import TaskPlan
+
+    sequences, attributes = split_inputs(columns, options, place)
+    if not sequences:
+        return []
+    odd = [
+        kind for kind in kinds.values() if kind not in ("classify", "regress") and (attributes or len(sequences) > 1)
+    ]
+    if odd and len(odd) == len(kinds):
+        raise UserError(
+            f"{place}: several inputs of different kinds are read to classify or regress, not to {odd[0]}; "
+            f"give one of them: input={sequences[0]}"
+        )
+    return [
+        TaskPlan(kind, sequences, (target,), "rows", attributes=attributes, **common)
+        for target, kind in kinds.items()
+        if kind not in odd
+    ]
