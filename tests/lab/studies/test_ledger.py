@@ -80,7 +80,7 @@ def test_a_ledger_that_lacks_a_trial_is_named_and_a_replay_shows_the_rest(copied
     (copied / FILE).write_text("".join(lines[:-1]))
     with pytest.raises(ValueError, match=r"trials\.jsonl lacks 1 trial of the study, such as third, T = 120, .*seed"):
         rebuild(copied)
-    words = ["study", "copy", "--protocol", "paper", "--seeds", "5", "--device", "cuda", "--replay"]
+    words = ["study", "copy", "--protocol", "paper", "--replay"]
     with pytest.raises(SystemExit) as end:
         main.main([*words, "--out", str(copied.parent)])
     printed = capsys.readouterr()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -13,6 +13,9 @@ from seqloom.cli.commands import INTERRUPTED, Json
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab import console
+
+if TYPE_CHECKING:
+    from seqloom.lab.studies.study import Study
 
 
 def study(
@@ -64,14 +67,7 @@ def study(
             console.show_json(names) if json else console.show_table(names)
             return 0
         kind = studies.find_study(name)
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out: {out} is a file; choose a folder")
-    if out is not None and not os.access(_existing_parent(out), os.W_OK | os.X_OK):  # checked before hours of work
-        raise UserError(f"--out: {_existing_parent(out)} is not writable; choose another folder")
-    if data is not None and not data.is_dir():
-        raise UserError(
-            f"--data: {data} is not a folder; give the folder that contains imdb/, mnist/ and the other data sets"
-        )
+    _check_folders(out, data)
     if replay and (out is None or not (out / f"{name}-{protocol}" / "trials.jsonl").exists()):
         raise UserError(
             "--replay: give the folder of an earlier run as --out; it must contain NAME-PROTOCOL/trials.jsonl"
@@ -83,24 +79,12 @@ def study(
     folder = None if out is None else out / f"{name}-{protocol}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     one = kind(settings, protocol=protocol, folder=folder, device=where)
-    rows: Any = []
-    finished = False
     if replay:
-        from seqloom.lab.studies.support.replay import replay as replay_study
-
-        rows, document = replay_study(one)
-        finished = document["finished"]
-        if not finished:
-            console.note(f"not stored: {count(len(one.missing), 'trial')} of the study, such as {one.missing[0]}")
+        has_flags = bool(quick or models or conditions or seeds or effort)
+        one, rows, document = _replay(one, has_flags)
     else:
-        try:
-            with place.use(data), console.show_progress(one.parts) as (before, after):
-                for row in one.run(before):
-                    rows.append(row)
-                    after(str(row))
-            finished = True
-        except KeyboardInterrupt:
-            console.note("interrupted; the results so far follow")
+        with place.use(data):
+            rows, finished = _run(one)
         document = one.document(rows, finished)
     if folder is not None:
         from seqloom.lab import report
@@ -113,7 +97,45 @@ def study(
     else:
         console.show_table(_format_rows(document["table"]))
         console.show_text(f"\n{document['caption']}\n\n{document['verdict']}\n\n{document['command']}")
-    return 0 if finished or replay else INTERRUPTED
+    return 0 if document["finished"] or replay else INTERRUPTED
+
+
+def _run(one: Study[Any, Any]) -> tuple[Sequence[Any], bool]:
+    """Return the rows of a study and whether they are all of them."""
+    rows = []
+    try:
+        with console.show_progress(one.parts) as (before, after):
+            for row in one.run(before):
+                rows.append(row)
+                after(str(row))
+    except KeyboardInterrupt:
+        console.note("interrupted; the results so far follow")
+        return rows, False
+    return rows, True
+
+
+def _replay(one: Study[Any, Any], has_flags: bool) -> tuple[Study[Any, Any], Sequence[Any], dict[str, Any]]:
+    """Return the study with its stored rows and document, with the stored settings unless flags give others."""
+    from seqloom.lab.studies.support import replay
+
+    assert one.folder is not None
+    if not has_flags and (one.folder / replay.STUDY).exists():
+        one = replay.restore_study(one.folder)
+    rows, document = replay.replay(one)
+    if one.missing:
+        console.note(f"not stored: {count(len(one.missing), 'trial')} of the study, such as {one.missing[0]}")
+    return one, rows, document
+
+
+def _check_folders(out: Path | None, data: Path | None) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise UserError(f"--out: {out} is a file; choose a folder")
+    if out is not None and not os.access(_existing_parent(out), os.W_OK | os.X_OK):  # checked before hours of work
+        raise UserError(f"--out: {_existing_parent(out)} is not writable; choose another folder")
+    if data is not None and not data.is_dir():
+        raise UserError(
+            f"--data: {data} is not a folder; give the folder that contains imdb/, mnist/ and the other data sets"
+        )
 
 
 def _existing_parent(folder: Path) -> Path:
