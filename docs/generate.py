@@ -18,10 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import compiled_cells
+import study_pages
 from records import GRU, RESULTS, ROOT, Row, import_pyplot, span
 
 IMAGES = ROOT / "docs" / "images"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results" / "speed.md", ROOT / "docs" / "tutorials" / "own-cell.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims")),
+    ROOT / "docs" / "tutorials" / "own-cell.md",
+)
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
 MNIST = "sequential MNIST"  # the condition of the study on the front page
 DTYPES = ("bfloat16", "float16", "float32", "tf32")
@@ -252,18 +257,8 @@ def untuned_accuracies() -> str:
 
 def verdict(name: str, condition: str, other: str) -> str:
     """Return the outcome of AttnRNN against another model in a stored study."""
-    words = {"attn_rnn better": "**win**", "attn_rnn worse": "**loss**"}
-    for row in differences(name):
-        if (row["condition"], row["comparison"]) == (condition, f"attn_rnn - {other}"):
-            return words.get(row["result"], row["result"])
-    raise KeyError((name, condition, other))
-
-
-def differences(name: str) -> list[Row]:
-    """Return the rows of a stored study that compare AttnRNN with another model."""
-    stored = json.loads((RESULTS / "studies" / name / "study.json").read_text())
-    blocks = [block for block in stored["page"]["blocks"] if block["title"].startswith("Differences in ")]
-    return [row for block in blocks for row in block["rows"]]
+    result = study_pages.find(name.removesuffix("-fair"), condition, other)["result"]
+    return study_pages.VERDICTS.get(result, result)
 
 
 def study(name: str) -> dict[str, dict[str, Row]]:
@@ -310,6 +305,7 @@ PARTS = {
     for part in (
         *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies),
         *compiled_cells.PARTS,
+        *study_pages.PARTS,
     )
 }
 

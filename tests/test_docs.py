@@ -123,7 +123,16 @@ def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     assert not broken, "\n" + "\n".join(broken)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results/speed.md", "docs/tutorials/own-cell.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/results/speed.md",
+        "docs/results/overview.md",
+        "docs/results/claims.md",
+        "docs/tutorials/own-cell.md",
+    ],
+)
 def test_the_figures_of_a_page_are_those_of_the_stored_records(page: str) -> None:
     text = (ROOT / page).read_text()
     assert GENERATE["fill"](text) == text, "run `python docs/generate.py`"

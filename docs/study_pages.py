@@ -1,0 +1,228 @@
+"""The generated parts of the pages on studies: one table of all of them, and one line for each claim of the article."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from records import RESULTS, Row
+
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, tabulate_contests
+
+STUDIES = RESULTS / "studies"
+ATTN, GRU = "attn_rnn", "gru"
+VERDICTS = {"attn_rnn better": "**win**", "attn_rnn worse": "**loss**"}
+ORDER = ("**loss**", "no significant difference", "**win**")
+EFFECTS = ("ratio of odds", "ratio", "difference")
+
+
+@cache
+def load(name: str) -> Any:  # a JSON document
+    return json.loads((STUDIES / name / "study.json").read_text(encoding="utf-8"))
+
+
+def names(protocol: str) -> list[str]:
+    return sorted(file.parent.name for file in STUDIES.glob(f"*-{protocol}/study.json"))
+
+
+def differences(name: str) -> list[Row]:
+    """Return the rows of a stored study that compare AttnRNN with other models."""
+    blocks = [block for block in load(name)["page"]["blocks"] if block["title"].startswith("Differences in ")]
+    return [row for block in blocks for row in block["rows"]]
+
+
+def differences_of_trials(name: str, metric: str, test: int) -> list[Row]:
+    """Return the same rows for a study of which only the trials are stored."""
+    lines = (STUDIES / name / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    trials = [Trial(**json.loads(line)["value"]) for line in lines]
+    one = TrialMetric(metric)
+    return list(tabulate_contests(contests(trials, one, ATTN, 0.5 / test), one))
+
+
+def all_differences() -> list[tuple[str, Row]]:
+    rows = [(name.removesuffix("-fair"), row) for name in names("fair") for row in differences(name)]
+    if not (STUDIES / "mnist-fair" / "study.json").exists():
+        rows += [("mnist", row) for row in differences_of_trials("mnist-fair", "accuracy", 10_000)]
+    return rows
+
+
+def studies_overview() -> str:
+    """Return one row for each condition of each study that trains AttnRNN and a GRU, losses first."""
+    by_place: dict[tuple[str, str], list[Row]] = {}
+    for study, row in all_differences():
+        by_place.setdefault((study, row["condition"]), []).append(row)
+    table = []
+    for (study, condition), rows in by_place.items():
+        against = next((row for row in rows if row["comparison"] == f"{ATTN} - {GRU}"), None)
+        if against is None:
+            continue
+        better = [other(row) for row in rows if row["result"] == "attn_rnn worse" and row is not against]
+        worse = [other(row) for row in rows if row["result"] == "attn_rnn better" and row is not against]
+        cells = [study, condition, score(against[ATTN]), score(against["other"]), effect(against), against["seeds"]]
+        verdict = VERDICTS.get(against["result"], against["result"])
+        table.append((ORDER.index(verdict), [*cells, verdict, shorten(better), shorten(worse)]))
+    lines = [
+        "| study | condition | AttnRNN | GRU | effect, 95% interval | seeds | against the GRU | better than AttnRNN "
+        "| worse than AttnRNN |",
+        "|---|---|--:|--:|---|---|---|---|---|",
+        *("| " + " | ".join(cells) + " |" for _, cells in sorted(table, key=lambda pair: pair[0])),
+    ]
+    counts = [f"{sum(place == i for place, _ in table)} {word}" for i, word in enumerate(("losses", "ties", "wins"))]
+    return f"{', '.join(counts)} against the GRU in {len(table)} conditions.\n\n" + "\n".join([*lines, ""])
+
+
+def other_studies() -> str:
+    """Return the verdicts of the studies that compare no trained models, and of the state-tracking study."""
+    lines = ["| study | verdict |", "|---|---|"]
+    for name in names("fair"):
+        if not differences(name):
+            lines.append(f"| {name.removesuffix('-fair')} | {escape(load(name)['verdict'])} |")
+    return "\n".join([*lines, ""])
+
+
+def other(row: Row) -> str:
+    return str(row["comparison"]).partition(" - ")[2]
+
+
+def shorten(models: Sequence[str]) -> str:
+    return ", ".join(models[:4]) + (f" and {len(models) - 4} more" if len(models) > 4 else "")
+
+
+def score(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}" if 0.1 <= value < 1 else f"{value:.2g}"
+
+
+def effect(row: Row) -> str:
+    """Return the size of a difference with its interval, or the seeds that solve the problem."""
+    if row["solved"]:
+        return f"solved: {row['solved']}"
+    name = next(name for name in EFFECTS if name in row)
+    if row["low"] is None:
+        return ""
+    return f"{name} {row[name]:.2g} ({row['low']:.2g} to {row['high']:.2g})"
+
+
+def escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def find(study: str, condition: str, model: str) -> Row:
+    for row in differences(f"{study}-fair"):
+        if (row["condition"], other(row)) == (condition, model):
+            return row
+    raise KeyError((study, condition, model))
+
+
+def summarise(study: str, conditions: Sequence[str], model: str = GRU) -> str:
+    """Return the fair result against a model: verdict, means, interval and seeds of each condition."""
+    parts = []
+    for condition in conditions:
+        row = find(study, condition, model)
+        verdict = VERDICTS.get(row["result"], row["result"])
+        means = f"{score(row[ATTN])} against {score(row['other'])}"
+        parts.append(f"{condition}: {verdict} ({means}; {effect(row)}; n = {row['seeds']})")
+    return "; ".join(parts)
+
+
+def reproduced(name: str) -> str:
+    """Return the sentences of a verdict that say what was reproduced, with the training if it is not the author's."""
+    document = load(name)
+    text, _, _ = document["verdict"].partition(" printed numbers.")
+    note = " (not the author's training yet)" if "author's training differs" in document["caption"] else ""
+    return f"{text} printed numbers{note}"
+
+
+def convergence() -> str:
+    """Return validation accuracies on sequential MNIST: AttnRNN after 5 epochs, others after 30."""
+    after: dict[str, list[tuple[float, float]]] = {}
+    for line in (STUDIES / "mnist-fair" / "trials.jsonl").read_text(encoding="utf-8").splitlines():
+        trial = json.loads(line)["value"]
+        if trial["condition"] == "sequential MNIST" and trial["split"] == "test" and not trial["failed"]:
+            scores = trial["scores"]
+            after.setdefault(trial["model"], []).append((scores["round 5"], scores["round 30"]))
+    early = statistics.mean(five for five, _ in after[ATTN])
+    late = {model: statistics.mean(thirty for _, thirty in runs) for model, runs in after.items() if model != ATTN}
+    beaten = [model for model, value in late.items() if value < early]
+    listed = ", ".join(f"{model} {value:.4f} (n = {len(after[model])})" for model, value in late.items())
+    holds = f"holds for {', '.join(beaten)}" if beaten else "does not hold"
+    return (
+        f"sequential MNIST, validation accuracy: {holds}: {ATTN} after 5 epochs {early:.4f} (n = {len(after[ATTN])}), "
+        f"after 30: {listed}"
+    )
+
+
+def gradient(model: str, start: str) -> Row:
+    rows = load("gradients-fair")["table"]
+    wanted = ("start", "normal", model, start)
+    return next(r for r in rows if (r["stage"], r["input"], r["model"], r["start"]) == wanted)
+
+
+def gradients() -> str:
+    own, gru, lstm = gradient(ATTN, "default"), gradient(GRU, "chrono"), gradient("lstm", "keep 5")
+    at = "T = 1,024"
+    return (
+        f"normal inputs: {own[at]:.1e} ({own['lowest']:.0e} to {own['highest']:.0e}, n = {own['seeds']}); a GRU with "
+        f"chrono biases {gru[at]:.1e}, an LSTM with forget bias 5 {lstm[at]:.1e}: the start decides, not the cell"
+    )
+
+
+def decay() -> str:
+    own = gradient(ATTN, "default")
+    return (
+        f"k = {own['k']:.4f} ({own['k low']:.4f} to {own['k high']:.4f}, n = {own['seeds']}), "
+        f"R^2 = {own['R^2']:.2f}: roughly exponential"
+    )
+
+
+def count_parameters() -> tuple[str, str]:
+    rows = [r for r in load("parameters-fair")["table"] if (r["source"], r["model"]) == ("AttnRNN article", "AttnRNN")]
+    example = next(r for r in rows if r["what"] == "example")
+    reproduced_as = f"not reproduced: {example['counted']:,} against {example['printed']}"
+    return reproduced_as, f"exact: as many as a GRU, {example['counted'] / 99_328 - 1:+.0%} against an LSTM"
+
+
+def claims_table() -> str:
+    """Return one line for each claim of the AttnRNN article."""
+    paper, fair = count_parameters()
+    solved = ("T = 50, marks anywhere", "T = 200, marks anywhere", "T = 1,000, marks anywhere")
+    rows = [
+        (
+            "gradient norm 5.1e-10 after 1,024 steps, 0 for LSTM and GRU",
+            load("gradients-paper")["verdict"],
+            gradients(),
+        ),
+        ("the gradient decays as exp(-k L)", "not printed as numbers", decay()),
+        ("66,432 parameters for d = 64, h = 128: fewer than a GRU", paper, fair),
+        ("adding: lower error than RNN, GRU and LSTM", reproduced("adding-paper"), summarise("adding", solved)),
+        (
+            "copy: higher accuracy than RNN, GRU and LSTM",
+            reproduced("copy-paper"),
+            summarise("copy", ("delay, T = 100", "selective, T = 200", "delay, T = 500")),
+        ),
+        (
+            "IMDB: 80.2 against 78.4 of a GRU",
+            reproduced("imdb-paper"),
+            summarise("imdb", ("200 words, mean of the words", "400 words, mean of the words")),
+        ),
+        ("attention selects information and filters noise", "not printed as numbers", attention()),
+        ("5 epochs reach a lower loss than 30 epochs of others", "not printed as numbers", convergence()),
+        (
+            "better than RNN, GRU and LSTM on all tasks",
+            "see above",
+            summarise("family", ("1 layer", "8 layers")) + " (nationality of names)",
+        ),
+        ("2.5 to 3 times as slow as a GRU", "holds for both as Python loops", "with fused kernels: [speed](speed.md)"),
+    ]
+    lines = ["| claim | as printed | fair result |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {claim} | {escape(one)} | {escape(two)} |" for claim, one, two in rows), ""])
+
+
+def attention() -> str:
+    conditions = ("adding, T = 20", "copy, delay 10", "adding, T = 200", "copy, delay 100")
+    return "against equal weights: " + summarise("ablation", conditions, "uniform weights")
+
+
+PARTS = (studies_overview, other_studies, claims_table)
