@@ -195,6 +195,12 @@ def results_table() -> str:
         f"| **loss**: behind the GRU in {behind} of {len(family)} settings; "
         f"with 8 layers {percent(deep['attn_rnn'])} against {percent(deep['gru'])} |"
     )
+    permuted = study("mnist-fair")["permuted MNIST"]
+    lines.append(
+        "| permuted MNIST, 30 epochs, trainings that finished | "
+        + " | ".join(f"{percent(permuted[m])} ({permuted[m]['seeds']} of 10)" for m in ("attn_rnn", "gru", "lstm"))
+        + f" | LN-GRU {percent(permuted['ln_gru'])} | {verdict('mnist-fair', 'permuted MNIST', 'gru')}: unstable |"
+    )
     lines.append(
         f"| IMDB, `seqloom train imdb` (one seed) | {lab['attn_rnn']:.1f} | {lab['gru']:.1f} | {lab['lstm']:.1f} | "
         "| **loss** |"
@@ -203,7 +209,8 @@ def results_table() -> str:
     lines.append(
         f"| IMDB, 400 words, 2.6 million parameters | {percents(words)} "
         f"| Transformer {percent(words['transformer'])}, averaged word vectors {percent(words['mean'])} "
-        "| **loss** to averaged word vectors; no difference between the others |"
+        f"| {verdict('imdb-fair', '400 words, mean of the words', 'mean')} to averaged word vectors; "
+        f"{verdict('imdb-fair', '400 words, mean of the words', 'gru')} from the GRU |"
     )
     adds = {model: row["error"] for model, row in ablation["adding, T = 200"].items()}
     simpler = "no residual, no LayerNorm"
@@ -229,6 +236,8 @@ def results_table() -> str:
         f"| {mnist['lstm'][0]:.1f} ({done}) | LN-GRU {mnist['ln_gru'][0]:.1f} "
         f"| ahead of the GRU by {mnist['attn_rnn'][0] - mnist['gru'][0]:.2f} points |"
     )
+    lines.append(state_row("parity"))
+    lines.append(state_row("S3"))
     near = adding["T = 1,000, marks anywhere"]
     lines.append(
         "| add 2 of 1,000 numbers, mean absolute error | "
@@ -239,6 +248,21 @@ def results_table() -> str:
     won = verdict("copy-fair", "selective, T = 200", "gru")
     lines.append(f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | | {won} |")
     return "\n".join([*lines, ""])
+
+
+def state_row(problem: str) -> str:
+    """Return the row of a state-tracking problem: seeds that solve it at 500 steps, trained up to 40."""
+    models = study("state-fair")[problem]
+    solved = {model: row["solved to 500"] for model, row in models.items()}
+    others = (
+        f"equal weights {solved['uniform weights']}, MinGRU {solved['min_gru']}, Transformer {solved['transformer']}"
+    )
+    questions = {"against the GRU": "attn_rnn - gru", "nonlinear against linear cells": "nonlinear - linear"}
+    told = "; ".join(f"{words}: {study_pages.contrast(name, problem)}" for words, name in questions.items())
+    return (
+        f"| {problem}, 500 steps after training up to 40, seeds that solve it | {solved['attn_rnn']} | {solved['gru']} "
+        f"| {solved['lstm']} | {others} | {told} |"
+    )
 
 
 def untuned_accuracies() -> str:

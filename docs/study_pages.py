@@ -10,8 +10,6 @@ from typing import Any
 
 from records import RESULTS, Row
 
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, tabulate_contests
-
 STUDIES = RESULTS / "studies"
 ATTN, GRU = "attn_rnn", "gru"
 VERDICTS = {"attn_rnn better": "**win**", "attn_rnn worse": "**loss**"}
@@ -34,19 +32,8 @@ def differences(name: str) -> list[Row]:
     return [row for block in blocks for row in block["rows"]]
 
 
-def differences_of_trials(name: str, metric: str, test: int) -> list[Row]:
-    """Return the same rows for a study of which only the trials are stored."""
-    lines = (STUDIES / name / "trials.jsonl").read_text(encoding="utf-8").splitlines()
-    trials = [Trial(**json.loads(line)["value"]) for line in lines]
-    one = TrialMetric(metric)
-    return list(tabulate_contests(contests(trials, one, ATTN, 0.5 / test), one))
-
-
 def all_differences() -> list[tuple[str, Row]]:
-    rows = [(name.removesuffix("-fair"), row) for name in names("fair") for row in differences(name)]
-    if not (STUDIES / "mnist-fair" / "study.json").exists():
-        rows += [("mnist", row) for row in differences_of_trials("mnist-fair", "accuracy", 10_000)]
-    return rows
+    return [(name.removesuffix("-fair"), row) for name in names("fair") for row in differences(name)]
 
 
 def studies_overview() -> str:
@@ -83,6 +70,13 @@ def other_studies() -> str:
     return "\n".join([*lines, ""])
 
 
+def contrast(question: str, problem: str) -> str:
+    """Return the result of a primary contrast of the state-tracking study."""
+    blocks = [block for block in load("state-fair")["page"]["blocks"] if block["title"] == "Primary contrasts"]
+    rows = [row for block in blocks for row in block["rows"]]
+    return next(str(r["result"]) for r in rows if (r["contrast"], r["condition"]) == (question, problem))
+
+
 def other(row: Row) -> str:
     return str(row["comparison"]).partition(" - ")[2]
 
@@ -102,7 +96,9 @@ def effect(row: Row) -> str:
     name = next(name for name in EFFECTS if name in row)
     if row["low"] is None:
         return ""
-    return f"{name} {row[name]:.2g} ({row['low']:.2g} to {row['high']:.2g})"
+    if " of " in row["seeds"]:
+        return "failed trainings decide"
+    return f"{name} {row[name]:.3g} ({row['low']:.3g} to {row['high']:.3g})"
 
 
 def escape(text: str) -> str:

@@ -5,7 +5,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from seqloom.lab.stats.counts import compare_counts, count_hits
-from seqloom.lab.stats.unpaired import compare_groups, compare_on_scale
+from seqloom.lab.stats.unpaired import compare_groups, compare_on_scale, compare_ranks
 
 
 def normal(n, seed, spread=1.0):
@@ -57,3 +57,12 @@ def test_counts_are_compared_by_fishers_exact_test():
     assert compare_counts(five, none) == pytest.approx(2 / math.comb(10, 5))
     assert compare_counts(five, five) == 1
     assert compare_counts(five, count_hits([])) is None
+
+
+def test_ranks_are_compared_by_scipys_mann_whitney_test():
+    a, b = normal(7, 3), normal(8, 4)
+    share, p = compare_ranks(a, b)
+    theirs = scipy_stats.mannwhitneyu(a, b)
+    assert (share, p) == pytest.approx((theirs.statistic / 56, theirs.pvalue))
+    assert compare_ranks([-math.inf] * 3, [-math.inf] * 3) == (0.5, 1.0)
+    assert compare_ranks([-math.inf, 1.0], [0.0]) == (None, None)

@@ -20,7 +20,7 @@ from seqloom.lab.studies.support.contenders import (
     starts,
 )
 from seqloom.lab.studies.support.ledger import FILE
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests
+from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests, tabulate_contests
 
 ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
 TINY = TrialSettings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)
@@ -222,7 +222,7 @@ def test_a_difference_is_significant_if_the_corrected_p_value_is():
     text = format_contests(actual, "a", low)
     assert "a is better than b in 1 of 1 condition (c: 0.11 against 0.21)." in text
     assert "a shows no significant difference from c in the only condition (c: ratio 0.7" in text
-    single = contests([*rows[:3], trial("b", 3, 0.5), trial("b", 0, 0, "lost")], low, "a")
+    single = contests([*rows[:3], trial("b", 3, 0.5)], low, "a")
     assert single[0].change.n == (3, 1) and single[0].better is None
 
 
@@ -246,6 +246,16 @@ def test_outcomes_that_are_solved_or_not_are_compared_as_counts():
     assert "(c: solved by 6 of 6 seeds against 1 of 6)" in format_contests([b], "a", metric)
     failed = contests([*rows[:6], *(trial("b", i, 0.0, "lost") for i in range(5)), trial("b", 5, 0.01)], metric, "a")
     assert str(failed[0].solved[1]) == "1 of 6"
+
+
+def test_failed_trainings_are_the_worst_results():
+    good, lost = [(0.10 + i / 1_000) for i in range(10)], [trial("a", i, 0.0, "lost") for i in range(9)]
+    rows = [*lost, trial("a", 9, 0.05), *(trial("b", i, v) for i, v in enumerate(good))]
+    metric = TrialMetric("MAE", lower=True)
+    contest = contests(rows, metric, "a")[0]
+    assert contest.failed == (9, 0) and contest.better is False  # although the only result is the best of all
+    assert "c: 0.05 (9 failed seeds) against 0.105" in format_contests([contest], "a", metric)
+    assert tabulate_contests([contest], metric)[0]["seeds"] == "1 of 10 + 10"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

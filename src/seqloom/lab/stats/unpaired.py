@@ -54,6 +54,26 @@ def compare_groups(a: Sequence[float], b: Sequence[float]) -> Difference:
     return Difference(apart, apart - half, apart + half, p, n)
 
 
+def compare_ranks(a: Sequence[float], b: Sequence[float]) -> tuple[float | None, float | None]:
+    """Compare two groups by ranks, for values such as -infinity that have no mean.
+
+    Mann and Whitney 1947, Ann. Math. Statist. 18.
+
+    Returns:
+        The share of pairs in which a is larger (ties count half), and the p-value; None if a group has fewer than two.
+    """
+    if min(len(a), len(b)) < 2:
+        return None, None
+    pairs = [(x > y) + 0.5 * (x == y) for x in a for y in b]
+    if len({*a, *b}) == 1:
+        return 0.5, 1.0
+    from scipy import stats
+
+    bound = 1e300
+    clipped = [[min(max(v, -bound), bound) for v in values] for values in (a, b)]
+    return sum(pairs) / len(pairs), float(stats.mannwhitneyu(*clipped).pvalue)
+
+
 def _variance(values: Sequence[float]) -> float:
     mean = math.fsum(values) / len(values)
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)

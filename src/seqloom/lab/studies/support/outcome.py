@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from seqloom.core.plurals import count
 from seqloom.lab.stats.counts import Count, compare_counts, count_hits
 from seqloom.lab.stats.intervals import Summary, holm, summarise
-from seqloom.lab.stats.unpaired import Change, Scale, compare_on_scale
+from seqloom.lab.stats.unpaired import Change, Scale, compare_on_scale, compare_ranks
 
 LEVEL = 0.05  # significance level for corrected p values
 LISTED = 2  # differences that a verdict names for each pair of models
@@ -95,7 +96,8 @@ class Contest:
 
     Seeds are not pairs: a seed gives different weights to different models. If some seeds of a model solve the problem
     and others are far from it, `solved` has the counts of both and Fisher's test decides; otherwise
-    Welch's test on the scale of the metric. `p` is corrected for the conditions of this pair of models.
+    Welch's test on the scale of the metric. If trainings failed, they are the worst results and the Mann-Whitney test
+    of the ranks decides. `p` is corrected for the conditions of this pair of models.
     """
 
     condition: str
@@ -103,15 +105,18 @@ class Contest:
     other: str
     change: Change
     solved: tuple[Count, Count] | None
+    failed: tuple[int, int]
     p_alone: float | None
     p: float | None
     better: bool | None  # None: no significant difference
+    share: float | None = None  # of pairs of seeds that the reference model wins, if a training failed
 
     def __str__(self) -> str:
         if self.solved:
             return f"{self.condition}: solved by {self.solved[0]} seeds against {self.solved[1]}"
         one, other = self.change.mean_a, self.change.mean_b
-        return f"{self.condition}: {format_score(one)} against {format_score(other)}"
+        losses = [f" ({count(n, 'failed seed')})" if n else "" for n in self.failed]
+        return f"{self.condition}: {format_score(one)}{losses[0]} against {format_score(other)}{losses[1]}"
 
 
 def groups(trials: Sequence[Trial]) -> list[Group]:
@@ -146,9 +151,17 @@ def _compare(one: Group, other: Group, metric: TrialMetric, resolution: float) -
         for g in (one, other)
     )
     solved = (counts[0], counts[1]) if mixed else None
-    enough = min(len(one.trials), len(other.trials)) > 1
-    p = (compare_counts(*solved) if enough else None) if solved else change.p
-    return Contest(one.condition, one.model, other.model, change, solved, p, None, None)
+    failed = (len(one.trials) - len(values[0]), len(other.trials) - len(values[1]))
+    share: float | None = None
+    if solved:
+        p = compare_counts(*solved) if min(len(one.trials), len(other.trials)) > 1 else None
+    elif any(failed):  # a failed training is worse than any other
+        sign = -1 if metric.lower else 1
+        ranked = [[sign * v for v in mine] + [-math.inf] * n for mine, n in zip(values, failed, strict=True)]
+        share, p = compare_ranks(ranked[0], ranked[1])
+    else:
+        p = change.p
+    return Contest(one.condition, one.model, other.model, change, solved, failed, p, None, None, share)
 
 
 def _better(contest: Contest, p: float | None, metric: TrialMetric) -> bool | None:
@@ -157,6 +170,8 @@ def _better(contest: Contest, p: float | None, metric: TrialMetric) -> bool | No
     if contest.solved:
         one, other = (c.hits / c.n for c in contest.solved)
         return one > other
+    if contest.share is not None:
+        return contest.share > 0.5
     neutral = 0.0 if metric.compared_on == "plain" else 1.0
     effect = contest.change.effect
     return None if effect is None or effect == neutral else (effect < neutral) == metric.lower
@@ -177,11 +192,15 @@ def tabulate_contests(comparisons: Sequence[Contest], metric: TrialMetric) -> li
             "solved": f"{c.solved[0]} / {c.solved[1]}" if c.solved else "",
             "p": c.p_alone,
             "p, Holm": c.p,
-            "seeds": f"{c.change.n[0]} + {c.change.n[1]}",
+            "seeds": " + ".join(_format_seeds(n, lost) for n, lost in zip(c.change.n, c.failed, strict=True)),
             "result": f"{c.model} {results[c.better]}" if c.better is not None else results[None],
         }
         for c in comparisons
     ]
+
+
+def _format_seeds(n: int, failed: int) -> str:
+    return f"{n} of {n + failed}" if failed else str(n)
 
 
 def format_contests(comparisons: Sequence[Contest], reference: str, metric: TrialMetric) -> str:
@@ -222,6 +241,8 @@ def _more(here: Sequence[Contest]) -> str:
 def _format_interval(c: Contest, metric: TrialMetric) -> str:
     if c.solved:
         return f"solved by {c.solved[0]} seeds against {c.solved[1]}"
+    if any(c.failed):
+        return str(c).partition(": ")[2]
     if c.change.low is None or c.change.high is None:
         return "too few seeds"
     return f"{EFFECTS[metric.compared_on]} {format_score(c.change.low)} to {format_score(c.change.high)}"

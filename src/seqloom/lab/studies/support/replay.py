@@ -31,9 +31,13 @@ def replay(study: Study[Any, Any]) -> tuple[list[Any], dict[str, Any]]:
         raise UserError(f"{study.folder / TRIALS} contains no trial of these settings; check --device and --conditions")
     document = study.document(rows, finished=not study.missing)
     earlier = study.folder / STUDY
-    if earlier.exists():
-        stored = json.loads(earlier.read_text(encoding="utf-8"))
-        document |= {name: stored[name] for name in KEPT if name in stored}
+    stored = json.loads(earlier.read_text(encoding="utf-8")) if earlier.exists() else {}
+    unknown: dict[str, Any] = {
+        "date": "",
+        "versions": {},
+        "hardware": {},
+    }  # the trials do not say where they were trained
+    document |= {name: stored.get(name, unknown[name]) for name in KEPT}
     return rows, document
 
 

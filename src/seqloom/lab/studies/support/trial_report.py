@@ -107,8 +107,10 @@ def _describe_tests(metric: TrialMetric) -> str:
         else ""
     )
     return (
-        f"{effect} with its 95% interval, p: Welch's test on {scales[metric.compared_on]}; seeds are not pairs{counts}."
-        " p, Holm: corrected over the conditions of each pair of models"
+        f"{effect} with its 95% interval, p: Welch's test on {scales[metric.compared_on]}; "
+        f"seeds are not pairs{counts}. "
+        "If trainings failed, they are the worst results, and p is that of the Mann-Whitney test. "
+        "p, Holm: corrected over the conditions of each pair of models"
     )
 
 
