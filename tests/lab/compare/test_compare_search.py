@@ -130,11 +130,13 @@ def test_the_page_and_the_document_are_complete_and_the_winner_predicts(whole):
     results = collect_results(whole)
     page, stored = build_page(whole, results, True), build_document(whole, results, True)
     titles = [block.title for block in page.blocks]
-    assert titles[:5] == [
-        "Leaderboard", "Test results by seed", "Learning curves", "Confusion matrix", "Worst test rows"
+    assert titles[:7] == [
+        "Leaderboard", "Test results by seed", "Learning curves", "Classes", "Confusion matrix", "Reliability",
+        "Worst test rows",
     ]  # fmt: skip
-    confusion, worst = page.blocks[3], page.blocks[4]
-    assert sum(map(sum, confusion.values)) == 360 and len(worst.rows) == 10
+    classes, confusion, worst = page.blocks[3], page.blocks[4], page.blocks[6]
+    assert sum(row["rows"] for row in classes.rows) == 360 and len(worst.rows) == 10
+    assert [sum(shares) for shares in confusion.values] == pytest.approx([100] * 10, abs=0.5)
     assert [row["loss"] for row in worst.rows] == sorted((row["loss"] for row in worst.rows), reverse=True)
     assert stored["verdict"] == page.verdict and stored["plan"]["steps"] == 9 and stored["versions"]["torch"]
     assert stored["command"].startswith("seqloom compare digits --models rnn,gru,tcn,lstm,")

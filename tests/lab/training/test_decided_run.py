@@ -7,6 +7,8 @@ import seqloom
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Notes
 from seqloom.lab.training import decision as decisions
+from seqloom.lab.training.calibration import change_decision
+from seqloom.lab.training.results import evaluate
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +61,19 @@ def test_the_chosen_metric_selects_the_weights():
     best = run.checkpoint("best").facts["step"]
     assert run.settings.metric == "auroc"
     assert best == max(lines, key=lambda line: (line["auroc"], -line["loss"]))["step"]
+
+
+def test_a_run_can_be_used_with_another_threshold(tmp_path):
+    mails().write_csv("mails.csv")
+    run = seqloom.fit("mails.csv", target="label", name="d", **SMALL)
+    model = run.model()
+    change_decision(run, model, "0.25", None)
+    assert model.decision.threshold == 0.25
+    change_decision(run, model, "recall=0.9", None)
+    assert model.decision.facts["recall"] >= 0.9
+    change_decision(run, model, None, "0.8")
+    assert model.decision.threshold is None and model.decision.reject == 0.8
+    everything = evaluate(run, threshold="0")
+    assert next(row for row in everything["classes"] if row["class"] == "spam")["recall"] == 1.0
+    with pytest.raises(UserError, match=r"threshold=0.5 and reject=0.5 contradict each other"):
+        change_decision(run, model, "0.5", "0.5")

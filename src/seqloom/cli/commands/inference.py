@@ -27,6 +27,10 @@ Stdin = Annotated[
     str | None, Parameter(help="Format of standard input, such as csv. Default: one text or JSON object per line.")
 ]
 Trust = Annotated[bool, Parameter(help="Execute the Python code stored in the run (cell.py). Read it first.")]
+Threshold = Annotated[
+    str | None,
+    Parameter(help="Least probability to predict the positive class: 0.3, recall=0.9 or f1. Default: the run's."),
+]
 Out = Annotated[Path | None, Parameter(help="Output file. Default: standard output.")]
 
 
@@ -41,6 +45,11 @@ def predict(
         Parameter(help="Output format. Default: from the suffix of --out, else jsonl, or csv for forecasts."),
     ] = None,
     probabilities: Annotated[bool, Parameter(help="Also output the probability of every class.")] = False,
+    threshold: Threshold = None,
+    reject: Annotated[
+        str | None,
+        Parameter(help="Least probability to predict a class at all: 0.7, or accuracy=0.95. Default: the run's."),
+    ] = None,
     keep: Annotated[str, Parameter(help="Input columns to copy into the results, separated by commas.")] = "",
     stdin: Stdin = None,
     device: Annotated[str, Parameter(help="Device: cpu, cuda or cuda:1.")] = "cpu",
@@ -56,6 +65,7 @@ def predict(
     find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.data.task import Notes
+        from seqloom.lab.training.calibration import change_decision
         from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.forecast_rows import lengthen_forecasts
         from seqloom.lab.training.predict import check_can_predict, predict_pieces
@@ -63,6 +73,7 @@ def predict(
         trained_run, notes = find_run(run, trust=trust), Notes()
         check_can_predict(trained_run)
         model, pieces = trained_run.model("best", device), _rows(trained_run, file, stdin)
+        change_decision(trained_run, model, threshold, reject)
     columns = [name.strip() for name in keep.split(",") if name.strip()]
     failed = 0
 
@@ -106,6 +117,7 @@ def evaluate(
     ] = None,
     *,
     split: Annotated[str | None, Parameter(help="Split to evaluate. Default: test.")] = None,
+    threshold: Threshold = None,
     metric: Annotated[str | None, Parameter(help="Print only this metric, such as auroc. Default: all.")] = None,
     device: Annotated[str, Parameter(help="Device: cpu, cuda or cuda:1.")] = "cpu",
     trust: Trust = False,
@@ -120,7 +132,7 @@ def evaluate(
         from seqloom.lab.training.results import tabulate_metrics
 
         trained_run = find_run(run, trust=trust)
-    document = evaluate_run(trained_run, data, split, device, metric)
+    document = evaluate_run(trained_run, data, split, device, metric, threshold)
     for warning in document["warnings"]:
         console.note(f"warning: {warning}")
     if json:
@@ -130,7 +142,7 @@ def evaluate(
     if 0 < len(classes) <= MOST_CLASSES:
         console.show_text("")
         console.show_table(classes)
-    for sentence in explain_run(trained_run):
+    for sentence in explain_run(trained_run) if threshold is None else ():
         console.note(console.wrap(sentence, console.text_width()))
     return console.note(
         f"\n{plurals.count(document['examples'], 'example')} of {document['data']}, split {document['split']}"

@@ -71,7 +71,9 @@ def train_rung(
         rung = Rung(task, stored, until, _read_deadline(deadline, test))
         rung.train()
         texts: dict[str, float | None] = {}
-        if test:
+        if not test:
+            store_decision(place, rung.model)  # without a temperature: most of these runs are only a first try
+        else:
             batch = stored.settings.sizes["batch"] or 32
             row_scores.save(folder, rung.test(batch))
             if task.kind == "translate":  # validations while training do not decode

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Classes, Task
 from seqloom.lab.training import decision as decisions
 from seqloom.lab.training import prediction_intervals
@@ -128,3 +129,29 @@ def explain_run(run: Run) -> list[str]:
     """Say in sentences how a run chooses a class, if it is not just the likeliest one."""
     target = run.task.target
     return explain_decision(target.names, decisions.load(run.folder)) if isinstance(target, Classes) else []
+
+
+def change_decision(run: Run, model: ForTask, threshold: str | None, reject: str | None) -> None:
+    """Replace the threshold and the reject option of a run's model.
+
+    Args:
+        run: The run; a goal such as recall=0.9 reads its validation rows again.
+        model: The model of the run.
+        threshold: The new threshold, or None.
+        reject: The new reject option, or None; "0" to predict always.
+
+    Raises:
+        UserError: If they do not fit the task, or the data of the run are gone.
+    """
+    if threshold is None and reject is None:
+        return
+    check_decision(run.task, None, threshold, reject)
+    assert isinstance(model, ForClassify)
+    plain = replace(model.decision, threshold=None, reject=0.0)
+    goal, value = decisions.parse_text(threshold, reject)
+    if not goal:
+        model.decision = replace(plain, reject=value) if threshold is None else replace(plain, threshold=value)
+        return
+    settings = run.settings.model_copy(update={"threshold": threshold, "reject": reject})
+    model.decision = plain
+    decide(model, reopen(run.record["source"]), settings)

@@ -116,6 +116,13 @@ def parse_goal(text: str, setting: str, goals: Sequence[str]) -> tuple[str, floa
     return match[1] or "", value
 
 
+def parse_text(threshold: str | None, reject: str | None) -> tuple[str, float]:
+    """Parse whichever of the two is given, as `parse_goal` does."""
+    if threshold is not None:
+        return parse_goal(threshold, "threshold", GOALS[:2])
+    return parse_goal(reject or "0", "reject", GOALS[2:])
+
+
 def check_threshold(text: str, classes: int | None) -> None:
     """Raise a UserError if a threshold cannot be parsed or there are not two classes."""
     parse_goal(text, "threshold", GOALS[:2])

@@ -14,7 +14,7 @@ from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.class_metrics import describe_classes
 from seqloom.lab.stats.metrics import compute_scores, primary_metric
 from seqloom.lab.training import checkpoint
-from seqloom.lab.training.calibration import describe_decision
+from seqloom.lab.training.calibration import change_decision, describe_decision
 from seqloom.lab.training.folders import list_names
 from seqloom.lab.training.objective import find_metric
 from seqloom.lab.training.run import Run
@@ -30,6 +30,7 @@ def evaluate(
     split: str | None = None,
     device: str = "cpu",
     metric: str | None = None,
+    threshold: str | None = None,
 ) -> dict[str, Any]:
     """Compute every metric of the run's kind, with 95% intervals.
 
@@ -40,6 +41,7 @@ def evaluate(
         split: The split to use. Default: "test", or "valid" if there is no test split.
         device: Where the model runs.
         metric: Compute only this one.
+        threshold: Least probability to predict the positive class, or a goal such as recall=0.9. Default: the run's.
 
     Returns:
         A JSON-serialisable document with "metrics", "intervals" and what they were measured on.
@@ -56,6 +58,7 @@ def evaluate(
     if split not in task.splits:
         raise UserError(f"there is no split {split!r}; there are {', '.join(task.splits)}")
     model = run.model("best", device)
+    change_decision(run, model, threshold, None)
     unseen, warning = (None, "") if data is None else list_unseen(run, task, data)
     columns = score_split(model, task, split, **run.settings.sizes, only=unseen)
     scores = compute_scores(columns, intervals=True, block=task.overlap)
