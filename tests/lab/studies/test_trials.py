@@ -300,3 +300,17 @@ def test_a_reader_answers_after_the_last_real_step_or_after_every_step():
     both = Reader(layer("gru", 5, 8, "default", 7, bidirectional=True), 4, symbols=(3, 5))
     y, _ = both.layer((x.unsqueeze(-1) == both.symbols).float())
     torch.testing.assert_close(both(x), both.head(torch.cat([y[:, -1, :8], y[:, 0, 8:]], -1)))
+
+
+@pytest.mark.parametrize(
+    ("precision", "text"),
+    [
+        ("natural", "on cuda in float32, AttnRNN under bfloat16 autocast;"),
+        ("bfloat16", "on cuda under bfloat16 autocast;"),
+        ("float32", "on cuda in float32;"),
+    ],
+)
+def test_the_caption_names_the_precision_and_the_seeds_of_tuning(precision, text):
+    settings = replace(TINY, precision=precision, tuning_seeds=2)
+    caption = Adding(settings, device="cuda").caption()
+    assert text in caption and "with 2 separate seeds; then" in caption

@@ -47,15 +47,27 @@ def caption(study: Trials[Any]) -> str:
     tuned = (
         f"tuning: learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {count(len(s.starts), 'start')} for every "
         f"model{share} "
-        f"on {s.valid:,} validation sequences, with a separate seed; then "
+        f"on {s.valid:,} validation sequences, with {_describe_tuning_seeds(s.tuning_seeds)}; then "
     )
     return (
         f"a new model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
         f"{tuned if tried > 1 else ''}{count(s.seeds, 'new seed')}, "
         f"{count(s.test, 'test sequence')}; low, high: 95% t-interval over seeds.\n"
-        f"on {study.device} in float32{', AttnRNN under bfloat16 autocast' if study.device == 'cuda' else ''}; "
+        f"on {study.device} {_describe_precision(study)}; "
         "ms/step: while other trainings run on the same device."
     )
+
+
+def _describe_tuning_seeds(n: int) -> str:
+    return "a separate seed" if n == 1 else f"{n} separate seeds"
+
+
+def _describe_precision(study: Trials[Any]) -> str:
+    if study.device != "cuda" or study.settings.precision == "float32":
+        return "in float32"
+    if study.settings.precision == "bfloat16":
+        return "under bfloat16 autocast"
+    return "in float32, AttnRNN under bfloat16 autocast"
 
 
 def describe_schedule(study: Trials[Any]) -> str:
