@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,20 +39,34 @@ class Naive(BaselineModule):
 
 
 class Ridge(BaselineModule):
-    """y - l = W (x - l) with the last value l; one W (S, T) for all series."""
+    """y_s - l = w_s (x - l) + v_s [f_s; 1] with the last value l and the known features f_s, if there are any.
+
+    Args:
+        W: (S, T), one for all series.
+        targets: The number of targets, which come first.
+        V: (S, F + 1); None without known features and gaps.
+    """
 
     W: Tensor
+    V: Tensor | None
     fields = ("targets",)
 
-    def __init__(self, W: Tensor, targets: int) -> None:
-        super().__init__(W.numel())
+    def __init__(self, W: Tensor, targets: int, V: Tensor | None = None) -> None:
+        super().__init__(W.numel() + (0 if V is None else V.numel()))
         self.register_buffer("W", W)
+        self.register_buffer("V", V)
         self.targets = targets
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None, future: Tensor | None = None) -> Tensor:
         x = x[..., : self.targets]
         last = x[:, -1:]
-        return torch.einsum("st,btk->bsk", self.W, x - last) + last
+        y = torch.einsum("st,btk->bsk", self.W, x - last) + last
+        if self.V is None:
+            return y
+        if future is None:  # no known features: V is the constant of each step
+            return y + self.V
+        effect = torch.einsum("sf,bsf->bs", self.V[:, :-1], future) + self.V[:, -1]
+        return y + effect.unsqueeze(-1)
 
 
 def fit_last_value(task: Task) -> ForTask:
@@ -64,32 +80,62 @@ def fit_mean_of_past(task: Task) -> ForTask:
 def fit_seasonal(task: Task) -> ForTask:
     """Choose the period that does best on the validation windows."""
     lookback = next(iter(iterate_split(task, "valid"))).x.shape[1]
-    models = [wrap(task, Naive("season", *_sizes(task), period)) for period in PERIODS if period <= lookback]
+    periods = sorted({*PERIODS, *getattr(getattr(task.encoding, "times", None), "seasons", ())})
+    models = [wrap(task, Naive("season", *_sizes(task), period)) for period in periods if period <= lookback]
     return min(models or [fit_last_value(task)], key=lambda model: _error(model, task))
 
 
 def fit_ridge(task: Task) -> ForTask:
     """Fit one linear map from past to future; its strength is chosen on the validation windows."""
-    xs, ys = [], []
-    rows = 0
-    order = order_features(task)
-    K = task.target.size
+    xs, ys, fs = [], [], []
+    rows, order, K = 0, order_features(task), task.target.size
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
         x, y = batch.x[..., order][..., :K], batch.y
         last = x[:, -1:]
         xs.append((x - last).transpose(1, 2).flatten(0, 1).double())
         ys.append((y - last).transpose(1, 2).flatten(0, 1).double())
+        if batch.future is not None:
+            fs.append(batch.future.repeat_interleave(K, 0).double())
         rows += len(xs[-1])
         if rows > MOST_ROWS:
             break
     x, y = torch.cat(xs), torch.cat(ys)
-    known = ~(x.isnan().any(1) | y.isnan().any(1))
-    x, y = x[known], y[known]
-    gram, both = x.T @ x, x.T @ y
-    every = torch.eye(len(gram), dtype=torch.float64) * (gram.diagonal().mean() + 1e-12)
-    models = [wrap(task, Ridge(torch.linalg.solve(gram + a * every, both).T.float(), K)) for a in RIDGE_ALPHAS]
+    models = [wrap(task, Ridge(*maps)) for maps in _solve_ridges(x, y, torch.cat(fs) if fs else None, K)]
     return min(models, key=lambda model: _error(model, task))
+
+
+def _solve_ridges(x: Tensor, y: Tensor, f: Tensor | None, K: int) -> Iterator[tuple[Tensor, int, Tensor | None]]:
+    """Yield W, the number of targets and V for each strength.
+
+    Args:
+        x: (N, T).
+        y: (N, S); NaN if unknown.
+        f: (N, S, F) known features; None without them.
+        K: The number of targets.
+    """
+    T, S = x.shape[1], y.shape[1]
+    unknown = y.isnan()
+    gram, scale = x.T @ x, x.square().sum(0).mean() + 1e-12
+    if f is None and not unknown.any():
+        both = x.T @ y
+        every = torch.eye(T, dtype=torch.float64) * scale
+        yield from ((torch.linalg.solve(gram + a * every, both).T.float(), K, None) for a in RIDGE_ALPHAS)
+        return
+    systems = []
+    for s in range(S):
+        gone, real = x[unknown[:, s]], (~unknown[:, s]).double().unsqueeze(1)
+        more = real if f is None else torch.cat([f[:, s], torch.ones_like(real)], 1) * real
+        corner = x.T @ more
+        top = torch.cat([gram - gone.T @ gone, corner], 1)
+        whole = torch.cat([top, torch.cat([corner.T, more.T @ more], 1)], 0)
+        right = torch.cat([x, more], 1).T @ y[:, s].nan_to_num().unsqueeze(1)
+        systems.append((whole, right))
+    penalty = torch.full((len(systems[0][0]),), float(scale), dtype=torch.float64)
+    penalty[-1] = 1e-6  # of the constant
+    for a in RIDGE_ALPHAS:
+        w = torch.cat([torch.linalg.solve(whole + torch.diag(a * penalty), right) for whole, right in systems], 1).T
+        yield w[:, :T].float().contiguous(), K, w[:, T:].float().contiguous()
 
 
 def _sizes(task: Task) -> tuple[int, int]:

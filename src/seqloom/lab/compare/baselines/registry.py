@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines import counts, dtw, letters, linear, naive, rocket, window
+from seqloom.lab.compare.baselines import boosting, counts, dtw, letters, linear, naive, rocket, window
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
@@ -74,6 +74,7 @@ def baselines(task: Task) -> dict[str, Fit]:
             "last value": naive.fit_last_value,
             "seasonal naive": naive.fit_seasonal,
             "ridge": naive.fit_ridge,
+            "gradient boosting on lags": boosting.fit_boosting,
         },
         "transcribe": {"most frequent text": counts.fit_text},
     }
