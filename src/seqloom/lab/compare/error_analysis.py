@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes
+from seqloom.lab.compare.forecast_analysis import analyse_forecasts, describe_window
 from seqloom.lab.compare.row_scores import Columns
+from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Classes, Features, Tags, Task, Tokens, Values
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
@@ -49,7 +51,7 @@ def analyse_errors(
         y, p = _predict_tags(model, task, batch)
         blocks += [tabulate_classes(task.target.names, y, p), draw_confusions(task.target.names, y, p)]
     elif task.kind == "forecast":
-        blocks.append(_forecast_error(model, task, batch))
+        blocks += analyse_forecasts(model, task, columns, batch)
     elif task.kind == "regress":
         blocks.append(_predicted_values(model, task, batch))
     elif task.kind == "translate":
@@ -70,24 +72,6 @@ def _predict_tags(model: ForTask, task: Task, batch: int) -> tuple[Array, Array]
         ys.append(one.y[keep].numpy())
         ps.append(model.predict(one).values[keep].numpy())
     return np.concatenate(ys), np.concatenate(ps)
-
-
-@torch.no_grad()
-def _forecast_error(model: ForTask, task: Task, batch: int) -> PageBlock:
-    """Chart the error of each step of a forecast."""
-    assert isinstance(task.target, Values)
-    square = absolute = n = torch.zeros(task.target.steps, task.target.size, dtype=torch.float64)
-    for one in task.batches("test", batch=batch):
-        assert one.y is not None
-        off = (model.predict(one).values - one.y).double()
-        square, absolute = square + off.square().nansum(0), absolute + off.abs().nansum(0)
-        n = n + (~off.isnan()).sum(0)
-    steps = [float(s) for s in range(1, task.target.steps + 1)]
-    curves = [
-        Curve("mean squared error", steps, (square / n).mean(-1).tolist()),
-        Curve("mean absolute error", steps, (absolute / n).mean(-1).tolist()),
-    ]
-    return Chart("Forecast error by horizon", "steps ahead", "error (training data scaled to variance 1)", curves)
 
 
 @torch.no_grad()
@@ -130,8 +114,8 @@ def _worst_rows(
 def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
     prediction = model.predict(row)
     fields = {"row": int(row.rows[0]), "input": _describe_input(task, row)}
-    if task.kind == "forecast":
-        return fields
+    if isinstance(task, WindowsTask):
+        return describe_window(model, task, row)
     assert row.y is not None
     lengths = row.y_lengths if row.y_lengths is not None else row.lengths
     true = "(not in training)" if bool((row.y < 0).all()) else _decode(task, row.y.clamp(min=PAD), lengths)

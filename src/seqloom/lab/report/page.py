@@ -17,18 +17,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a chart, with an optional interval around y."""
+    """One line of a chart, with an optional interval around y, and a narrower one within it."""
 
     name: str
     x: list[float]
     y: list[float]
     low: list[float] | None = None
     high: list[float] | None = None
+    inner_low: list[float] | None = None
+    inner_high: list[float] | None = None
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over a shared x axis."""
+    """Curves over a shared x axis. With `x_names`, such as dates, x counts them from 0."""
 
     title: str
     x_label: str
@@ -37,6 +39,7 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     note: str = ""
+    x_names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from seqloom.lab.report import marks
 from seqloom.lab.report.frame import Frame, draw_both_sizes, draw_names_axis, draw_x_axis, draw_y_axis, fit_frame
 from seqloom.lab.report.markup import Markup, join, tag
 from seqloom.lab.report.page import Chart, Curve, Dots
-from seqloom.lab.report.scale import AxisScale, make_scale
+from seqloom.lab.report.scale import AxisScale, Tick, make_scale
 from seqloom.lab.report.text import MISSING, format_number, is_number
 
 MARKED_POINTS = 30  # a curve with more points has a mark only at some of them
 LOG_TICKS = 9  # up to this many distinct x values become the ticks of a logarithmic axis
 DOT_GAP = 10.0  # pixels between the dots of a group, if present is room
 GROUP_SHARE = 0.7  # of a group's width that its dots may take
+NAME_TICKS = 7  # names of an axis that are labelled, at most
 
 
 def draw_chart(chart: Chart, looks: list[int]) -> Markup:
@@ -39,9 +40,18 @@ def make_axes(chart: Chart) -> tuple[AxisScale, AxisScale]:
     ys = [v for curve in chart.curves for v in (*curve.y, *(curve.low or []), *(curve.high or []))]
     if chart.log_y:  # a band below 0 ends at the edge; only points of a curve need a floor
         ys = [v for curve in chart.curves for v in curve.y] + [v for v in ys if is_number(v) and v > 0]
+    if chart.x_names:
+        return _make_names_scale(chart.x_names), make_scale(ys, chart.log_y)
     distinct = sorted({x for x in xs if x > 0})
     places = distinct if chart.log_x and len(distinct) <= LOG_TICKS else []
     return make_scale(xs, chart.log_x, places), make_scale(ys, chart.log_y)
+
+
+def _make_names_scale(names: list[str]) -> AxisScale:
+    """Return an axis of names, some of them labelled."""
+    bare = AxisScale(-0.5, len(names) - 0.5)
+    every = max(1, -(-len(names) // NAME_TICKS))
+    return AxisScale(bare.low, bare.high, ticks=tuple(Tick(bare.at(i), names[i]) for i in range(0, len(names), every)))
 
 
 def has_hidden_points(chart: Chart) -> bool:
@@ -75,7 +85,8 @@ def list_chart_stops(chart: Chart, looks: list[int]) -> dict[str, Any]:
             if is_number(x) and is_number(y):
                 text = format_number(y) + _format_interval(curve, k)
                 places.setdefault(float(x), []).append([i, round(y_scale.at(y), 4), text])
-    stops = [[round(x_scale.at(x), 4), f"{chart.x_label} {format_number(x)}", places[x]] for x in sorted(places)]
+    heads = {x: chart.x_names[int(x)] if chart.x_names else f"{chart.x_label} {format_number(x)}" for x in places}
+    stops = [[round(x_scale.at(x), 4), heads[x], places[x]] for x in sorted(places)]
     return {
         "names": [curve.name for curve in chart.curves],
         "colours": [marks.colour(look) for look in looks],
@@ -112,10 +123,15 @@ def _is_drawable(x: AxisScale, y: AxisScale, a: float, b: float) -> bool:
 
 
 def _draw_intervals(frame: Frame, x: AxisScale, y: AxisScale, curve: Curve) -> list[tuple[str, str]]:
-    """Draw a band along the curve, or a bar at an isolated point."""
-    if curve.low is None or curve.high is None:
-        return []
-    whole = list(zip(curve.x, curve.low, curve.high, strict=True))
+    """Draw bands along the curve, or bars at an isolated point."""
+    ends = ((curve.low, curve.high), (curve.inner_low, curve.inner_high))
+    return [path for low, high in ends if low and high for path in _draw_interval(frame, x, y, curve.x, low, high)]
+
+
+def _draw_interval(
+    frame: Frame, x: AxisScale, y: AxisScale, places: list[float], lows: list[float], highs: list[float]
+) -> list[tuple[str, str]]:
+    whole = list(zip(places, lows, highs, strict=True))
     paths = []
     for complete, run in groupby(whole, key=lambda p: all(map(is_number, p)) and not (x.log and p[0] <= 0)):
         edge = list(run)

@@ -43,10 +43,14 @@ def page_to_json(page: Page) -> dict[str, Any]:
     return cast(dict[str, Any], to_plain(record, "page"))
 
 
+def _list_parts(curve: Curve) -> list[list[float] | None]:
+    return [curve.x, curve.y, curve.low, curve.high, curve.inner_low, curve.inner_high]
+
+
 def _check_sizes(block: PageBlock) -> None:
     if isinstance(block, Chart):
         for curve in block.curves:
-            sizes = [len(part) for part in (curve.x, curve.y, curve.low, curve.high) if part is not None]
+            sizes = [len(part) for part in _list_parts(curve) if part is not None]
             if len(set(sizes)) > 1:
                 raise UserError(
                     f"chart {block.title!r}: curve {curve.name!r} has parts of lengths {sizes}; they must be equal"

@@ -22,10 +22,14 @@ def tabulate_chart(chart: Chart) -> Table:
     names = _make_distinct([chart.x_label or "x", *(curve.name for curve in chart.curves)])
     columns = [dict(zip(curve.x, curve.y, strict=True)) for curve in chart.curves]
     rows = [
-        dict(zip(names, [x, *(column.get(x) for column in columns)], strict=True)) for x in chosen
+        dict(zip(names, [_name_place(chart, x), *(column.get(x) for column in columns)], strict=True)) for x in chosen
     ]  # a curve without a point there has None
     note = f"{len(chosen)} of {len(places)} points; study.json has all of them." if len(chosen) < len(places) else ""
     return Table(chart.title, rows, note)
+
+
+def _name_place(chart: Chart, x: float) -> float | str:
+    return chart.x_names[int(x)] if chart.x_names else x
 
 
 def tabulate_dots(dots: Dots) -> Table:
