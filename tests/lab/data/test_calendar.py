@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from seqloom.lab.data.coders.calendar import Calendar, find_style
+from seqloom.lab.data.coders.table import fill_gaps
 from seqloom.lab.data.coders.times import to_seconds
 from seqloom.lab.data.registry import open_task
 
@@ -69,17 +70,17 @@ def test_events_at_any_time_are_not_regular_and_a_step_is_a_row():
     assert next(task.batches("test", batch=4)).timespans is not None
 
 
-def test_a_gap_takes_its_time_its_inputs_repeat_the_last_value_and_its_targets_are_missing():
+def test_a_gap_takes_its_time_its_inputs_repeat_the_season_before_and_its_targets_are_missing():
     values = np.arange(40.0)
     keep = [i for i in range(40) if i not in (10, 11, 12)]
     task = open_task(pl.DataFrame({"day": [DAYS[i] for i in keep], "v": values[keep]}), **SMALL)
     assert any("steps without a row: 3 of 40 (daily)" in note.text for note in task.notes)
     assert task.input.names == ("v", "missing:v")
     mean, deviation = task.encoding.x.scale.mean[0], task.encoding.x.scale.deviation[0]
-    windows = {round(float(b.x[0, 0, 0] * deviation + mean)): b for b in task.batches("train", batch=1)}
+    windows = {int(task._starts["train"][b.rows[0]]): b for b in task.batches("train", batch=1)}
     assert 4 not in windows and 5 not in windows  # their forecasts would be of days 10 to 12 alone
     raw = (windows[6].x[0, :, 0] * deviation + mean).round().tolist()  # days 6 to 11
-    assert raw == [6, 7, 8, 9, 9, 9]
+    assert raw == [6, 7, 8, 9, 3, 4]  # a week before
     assert windows[6].x[0, :, 1].tolist() == [0, 0, 0, 0, 1, 1]
     assert windows[6].y[0, 0].isnan() and not windows[6].y[0, 1].isnan()  # days 12 and 13
 
@@ -101,3 +102,12 @@ def test_the_hour_that_repeats_when_summer_time_ends_is_averaged():
     assert any("rows in the same step as another: 1 of 121; they are averaged" in text for text in task.notes.warnings)
     raw = task._x[:, 0] * task.encoding.x.scale.deviation[0] + task.encoding.x.scale.mean[0]
     assert len(raw) == 120 and raw[29] == pytest.approx(5.0, abs=1e-5)
+
+
+def test_gaps_are_filled_from_the_past_of_the_same_series_alone():
+    nan = np.nan
+    values = np.array([[nan], [1.0], [2.0], [nan], [nan], [3.0], [nan], [7.0], [nan]])
+    first = np.array([0, 0, 0, 0, 0, 0, 6, 6, 6])
+    filled = fill_gaps(values, first, season=2)[:, 0].tolist()
+    assert filled[1:6] == [1.0, 2.0, 1.0, 2.0, 3.0] and filled[7:] == [7.0, 7.0]
+    assert np.isnan(filled[0]) and np.isnan(filled[6])

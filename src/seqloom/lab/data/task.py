@@ -66,7 +66,7 @@ class Tokens:
 class Features:
     """A vector at every step. A feature named "missing:f" is 1 where f is missing.
 
-    A missing f is 0; in a forecast it is the last known value, if there is one.
+    A missing f is 0; in a forecast it is an earlier value, if there is one.
     """
 
     names: tuple[str, ...]

@@ -18,14 +18,16 @@ MOST_CATEGORIES = 50  # values of a column that have a feature each; rarer ones 
 class TableCoder:
     """Encode each row of a table as a vector.
 
-    A missing number is replaced by the last known one of its series, and a feature "missing:..." marks it. A value of a
-    categorical column is the feature "column=value"; a missing or unknown one has no feature.
+    A missing number is replaced by that of the season before, or else by the last one of its series, and a feature
+    "missing:..." marks it. A value of a categorical column is the feature "column=value"; a missing or unknown one has
+    no feature.
 
     Args:
         columns: The columns.
         known: Those of them whose future is known.
         categories: The values of the categorical ones.
         scale: Mean and deviation of the others.
+        season: The season in steps; 1 if there is none.
     """
 
     def __init__(
@@ -34,8 +36,9 @@ class TableCoder:
         known: Sequence[str] = (),
         categories: Mapping[str, Sequence[str]] | None = None,
         scale: Mapping[str, Any] | None = None,
+        season: int = 1,
     ) -> None:
-        self.columns, self.known = tuple(columns), tuple(known)
+        self.columns, self.known, self.season = tuple(columns), tuple(known), season
         self.categories = {name: tuple(values) for name, values in (categories or {}).items()}
         self.scale = StandardScale(**(scale or {}))
 
@@ -77,7 +80,7 @@ class TableCoder:
             (N, features) float32.
         """
         values = self.read(frame)
-        filled = self.scale.standardise(fill_forward(values, first))
+        filled = self.scale.standardise(fill_gaps(values, first, self.season))
         masks = ~np.isfinite(values[:, self.scale.missing])
         flags = [
             (frame[name].cast(pl.String) == value).fill_null(False).to_numpy()[:, None]
@@ -89,7 +92,7 @@ class TableCoder:
     def state(self) -> dict[str, Any]:
         categories = {name: list(values) for name, values in self.categories.items()}
         common = {"columns": list(self.columns), "known": list(self.known), "categories": categories}
-        return {"coder": "table", "scale": self.scale.state()} | common
+        return {"coder": "table", "scale": self.scale.state(), "season": self.season} | common
 
 
 def is_categorical(dtype: pl.DataType) -> bool:
@@ -101,15 +104,20 @@ def _to_number(name: str) -> pl.Expr:
     return pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan"))
 
 
-def fill_forward(values: Array, first: Array) -> Array:
-    """Replace missing values (N, D) by the last known one of the same series; those before the first stay missing.
+def fill_gaps(values: Array, first: Array, season: int) -> Array:
+    """Replace missing values (N, D) by those of the season before, or else of the row before, in the same series.
+
+    Later values are never used, so that a window that ends in a gap knows nothing of what follows. Values before the
+    first known one stay missing.
 
     Args:
         values: NaN or infinity if missing.
         first: (N,) the number of the first row of each row's series.
+        season: In rows.
     """
-    rows = np.arange(len(values))[:, None]
-    known = np.isfinite(values)
-    last = np.maximum.accumulate(np.where(known, rows, -1), 0)  # the last row with a value
-    filled = np.take_along_axis(values, np.maximum(last, 0), 0)
-    return np.where(last >= first[:, None], filled, np.nan)
+    filled = np.where(np.isfinite(values), values, np.nan)
+    for row in np.flatnonzero(np.isnan(filled).any(1)).tolist():
+        for back in (season, 1):
+            if row - back >= first[row]:
+                filled[row] = np.where(np.isnan(filled[row]), filled[row - back], filled[row])
+    return filled

@@ -61,8 +61,8 @@ def put_on_grid(
     spread = spread.with_columns(pl.when(is_row).then(pl.col(name)).alias(name) for name in values)
     ends = np.cumsum([int(one.sum()) + 1 for one in steps]).tolist()
     notes.say(
-        f"steps without a row: {added:,} of {len(rows):,} ({calendar.name}); their inputs repeat the last known value "
-        "and are marked, their targets are not scored"
+        f"steps without a row: {added:,} of {len(rows):,} ({calendar.name}); their inputs repeat the season before, or "
+        "the last value, and are marked; their targets are not scored"
     )
     return spread, list(zip([0, *ends[:-1]], ends, strict=True))
 

@@ -100,7 +100,7 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
     sizes = {name: b - a for name, (a, b) in ((name, _find_side(side, 0, longest)) for name, side in borders.items())}
     encoding.options = _shrink_windows(encoding.options, sizes, encoding.notes)
     train = np.concatenate([np.arange(*_find_side(borders["train"], a, b)) for a, b in table.ranges])
-    encoding.x = TableCoder(plan.input, plan.known)
+    encoding.x = TableCoder(plan.input, plan.known, season=_find_season(table.calendar))
     encoding.x.fit(table.frame[train])
     encoding.y = ValuesCoder(plan.target)
     encoding.y.fit([table.frame[train]])
@@ -182,7 +182,7 @@ def write_windows(source: Source, table: TimeTable, encoding: Encoding, borders:
             dt[[a for a, _ in ranges]] = 0
             _write_array(work, "times", dt.astype(np.float32))
     pl.DataFrame({"name": table.names, "first": [a for a, _ in ranges]}).write_ipc(work / SERIES_FILE)
-    season = calendar.seasons[0] if calendar is not None and calendar.seasons else 1
+    season = _find_season(calendar)
     known = borders.get("train", (0.0, 1.0))
     units = [measure_season_change(y[slice(*_find_side(known, a, b))], season) for a, b in ranges]
     np.save(work / UNITS_FILE, np.stack(units))
@@ -199,6 +199,11 @@ def write_windows(source: Source, table: TimeTable, encoding: Encoding, borders:
             raise UserError(f"{source.parts[0].label}: {name} has no room for {window}; {cure}")
         np.save(work / f"split.{number}.npy", starts)
         encoding.splits[name] = Split(len(starts), cache.digest(source.fingerprint, starts.tobytes()))
+
+
+def _find_season(calendar: Calendar | None) -> int:
+    """Return the shortest season in steps; 1 if there is none."""
+    return calendar.seasons[0] if calendar is not None and calendar.seasons else 1
 
 
 def measure_season_change(y: Array, season: int) -> Array:
@@ -220,7 +225,8 @@ def _warn_of_missing(frame: pl.DataFrame, encoding: Encoding) -> None:
     gaps = int((~np.isfinite(encoding.x.read(rows))).any(1).sum()) if names else 0
     if gaps:
         encoding.notes.warn(
-            f"rows with missing values: {gaps} of {len(rows)}; the last known value replaces them, and they are marked"
+            f"rows with missing values: {gaps} of {len(rows)}; the values repeat the season before, or the last value, "
+            "and are marked"
         )
 
 
