@@ -35,6 +35,8 @@ def test_class_weights_change_the_class_but_not_the_probability():
     p = decision.calibrate(z).softmax(-1)[0]
     assert float(p[1] / p[0]) == pytest.approx(float(torch.tensor(1.0).exp()) / 100)
     assert int(decision.choose(decision.calibrate(z))) == 1
+    unsure = Decision(weights=weights, reject=0.7)  # takes the likeliest class, or none
+    assert int(unsure.choose(unsure.calibrate(z))) == 0
 
 
 @pytest.mark.parametrize("goal", ["recall=0.9", "precision=0.7", "f1"])

@@ -23,6 +23,7 @@ def test_a_rare_class_changes_the_metric_the_weights_and_the_threshold():
     settings, note = resolve_objective(RARE, TrainSettings())
     assert (settings.metric, settings.class_weights, settings.threshold) == ("average_precision", "balanced", "f1")
     assert "95.0% of the training rows" in note and "average precision" in note
+    assert "only 10 test rows are of a rare class" in note
     settings, note = resolve_objective(EVEN, TrainSettings())
     assert (settings.metric, settings.class_weights, settings.threshold) == (None, "none", None)
     assert not note

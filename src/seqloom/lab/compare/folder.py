@@ -87,8 +87,8 @@ def start_comparison(
     if settings.budget is None and settings.steps is None:
         settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
     folds = open_folds(task, source, settings.folds)
-    settings = settings.model_copy(update={"folds": len(folds) or 1})
-    task = folds[0] if folds else task
+    if folds:
+        task, settings = folds[0], settings.model_copy(update={"folds": len(folds)})
     folder = out or _next_folder(task.name)
     workers = settings.workers or default_workers()
     strides = {} if settings.steps is not None else choose_strides(task, settings.seconds)

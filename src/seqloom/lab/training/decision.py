@@ -2,7 +2,8 @@
 
     p = softmax((z - log w) / T)         z: scores of the model, w: class weights of its training
     T                                    minimises the log loss of the validation rows (Guo et al. 2017)
-    class = argmax z                     or, with a threshold t for two classes: positive if p(positive) >= t
+    class = argmax z                     with a reject option, argmax p
+            positive if p(positive) >= t with a threshold t for two classes
     no class                             if p(class) < reject
 
 Dividing by w undoes what class weights do to the probabilities of a model (King and Zeng 2001).
@@ -63,7 +64,7 @@ class Decision:
         if self.threshold is not None:
             is_positive = calibrated.float().softmax(-1)[..., self.positive] >= self.threshold
             return torch.where(is_positive, self.positive, 1 - self.positive)
-        if self.weights:
+        if self.weights and not self.reject:
             w = torch.tensor(self.weights, dtype=calibrated.dtype, device=calibrated.device).log()
             return (calibrated * self.temperature + w).argmax(-1)
         return calibrated.argmax(-1)

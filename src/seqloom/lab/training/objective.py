@@ -18,6 +18,7 @@ from seqloom.lab.data.task import Classes, Tags, Task
 from seqloom.lab.stats.metrics import FITTING, METRICS, Array, Metric
 
 MAJORITY_SHARE = 0.9  # of the training rows that one class has at least in imbalanced data
+FEW_RARE_ROWS = 30  # test rows of rare classes below which a note says that scores are uncertain
 MOST_RANKED_CLASSES = 10  # classes up to which AUROC and average precision are computed, each against the rest
 OTHER_NAMES = {
     "roc_auc": "auroc",
@@ -113,6 +114,7 @@ def choose_objective(
         if threshold is None and task.target.size == 2 and chosen.name in BALANCED:
             goal = "f1"
         note = _explain(share, None if metric else chosen, weights if class_weights is None else "none", goal)
+        note += _count_rare_rows(task)
     return Objective(chosen, metric is not None or share is not None, weights, goal, note)
 
 
@@ -139,6 +141,15 @@ def _explain(share: float, metric: Metric | None, weights: str, goal: str) -> st
         changes.append("the threshold is the one of best F1 on the validation rows")
     text = f"imbalanced classes: one has {percent} of the training rows"
     return f"{text}; {'; '.join(changes)} (--metric, --class-weights and --threshold change this)" if changes else text
+
+
+def _count_rare_rows(task: Task) -> str:
+    """Say so if the test split has few rows of the rare classes."""
+    if "test" not in task.splits:
+        return ""
+    counts = count_classes(task, "test")
+    rare = int(counts.sum() - counts.max())
+    return f"; only {rare} test rows are of a rare class, so scores are uncertain" if rare < FEW_RARE_ROWS else ""
 
 
 def count_classes(task: Task, split: str) -> Array:
