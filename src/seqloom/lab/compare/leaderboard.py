@@ -122,7 +122,7 @@ def short_caption(results: Results) -> str:
     """Explain the table of the terminal in two or three lines."""
     metric = results.metric
     lower = "" if metric.higher else ", lower is better"
-    title = metric.title[0].upper() + metric.title[1:]
+    title = metric.title if metric.title == "chrF" else metric.title[0].upper() + metric.title[1:]
     parts = [f"{BASELINE_MARK} baseline. {title} of {results.test_rows:,} test rows{lower}{_describe_folds(results)}"]
     if any(row.test is None and row.valid is not None for row in results.rows):
         parts.append("; in brackets, of the validation rows, for models that were stopped early")
