@@ -100,7 +100,7 @@ def _build(source: Source, options: Reading, work: Path) -> None:
 def _build_rows(source: Source, encoding: Encoding, work: Path) -> None:
     plan, options, notes = encoding.plan, encoding.options, encoding.notes
     if plan.layout == "long":
-        source = join_long_rows(source, plan, work)
+        source = join_long_rows(source, plan, work, options.lookback)
     if options.rows is not None:
         source = sample_rows(source, options.rows, options.split_seed, work, notes)
     usable = find_usable(source, plan, notes)
@@ -302,7 +302,7 @@ def open_other_rows(path: DataSource, encoding: Encoding) -> Task:
     )
 
     def build(work: Path) -> None:
-        rows = join_long_rows(source, plan, work) if plan.layout == "long" else source
+        rows = join_long_rows(source, plan, work, encoding.options.lookback) if plan.layout == "long" else source
         copy = encoding.copy_for(source.name)
         usable = find_usable(rows, plan, copy.notes)
         split_of = np.concatenate([np.full(p.rows, p.split or "test", dtype=object) for p in rows.parts])

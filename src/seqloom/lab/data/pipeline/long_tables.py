@@ -25,11 +25,13 @@ def list_long_choices(
     Without options, a label has to be the only constant one. A table with dates is left to forecasts, unless the name
     of its label says that it is a target.
     """
-    if options.kind not in (None, "classify", "regress"):
+    if options.kind not in (None, "classify", "regress", "tag"):
         return []
     numbers = [c.name for c in columns if c.is_numeric and c.role != "constant" and c.name != time]
     if options.input and not set(options.input) <= set(numbers):
         return []
+    if options.kind == "tag":
+        return _list_tag_choices(columns, source, options, time, split, numbers)
     plans = []
     for target in _list_targets(columns, options, time):
         group = find_group(columns, source, options, time, target.name)
@@ -39,6 +41,25 @@ def list_long_choices(
         kind = options.kind or ("classify" if target.role != "number" else "regress")
         if names:
             plans.append(TaskPlan(kind, names, (target.name,), "long", group, time, split))
+    return plans
+
+
+def _list_tag_choices(
+    columns: Sequence[Column],
+    source: Source,
+    options: Reading,
+    time: str | None,
+    split: str | None,
+    numbers: Sequence[str],
+) -> list[TaskPlan]:
+    """List plans that tag every row of a long table; without a column that names series, the table is one series."""
+    targets = [c.name for c in columns if c.role in ("label", "category") and c.name not in (*options.input, time)]
+    plans = []
+    for target in options.target or targets:
+        group = options.group or find_group(columns, source, options, time, None, but=target)
+        names = options.input or tuple(n for n in numbers if n not in (group, target))
+        if names and target != group:
+            plans.append(TaskPlan("tag", names, (target,), "long", group, time, split))
     return plans
 
 
@@ -54,14 +75,19 @@ def _list_targets(columns: Sequence[Column], options: Reading, time: str | None)
 
 
 def find_group(
-    columns: Sequence[Column], source: Source, options: Reading, time: str | None, target: str | None
+    columns: Sequence[Column],
+    source: Source,
+    options: Reading,
+    time: str | None,
+    target: str | None,
+    but: str | None = None,
 ) -> str | None:
     """Return the column that names the series: the one that is given, else the likeliest by name and content.
 
-    Every series is a run of consecutive rows or has no time stamp twice, and has one value of `target`, if that is
-    given.
+    With a `target`, each series has one value of it, and is a run of consecutive rows or has no time stamp twice.
+    Without one, only a column with the name of an id is found. The column `but` is not considered.
     """
-    taken = (*options.input, *options.target, time, options.split, target)
+    taken = (*options.input, *options.target, time, options.split, target, but)
     names = [
         c for c in columns if c.role in NAMING_ROLES and c.name not in taken and (c.is_whole or c.role != "number")
     ]
@@ -74,7 +100,8 @@ def find_group(
         rows = source.columns(*dict.fromkeys(wanted))
         if target is not None and not _is_constant(rows, column.name, target):
             continue
-        if options.group or is_id_name(column.name) or _are_series(rows, column.name, time):
+        is_certain = target is not None and _are_series(rows, column.name, time)
+        if options.group or is_id_name(column.name) or is_certain:
             return column.name
     return None
 
@@ -96,7 +123,12 @@ def mention_other_series(
     plan: TaskPlan, columns: Sequence[Column], source: Source, options: Reading, notes: Notes
 ) -> None:
     """Say which series were found; if a forecast was chosen, say which label of whole series could be predicted."""
-    if plan.layout == "long" and not options.group:
+    if plan.layout == "long" and plan.group is None:
+        notes.say(
+            f"the table is one series, cut into pieces of {options.lookback} steps (lookback=...); the last ones are "
+            "held out; if a column names several series, choose it with group=..."
+        )
+    elif plan.layout == "long" and not options.group:
         notes.say(f"each {plan.group!r} is one series; choose another column with group=...")
     elif plan.kind == "forecast" and options.kind is None and not options.target:
         asked = options.model_copy(update={"kind": "classify"})

@@ -18,10 +18,10 @@ ATTRIBUTES = ("number", "label", "category", "constant")
 def split_inputs(columns: Sequence[Column], options: Reading, place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Divide the inputs that are named in the options into sequences and attributes of a row.
 
-    If no input is a sequence, the names with the most different values are read as text.
+    If no input is a sequence, a column with too many names for classes is read as text.
 
     Returns:
-        The sequences and the attributes; no sequences if all inputs are numbers, which are steps or features of steps.
+        The sequences and the attributes; both empty without a sequence. Numbers alone are steps, or features of steps.
 
     Raises:
         UserError: If the inputs cannot be joined; with the nearest choice that works.
@@ -31,8 +31,10 @@ def split_inputs(columns: Sequence[Column], options: Reading, place: str) -> tup
     if not sequences and all(c.is_numeric for c in inputs):
         return (), ()
     if not sequences:
-        names = [c for c in inputs if c.is_string]
+        names = [c for c in inputs if c.role == "category"]
         sequences = sorted(names, key=lambda c: -c.distinct)[:1]
+    if not sequences:
+        return (), ()
     rest = [c for c in inputs if c not in sequences]
     odd = [c for c in rest if c.role not in ATTRIBUTES and not _is_counter(c)]
     if odd:
@@ -72,9 +74,9 @@ def list_mixed_choices(
     sequences, attributes = split_inputs(columns, options, place)
     if not sequences:
         return []
-    odd = [
-        kind for kind in kinds.values() if kind not in ("classify", "regress") and (attributes or len(sequences) > 1)
-    ]
+    roles = {c.role for c in columns if c.name in sequences}
+    is_joined = bool(attributes) or (len(sequences) > 1 and roles != {"series"})
+    odd = [kind for kind in kinds.values() if kind not in ("classify", "regress") and is_joined]
     if odd and len(odd) == len(kinds):
         raise UserError(
             f"{place}: several inputs of different kinds are read to classify or regress, not to {odd[0]}; "

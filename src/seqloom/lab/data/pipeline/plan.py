@@ -23,6 +23,7 @@ KINDS: dict[tuple[str, str], Kind] = {
     **{(i, "label"): "classify" for i in INPUTS},
     **{(i, "number"): "regress" for i in INPUTS},
     ("tokens", "tags"): "tag",
+    ("series", "tags"): "tag",
     ("text", "text"): "translate",
     ("tokens", "tokens"): "translate",
     **{(i, o): "transcribe" for i in ("audio", "series") for o in ("text", "tokens")},
@@ -76,12 +77,19 @@ def resolve_names(options: Reading, columns: Sequence[Column], notes: Notes) -> 
     return options.model_copy(update=single | sides)
 
 
+def list_choices(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
+    """List every plan that the columns and the options allow."""
+    return _list_choices([_treat_as_text(c, columns, options) for c in columns], source, options)
+
+
 def choose_plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> TaskPlan:
     """Choose the only or likeliest plan that the columns and options allow.
 
     Raises:
         UserError: If an option names no column, or if no plan or several plans are possible.
     """
+    from seqloom.lab.data.pipeline.refusals import explain_refusal
+
     by_name = {c.name: c for c in columns}
     place = source.parts[0].label
     named = (*options.input, *options.target, *options.known, options.group, options.time, options.split)
@@ -90,7 +98,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
     if source.stream and options.kind in (None, "generate"):
         return TaskPlan("generate", ("text",), ("text",), "stream")
-    choices = _list_choices([_treat_as_text(c, columns, options) for c in columns], source, options)
+    choices = list_choices(columns, source, options)
     if source.usual and not options.target:
         usual = [c for c in choices if c.input == source.usual[:1] and c.target == source.usual[1:]]
         if usual and len(choices) > 1:
@@ -98,14 +106,19 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         choices = usual or choices
     best = _select_best(choices, options)
     if not best:
-        listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:12])
-        raise UserError(f"{place}: no task fits the columns {listed}; name input, target and kind")
+        raise UserError(f"{place}: {explain_refusal(columns, source, options)}")
     if len(best) > 1:
         listed = "; ".join(_format_choice(c, by_name) for c in best[:10])
         raise ChoiceError(
-            f"{place}: more than one task is possible, choose one: {listed}", [_list_flags(c) for c in best[:10]]
+            f"{place}: more than one task is possible, choose one: {listed}", [list_flags(c) for c in best[:10]]
         )
     plan = best[0]
+    inner = getattr(source.frame().collect_schema()[plan.target[0]], "inner", None)
+    if plan.kind == "tag" and isinstance(inner, pl.List):
+        raise UserError(
+            f"{place}: {plan.target[0]!r} holds a list of labels for each step, and a step can have one tag; make a "
+            "list of 0 and 1 for each label and tag one of them"
+        )
     blind = [name for name in plan.target if name not in plan.input] if plan.kind == "forecast" else []
     if blind:
         inputs = ",".join((*plan.input, *blind))
@@ -158,6 +171,7 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
     long = [] if any(c.role in INPUTS for c in free) else list_long_choices(columns, source, options, time, split)
     plans += long or _list_number_choices(free, options, time, split)
     plans = list(dict.fromkeys(c for c in plans if options.kind in (None, c.kind)))
+    plans = [c for c in plans if not options.target or set(c.target) == set(options.target)]
     wanted = set(options.input)
     return [c for c in plans if not wanted or {*c.input, *c.attributes} - set(c.known) == wanted - set(c.known)]
 
@@ -168,10 +182,11 @@ def _list_mixed_choices(
     """List plans that read several columns of different kinds."""
     from seqloom.lab.data.pipeline.mixed_inputs import list_mixed_choices
 
+    first = next((c.role for c in columns if c.name in options.input and c.role in INPUTS), "text")
     kinds: dict[str, Kind] = {}
     for other in [c for c in columns if c.name not in options.input and c.name in (options.target or (c.name,))]:
         roles = _list_target_roles(other, bool(options.target), options.kind)
-        for kind in [KINDS["text", role] for role in roles if ("text", role) in KINDS]:
+        for kind in [KINDS[first, role] for role in roles if (first, role) in KINDS]:
             if options.kind in (None, kind):
                 kinds[other.name] = kind
     named = [c for c in columns if c.name in options.input]
@@ -191,7 +206,7 @@ def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list
         roles = ["text"]
     if is_named and column.role in ("label", "category", "id", "constant") and kind in ("translate", "transcribe"):
         roles = ["text"]
-    if is_named and column.role == "tokens" and kind == "tag":
+    if is_named and column.role in ("tokens", "series") and kind == "tag":
         roles = ["tags"]
     return roles
 
@@ -231,7 +246,7 @@ def _select_best(choices: list[TaskPlan], options: Reading) -> list[TaskPlan]:
     return [c for c in pool if RANK[c.kind] == lowest]
 
 
-def _list_flags(choice: TaskPlan) -> dict[str, str]:
+def list_flags(choice: TaskPlan) -> dict[str, str]:
     """Return the options that select a plan; long lists of inputs are left out, since they are inferred."""
     options = {"input": ",".join(choice.input), "target": ",".join(choice.target), "kind": choice.kind}
     return options if len(choice.input) <= MOST_LISTED else {k: v for k, v in options.items() if k != "input"}
@@ -240,7 +255,7 @@ def _list_flags(choice: TaskPlan) -> dict[str, str]:
 def _format_choice(choice: TaskPlan, columns: dict[str, Column]) -> str:
     target = columns[choice.target[0]]
     distinct = f" ({target.distinct} distinct)" if target.role in ("label", "tags") else ""
-    return " ".join(f"{name}={value}" for name, value in _list_flags(choice).items()) + distinct
+    return " ".join(f"{name}={value}" for name, value in list_flags(choice).items()) + distinct
 
 
 def separate_series(

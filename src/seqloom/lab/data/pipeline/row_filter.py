@@ -78,27 +78,36 @@ def sample_rows(source: Source, rows: int, seed: int, work: Path, notes: Notes) 
     return replace(source, parts=tuple(parts))
 
 
-def join_long_rows(source: Source, plan: TaskPlan, work: Path) -> Source:
-    """Write a long table, with one step per row, as a table with one row per group."""
+def join_long_rows(source: Source, plan: TaskPlan, work: Path, piece: int | None = None) -> Source:
+    """Write a long table, with one step per row, as a table with one row per group.
+
+    Args:
+        source: The long table.
+        plan: Names the columns.
+        work: The folder for the new table.
+        piece: Steps of a row if the plan has no group; None for all steps.
+    """
     parts = []
     for number, part in enumerate(source.parts):
-        rows = join_steps(pl.scan_ipc(part.table).collect(), plan, part.label).sort(plan.group or "")
+        rows = join_steps(pl.scan_ipc(part.table).collect(), plan, part.label, piece)
+        rows = rows.sort(plan.group) if plan.group else rows
         table = work / f"long.{number}.arrow"
         rows.write_ipc(table)
         parts.append(Part(part.label, part.split, part.fingerprint, table, len(rows)))
     return Source(source.name, tuple(parts))
 
 
-def join_steps(frame: pl.DataFrame, plan: TaskPlan, label: str) -> pl.DataFrame:
+def join_steps(frame: pl.DataFrame, plan: TaskPlan, label: str, piece: int | None = None) -> pl.DataFrame:
     """Join the rows of each group into one row, groups in file order, steps by time.
 
     Args:
         frame: One step per row; target columns may be absent.
         plan: Names the columns.
         label: The file's name in messages.
+        piece: Steps of a row if the plan has no group; None for all steps.
     """
-    group = plan.group or ""
-    for name in [n for n in (group, plan.time, *plan.input) if n and n not in frame.columns]:
+    group = plan.group or "_piece"
+    for name in [n for n in (plan.group, plan.time, *plan.input) if n and n not in frame.columns]:
         columns = ", ".join(frame.columns)
         raise UserError(f"{label}: no column {name!r}, which the training data have; the columns are {columns}")
     first = pl.int_range(pl.len()).alias("_first")
@@ -107,7 +116,13 @@ def join_steps(frame: pl.DataFrame, plan: TaskPlan, label: str) -> pl.DataFrame:
         frame = frame.with_columns(first, at).sort("_t", maintain_order=True)
     else:
         frame = frame.with_columns(first)
+    if plan.group is None:
+        frame = frame.with_columns((pl.int_range(pl.len()) // (piece or max(1, len(frame)))).alias(group))
     targets = [name for name in plan.target if name in frame.columns]
+    if plan.kind == "tag":
+        lists = dict.fromkeys([*plan.input, *targets, *([plan.time] if plan.time else [])])
+        rows = frame.group_by(group).agg(pl.col(*lists), pl.col("_first").min()).sort("_first").drop("_first")
+        return rows if plan.group else rows.drop(group)
     steps = pl.col(*plan.input, *([plan.time] if plan.time else []))
     counts = [pl.col(name).n_unique().alias(f"n {name}") for name in targets]
     rows = frame.group_by(group).agg(

@@ -90,6 +90,12 @@ def _hold_out(
         if options.fold:
             raise FoldError(f"{source.parts[0].label}: fold={options.fold} would test on rows before the training rows")
         return _split_by_time(source, plan, rows, shares, notes)
+    if plan.layout == "long" and plan.group is None:  # neighbouring pieces of one series resemble each other
+        notes.say("split by position: the last pieces are held out")
+        edges = np.cumsum([0, *(max(1, round(share * len(rows))) for share in reversed(shares.values()))])
+        ends = len(rows) - edges
+        held = {name: rows[b:a] for name, a, b in zip(reversed(shares), ends[:-1], ends[1:], strict=True)}
+        return {"train": rows[: ends[-1]], **held}
     keys = _group_rows(source, plan, rows, is_text, options, notes)
     labels = np.zeros(len(rows), dtype=np.int64)
     if plan.kind == "classify":

@@ -1,0 +1,80 @@
+"""Explain why no task fits what was asked for, and name the nearest one that does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.pipeline.plan import TaskPlan, list_choices, list_flags
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.task import Column
+
+MOST_COLUMNS = 12  # columns that a message lists
+SEQUENCE = "a text, a list of tokens, a series or a recording"
+NEEDS = {
+    "classify": f"needs {SEQUENCE}, or columns of numbers, and a target with one label for each of them",
+    "regress": f"needs {SEQUENCE}, and a target with a number for each of them",
+    "tag": "needs a list of tokens or numbers and a list of as many labels, or a table with a label in each row",
+    "generate": "needs a text, and has no other target",
+    "translate": "needs a text as input and a text as target",
+    "forecast": "needs columns of numbers in time, and the target among them",
+    "transcribe": "needs a recording or a series as input and a text as target",
+}
+
+
+def explain_refusal(columns: Sequence[Column], source: Source, options: Reading) -> str:
+    """Return what is asked for and why it cannot be learned, with the nearest task that can be.
+
+    Args:
+        columns: All columns.
+        source: The data.
+        options: What was asked for; no plan fits it.
+    """
+    by_name = {c.name: c for c in columns}
+    if not (options.input or options.target or options.kind):
+        listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
+        return f"no task fits the columns {listed}; name input, target and kind"
+    problem = _find_problem([by_name[n] for n in options.input], [by_name[n] for n in options.target], options)
+    nearest = _find_nearest(columns, source, options)
+    if nearest is None:
+        return problem
+    flags = " ".join(f"{name}={value}" for name, value in list_flags(nearest).items())
+    return f"{problem}; what works is {flags}"
+
+
+def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: Reading) -> str:
+    kind = options.kind
+    sides = [
+        f"{name} {', '.join(f'{c.name} ({c.role})' for c in some)}"
+        for name, some in (("input", inputs), ("target", targets))
+        if some
+    ]
+    asked = f"{' and '.join(sides)} cannot be used" if sides else "these columns cannot be used"
+    lists = [c for c in targets if c.role in ("tokens", "tags", "series")]
+    if lists and kind in (None, "classify"):
+        name = lists[0].name
+        return (
+            f"the target {name!r} holds lists, and a row can have one label; make a column with yes and no for each one"
+        )
+    if len(targets) > 1 and kind != "forecast" and not all(c.is_numeric for c in targets):
+        return f"{len(targets)} targets ({', '.join(c.name for c in targets)}); one model predicts one label: give one"
+    no_sequence = inputs and not any(c.role in ("text", "tokens", "series", "audio") for c in inputs)
+    if no_sequence and kind in (None, "classify", "regress") and not all(c.is_numeric for c in inputs):
+        return f"{asked}: rows without a text, series or recording are no sequences; use gradient boosting for them"
+    return f"{asked}" + (f" to {kind}, which {NEEDS[kind]}" if kind else "; name the kind of task with kind=...")
+
+
+def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -> TaskPlan | None:
+    """Return a plan that keeps as many of the options as possible, first the target, then the input."""
+    for dropped in ({"kind": None}, {"input": ()}, {"input": (), "kind": None}, {"target": (), "kind": None}):
+        fewer = options.model_copy(update=dropped)
+        if fewer == options or not (fewer.input or fewer.target):
+            continue
+        try:
+            plans = [plan for plan in list_choices(columns, source, fewer) if plan.kind != "generate"]
+        except UserError:  # these options cannot be combined either
+            continue
+        if plans:
+            return plans[0]
+    return None

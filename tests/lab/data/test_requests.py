@@ -1,0 +1,148 @@
+"""Requests that name input, target and kind: what they give, or an error that says why not and what works."""
+
+import json
+import random
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.io import wavfile
+
+from seqloom.cli.main import main
+
+RANDOM = random.Random(0)
+WORDS = ["good", "bad", "nice", "slow", "film", "food", "room", "staff"]
+N = 80
+
+
+def make_text(words=5):
+    return " ".join(RANDOM.choice(WORDS) for _ in range(words))
+
+
+def write_texts(folder):
+    names = ["yes", "no"] * (N // 2)
+    columns = {"question": [make_text() for _ in names], "answer": [make_text() for _ in names], "label": names}
+    columns |= {"comment": columns["question"], "amount": [RANDOM.gauss(0, 1) for _ in names], "satisfied": names}
+    pl.DataFrame(columns).write_csv(folder / "texts.csv")
+
+
+def write_steps(folder):
+    rows = [[f"s{i}", t, *(RANDOM.gauss(0, 1) for _ in range(3))] for i in range(30) for t in range(10)]
+    table = pl.DataFrame(rows, schema=["id", "t", "ax", "ay", "az"], orient="row")
+    series = table.with_columns(label=pl.col("id").replace_strict({f"s{i}": "ab"[i % 2] for i in range(30)}))
+    series.write_csv(folder / "series.csv")
+    steps = table.with_columns(label=pl.Series([RANDOM.choice("ab") for _ in rows]))
+    steps.write_csv(folder / "steps.csv")
+    steps.drop("id", "t").write_csv(folder / "recording.csv")
+    steps.group_by("id", maintain_order=True).agg(pl.exclude("id")).write_ndjson(folder / "lists.jsonl")
+
+
+def write_shop(folder):
+    days = pl.date_range(pl.date(2024, 1, 1), pl.date(2024, 12, 30), eager=True)
+    table = pl.DataFrame({"date": days.cast(pl.String), "sales": [RANDOM.gauss(9, 2) for _ in days]})
+    promo, weather = ([RANDOM.choice(some) for _ in days] for some in ((0, 1), ("sun", "rain", "snow")))
+    table.with_columns(promo=pl.Series(promo), weather=pl.Series(weather)).write_csv(folder / "shop.csv")
+
+
+def write_nested(folder):
+    rows = [{"data": {"content": make_text()}, "labels": {"emotion": "joy" if i % 3 else "fear"}} for i in range(N)]
+    (folder / "nested.json").write_text(json.dumps(rows))
+
+
+def write_phrases(folder):
+    lines = [f"{make_text(2)},{'ab'[i % 2]}" for i in range(600)]
+    (folder / "phrases.csv").write_text("text,topic\n" + "\n".join(lines))
+
+
+def write_tones(folder):
+    (folder / "tones").mkdir()
+    lines = ["file,notes"]
+    for i in range(12):
+        wavfile.write(folder / "tones" / f"{i}.wav", 8_000, np.sin(np.arange(800) * (i + 1) / 9).astype(np.float32))
+        lines.append(f"{i}.wav,{'abc'[i % 3]}")
+    (folder / "tones" / "notes.csv").write_text("\n".join(lines))
+
+
+def write_lists(folder):
+    rolls = [[[60], [64, 67], [60, 72], [67]] for _ in range(N)]
+    pl.DataFrame({"roll": rolls, "next": rolls}).write_ndjson(folder / "roll.jsonl")
+    tags = [RANDOM.sample(WORDS, 2) for _ in range(N)]
+    pl.DataFrame({"text": [make_text() for _ in range(N)], "tags": tags}).write_ndjson(folder / "genres.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("write", "command", "kind", "input", "target"),
+    [
+        (write_texts, "texts.csv --input question,answer --target label", "classify", "tokens", ["no", "yes"]),
+        (write_texts, "texts.csv --input comment,amount --target satisfied", "classify", "tokens", ["no", "yes"]),
+        (write_steps, "series.csv --input ax,ay,az --target label", "classify", "features", ["a", "b"]),
+        (write_steps, "steps.csv --input ax,ay,az --target label --kind tag", "tag", "features", ["a", "b"]),
+        (
+            write_steps,
+            "recording.csv --input ax,ay,az --target label --kind tag --lookback 20",
+            "tag",
+            "features",
+            None,
+        ),
+        (write_steps, "lists.jsonl --input ax,ay,az --target label --kind tag", "tag", "features", ["a", "b"]),
+        (write_shop, "shop.csv --input sales,promo,weather --target sales", "forecast", "features", ["sales"]),
+        (write_nested, "nested.json --input content --target emotion", "classify", "tokens", ["fear", "joy"]),
+        (write_nested, "nested.json --input data.content --target labels.emotion", "classify", "tokens", None),
+        (write_phrases, "phrases.csv", "classify", "tokens", ["a", "b"]),
+        (write_tones, "tones --kind transcribe", "transcribe", "features", None),
+    ],
+)
+def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kind, input, target):
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["look", *command.split(), "--json"])
+    assert not ended.value.code
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kind"], document["input"]["is"]) == (kind, input)
+    assert target is None or document["target"]["names"] == target
+
+
+@pytest.mark.parametrize(
+    ("write", "command", "reason"),
+    [
+        (
+            write_lists,
+            "roll.jsonl --input roll --target next --kind tag",
+            "'next' holds a list of labels for each step, and a step can have one tag; make a list of 0 and 1",
+        ),
+        (
+            write_lists,
+            "genres.jsonl --input text --target tags --kind classify",
+            "the target 'tags' holds lists, and a row can have one label; make a column with yes and no for each one",
+        ),
+        (
+            write_texts,
+            "texts.csv --input amount,satisfied --target label --kind classify",
+            "rows without a text, series or recording are no sequences; use gradient boosting for them",
+        ),
+        (
+            write_texts,
+            "texts.csv --input question --target label --kind tag",
+            "or a table with a label in each row; what works is --input question --target label --kind classify",
+        ),
+        (
+            write_texts,
+            "texts.csv --input question,amount --target answer --kind translate",
+            "are read to classify or regress, not to translate; give one of them: --input question",
+        ),
+        (
+            write_texts,
+            "texts.csv --input question --target label,satisfied --kind classify",
+            "2 targets (label, satisfied); one model predicts one label: give one",
+        ),
+    ],
+)
+def test_a_request_that_is_refused_says_why_and_what_works(tmp_path, monkeypatch, capsys, write, command, reason):
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["look", *command.split()])
+    error = capsys.readouterr().err
+    assert reason in error and error.count("\n") == 1
+    assert "name input, target and kind" not in error
