@@ -66,6 +66,14 @@ def test_a_small_budget_gets_part_of_an_epoch_and_says_what_more_time_would_buy(
     assert plan_budget(SLOW, Limits(60 * int(budget[1]) - 10, 2, 3, epoch=1000)).steps >= 1000
 
 
+def test_a_short_plan_leaves_no_worker_idle_unless_a_model_is_much_slower():
+    alike = {name: TrainingCost(1.0, 5.0, 5.0) for name in ("gru", "lstm", "rnn")}
+    alone, two = (plan_budget(alike, Limits(60, workers, 3, epoch=1000)) for workers in (1, 2))
+    assert alone.models == ("gru",) and two.models == ("gru", "lstm") and 0 < two.steps == alone.steps < 60
+    slower = alike | {"lstm": TrainingCost(3.0, 5.0, 5.0)}
+    assert plan_budget(slower, Limits(60, 2, 3, epoch=1000)).models == ("gru",)
+
+
 def test_models_chosen_by_name_get_few_steps_before_they_are_dropped():
     assert len(plan_budget(SLOW, Limits(130, 1, 3, epoch=1000, all_models=True)).models) == 2
 

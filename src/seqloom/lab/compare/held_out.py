@@ -16,7 +16,7 @@ from seqloom.lab.training.settings import TrainSettings
 SHARES = {"valid": 0.01, "test": 0.03}  # of the budget that scoring a split once may take
 FEWEST_ROWS = 1_000  # of a split that are scored however long it takes: an accuracy of 90 % is then known to 2 points
 FEWEST_TRANSLATIONS = 300
-HIDDEN, BATCH = 64, 32  # of the model that is timed
+HIDDEN, BATCH = 128, 32  # of the model that is timed
 
 
 def choose_strides(task: Task, seconds: float) -> dict[str, int]:

@@ -27,6 +27,7 @@ VALIDATIONS = (18, 9)  # in a whole training; the smaller number if validations 
 VALIDATION_SHARE = 0.25  # of the training time that validations may take
 TOLERANCE, LATEST_SHARE = 1.5, 0.8  # how much longer than planned the first stages may take, and of the whole time
 SHORT_MODELS, SHORT_STEPS, SHORT_VALIDATIONS = 4, 60, (3, 1)  # of a short plan: most models, fewest useful steps
+SHORT_LOSS = 0.7  # of the steps that one model could get, which several may keep
 BUDGETS = tuple(60 * m for m in (1, 2, 5, 10, 20, 30, 60, 120, 240, 480, 1440, 2880, 10080))  # seconds, to suggest
 
 
@@ -215,16 +216,23 @@ def _slow_mean(values: Sequence[float]) -> float:
 
 
 def _find_short_plan(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
-    """Train a few models once, for as many steps as possible; none if there is no time for a single step."""
+    """Train a few models once, for as many steps as possible; none if there is no time for a single step.
+
+    Fewer models get more steps, but models for which a worker would be idle cost hardly any.
+    """
     names = list(speeds)
     most = len(names) if limits.all_models else min(SHORT_MODELS, len(names))
-    for count in range(most, 0, -1):
-        chosen = tuple(names[:count])
-        shape = TrainingPlan(chosen, 1, count, 1, 0, 1, 0, 0.0, is_short=True)
-        plan = _fill(shape, speeds, limits, SHORT_VALIDATIONS)
-        if plan.steps >= (1 if count == 1 or limits.all_models else SHORT_STEPS):
+    shapes = [TrainingPlan(tuple(names[:n]), 1, n, 1, 0, 1, 0, 0.0, is_short=True) for n in range(most, 0, -1)]
+    plans = [_fill(shape, speeds, limits, SHORT_VALIDATIONS) for shape in shapes]
+    for plan in plans:
+        enough = SHORT_STEPS
+        if limits.all_models:
+            enough = 1
+        elif plan.finalists <= limits.workers:
+            enough = max(1, min(SHORT_STEPS, int(SHORT_LOSS * plans[-1].steps)))
+        if plan.steps >= enough:
             return plan
-    return NO_TRAINING
+    return plans[-1] if plans[-1].steps else NO_TRAINING
 
 
 def _suggest_budget(plan: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits) -> str:
