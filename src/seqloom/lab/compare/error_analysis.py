@@ -22,6 +22,7 @@ from seqloom.lab.training.for_task import ForClassify, ForTask
 WORST_ROWS = 10
 TEXT_LENGTH = 200  # characters of a text that are shown
 CHART_POINTS = 200
+Originals = Callable[[list[int]], dict[int, tuple[str, str]]]
 TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows that are shown
 
 
@@ -32,6 +33,7 @@ def analyse_errors(
     batch: int,
     is_late: Callable[[], bool] = lambda: False,
     out_of_fold: Columns | None = None,
+    read: Originals = lambda _: {},
 ) -> list[PageBlock]:
     """Return report blocks on a model's test errors, the most informative first.
 
@@ -42,6 +44,7 @@ def analyse_errors(
         batch: examples per batch.
         is_late: whether to stop with what there is; asked between predictions that take long.
         out_of_fold: the scores of the test rows of all folds, for tables and curves of classes.
+        read: returns where test rows stand and their original text, given their positions.
     """
     blocks: list[PageBlock] = []
     if task.kind == "classify" and isinstance(task.target, Classes):
@@ -58,6 +61,11 @@ def analyse_errors(
         blocks.append(translate_examples(model, task, batch, is_late))
     if not is_late():
         worst = list(_worst_rows(model, task, columns, batch, is_late))
+        originals = read([row["row"] for row in worst])
+        for row in worst:
+            if row["row"] in originals:
+                place, text = originals[row["row"]]
+                row |= {"row": place, "input": _shorten(text)}
         blocks.append(Table("Worst test rows", worst, "The rows of largest loss."))
     return blocks
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from seqloom.core.plurals import count
 from seqloom.lab.compare import row_scores
+from seqloom.lab.compare.data import whole_task
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
 from seqloom.lab.compare.folds import join_folds
@@ -22,6 +23,7 @@ from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
+from seqloom.lab.data.pipeline.original import read_original
 from seqloom.lab.data.registry import TASKS
 from seqloom.lab.report.page import Chart, Curve, Dots, Page, PageBlock, Table, Words
 from seqloom.lab.stats.metrics import Metric
@@ -75,7 +77,9 @@ def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]
         joined, _ = join_folds({row.name: {k: row_scores.load(folder) for k, folder in folders.items()}})
         out_of_fold = joined[row.name][0]
     is_late = lambda: comparison.seconds_left < reserve  # noqa: E731
-    return analyse_errors(model, comparison.task, columns, comparison.batch, is_late, out_of_fold)
+    task = whole_task(comparison.task)
+    read = lambda rows: read_original(comparison.source, task, "test", rows)  # noqa: E731
+    return analyse_errors(model, comparison.task, columns, comparison.batch, is_late, out_of_fold, read)
 
 
 def find_folds(comparison: Comparison, row: Row) -> dict[int, Path]:

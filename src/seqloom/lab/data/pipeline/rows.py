@@ -146,6 +146,11 @@ class RowsTask(Task):
     def save(self, folder: Path | str) -> None:
         self.encoding.save(folder)
 
+    def source_rows(self, split: str, positions: Sequence[int]) -> list[int]:
+        """Return the numbers of rows in the source, given their positions in a split."""
+        numbers: list[int] = self._index[split][list(positions)].tolist()
+        return numbers
+
     def open_file(self, path: DataSource) -> Task:
         from seqloom.lab.data.pipeline.build import open_other_rows
 
