@@ -67,7 +67,8 @@ def train_all(name: str, data: Path, steps: int) -> dict[str, Any]:
             str(data / SETS[name].data), options, CompareSettings(steps=steps), Path(folder) / "c"
         )
         rows = comparison.task.splits["valid"].size or 0
-        comparison.source[STRIDES] = {"valid": max(1, rows // VALIDATION_ROWS)}
+        for source in comparison.job_factory.sources:
+            source[STRIDES] = {"valid": max(1, rows // VALIDATION_ROWS)}
         plan = plan_steps(tuple(comparison.candidates), steps, 1, 1)
         curves, seconds = {}, {}
         for candidate in comparison.candidates.values():
