@@ -70,7 +70,6 @@ SETS = {
     "e2e": DataSet("e2e_nlg", "--input mr --target ref", "e2e_nlg/devset.csv.gz"),
     "scan": DataSet("scan/tasks_train_simple.txt.gz", "--input command --target actions", convert=convert_scan),
     "etth1": DataSet("ett/ETTh1.csv.gz"),
-    "pollution": DataSet("forecast_small/pollution.csv.gz", "--target pm2.5"),
     "airline": DataSet("forecast_small/airline-passengers.csv.gz"),
     "temperatures": DataSet("forecast_small/daily-min-temperatures.csv.gz"),
     "gunpoint": DataSet("ucr_uea/GunPoint", new="ucr_uea/GunPoint_TEST.ts.gz"),

@@ -247,7 +247,8 @@ def test_jobs_end_with_the_budget_and_what_is_done_answers(tmp_path):
     settings = CompareSettings(models="gru", budget="60s")
     comparison = run_with_clock(settings, tmp_path / "c", {"baseline-majority": 5.0, "baseline-logistic": 60.0})
     results = collect_results(comparison)
-    assert comparison.is_out_of_time and comparison.plan is None and len(results.rows) == 2
+    assert comparison.is_out_of_time and comparison.plan is None and len(results.baselines) == 2
+    assert [row.name for row in results.rows if row.left_out] == ["MiniROCKET + ridge", "gru"]
     text = build_document(comparison, results, True)["verdict"]
     assert text.startswith("Use logistic regression (accuracy 9")
     assert text.endswith("there was no time to train a model. --budget 2m would leave time to train models.")

@@ -95,10 +95,15 @@ def test_the_margin_can_be_set():
 def test_it_says_when_nothing_has_learned_and_what_to_try(share):
     results = replace(build_results({"gru": share}, 0.49, trivial=0.5), more="--budget 10m would allow 900 steps")
     text = write_verdict(results)
-    assert text.startswith("Nothing has learned yet: the best, ")
+    assert text.startswith("Nothing has learned yet: the best that reads its input, ")
     assert "beat majority (accuracy 50.0%), a trivial baseline." in text
     assert "--budget 10m would allow 900 steps." in text and "Use " not in text
     assert "best yet" in [row["verdict"] for row in build_summary(results)]
+
+
+def test_a_trivial_baseline_that_is_ahead_is_called_ahead():
+    text = write_verdict(build_results({"gru": 0.3}, 0.2, trivial=0.5))
+    assert "gru (accuracy 30.0%), is behind majority (accuracy 50.0%), a trivial baseline." in text
 
 
 def test_few_test_rows_are_the_first_thing_to_say():

@@ -14,7 +14,7 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.data import whole_task
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
-from seqloom.lab.compare.folds import join_folds
+from seqloom.lab.compare.folds import FEW_ROWS, FOLDS, join_folds
 from seqloom.lab.compare.jobs import baseline_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption
 from seqloom.lab.compare.plan import format_seconds, longer_budget
@@ -195,7 +195,11 @@ def command(comparison: Comparison, settings: Mapping[str, Any] | None = None) -
     prefix = "task." if str(data) in TASKS else ""
     for name, value in options.items():
         words += [f"--{prefix}{name}", ",".join(value) if isinstance(value, (list, tuple)) else str(value)]
-    return shlex.join([*words, *comparison.settings.model_copy(update=dict(settings or {})).to_flags()])
+    changed = dict(settings or {})
+    rows = sum(split.size or FEW_ROWS for split in whole_task(comparison.task).splits.values())
+    if comparison.folds == (FOLDS if rows < FEW_ROWS else 1):
+        changed["folds"] = None  # the default
+    return shlex.join([*words, *comparison.settings.model_copy(update=changed).to_flags()])
 
 
 def build_document(comparison: Comparison, results: Results, finished: bool) -> dict[str, Any]:

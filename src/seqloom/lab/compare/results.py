@@ -59,9 +59,11 @@ Entry = tuple[Row, Mapping[int, Mapping[str, Any]], Mapping[int, Path]]
 def _collect_baselines(comparison: Comparison) -> Iterator[Entry]:
     for name in baselines(comparison.task):
         result = comparison.results.get(baseline_key(name))
-        if result is None:
-            continue
         row = Row(name, name, baseline=True)
+        if result is None:
+            if comparison.is_out_of_time:
+                yield replace(row, left_out=True), {}, {}
+            continue
         if result.value is None:
             yield replace(row, note=f"failed: {result.failed}"), {}, {}
             continue
@@ -91,7 +93,7 @@ def _collect_models(comparison: Comparison) -> Iterator[Entry]:
             row = replace(row, parameters=size.parameters, core=size.core, memory=speed.memory if speed else None)
         if name in comparison.failed:
             yield replace(row, note=f"failed: {comparison.failed[name]}"), {}, {}
-        elif comparison.plan is not None and name not in comparison.plan.models:
+        elif name not in comparison.plan.models if comparison.plan is not None else comparison.is_out_of_time:
             yield replace(row, left_out=True), {}, {}
         elif comparison.trials.get(name):
             yield _collect_model(comparison, row)

@@ -28,9 +28,11 @@ def _say_nothing_learned(results: Results, choice: Choice) -> str:
     if choice.row is trivial:
         text = f"Nothing has learned yet: only {trivial.label} ({_score(results, trivial)}) could be scored."
     else:
+        is_behind = lead_of(results, choice.row, trivial).mean < 0
         text = (
-            f"Nothing has learned yet: the best, {choice.row.label} ({_score(results, choice.row)}), does not clearly "
-            f"beat {trivial.label} ({_score(results, trivial)}), a trivial baseline."
+            f"Nothing has learned yet: the best that reads its input, {choice.row.label} "
+            f"({_score(results, choice.row)}), {'is behind' if is_behind else 'does not clearly beat'} "
+            f"{trivial.label} ({_score(results, trivial)}), a trivial baseline."
         )
     rows = f"Only {results.test_rows} rows were tested, so more rows come first." if _has_few_rows(results) else ""
     more = _more_time(results) or "Try more rows or a larger --budget."
