@@ -78,12 +78,15 @@ class LagTrees(BaselineModule):
     def predict_rows(self, rows: Tensor) -> Tensor:
         """Return the sum of all trees for rows (N, features)."""
         rows = rows.double()
-        trees = torch.arange(len(self.feature), device=rows.device)
-        node = torch.zeros(len(rows), len(trees), dtype=torch.long, device=rows.device)
+        trees, nodes = self.feature.shape
+        first = nodes * torch.arange(trees, device=rows.device)  # of each tree, in flat arrays
+        feature, threshold = self.feature.flatten().long(), self.threshold.flatten()
+        next_node = (torch.stack([self.left, self.right], -1) + first.view(-1, 1, 1)).flatten()
+        node = first.expand(len(rows), trees)
         for _ in range(DEPTH):
-            goes_left = rows.gather(1, self.feature[trees, node].long()) <= self.threshold[trees, node]
-            node = torch.where(goes_left, self.left[trees, node], self.right[trees, node]).long()
-        return self.value[trees, node].sum(1) + self.start
+            goes_right = rows.gather(1, feature[node]) > threshold[node]
+            node = next_node[2 * node + goes_right]
+        return self.value.flatten()[node].sum(1) + self.start
 
 
 def make_rows(
