@@ -61,7 +61,7 @@ def time_first(name: str, device: str, dtype: torch.dtype) -> tuple[float, float
 
     x = torch.randn(LENGTH, BATCH, SIZE, device=device, dtype=dtype)
     torch.nn.GRU(SIZE, SIZE, device=device, dtype=dtype)(x)[0].sum().backward()
-    layer = seqloom.Recurrent(CELLS[name], SIZE, SIZE, device=device, dtype=dtype)
+    layer = seqloom.Recurrent(CELLS.get(name, name), SIZE, SIZE, device=device, dtype=dtype)
     if device == "cuda":
         torch.cuda.synchronize()
     start, used = time.perf_counter(), time.process_time()

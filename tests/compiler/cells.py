@@ -91,7 +91,8 @@ class Slots(Cell):
     def __init__(self, input_size, hidden_size, slots=3):
         super().__init__(input_size, hidden_size)
         self.slots = slots
-        self.query, self.key = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.query = nn.Linear(input_size, hidden_size)
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False)  # a bias would shift all scores alike
         self.write = nn.Linear(2 * hidden_size, hidden_size)
         self.register_buffer("bias", torch.linspace(-1, 1, slots))
 

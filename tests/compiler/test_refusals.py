@@ -186,6 +186,12 @@ def function_of_autograd(self, x, h):
     return torch.tanh(x + Steep.apply(self.U(h)))
 
 
+def many_operators(self, x, h):
+    for _ in range(500):
+        h = h + 0.001 * (x - h)
+    return h
+
+
 def line(function, offset=1):
     return f"test_refusals.py:{function.__code__.co_firstlineno + offset}"
 
@@ -219,6 +225,7 @@ REFUSED = [
     (counted, "step changes the cell's attribute alpha"),
     (remembered, "step changes the cell's attribute last"),
     (counted_globally, "step changes the global CALLS"),
+    (many_operators, "step calls more than 1000 operators"),
     (without_gradients, "step turns gradients off (test_refusals.py:"),
     (asks_for_gradients, "step uses a number that is random or depends on the batch size or on gradients, 2.0 and"),
     (asks_a_tensor, "step reads a tensor's attribute requires_grad ({line})"),

@@ -26,6 +26,7 @@ _SKIPPED = _MODULE | _CELL
 _CLASS = frozenset({"registry", "takes", "name", "_abc_impl"})
 _PLAIN = (bool, int, float, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
 _PLAIN_TYPES = frozenset(_PLAIN)
+_CONSTANT = (type, types.ModuleType, types.BuiltinFunctionType)  # compared by identity
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 MOST_PARTS = 10_000  # lists and objects inside one setting; comparing more would take longer than a short job
@@ -46,7 +47,7 @@ def _collect(path: str, module: nn.Module, key: list[object]) -> None:
     for c in _user_classes(kind):
         for name, v in vars(c).items():
             if type(v) is types.FunctionType:
-                key.append(v if v.__closure__ is None and v.__defaults__ is None else freeze(v))
+                key.append(v if _is_constant(v) else freeze(v))
             elif name not in _CLASS and not name.startswith("__"):
                 key += (name, freeze(v))
     for name, v in own.items():
@@ -140,7 +141,7 @@ def freeze(value: object, seen: dict[int, int] | None = None) -> object:
         return value
     if isinstance(value, Tensor):
         return Tensor, value.shape, value.dtype
-    if isinstance(value, (type, types.ModuleType)):
+    if isinstance(value, _CONSTANT) or (type(value) is types.FunctionType and _is_constant(value)):
         return _Same(value)
     seen = {} if seen is None else seen
     if id(value) in seen:
@@ -157,6 +158,13 @@ def freeze(value: object, seen: dict[int, int] | None = None) -> object:
     if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
         return type(value), value.tobytes(), str(getattr(value, "dtype", "")), getattr(value, "shape", ())
     return _Same(value), tuple([freeze(part, seen) for part in _parts(value)])
+
+
+def _is_constant(function: types.FunctionType) -> bool:
+    """Return whether a function has no closure, and no default values that can change."""
+    if function.__closure__ is not None or function.__kwdefaults__ is not None:
+        return False
+    return function.__defaults__ is None or all(type(v) in _PLAIN_TYPES for v in function.__defaults__)
 
 
 def _parts(value: object) -> list[object]:

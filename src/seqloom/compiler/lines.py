@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from seqloom.compiler.nodes import ROWS, UnsupportedError, is_internal
 from seqloom.core.errors import UserError
 
+MOST_CALLS = 1_000  # of torch in one step; a Neural Turing Machine has about 150
 FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
 # What a traced tensor cannot know: the loop's tensors may require gradients, and may be on a GPU.
 UNKNOWN = frozenset({"data", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", "requires_grad"})
@@ -24,6 +25,7 @@ class Lines(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.has_gradients = torch.is_grad_enabled()
+        self.calls = 0
 
     def __torch_function__(
         self,
@@ -37,6 +39,9 @@ class Lines(TorchFunctionMode):
         is_unknown = attribute in UNKNOWN and not is_internal(frame.f_code.co_filename)
         while frame.f_back is not None and is_internal(frame.f_code.co_filename):
             frame = frame.f_back
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise UnsupportedError(f"step calls more than {MOST_CALLS} operators, which would take minutes to compile")
         place = f"({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
         if is_unknown:
             raise UnsupportedError(f"step reads a tensor's attribute {attribute} {place}, which a trace does not have")

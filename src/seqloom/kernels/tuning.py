@@ -154,8 +154,11 @@ ONEDNN_LSTM_HIDDEN = 512
 # Shorter sequences stay with the loop: with one row of 64 units it is as fast as a compiled cell for 2 steps of a GRU,
 # 4 of a leaky cell and 5 of an IndRNN (AVX-512).
 COMPILED_STEPS = 5
-# Cells whose step takes 2 to 10 s to trace, longer than most of their jobs run; a custom cell takes 0.3 s.
+# Cells whose step takes 0.6 to 2.6 s to trace, a custom cell 0.3 s. On a CPU they are compiled from so many steps on:
+# with 100 steps both passes of the loop take 0.1 to 0.9 s, of the compiled cell a 5th to a 35th of it (LOG, own cells).
+# On a GPU, where NVRTC's time is added, they were not measured and stay with the loop.
 SLOW_TO_COMPILE = frozenset({"ntm", "ode_gru", "rnn_attention"})
+SLOW_TO_COMPILE_STEPS = 50
 
 # --- Plain torch -------------------------------------------------------------------------------------------------
 

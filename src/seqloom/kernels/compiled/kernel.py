@@ -85,8 +85,9 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     reason = why_not_fused()  # before the length is read: an export would keep it
     if reason is not None:
         return reason
-    if cell.name in tuning.SLOW_TO_COMPILE:
-        return "its first call would take seconds to compile; choose it with kernel='compiled'"
+    if cell.name in tuning.SLOW_TO_COMPILE and (job.x.is_cuda or job.x.shape[1] < tuning.SLOW_TO_COMPILE_STEPS):
+        least = "" if job.x.is_cuda else f" for fewer than {tuning.SLOW_TO_COMPILE_STEPS} steps"
+        return f"its first call would take seconds to compile{least}; choose it with kernel='compiled'"
     if job.x.shape[1] < tuning.COMPILED_STEPS:
         return f"the loop is as fast for fewer than {tuning.COMPILED_STEPS} steps"
     return None
