@@ -16,6 +16,7 @@ from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import Timed, build
 from seqloom.lab.training.optimiser import Average, Schedule, build_optimiser
+from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
@@ -369,6 +370,73 @@ def test_a_step_that_is_not_finite_changes_no_weight():
     with pytest.raises(FloatingPointError, match=r"first not finite: weight 'model.head.1.weight'"):
         made.step([ragged(task, 4)], 0, 0.1)
     torch.testing.assert_close(weights(made), before, rtol=0, atol=0, equal_nan=True)
+
+
+def poison_gradients(monkeypatch, made, steps):
+    """Make the gradient of the first weight infinite in these steps."""
+    compute, number = made._compute_gradients, iter(range(1000))
+
+    def poisoned(batches):
+        result = compute(batches)
+        if next(number) in steps:
+            made.weights[0].grad[0] = torch.inf
+        return result
+
+    monkeypatch.setattr(made, "_compute_gradients", poisoned)
+
+
+def test_a_step_whose_gradient_is_not_finite_is_skipped_counted_and_named_once(monkeypatch, capsys):
+    made, task = stepper()
+    poison_gradients(monkeypatch, made, {0, 2})
+    before = weights(made)
+    made.step([ragged(task, 4)], 0, 0.1)
+    torch.testing.assert_close(weights(made), before, rtol=0, atol=0)
+    made.step([ragged(task, 4)], 1, 0.1)
+    assert any((w != before[name]).any() for name, w in weights(made).items())
+    made.step([ragged(task, 4)], 2, 0.1)
+    assert (made.skipped, made.skipped_in_a_row) == (2, 1)
+    assert capsys.readouterr().err == ("the gradient is not finite in step 1: such steps are skipped and counted\n")
+
+
+def test_a_training_that_does_not_recover_ends_with_the_number_of_steps(monkeypatch):
+    made, task = stepper()
+    poison_gradients(monkeypatch, made, range(1000))
+    for number in range(step.MAX_SKIPPED_IN_A_ROW - 1):
+        made.step([ragged(task, 4)], number, 0.1)
+    with pytest.raises(FloatingPointError, match="the gradient is not finite in step 20 and the 19 steps before"):
+        made.step([ragged(task, 4)], step.MAX_SKIPPED_IN_A_ROW - 1, 0.1)
+
+
+def test_a_gradient_whose_square_overflows_is_clipped_and_used(monkeypatch):
+    made, task = stepper({"optimiser": "sgd", "weight_decay": 0.0})
+    compute = made._compute_gradients
+
+    def explode(batches):
+        result = compute(batches)
+        for p in made.weights:
+            p.grad.mul_(1e30)
+        return result
+
+    monkeypatch.setattr(made, "_compute_gradients", explode)
+    before = weights(made)
+    made.step([ragged(task, 4)], 0, 1.0)
+    moved = torch.cat([(w - before[name]).flatten() for name, w in weights(made).items()])
+    assert made.skipped == 0 and moved.norm() == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_run_stores_how_many_steps_were_skipped(tmp_path, monkeypatch):
+    whole = step.Stepper._compute_gradients
+
+    def poisoned(self, batches):
+        result = whole(self, batches)
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 2:
+            self.weights[0].grad.fill_(torch.nan)
+        return result
+
+    monkeypatch.setattr(step.Stepper, "_compute_gradients", poisoned)
+    run = train(opened("classify"), TrainSettings(steps=4, **SMALL), tmp_path / "run")
+    assert summarise_run(run)["skipped_steps"] == 1
 
 
 def test_noise_follows_from_the_seed_and_the_step_alone():

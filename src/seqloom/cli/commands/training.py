@@ -135,6 +135,9 @@ def train(
         console.show_json(document)
     else:
         console.show_table(tabulate_results(document))
+    if document["skipped_steps"]:
+        skipped, steps = document["skipped_steps"], document["steps"]
+        console.note(f"steps skipped because their gradient was not finite: {skipped:,} of {steps:,}")
     for sentence in explain_run(run):
         console.note(console.wrap(sentence, console.text_width()))
     console.note(f"\nrun: {run.folder}\nuse: {use_command(run)}")

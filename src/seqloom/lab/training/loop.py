@@ -134,11 +134,12 @@ class Training:
             at.finished = at.finished or "patience"
         loss = float(self.processes.sum(torch.tensor(at.loss, dtype=torch.float64, device=self.stepper.device)))
         facts = {"train_loss": loss / max(1, at.targets), **values}
+        skipped = {"skipped": self.stepper.skipped} if self.stepper.skipped else {}
         at.loss, at.targets = 0.0, 0
         if self.journal is not None:
             lr = s.lr * self.schedule.share(at.step)
             seconds = round(time.perf_counter() - self.began, 3)
-            self.journal.write(step=at.step, epoch=at.epoch, split="valid", lr=lr, seconds=seconds, **facts)
+            self.journal.write(step=at.step, epoch=at.epoch, split="valid", lr=lr, seconds=seconds, **skipped, **facts)
         self.progress.report_validation(
             f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values, s.metric)
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.cpu import use_one_thread
 
 LOSS_SPANS = 50  # spans of a training, each with its mean loss
@@ -104,20 +105,6 @@ def _train_groups(trainings: Sequence[SmallTraining], device: torch.device) -> l
         for i, one in zip(part, _train_groups([trainings[i] for i in part], device), strict=True):
             results[i] = one
     return results
-
-
-def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
-    """Scale gradients in place to a norm of at most `limit`; return whether all of them are finite, as a tensor.
-
-    Gradients through a thousand steps can reach 1e30. Their squares overflow float32, so that
-    `torch.nn.utils.clip_grad_norm_` returns an infinite norm; here they are divided by the largest value first.
-    """
-    largest = torch.stack(torch._foreach_norm(gradients, math.inf)).max()
-    scale = largest.clamp(min=limit)
-    torch._foreach_div_(gradients, scale)
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    torch._foreach_mul_(gradients, torch.minimum(limit / norm, scale))
-    return largest.isfinite()
 
 
 class _Step:

@@ -21,7 +21,16 @@ from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
 from seqloom.lab.training.unseen import list_unseen
 
-NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows")  # other keys in a line of metrics.jsonl
+NOT_METRICS = (
+    "step",
+    "epoch",
+    "split",
+    "lr",
+    "seconds",
+    "train_loss",
+    "rows",
+    "skipped",
+)  # other keys in a line of metrics.jsonl
 
 
 def evaluate(
@@ -116,6 +125,7 @@ def summarise_run(run: Run) -> dict[str, Any]:
         "steps": last.get("step", 0),
         "epochs": last.get("epoch", 0),
         "seconds": last.get("seconds", 0.0),
+        "skipped_steps": last.get("skipped", 0),
         "best_step": best,
         "valid": _select_metrics(valid),
         "test": _select_metrics(test),

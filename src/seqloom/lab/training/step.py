@@ -19,12 +19,14 @@ from seqloom.core.plurals import count
 from seqloom.lab import console
 from seqloom.lab.data.task import Batch
 from seqloom.lab.training.checkpoint import load_weights, weights_of
+from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.optimiser import Average, build_optimiser, optimiser_state, restore_optimiser
 from seqloom.lab.training.settings import TrainSettings
 
 NAMED_ROWS = 8  # rows of a batch that an error names
+MAX_SKIPPED_IN_A_ROW = 20  # in studies, a training with more steps in a row without a finite gradient did not recover
 NOT_REPEATED = "nothing that happens again"
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -43,6 +45,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
         self.parts = 1  # into which each batch is split to save memory
         self.carried: dict[int, Any] = {}  # part -> its last state
+        self.skipped = self.skipped_in_a_row = 0  # steps whose gradient was not finite
         if settings.compile:
             model.compile(dynamic=True)
         self.wrapped = processes.wrap(model, self.device)
@@ -63,7 +66,7 @@ class Stepper:
             The sum of the losses in this process, and the number of targets in all processes.
 
         Raises:
-            FloatingPointError: If the loss or the gradient is not finite.
+            FloatingPointError: If the loss is not finite, or the gradient in many steps in a row.
             MemoryError: If a single row does not fit into memory.
         """
         for group in self.optimiser.param_groups:
@@ -81,11 +84,15 @@ class Stepper:
                 torch.cuda.empty_cache()
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimiser)
-        norm = nn.utils.clip_grad_norm_(self.weights, self.settings.clip or torch.inf)
+        gradients = [p.grad for p in self.weights if p.grad is not None]
+        finite = bool(clip_gradients(gradients, self.settings.clip or math.inf))
         whole = float(loss)
-        self._check_finite(float(norm), whole, batches, number)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
+        if finite or self._is_scaled_too_far(whole):
+            self.skipped_in_a_row = 0
+            self.scaler.step(self.optimiser)  # skips a step that it scaled too far
+            self.scaler.update()
+        else:
+            self._skip(whole, batches, number)
         self.optimiser.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.model)
@@ -133,12 +140,26 @@ class Stepper:
             f"a batch of {largest} rows does not fit into memory; from now on it is split into {self.parts} parts"
         )
 
-    def _check_finite(self, norm: float, loss: float, batches: Sequence[Batch], number: int) -> None:
-        """Raise a FloatingPointError before a number that is not finite reaches the weights."""
-        # all processes must stop together, and only the norm is the same in all of them
-        fine = math.isfinite(norm) and (self.processes.count > 1 or math.isfinite(loss))
-        if fine or (self.scaler.is_enabled() and math.isfinite(loss) and self.scaler.get_scale() > 1):
-            return  # the scaler skips a step that it scaled too far
+    def _is_scaled_too_far(self, loss: float) -> bool:
+        """Return whether a gradient that is not finite comes from the scale of float16."""
+        return self.scaler.is_enabled() and math.isfinite(loss) and self.scaler.get_scale() > 1
+
+    def _skip(self, loss: float, batches: Sequence[Batch], number: int) -> None:
+        """Count a step whose gradient is not finite, and leave the weights as they are.
+
+        Raises:
+            FloatingPointError: If the loss is not finite, or if the training does not recover.
+        """
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        # every process has the same gradient, and comes here
+        losses = self.processes.sum(torch.tensor(float(not math.isfinite(loss)), device=self.device))
+        what = "loss" if float(losses) else "gradient"
+        if what == "gradient" and self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
+            if self.skipped == 1 and self.processes.is_first:
+                console.note(f"the gradient is not finite in step {number + 1}: such steps are skipped and counted")
+            return
+        self.optimiser.zero_grad(set_to_none=True)
         for batch in batches:
             place = batch.shard(self.processes.rank, self.processes.count).to(self.device)
 
@@ -150,10 +171,10 @@ class Stepper:
             cause = find_not_finite(self.model, again, place.x)
             if cause != NOT_REPEATED or batch is batches[-1]:
                 break
-        what = "gradient" if math.isfinite(loss) else "loss"
+        times = "" if what == "loss" else f" and the {self.skipped_in_a_row - 1} steps before"
         lr = self.optimiser.param_groups[0]["lr"]
         raise FloatingPointError(
-            f"the {what} is not finite in step {number + 1}, in the batch of rows {_format_rows(batch.rows)}; "
+            f"the {what} is not finite in step {number + 1}{times}, in the batch of rows {_format_rows(batch.rows)}; "
             f"first not finite: {cause}. The learning rate was {lr:.2g}, clip {self.settings.clip}: lower them, "
             "or check these rows"
         )
@@ -179,7 +200,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 def stepper_facts(stepper: Stepper) -> dict[str, Any]:
     """Return the JSON-serialisable state of a stepper."""
     averaged = stepper.average.steps if stepper.average else 0
-    return {"parts": stepper.parts, "scaler": stepper.scaler.state_dict(), "averaged": averaged}
+    skipped = {"skipped": stepper.skipped, "skipped_in_a_row": stepper.skipped_in_a_row}
+    return {"parts": stepper.parts, "scaler": stepper.scaler.state_dict(), "averaged": averaged} | skipped
 
 
 def stepper_tensors(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -205,6 +227,7 @@ def restore_stepper(
 ) -> None:
     """Restore what `stepper_facts` and `stepper_tensors` returned."""
     stepper.parts = facts["parts"]
+    stepper.skipped, stepper.skipped_in_a_row = facts.get("skipped", 0), facts.get("skipped_in_a_row", 0)
     stepper.scaler.load_state_dict(facts["scaler"])
     if stepper.average:
         stepper.average.steps = facts["averaged"]
