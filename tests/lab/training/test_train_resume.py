@@ -180,7 +180,14 @@ def test_what_a_kill_between_two_renames_left_is_gone_after_a_resume(finished, t
         lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
         (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
     train(task, settings, folder, resume=True)
-    assert sorted(p.name for p in folder.iterdir()) == ["best", "decision.json", "last", "metrics.jsonl", "run.json", "task"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "best",
+        "decision.json",
+        "last",
+        "metrics.jsonl",
+        "run.json",
+        "task",
+    ]
     assert ends(folder) == expected
 
 
