@@ -13,6 +13,7 @@ import torch
 from seqloom import Run
 from seqloom.cli.main import app
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import read_record, write_record
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.prediction_intervals import FILE, measure_units
 from seqloom.lab.training.results import evaluate
@@ -54,6 +55,17 @@ def test_a_run_without_intervals_predicts_without_them(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "old")
     (tmp_path / "old" / FILE).unlink()
     assert list(Run.load(tmp_path / "old").predict(shops())[0]) == ["shop", "date", "prediction"]
+
+
+def test_a_run_of_an_earlier_version_still_forecasts(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "old")
+    record = read_record(tmp_path / "old" / "task")
+    scale = record["x"]["scale"]
+    record["x"] = {"coder": "series", "columns": ["sales"], "wide": False, "width": 1, "scale": scale}
+    record["times"] = None  # regular time stamps were not stored
+    del record["plan"]["known"]
+    write_record(tmp_path / "old" / "task", record | {"format": 3})
+    assert Run.load(tmp_path / "old").predict(shops()) == run.predict(shops())
 
 
 def test_errors_are_in_units_of_the_data_and_relative_to_the_season(run):

@@ -75,7 +75,7 @@ class Calendar:
         if self.unit == "months":
             return MONTH_NAMES.get(int(self.step), f"every {self.step:g} months")
         if self.style == "number":
-            return f"every {self.step:g}"
+            return f"{self.step:g} apart"
         if self.step in NAMES:
             return NAMES[self.step]
         size, word = next(
