@@ -86,8 +86,8 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     if reason is not None:
         return reason
     if cell.name in tuning.SLOW_TO_COMPILE and (job.x.is_cuda or job.x.shape[1] < tuning.SLOW_TO_COMPILE_STEPS):
-        least = "" if job.x.is_cuda else f" for fewer than {tuning.SLOW_TO_COMPILE_STEPS} steps"
-        return f"its first call would take seconds to compile{least}; choose it with kernel='compiled'"
+        least = "" if job.x.is_cuda else f", too long for fewer than {tuning.SLOW_TO_COMPILE_STEPS} steps"
+        return f"compiling it takes seconds{least}; choose it with kernel='compiled'"
     if job.x.shape[1] < tuning.COMPILED_STEPS:
         return f"the loop is as fast for fewer than {tuning.COMPILED_STEPS} steps"
     return None
