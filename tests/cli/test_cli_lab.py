@@ -98,7 +98,12 @@ def test_look_shows_the_columns_of_a_file_that_allows_two_tasks(here, folder):
         ["slots", "tags"],
         ["intent", "label"],
     ]
-    assert "more than one task is possible" in err and err.count("\n") == 1
+    first, *commands = err.splitlines()
+    assert "more than one task is possible" in first
+    assert commands == [
+        "seqloom look two.jsonl --input tokens --target slots --kind tag",
+        "seqloom look two.jsonl --input tokens --target intent --kind classify",
+    ]
 
 
 def test_columns_are_separated_by_commas_or_given_one_by_one(here, folder):
