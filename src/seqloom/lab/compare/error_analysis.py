@@ -61,9 +61,9 @@ def analyse_errors(
         blocks.append(translate_examples(model, task, batch, is_late))
     if not is_late():
         worst = list(_worst_rows(model, task, columns, batch, is_late))
-        originals = read([row["row"] for row in worst])
+        originals = read([row["row"] for row in worst if "row" in row])  # windows have dates instead
         for row in worst:
-            if row["row"] in originals:
+            if row.get("row") in originals:
                 place, text = originals[row["row"]]
                 row |= {"row": place, "input": _shorten(text)}
         blocks.append(Table("Worst test rows", worst, "The rows of largest loss."))
