@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 import test_cuda_programs as programs
 import torch
+from test_compiled import of_every_cell
 
 import seqloom
 from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
+from seqloom.tools.testing import check_kernel
+from seqloom.tools.testing import kernel as checking
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
@@ -55,6 +58,14 @@ def test_blocks_of_one_to_eight_rows_agree_with_the_loop(B, H, dtype):
     cell = programs.cell_of("two stages", H=H, D=20)
     ratio, part = programs.worst(cell, dtype, job_of(cell, dtype, B, 30, True))
     assert ratio < 2, part
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+@pytest.mark.parametrize("kind", of_every_cell())
+def test_every_cell_passes_a_short_form_of_the_public_check(monkeypatch, kind, dtype):
+    jobs = [((3, 5, 7, 20), True, ()), ((9, 12, 16, 32), False, checking.OPTIONS), ((40, 30, 16, 64), True, ())]
+    monkeypatch.setattr(checking, "_jobs", lambda: iter(jobs))
+    check_kernel("any_compiled", kind, dtype, "cuda")
 
 
 def test_float64_agrees_with_the_loop():
