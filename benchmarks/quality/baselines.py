@@ -1,6 +1,6 @@
 """Fit the baselines of a comparison to data sets and print their test metrics. baselines.py DATA [--only NAME,NAME]."""
 
-import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -11,12 +11,16 @@ from seqloom.lab.compare.row_scores import load
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.cpu import use_one_thread
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import build_parser, write_record
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--only", default="")
     options = parser.parse_args()
+    rows = []
     for data in options.data:
         source = {"data": data, "options": {}}
         names = [name for name in options.only.split(",") if name] or list(baselines(load_task(source)))
@@ -30,6 +34,9 @@ def main() -> None:
                 f"{Path(data).name} | {name} | {metrics} | fit {result['seconds']:.1f} s, all {seconds:.1f} s",
                 flush=True,
             )
+            facts = {"data": Path(data).name, "baseline": name, "test": metrics}
+            rows.append(facts | {"fit_s": round(result["seconds"], 2), "all_s": round(seconds, 2)})
+    write_record(options.json, rows=rows)
 
 
 if __name__ == "__main__":

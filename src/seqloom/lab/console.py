@@ -19,6 +19,7 @@ PROSE_WIDTH = 80  # columns of prose if stdout is not a terminal and COLUMNS is 
 COMMAND = "seqloom "  # a line that starts so can be copied, and is never broken
 LABEL = re.compile(r" *\S+ {2,}|")  # "note    " before a text, which continues below its first letter
 UNBREAKABLE = re.compile(r"`[^`\n]*`|--[\w-]+ [\d.]+")  # commands and flags inside a sentence
+NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+%?")  # a number as text, right-aligned in a table
 OPTION = re.compile(r"\b(\w+)=\.\.\.")
 OPTION_OFF = re.compile(r"\b(\w+)=False\b")
 OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
@@ -93,10 +94,11 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     out = Console(width=PIPED_WIDTH if piped else None)
     cells = {heading: [_text(row[heading]) for row in rows] for heading in rows[0]}
+    first = next(iter(cells))
     for number, headings in enumerate(_split_columns(cells, out.width)):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
         for heading in headings:
-            numeric = any(isinstance(row[heading], int | float) for row in rows)
+            numeric = heading != first and _is_numeric([row[heading] for row in rows])
             foldable = heading != headings[0] and max(map(len, cells[heading])) > FOLDED_WIDTH
             table.add_column(heading, justify="right" if numeric else "left", no_wrap=not foldable)
         for row in zip(*(cells[heading] for heading in headings), strict=True):
@@ -104,6 +106,13 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
         with out.capture() as captured:
             out.print(table)
         print("\n" * (number > 0) + "\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _is_numeric(values: Sequence[Any]) -> bool:
+    """Whether a column has numbers, or formatted numbers only."""
+    texts = [value for value in values if value is not None]
+    is_formatted = [isinstance(value, str) and bool(NUMBER.fullmatch(value)) for value in texts]
+    return any(isinstance(value, int | float) for value in texts) or (bool(texts) and all(is_formatted))
 
 
 def _split_columns(cells: Mapping[str, Sequence[str]], width: int) -> list[list[str]]:

@@ -140,13 +140,13 @@ def test_an_interrupted_comparison_has_no_verdict():
 def test_the_leaderboard_shows_differences_and_the_caption_what_was_left_out():
     results = build_results({"gru": 0.8})
     left = replace(results, rows=[*results.rows, Row("tcn", "tcn 5x8", False, left_out=True)])
-    assert [row["model"] for row in build_leaderboard(left)] == ["gru", "logistic regression (baseline)"]
+    assert [row["model"] for row in build_leaderboard(left)] == ["gru", "logistic regression *"]
     assert build_leaderboard(left)[0]["test accuracy"].startswith("80.0% +- ")
     first, second = build_leaderboard(results)
     assert first["difference"] == "recommended"
     assert second["difference"].endswith(" worse") and second["difference"].startswith("30.0 +- ")
     equal = replace(results.rows[1], behind=Estimate(-0.001, 0.004, []))
-    assert build_leaderboard(replace(results, rows=[equal]))[0]["difference"] == "not significant (-0.5 to 0.3)"
+    assert build_leaderboard(replace(results, rows=[equal]))[0]["difference"] == "similar (-0.5 to 0.3)"
     text = caption(left, 3, 20)
     assert "Left out for lack of time: tcn 5x8." in text and "only 20 validation rows" in text
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from seqloom.core.plurals import count
 from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes
 from seqloom.lab.compare.forecast_analysis import analyse_forecasts, describe_window
 from seqloom.lab.compare.row_scores import Columns
@@ -141,8 +142,8 @@ def _describe_input(task: Task, row: Batch) -> str:
     coder = task.encoding.x if task.encoding is not None else None
     if isinstance(task.input, Tokens) and coder is not None:
         return _shorten(str(coder.decode(row.x[0, : int(row.lengths[0])].tolist())))
-    features = f" of {task.input.size} features" if isinstance(task.input, Features) else ""
-    return f"{int(row.lengths[0])} steps{features}"
+    features = f" of {count(task.input.size, 'feature')}" if isinstance(task.input, Features) else ""
+    return f"{count(int(row.lengths[0]), 'step')}{features}"
 
 
 def _shorten(text: str) -> str:

@@ -61,18 +61,18 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
         one, many = row.latency or (None, None)
         rows.append(
             {
-                "model": f"{row.label} (baseline)" if row.baseline else row.label,
+                "model": f"{row.label} {BASELINE_MARK}" if row.baseline else row.label,
                 f"test {metric.title}": _format_test(metric, row),
                 "difference": _format_difference(results, row),
                 "validation": metric.format(row.valid),
                 "seeds" if results.folds is None else "folds": row.seeds or None,
                 "parameters": row.parameters,
                 "without embeddings": row.core,
-                "training (s)": None if row.seconds is None else float(f"{row.seconds:.3g}"),
+                "training (s)": None if row.seconds is None else f"{row.seconds:,.1f}",
                 "latency 1 (ms)": _milliseconds(one),
                 "latency 64 (ms)": _milliseconds(many),
-                "memory (MB)": None if row.memory is None else round(row.memory / MEGABYTE, 1),
-                "note": row.note or None,
+                "memory (MB)": None if row.memory is None else f"{row.memory / MEGABYTE:,.1f}",
+                "note": None if _is_stopped(row) else row.note or None,
             }
         )
     redundant = ["without embeddings"] if all(r["parameters"] == r["without embeddings"] for r in rows) else []
@@ -86,14 +86,21 @@ def _format_test(metric: Metric, row: Row) -> str | None:
     return f"{metric.format(row.test.mean)} +- {metric.format_difference(row.test.half)}"
 
 
+def _is_stopped(row: Row) -> bool:
+    """Whether a model was not tested because others were better after fewer steps."""
+    return row.test is None and row.note.startswith("stopped")
+
+
 def _format_difference(results: Results, row: Row) -> str | None:
-    """Format the difference to the recommended row, and whether it is significant."""
+    """Format the difference to the recommended row and whether it is significant, or when training was stopped."""
     if row.name == results.chosen:
         return "recommended" if results.has_learned else "best so far"
+    if _is_stopped(row):
+        return row.note
     if row.test is None or row.behind is None:
         return None
     if not row.behind.is_significant:
-        return f"not significant ({format_interval(results.metric, row.behind)})"
+        return f"similar ({format_interval(results.metric, row.behind)})"
     better = (row.behind.mean > 0) == results.metric.higher
     return f"{format_lead(results.metric, row.behind)} {'better' if better else 'worse'}"
 
@@ -114,8 +121,8 @@ def format_interval(metric: Metric, difference: Estimate) -> str:
     return " to ".join(metric.format_difference(end, sign=True) for end in (low, high))
 
 
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else float(f"{1000 * seconds:.3g}")
+def _milliseconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{1000 * seconds:,.2f}"
 
 
 def short_caption(results: Results) -> str:
@@ -126,7 +133,7 @@ def short_caption(results: Results) -> str:
     parts = [f"{BASELINE_MARK} baseline. {title} of {results.test_rows:,} test rows{lower}{_describe_folds(results)}"]
     if any(row.test is None and row.valid is not None for row in results.rows):
         parts.append("; in brackets, of the validation rows, for models that were stopped early")
-    parts.append(". Difference to the recommended row, with a 95% interval.")
+    parts.append(". Sorted by validation score; difference to the recommended row, with a 95% interval.")
     return "".join([*parts, _list_left_out(results)])
 
 
@@ -141,9 +148,10 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     direction = "" if results.metric.higher else " Lower is better."
     sources = "seeds and test rows" if seeds > 1 and results.folds is None else "test rows"
     text = (
-        f"Models are selected on the validation rows; the test rows are used once.{direction} +- is a 95% confidence "
-        f"interval over {sources}. Differences to the recommended row are paired; one is significant if its interval "
-        "excludes 0. Training time, latency (for 1 and for 64 sequences) and memory are those of one run on one thread."
+        f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once.{direction} +- is a 95% confidence "
+        f"interval over {sources}. Rows are sorted by validation score. Differences to the recommended row are paired; "
+        "a row is similar if the interval includes 0. Training time, latency (for 1 and for 64 sequences) and memory "
+        "are those of one run on one thread."
     )
     if valid is not None and valid < FEW_VALIDATION_ROWS:
         text += f" With only {valid} validation rows the selection is uncertain; --valid 0.3 sets more aside."

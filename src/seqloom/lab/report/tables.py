@@ -8,8 +8,8 @@ from seqloom.lab.report.text import format_column, format_number, is_number, is_
 from seqloom.lab.report.values import list_headings
 
 SHADES = 9  # .s0 .. .s9 in page.css
-LONG_CELL = 28  # letters; longer cells wrap and get more room
-SHORT_HEADING = 11  # letters; longer headings may wrap
+LONG_CELL = 30  # letters; longer cells wrap and get more room
+SHORT_HEADING = 10  # letters; longer headings may wrap
 NUMBERED = 14  # a grid with more columns shows only shades; numbers are in tooltips and for screen readers
 
 
