@@ -148,8 +148,8 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     direction = "" if results.metric.higher else " Lower is better."
     sources = "seeds and test rows" if seeds > 1 and results.folds is None else "test rows"
     text = (
-        f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once.{direction} +- is a 95% confidence "
-        f"interval over {sources}. Rows are sorted by validation score. Differences to the recommended row are paired; "
+        f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once.{direction} "
+        f"+- is a 95% confidence interval over {sources}. Rows are sorted by validation score. Differences to the recommended row are paired; "
         "a row is similar if the interval includes 0. Training time, latency (for 1 and for 64 sequences) and memory "
         "are those of one run on one thread."
     )
