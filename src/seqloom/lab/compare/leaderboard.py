@@ -148,10 +148,10 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     direction = "" if results.metric.higher else " Lower is better."
     sources = "seeds and test rows" if seeds > 1 and results.folds is None else "test rows"
     text = (
-        f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once.{direction} "
-        f"+- is a 95% confidence interval over {sources}. Rows are sorted by validation score. Differences to the recommended row are paired; "
-        "a row is similar if the interval includes 0. Training time, latency (for 1 and for 64 sequences) and memory "
-        "are those of one run on one thread."
+        f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once."
+        f"{direction} +- is a 95% confidence interval over {sources}. Rows are sorted by validation score. "
+        "Differences to the recommended row are paired; a row is similar if the interval includes 0. Training time, "
+        "latency (for 1 and for 64 sequences) and memory are those of one run on one thread."
     )
     if valid is not None and valid < FEW_VALIDATION_ROWS:
         text += f" With only {valid} validation rows the selection is uncertain; --valid 0.3 sets more aside."
