@@ -67,7 +67,8 @@ def write_lists(folder):
     rolls = [[[60], [64, 67], [60, 72], [67]] for _ in range(N)]
     pl.DataFrame({"roll": rolls, "next": rolls}).write_ndjson(folder / "roll.jsonl")
     tags = [RANDOM.sample(WORDS, 2) for _ in range(N)]
-    pl.DataFrame({"text": [make_text() for _ in range(N)], "tags": tags}).write_ndjson(folder / "genres.jsonl")
+    columns = {"text": [make_text() for _ in range(N)], "stars": [RANDOM.gauss(0, 1) for _ in range(N)], "tags": tags}
+    pl.DataFrame(columns).write_ndjson(folder / "genres.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,8 @@ def write_lists(folder):
         (write_nested, "nested.json --input content --target emotion", "classify", "tokens", ["fear", "joy"]),
         (write_nested, "nested.json --input data.content --target labels.emotion", "classify", "tokens", None),
         (write_phrases, "phrases.csv", "classify", "tokens", ["a", "b"]),
+        (write_lists, "genres.jsonl --input text --target tags", "multilabel", "tokens", sorted(WORDS)),
+        (write_lists, "genres.jsonl --input text,stars --target tags", "multilabel", "tokens", sorted(WORDS)),
         (write_tones, "tones --kind transcribe", "transcribe", "features", None),
     ],
 )
@@ -114,7 +117,12 @@ def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kin
         (
             write_lists,
             "genres.jsonl --input text --target tags --kind classify",
-            "the target 'tags' holds lists, and a row can have one label; make a column with yes and no for each one",
+            "'tags' holds lists, and a row has one label to classify; what works is --input text --target tags --kind",
+        ),
+        (
+            write_lists,
+            "roll.jsonl --input roll --target next --kind multilabel",
+            "'next' holds lists of lists, and a row needs one list of labels",
         ),
         (
             write_texts,

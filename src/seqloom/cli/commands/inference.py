@@ -87,7 +87,8 @@ def predict(
     form = "jsonl" if json else format
     if trained_run.task.kind == "forecast":  # a table of dates
         results, form = lengthen_forecasts(results, trained_run.task), form or (None if out and out.suffix else "csv")
-    count = write_results(count_errors(results), out, form)
+    is_multilabel = trained_run.task.kind == "multilabel"  # names of labels may contain blanks
+    count = write_results(count_errors(results), out, form, "|" if is_multilabel else " ")
     _report(notes, count, out)
     return SOME_FAILED if failed else 0
 
@@ -138,7 +139,7 @@ def evaluate(
     if json:
         return console.show_json(document)
     console.show_table(tabulate_metrics(document))
-    classes = document.get("classes", []) if metric is None else []
+    classes = document.get("classes") or document.get("labels", []) if metric is None else []
     if 0 < len(classes) <= MOST_CLASSES:
         console.show_text("")
         console.show_table(classes)

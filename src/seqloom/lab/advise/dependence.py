@@ -31,7 +31,7 @@ def measure_dependence(sample: Sample, seed: int = 0) -> DistanceCurve:
     far = min(int(np.quantile(sample.lengths, 0.95)) - 1, LONGEST_DISTANCE)
     kind = sample.task.kind
     random = np.random.default_rng(seed)
-    if kind in ("classify", "regress"):
+    if kind in ("classify", "multilabel", "regress"):
         return _whole(sample, space_distances(far), random)
     before = space_distances(far)
     if kind == "generate":

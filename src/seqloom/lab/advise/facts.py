@@ -23,6 +23,7 @@ SEASON_ROWS = 200
 NOTHING = DistanceCurve((0,), (0.0,))
 TOPOLOGIES = {
     "classify": "N to 1",
+    "multilabel": "N to 1",
     "regress": "N to 1",
     "tag": "N to N",
     "generate": "N to N",

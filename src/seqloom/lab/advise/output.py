@@ -44,7 +44,9 @@ def _count(examples: int | None) -> str:
 
 def _target(facts: Facts) -> str:
     if facts.commonest is None or facts.rarest is None:
-        unit = {"regress": "numbers", "forecast": "numbers per step"}.get(facts.kind, "distinct tokens")
+        unit = {"multilabel": "labels", "regress": "numbers", "forecast": "numbers per step"}.get(
+            facts.kind, "distinct tokens"
+        )
         return f"{facts.outputs:,} {unit}"
     balance = f"most frequent {facts.commonest:.1%}, rarest {facts.rarest:.1%}"
     return f"{facts.outputs:,} {'tags' if facts.kind == 'tag' else 'classes'}; {balance}"

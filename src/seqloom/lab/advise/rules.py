@@ -116,7 +116,7 @@ def _context_after(facts: Facts) -> str:
 
 
 def _whole_sequence(facts: Facts) -> str:
-    whole = facts.kind in ("classify", "regress")
+    whole = facts.kind in ("classify", "multilabel", "regress")
     return "the whole sequence is available before the prediction" if whole else ""
 
 

@@ -9,7 +9,13 @@ import numpy as np
 
 from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.report.page import Chart, Curve, Grid, PageBlock, Table, Words
-from seqloom.lab.stats.class_metrics import describe_classes, trace_precision, trace_reliability, trace_roc
+from seqloom.lab.stats.class_metrics import (
+    describe_classes,
+    describe_labels,
+    trace_precision,
+    trace_reliability,
+    trace_roc,
+)
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.decision import Decision, explain_decision
 
@@ -38,15 +44,23 @@ def analyse_classes(names: tuple[str, ...], columns: Columns, decision: Decision
 
 def tabulate_classes(names: tuple[str, ...], y: Array, p: Array) -> Table:
     """Tabulate precision and recall of each class, or of the worst ones."""
-    rows: list[dict[str, Any]] = list(describe_classes(names, y, p))
-    note = (
-        "Precision: share of the rows predicted as the class that are of it. Recall: share of its rows that are found."
-    )
+    return _tabulate("Classes", list(describe_classes(names, y, p)), "class")
+
+
+def tabulate_labels(names: tuple[str, ...], columns: Columns) -> Table:
+    """Tabulate precision and recall of each label, or of the worst ones, of rows that may have several."""
+    return _tabulate("Labels", list(describe_labels(names, columns["label_sets"], columns["p"])), "label")
+
+
+def _tabulate(title: str, rows: list[dict[str, Any]], unit: str) -> Table:
+    precision, recall = f"share of the rows predicted as the {unit} that are of it", "share of its rows that are found"
+    note = f"Precision: {precision}. Recall: {recall}."
     if len(rows) > MATRIX_CLASSES:
         tested = [row for row in rows if row["rows"]]
-        rows = sorted(tested, key=lambda row: row["F1"] or 0.0)[:MATRIX_CLASSES]
-        note = f"The {len(rows)} classes of lowest F1, of {len(names):,}. {note}"
-    return Table("Classes", rows, note)
+        worst = sorted(tested, key=lambda row: row["F1"] or 0.0)[:MATRIX_CLASSES]
+        note = f"The {len(worst)} {title.lower()} of lowest F1, of {len(rows):,}. {note}"
+        rows = worst
+    return Table(title, rows, note)
 
 
 def draw_confusions(names: tuple[str, ...], y: Array, p: Array) -> PageBlock:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from seqloom.core.plurals import count
-from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes
+from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes, tabulate_labels
 from seqloom.lab.compare.forecast_analysis import analyse_forecasts, describe_window
 from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.pipeline.windows import WindowsTask
-from seqloom.lab.data.task import PAD, Batch, Classes, Features, Tags, Task, Tokens, Values
+from seqloom.lab.data.task import PAD, Batch, Classes, Features, Labels, Tags, Task, Tokens, Values
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.decision import Decision
@@ -51,6 +51,8 @@ def analyse_errors(
     if task.kind == "classify" and isinstance(task.target, Classes):
         decision = model.decision if isinstance(model, ForClassify) else Decision()
         blocks += analyse_classes(task.target.names, columns if out_of_fold is None else out_of_fold, decision)
+    elif isinstance(task.target, Labels):
+        blocks.append(tabulate_labels(task.target.names, columns if out_of_fold is None else out_of_fold))
     elif task.kind == "tag" and isinstance(task.target, Tags):
         y, p = _predict_tags(model, task, batch)
         blocks += [tabulate_classes(task.target.names, y, p), draw_confusions(task.target.names, y, p)]
@@ -132,7 +134,7 @@ def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
 
 
 def _decode(task: Task, values: torch.Tensor, lengths: torch.Tensor | None) -> str:
-    single = task.kind in ("classify", "regress")
+    single = task.kind in ("classify", "multilabel", "regress")
     value = task.decode(values, None if single else lengths)[0]
     return _shorten(" ".join(map(str, value)) if isinstance(value, list) else str(value))
 

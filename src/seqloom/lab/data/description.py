@@ -10,7 +10,7 @@ from typing import Any
 from seqloom.core.errors import UserError
 from seqloom.lab.console import wrap, write_as_flags
 from seqloom.lab.data.registry import open_data
-from seqloom.lab.data.task import Classes, Column, Input, Notes, Tags, Target, Task, Tokens, Values
+from seqloom.lab.data.task import Classes, Column, Input, Labels, Notes, Tags, Target, Task, Tokens, Values
 
 MAX_NAMES = 12  # class and feature names that are listed
 
@@ -87,8 +87,9 @@ def format_space(space: Input | Target) -> str:
     if isinstance(space, Tokens):
         return f"{space.unit} ({space.size:,} distinct)"
     names = ", ".join(space.names[:MAX_NAMES]) + (" ..." if space.size > MAX_NAMES else "")
-    if isinstance(space, (Classes, Tags)):
-        return f"{space.size} {'classes' if isinstance(space, Classes) else 'tags'}: {names}"
+    units = {Classes: "classes", Labels: "labels", Tags: "tags"}
+    if type(space) in units:
+        return f"{space.size} {units[type(space)]}: {names}"
     return f"{names}, {space.steps} steps" if isinstance(space, Values) and space.steps > 1 else names
 
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from seqloom.core.errors import UserError
 
-Kind = Literal["classify", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
+Kind = Literal["classify", "multilabel", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
 KINDS: tuple[str, ...] = get_args(Kind)
 TASK_NAMES = ("adding", "copy", "pattern", "reverse", "recall", "listops", "digits")  # the keys of registry.TASKS
 HUB_PREFIX = "hf:"  # data sets of the Hugging Face hub: "hf:imdb", "hf:glue:sst2"

@@ -3,7 +3,7 @@
 A task is data that have been read, split and encoded. It has
 
     name, kind         its name; one of names.KINDS
-    input, target      what the model reads and predicts: `Tokens`, `Features`, `Classes`, `Tags` or `Values`;
+    input, target      what the model reads and predicts: `Tokens`, `Features`, `Classes`, `Labels`, `Tags`, `Values`;
                        the `size` of each is the number of rows of an embedding, or the width of a head
     splits             "train", "valid", "test" (and further ones from the data) -> `Split`
     notes, columns     remarks on the data for the user; the columns of the file and their uses
@@ -12,6 +12,7 @@ and yields `Batch`es. The kind determines x and y:
 
     kind        x                         y                                   the model's head
     classify    ids (B, T) or (B, T, D)   class (B,)                          target.size logits
+    multilabel  ids (B, T) or (B, T, D)   0 or 1 of each label (B, K + 1)     target.size logits
     regress     ids (B, T) or (B, T, D)   values (B, K)                       target.size numbers
     tag         ids (B, T) or (B, T, D)   tag of every step (B, T)            target.size logits a step
     generate    ids (B, T)                the next id of every step (B, T)    target.size logits a step
@@ -21,9 +22,9 @@ and yields `Batch`es. The kind determines x and y:
 
 Ids are int64, values are float32. Padding is at the end: PAD in x and in target sequences, 0 in values, IGNORE in y
 of "tag" and "generate". Steps and rows with y < 0 have no loss. Metrics skip IGNORE and count UNSEEN, a class or tag
-that does not occur in training, as wrong; "train" never contains UNSEEN. A missing target value is NaN; leave it out
-of losses and metrics. Values in x and y are scaled with statistics of the training split; `decode` returns the
-units of the file.
+that does not occur in training, as wrong; "train" never contains UNSEEN. The last number in y of "multilabel" counts
+the row's labels that do not occur in training. A missing target value is NaN; leave it out of losses and metrics.
+Values in x and y are scaled with statistics of the training split; `decode` returns the units of the file.
 """
 
 from __future__ import annotations
@@ -91,6 +92,17 @@ class Classes:
 
 
 @dataclass(frozen=True)
+class Labels:
+    """Any number of names for a whole sequence."""
+
+    names: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
 class Tags:
     """One name for every step. Steps with a tag in `unscored` have a loss, but metrics skip them."""
 
@@ -129,7 +141,7 @@ class Frame(Protocol):
 Files: TypeAlias = str | Path | Sequence[str | Path]  # a file or folder, or two files whose lines belong together
 DataSource: TypeAlias = Files | Frame | Mapping[str, Files | Frame]  # a mapping: by split
 Input = Tokens | Features
-Target = Classes | Tags | Values | Tokens
+Target = Classes | Labels | Tags | Values | Tokens
 
 
 @dataclass(frozen=True)
@@ -308,12 +320,12 @@ class Task(ABC):
         """Translate predictions to the names and units of the data, one Python value per row.
 
         Args:
-            predictions: classify (B,) ids, tag (B, T) ids, regress (B, K) and forecast (B, S, K) values; generate,
-                translate and transcribe (B, S) ids.
+            predictions: classify (B,) ids, multilabel (B, K) 0 or 1, tag (B, T) ids, regress (B, K) and forecast
+                (B, S, K) values; generate, translate and transcribe (B, S) ids.
             lengths: (B,) steps of each row to decode; all by default.
 
         Returns:
-            Names (classify), lists of names (tag), lists of numbers (regress, forecast), or texts up to END.
+            Names (classify), lists of names (multilabel, tag) or of numbers (regress, forecast), or texts up to END.
         """
 
     @abstractmethod

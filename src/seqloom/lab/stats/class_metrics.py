@@ -23,6 +23,12 @@ def macro_f1(y: Array, p: Array, w: Array) -> Array:
     return _mean_where(2 * tp / np.where(both > 0, both, 1.0), both > 0)
 
 
+def macro_f1_of_sets(y: Array, p: Array, w: Array) -> Array:
+    """Return the mean F1 over all labels that occur or are predicted with a weight; y and p (n, K) are 0 or 1."""
+    tp, both = w @ (y * p).astype(np.float64), w @ (y.astype(np.float64) + p)
+    return _mean_where(2 * tp / np.where(both > 0, both, 1.0), both > 0)
+
+
 def balanced_accuracy(y: Array, p: Array, w: Array) -> Array:
     """Return the mean recall over all true classes; a class that training lacks has a recall of 0."""
     known = y != IGNORED
@@ -74,6 +80,21 @@ def describe_classes(names: Sequence[str], y: Array, p: Array) -> list[dict[str,
     return [
         {
             "class": name,
+            "rows": int(rows[k]),
+            "precision": _share(right[k], said[k]),
+            "recall": _share(right[k], rows[k]),
+            "F1": _share(2 * right[k], rows[k] + said[k]),
+        }
+        for k, name in enumerate(names)
+    ]
+
+
+def describe_labels(names: Sequence[str], y: Array, p: Array) -> list[dict[str, str | int | float | None]]:
+    """Return a row for each label as `describe_classes` does; y and p (n, K) are 0 or 1."""
+    rows, said, right = (part.sum(0, dtype=np.int64) for part in (y, p, y * p))
+    return [
+        {
+            "label": name,
             "rows": int(rows[k]),
             "precision": _share(right[k], said[k]),
             "recall": _share(right[k], rows[k]),

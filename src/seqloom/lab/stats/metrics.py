@@ -5,7 +5,8 @@ themselves (`class_metrics`). `METRICS` lists all of them:
 
     loss        nats / targets                       perplexity   exp(loss)         bits   loss / log 2
     accuracy    right / scored                       exact        exact / rows
-    span_f1     2 right / (predicted + true) spans   macro_f1     mean over classes of 2 tp / (2 tp + fp + fn)
+    span_f1     2 right / (predicted + true) spans   macro_f1     mean over classes or labels of 2 tp / (2 tp + fp + fn)
+    micro_f1    2 right / (predicted + true) labels
     f1, auroc, average_precision   of the positive class; with more than two classes, means over one against the rest
     balanced_accuracy              mean over classes of the recall
     mse         square / values                      mae          absolute / values     rmse   sqrt(mse)
@@ -119,8 +120,19 @@ def _rate(name: str, title: str, above: str, below: str, *, higher: bool = True,
     return Metric(name, title, (above, below), _ratio(above, below), higher, True, (above, below) if by_row else None)
 
 
-def _span_f1(c: Columns, w: Array) -> Array:
-    return 2 * (w @ c["spans_right"]) / np.maximum(1.0, w @ c["spans_predicted"] + w @ c["spans_true"])
+def _f1(name: str, title: str, what: str) -> Metric:
+    right, predicted, true = needs = (f"{what}_right", f"{what}_predicted", f"{what}_true")
+
+    def compute(c: Columns, w: Array) -> Array:
+        return 2 * (w @ c[right]) / np.maximum(1.0, w @ c[predicted] + w @ c[true])
+
+    return Metric(name, title, needs, compute, True, True)
+
+
+def _macro_f1(c: Columns, w: Array) -> Array:
+    if "label_sets" in c:
+        return classes.macro_f1_of_sets(c["label_sets"], c["p"], w)
+    return classes.macro_f1(c["y"], c["p"], w)
 
 
 def _perplexity(c: Columns, w: Array) -> Array:
@@ -151,7 +163,8 @@ _ALL = (
         True,
         True,
     ),
-    Metric("macro_f1", "macro F1", ("y", "p"), lambda c, w: classes.macro_f1(c["y"], c["p"], w), True, True),
+    Metric("macro_f1", "macro F1", ("p",), _macro_f1, True, True),
+    _f1("micro_f1", "micro F1", "labels"),
     Metric(
         "f1",
         "F1",
@@ -163,7 +176,7 @@ _ALL = (
     Metric("auroc", "AUROC", ("y", "q"), _auroc, True, True),
     Metric("average_precision", "average precision", ("y", "q"), _average_precision, True, True),
     _rate("exact", "exact match", "exact", "rows", by_row=True),
-    Metric("span_f1", "span F1", ("spans_right", "spans_predicted", "spans_true"), _span_f1, True, True),
+    _f1("span_f1", "span F1", "spans"),
     Metric("mse", "MSE", ("square", "values"), _ratio("square", "values")),
     Metric("rmse", "RMSE", ("square", "values"), lambda c, w: np.sqrt(_ratio("square", "values")(c, w))),
     Metric("mae", "MAE", ("absolute", "values"), _ratio("absolute", "values")),
@@ -183,6 +196,7 @@ METRICS = {metric.name: metric for metric in _ALL}
 # What a user may choose for each kind of task; the first one that the data allow ranks the models by default.
 FITTING: dict[str, tuple[str, ...]] = {
     "classify": ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss"),
+    "multilabel": ("macro_f1", "micro_f1", "exact", "loss"),
     "regress": ("rmse", "mae", "mse"),
     "tag": ("span_f1", "accuracy"),
     "generate": ("perplexity", "bits"),
@@ -191,7 +205,12 @@ FITTING: dict[str, tuple[str, ...]] = {
     "transcribe": ("cer", "wer", "exact"),
 }
 # What selects the best weights of a training by default, if it is not the loss.
-SELECTING = {"classify": ("accuracy",), "tag": ("span_f1", "accuracy"), "transcribe": ("cer",)}
+SELECTING = {
+    "classify": ("accuracy",),
+    "multilabel": ("macro_f1",),
+    "tag": ("span_f1", "accuracy"),
+    "transcribe": ("cer",),
+}
 
 
 def primary_metric(kind: str, values: Mapping[str, float], chosen: str | None = None) -> str:

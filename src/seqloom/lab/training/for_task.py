@@ -30,9 +30,9 @@ from seqloom.models.segments import SegmentForecast
 class Prediction:
     """The output of a model: `task.decode(values, lengths)` turns it into words and units of the data.
 
-    `probabilities` are (B, K) for classify and (B, T, K) for tag without a CRF; otherwise None. `positive` is the
-    positive one of two classes. `bounds` are the ends of a forecast's intervals by level in percent, in the shape of
-    the values; infinite if there is no interval.
+    `probabilities` are (B, K) for classify and multilabel, and (B, T, K) for tag without a CRF; otherwise None.
+    `positive` is the positive one of two classes. `bounds` are the ends of a forecast's intervals by level in percent,
+    in the shape of the values; infinite if there is no interval.
     """
 
     values: Tensor
@@ -146,6 +146,23 @@ class ForClassify(ForTask):
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:
         p = scores.float().softmax(-1)
         return Prediction(self.decision.choose(scores), probabilities=p, positive=self.decision.positive)
+
+
+class ForMultilabel(ForTask):
+    """Binary cross-entropy of each label; labels with a probability of at least a half are predicted."""
+
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        y = _y(batch)[:, :-1].float()
+        if self.training:
+            y = y * (1 - self.smoothing) + self.smoothing / 2
+        return F.binary_cross_entropy_with_logits(scores.float(), y, reduction="none").sum(1)
+
+    def count_targets(self, batch: Batch) -> Tensor:
+        y = _y(batch)
+        return torch.full((len(y),), y.shape[1] - 1, device=y.device)
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction((scores >= 0).long(), probabilities=scores.float().sigmoid())
 
 
 class ForRegress(ForTask):

@@ -234,7 +234,7 @@ class Training:
 
 def _choose_epochs(task: Task, per_epoch: int) -> int:
     """Return the default number of epochs for data with this many steps per epoch."""
-    large = task.kind in ("classify", "regress") and per_epoch > LARGE_BATCHES
+    large = task.kind in ("classify", "multilabel", "regress") and per_epoch > LARGE_BATCHES
     # counting tokens is slow, so only if the number of batches does not decide
     large = large and (
         per_epoch > 20 * LARGE_BATCHES or (task.count("train", tokens=LARGE_TOKENS) or 0) > LARGE_BATCHES

@@ -48,6 +48,7 @@ def build(task: Task, settings: TrainSettings) -> ForTask:
     """Build the model of a task over the layer named in the settings, with random weights."""
     builders = {
         "classify": _classify,
+        "multilabel": _classify,
         "regress": _classify,
         "tag": _tag,
         "generate": _generate,
@@ -105,7 +106,7 @@ def _build_timed_layer(task: Task, settings: TrainSettings, input_size: int) -> 
 
 def has_timespans(task: Task) -> bool:
     """Return whether the batches of a task have irregular time stamps that its model can use."""
-    usable = isinstance(task.input, Features) and task.kind in ("classify", "regress", "tag")
+    usable = isinstance(task.input, Features) and task.kind in ("classify", "multilabel", "regress", "tag")
     return usable and task.encoding is not None and task.encoding.times is not None
 
 
@@ -129,6 +130,8 @@ def _classify(task: Task, settings: TrainSettings) -> ForTask:
     )
     if task.kind == "regress":
         return for_task.ForRegress(model)
+    if task.kind == "multilabel":
+        return for_task.ForMultilabel(_normalise(model, settings), settings.label_smoothing)
     return for_task.ForClassify(_normalise(model, settings), settings.label_smoothing)
 
 
@@ -139,7 +142,7 @@ def _choose_readout(task: Task, settings: TrainSettings, layer: nn.Module) -> st
     """
     if settings.readout != "auto":
         return settings.readout
-    if task.kind == "classify" and not (isinstance(task.input, Tokens) and task.input.unit == "tokens"):
+    if task.kind in ("classify", "multilabel") and not (isinstance(task.input, Tokens) and task.input.unit == "tokens"):
         return "max_mean"
     return "last" if getattr(layer, "causal", True) else "mean"
 

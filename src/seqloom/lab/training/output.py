@@ -18,20 +18,26 @@ FORMATS = ("jsonl", "csv", "lines")
 Result = Mapping[str, Any]
 
 
-def write_results(results: Iterable[Result], out: Path | None = None, form: str | None = None) -> int:
+def write_results(
+    results: Iterable[Result], out: Path | None = None, form: str | None = None, separator: str = " "
+) -> int:
     """Write results one by one and return their number.
 
     Args:
         results: The results.
         out: The file. Default: standard output.
         form: "jsonl", "csv" or "lines". Default: from the file's suffix, otherwise "jsonl".
+        separator: What separates the items of a list in a field of CSV.
     """
     form = form or (out.suffix.lstrip(".") if out and out.suffix else "jsonl")
     if form not in FORMATS:
         raise UserError(f"the format of results must be {' or '.join(FORMATS[:2])}, got {form!r}")
     count = 0
     with _open(out) as file:
-        put = {"csv": _csv_writer, "lines": _line_writer, "jsonl": _json_writer}[form](file)
+        if form == "csv":
+            put = _csv_writer(file, separator)
+        else:
+            put = _line_writer(file) if form == "lines" else _json_writer(file)
         for result in results:
             put(result)
             count += 1
@@ -66,7 +72,7 @@ def _line_writer(file: IO[str]) -> Callable[[Result], Any]:
     return lambda result: file.write(" ".join(str(result["translation"]).splitlines()) + "\n")
 
 
-def _csv_writer(file: IO[str]) -> Callable[[Result], Any]:
+def _csv_writer(file: IO[str], separator: str) -> Callable[[Result], Any]:
     """Return a function that writes CSV rows; the keys of the first result are the heading.
 
     A dict inside a result becomes several columns, a list one field.
@@ -76,7 +82,7 @@ def _csv_writer(file: IO[str]) -> Callable[[Result], Any]:
 
     def put(result: Result) -> None:
         nonlocal writer, warned
-        checked = {name: _escape_formula(value) for name, value in _flatten(result)}
+        checked = {name: _escape_formula(value) for name, value in _flatten(result, separator)}
         if any(changed for _, changed in checked.values()) and not warned:
             warned = True
             warnings.warn(
@@ -104,13 +110,13 @@ def _escape_formula(value: object) -> tuple[object, bool]:
     return value, False
 
 
-def _flatten(result: Result) -> Iterator[tuple[str, object]]:
+def _flatten(result: Result, separator: str) -> Iterator[tuple[str, object]]:
     for name, value in result.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}:{key}", _format_field(inner)) for key, inner in value.items())
+            yield from ((f"{name}:{key}", _format_field(inner, separator)) for key, inner in value.items())
         else:
-            yield name, _format_field(value)
+            yield name, _format_field(value, separator)
 
 
-def _format_field(value: object) -> object:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+def _format_field(value: object, separator: str) -> object:
+    return separator.join(map(str, value)) if isinstance(value, list) else value

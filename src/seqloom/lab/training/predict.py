@@ -26,6 +26,7 @@ from seqloom.lab.data.task import (
     Batch,
     Classes,
     DataSource,
+    Labels,
     Notes,
     Tags,
     Task,
@@ -57,6 +58,8 @@ def predict(
 
         classify    a class; "probability"; with `probabilities`, those of all classes by name; with a reject option,
                     None if the probability is too low ("is_unsure" is then true)
+        multilabel  a list of labels, the most probable first; "probability", a list; with `probabilities`, those of
+                    all labels by name
         tag         a list of tags; "probability", a list (not with a CRF, which scores whole sequences)
         regress     a number, or numbers by name
         forecast    a list of numbers, or lists by name, and the ends of their intervals in the same form ("lower_80",
@@ -224,6 +227,8 @@ def _build_results(task: Task, prediction: Prediction, probabilities: bool, reje
         ]
     if prediction.probabilities is None:
         return [{"prediction": value} for value in values]
+    if isinstance(task.target, Labels):
+        return _build_label_results(task.target, prediction, values, probabilities)
     best = prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1).cpu()
     if isinstance(task.target, Tags):
         ends = prediction.lengths.tolist() if prediction.lengths is not None else [None] * len(values)
@@ -238,6 +243,21 @@ def _build_results(task: Task, prediction: Prediction, probabilities: bool, reje
         for result, p in zip(results, each, strict=True):
             result["is_unsure"] = p < reject
             result["prediction"] = None if p < reject else result["prediction"]
+    return results
+
+
+def _build_label_results(
+    target: Labels, prediction: Prediction, values: list[Any], probabilities: bool
+) -> list[Result]:
+    """Return the labels of each row, the most probable first, with their probabilities."""
+    assert prediction.probabilities is not None
+    results: list[Result] = []
+    for names, row in zip(values, _round(prediction.probabilities.cpu()), strict=True):
+        p = dict(zip(target.names, row, strict=True))
+        ordered = sorted(names, key=lambda name: -p[name])
+        results.append({"prediction": ordered, "probability": [p[name] for name in ordered]})
+        if probabilities:
+            results[-1]["probabilities"] = p
     return results
 
 

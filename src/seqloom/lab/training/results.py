@@ -9,9 +9,9 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.data.task import Classes, DataSource
+from seqloom.lab.data.task import Classes, DataSource, Labels
 from seqloom.lab.files.sealed import DamagedError
-from seqloom.lab.stats.class_metrics import describe_classes
+from seqloom.lab.stats.class_metrics import describe_classes, describe_labels
 from seqloom.lab.stats.metrics import compute_scores, primary_metric
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.calibration import change_decision, describe_decision
@@ -75,6 +75,9 @@ def evaluate(
     classes: list[dict[str, Any]] = []
     if run.task.kind == "classify" and isinstance(run.task.target, Classes):
         classes = describe_classes(run.task.target.names, columns["y"], columns["p"])
+    labels: list[dict[str, Any]] = []
+    if isinstance(run.task.target, Labels):
+        labels = describe_labels(run.task.target.names, columns["label_sets"], columns["p"])
     decision = describe_decision(model, run.task.target.names) if isinstance(run.task.target, Classes) else {}
     return {
         "run": str(run.folder),
@@ -84,6 +87,7 @@ def evaluate(
         "metrics": {name: finite_or_none(scores.values[name]) for name in names},
         "intervals": {n: [finite_or_none(end) for end in scores.intervals[n]] for n in names if n in scores.intervals},
         **({"classes": classes, "decision": decision} if classes else {}),
+        **({"labels": labels} if labels else {}),
         "warnings": [*([warning] if warning else []), *(task.notes.warnings if data is not None else [])],
     }
 

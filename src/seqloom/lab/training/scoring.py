@@ -131,6 +131,17 @@ def _classify(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     return columns | {"q": q[:, k], "is_positive": (y == k).astype(np.float64), "says_positive": (p == k) * 1.0}
 
 
+def _multilabel(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+    """Return 0 or 1 of each label (B, K), and counts of each row that include labels which training lacks."""
+    assert batch.y is not None
+    y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
+    true = y[:, :-1]
+    counts = {"labels_right": (true * p).sum(1), "labels_predicted": p.sum(1), "labels_true": y.sum(1)}
+    counts |= {"exact": (true == p).all(1) & (y[:, -1] == 0), "rows": np.ones(len(y))}
+    columns = {name: column.astype(np.float64) for name, column in counts.items()}
+    return columns | {"label_sets": true.astype(np.int8), "p": p.astype(np.int8)}
+
+
 def _tag(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     assert batch.y is not None and isinstance(task.target, Tags)
     names = task.target.names
@@ -250,6 +261,7 @@ def _text(decoded: str | Iterable[object]) -> str:
 
 KINDS = {
     "classify": _classify,
+    "multilabel": _multilabel,
     "regress": _regress,
     "tag": _tag,
     "generate": _language,

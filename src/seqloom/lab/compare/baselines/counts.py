@@ -71,6 +71,18 @@ def fit_majority(task: Task) -> ForTask:
     return wrap(task, Constant(((counts + 1) / (counts + 1).sum()).log()))
 
 
+def fit_frequent_labels(task: Task) -> ForTask:
+    """Predict the most frequent labels for every row, as many as a row has on average, but at least one."""
+    counts, n = torch.zeros(task.target.size), 0
+    for batch in iterate_split(task, "train"):
+        assert batch.y is not None
+        counts, n = counts + batch.y[:, :-1].sum(0), n + len(batch.y)
+    log_odds = ((counts + 1) / (n + 2)).logit()
+    frequent = counts.topk(max(1, round(float(counts.sum()) / max(1, n)))).indices
+    log_odds[frequent] = log_odds[frequent].clamp(min=0.0)  # a probability of a half is predicted
+    return wrap(task, Constant(log_odds))
+
+
 def fit_mean(task: Task) -> ForTask:
     total, n = torch.zeros(task.target.size), torch.zeros(task.target.size)
     for batch in iterate_split(task, "train"):

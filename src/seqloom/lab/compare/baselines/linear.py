@@ -15,6 +15,7 @@ from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.files.sealed import JSON
+from seqloom.lab.stats.class_metrics import macro_f1_of_sets
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForTask
 
@@ -27,6 +28,7 @@ MOST_NGRAMS = 500_000
 RESAMPLED_POINTS = 32  # values of each feature, if the series differ in length
 MOST_VALUES = 4_000  # series of equal length with at most so many values are used as they are
 SERIES_C, TEXT_C = (0.01, 0.1, 1.0), (1.0, 10.0)  # inverse regularisation strengths of scikit-learn
+LABELS_C = (1.0, 10.0, 100.0)  # rare labels need less regularisation to be predicted at all
 RIDGE_C = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # 1 / alpha
 SOLVER_ITERATIONS = 100
 
@@ -266,6 +268,39 @@ def fit_logistic_of_letters(task: Task, weights: Sequence[float] = ()) -> ForTas
     return fit_logistic(task, weights, letters=True)
 
 
+def fit_labels(task: Task, letters: bool = False) -> ForTask:
+    """Fit a logistic regression for each label of a multi-label task, independent of the others.
+
+    Args:
+        task: the data.
+        letters: whether the features of a text are character n-grams of its words.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    features, f, y = _fit_features(task, letters)
+    text = isinstance(task.input, Tokens)
+    options: dict[str, Any] = {"solver": "liblinear", "dual": True} if text else {"max_iter": SOLVER_ITERATIONS}
+    columns = f.shape[1]
+
+    def fit_one(c: float, is_there: Array) -> tuple[Array, float]:
+        if is_there.all() or not is_there.any():  # in a sample of the rows
+            return np.zeros(columns), -ABSENT_SCORE if is_there.all() else ABSENT_SCORE
+        one = LogisticRegression(C=c, **options).fit(f, is_there)
+        return one.coef_[0], float(one.intercept_[0])
+
+    def fit(c: float) -> ForTask:
+        parts = [fit_one(c, y[:, k] > 0) for k in range(task.target.size)]
+        W, b = _float32(np.stack([w for w, _ in parts])), _float32(np.array([bias for _, bias in parts]))
+        return wrap(task, Linear(features, W, b, "identity", None, *_sizes(task)))
+
+    return _choose(fit, LABELS_C if text else SERIES_C, task)
+
+
+def fit_labels_of_letters(task: Task) -> ForTask:
+    """Fit a logistic regression for each label to character n-grams of words."""
+    return fit_labels(task, letters=True)
+
+
 def fit_ridge_of_letters(task: Task) -> ForTask:
     """Fit a ridge regression to character n-grams of words."""
     return fit_ridge(task, letters=True)
@@ -338,8 +373,12 @@ def _choose(
 
 @torch.no_grad()
 def _validate(model: ForTask, task: Task, weights: Sequence[float]) -> tuple[float, float]:
-    """Return the number of wrong validation rows, if classes are predicted, and the loss; both weighted by class."""
+    """Return the number of wrong validation rows, if classes are predicted, and the loss; both weighted by class.
+
+    Of several labels, the first number is the negative macro F1.
+    """
     wrong = nats = 0.0
+    sets: list[tuple[Array, Array]] = []
     by_class = torch.tensor(weights or [1.0] * task.target.size)
     for batch in iterate_split(task, "valid"):
         scores = model.scores(batch)[0]
@@ -349,5 +388,11 @@ def _validate(model: ForTask, task: Task, weights: Sequence[float]) -> tuple[flo
             w = by_class[batch.y.clamp(min=0)]
             wrong += float((w * (scores.argmax(-1) != batch.y)).sum())
             losses = w * losses
+        elif task.kind == "multilabel":
+            assert batch.y is not None
+            sets.append((batch.y[:, :-1].numpy(), (scores >= 0).long().numpy()))
         nats += float(losses.sum())
+    if sets:
+        y, p = (np.concatenate(part) for part in zip(*sets, strict=True))
+        wrong = -float(macro_f1_of_sets(y, p, np.ones((1, len(y))))[0])
     return wrong, nats

@@ -21,6 +21,7 @@ from seqloom.lab.training.for_task import (
     ForClassify,
     ForForecast,
     ForGenerate,
+    ForMultilabel,
     ForRegress,
     ForTag,
     ForTask,
@@ -111,6 +112,7 @@ def wrap(task: Task, module: BaselineModule) -> ForTask:
         return ForForecast(module, order_features(task))
     kinds: dict[str, type[ForTask]] = {
         "classify": ForClassify,
+        "multilabel": ForMultilabel,
         "regress": ForRegress,
         "tag": ForTag,
         "generate": WithoutState,

@@ -38,7 +38,7 @@ MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
 # These use at most one token of the input: a model that is no better has learned nothing.
-BLIND = {"majority", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
+BLIND = {"majority", "most frequent labels", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
 
 
 def baselines(task: Task) -> dict[str, Fit]:
@@ -53,9 +53,10 @@ def baselines(task: Task) -> dict[str, Fit]:
     nearest: dict[str, Fit] = {}
     if not text and not attributed and task.kind == "classify" and dtw.can_fit_dtw(task):
         nearest = {DTW: dtw.fit_dtw}
-    spelled: dict[str, dict[str, Fit]] = {"classify": {}, "regress": {}}
+    spelled: dict[str, dict[str, Fit]] = {"classify": {}, "multilabel": {}, "regress": {}}
     if text and letters.can_spell(task):
         spelled["classify"] = {"character TF-IDF + logistic": linear.fit_logistic_of_letters}
+        spelled["multilabel"] = {"character TF-IDF + logistic": linear.fit_labels_of_letters}
         spelled["regress"] = {"character TF-IDF + ridge": linear.fit_ridge_of_letters}
     kinds: dict[str, dict[str, Fit]] = {
         "classify": {
@@ -64,6 +65,11 @@ def baselines(task: Task) -> dict[str, Fit]:
             **spelled["classify"],
             **rockets,
             **nearest,
+        },
+        "multilabel": {
+            "most frequent labels": counts.fit_frequent_labels,
+            logistic: linear.fit_labels,
+            **spelled["multilabel"],
         },
         "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge, **spelled["regress"], **rockets},
         "tag": {"most frequent tag": counts.fit_tag, **(of_tokens if text else {})},

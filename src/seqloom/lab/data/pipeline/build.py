@@ -16,6 +16,7 @@ from seqloom.core.errors import ChoiceError, UserError
 from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.joined import JoinedTextCoder
+from seqloom.lab.data.coders.label_sets import LabelSetCoder, find_separator
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
@@ -35,6 +36,8 @@ from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
 from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split, Task, read_record
 
+MOST_LABELS = 2_000  # of a multi-label task: each row stores a number for every label
+LIKELY_SEPARATORS = ("|", ";")  # of labels in a class name; a comma may be part of it
 SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 Array = np.ndarray[Any, Any]
 
@@ -157,6 +160,8 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
         return x, None, times
     if plan.kind == "classify":
         return x, LabelCoder(plan.target[0], merge=options.merge_labels), times
+    if plan.kind == "multilabel":
+        return x, LabelSetCoder(plan.target[0], merge=options.merge_labels), times
     if plan.kind == "tag":
         return x, LabelCoder(plan.target[0], per_token=True), times
     if plan.kind == "regress":
@@ -198,7 +203,7 @@ def make_text_coder(
     if unit in ("bpe", "unigram"):
         return SubwordCoder(column, unit, options.vocabulary, bool(lower), end)
     if lower is None:
-        lower = unit == "words" and kind in ("classify", "regress")
+        lower = unit == "words" and kind in ("classify", "multilabel", "regress")
     min_count = options.min_count if unit == "words" else 1
     return TextCoder(column, unit, options.vocabulary, min_count, lower, end)
 
@@ -209,12 +214,16 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
         return
     column, names = encoding.y.column, encoding.y.names
     if len(names) < 2:
+        unit = "labels" if isinstance(encoding.y, LabelSetCoder) else "classes"
         values = f"only {names[0]!r}" if names else "no value at all"
         raise UserError(
-            f"{source.parts[0].label}: target {column!r} has {values} in training; at least two classes are needed"
+            f"{source.parts[0].label}: target {column!r} has {values} in training; at least two {unit} are needed"
         )
-    if encoding.y.per_token:
+    if isinstance(encoding.y, LabelSetCoder):
+        _check_label_sets(source, encoding.y, index, notes)
+    if encoding.y.per_token or isinstance(encoding.y, LabelSetCoder):
         return
+    _suggest_label_sets(encoding.y, notes)
     for name, spellings in encoding.y.spellings.items():
         listed = ", ".join(map(repr, spellings[:5]))
         notes.say(f"labels {listed} are one class, {name!r}; keep them apart with merge_labels=False")
@@ -232,6 +241,37 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
                 f"rows of {name!r} with a label that does not occur in training: {len(unseen)} "
                 f"(first: {source.place(row)}, {label!r}); they count as wrong"
             )
+
+
+def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Array], notes: Notes) -> None:
+    """Refuse too many labels, say where texts are cut, and warn of labels that training lacks."""
+    if len(coder.names) > MOST_LABELS:
+        raise UserError(
+            f"{source.parts[0].label}: target {coder.column!r} has {len(coder.names):,} different labels, and "
+            f"at most {MOST_LABELS:,} are possible; keep the frequent ones"
+        )
+    if coder.separator:
+        notes.say(f"{coder.column!r} is cut at {coder.separator!r} into {len(coder.names)} labels")
+    unseen = np.concatenate([coder.encode(frame)[0][:, -1] for _, frame in source.chunks([coder.column])])
+    for name, rows in index.items():
+        wrong = rows[unseen[rows] > 0]
+        if len(wrong):
+            place = source.place(int(wrong[0]))
+            notes.warn(
+                f"rows of {name!r} with a label that does not occur in training: {len(wrong)} (first: {place}); "
+                "such labels count as not found"
+            )
+
+
+def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:
+    """Say so if classes look like several labels in one text."""
+    names = pl.Series(coder.names, dtype=pl.String)
+    separator = find_separator([names])
+    if separator not in LIKELY_SEPARATORS:
+        return
+    if names.str.split(separator).explode().str.strip_chars().n_unique() < len(names):
+        example = next(name for name in coder.names if separator in name)
+        notes.say(f"classes such as {example!r} may be several labels; to predict each of them, give kind=multilabel")
 
 
 def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Path) -> None:

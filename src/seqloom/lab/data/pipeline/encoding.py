@@ -14,6 +14,7 @@ from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.calendar import Calendar
 from seqloom.lab.data.coders.joined import JoinedTextCoder
+from seqloom.lab.data.coders.label_sets import LabelSetCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
@@ -33,6 +34,7 @@ CODERS: dict[str, Any] = {
     "text": TextCoder,
     "subwords": SubwordCoder,
     "labels": LabelCoder,
+    "label sets": LabelSetCoder,
     "series": SeriesCoder,
     "values": ValuesCoder,
     "audio": AudioCoder,

@@ -76,7 +76,7 @@ def list_mixed_choices(
         return []
     roles = {c.role for c in columns if c.name in sequences}
     is_joined = bool(attributes) or (len(sequences) > 1 and roles != {"series"})
-    odd = [kind for kind in kinds.values() if kind not in ("classify", "regress") and is_joined]
+    odd = [kind for kind in kinds.values() if kind not in ("classify", "multilabel", "regress") and is_joined]
     if odd and len(odd) == len(kinds):
         raise UserError(
             f"{place}: several inputs of different kinds are read to classify or regress, not to {odd[0]}; "

@@ -21,6 +21,7 @@ INPUTS = ("text", "tokens", "series", "audio")
 SERIES_NAMES = ("label", "category", "id", "text")  # roles of a column that may name series
 KINDS: dict[tuple[str, str], Kind] = {
     **{(i, "label"): "classify" for i in INPUTS},
+    **{(i, "labels"): "multilabel" for i in INPUTS},
     **{(i, "number"): "regress" for i in INPUTS},
     ("tokens", "tags"): "tag",
     ("series", "tags"): "tag",
@@ -28,7 +29,19 @@ KINDS: dict[tuple[str, str], Kind] = {
     ("tokens", "tokens"): "translate",
     **{(i, o): "transcribe" for i in ("audio", "series") for o in ("text", "tokens")},
 }
-RANK = {"tag": 0, "classify": 0, "translate": 0, "transcribe": 0, "regress": 0, "forecast": 1, "generate": 2}
+RANK = {
+    "tag": 0,
+    "classify": 0,
+    "translate": 0,
+    "transcribe": 0,
+    "regress": 0,
+    "multilabel": 1,
+    "forecast": 1,
+    "generate": 2,
+}
+LABEL_SETS = ("tokens", "tags", "label", "category")  # roles of a column that may hold several labels in each row
+NAMED_LABEL_SETS = ("series", "text", "id")  # these only if the target is named
+MAX_LABELS = 200  # a list of names with more distinct ones is a target only if it is named
 MOST_LISTED = 6  # inputs that a message lists
 MOST_REPEATS = 0.01  # share of the rows of a table that may repeat a time stamp: the hour when summer time ends
 MIN_WIDE = 8  # fewest columns of numbers that make a row a series
@@ -119,6 +132,8 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
             f"{place}: {plan.target[0]!r} holds a list of labels for each step, and a step can have one tag; make a "
             "list of 0 and 1 for each label and tag one of them"
         )
+    if plan.kind == "multilabel" and isinstance(inner, pl.List):
+        raise UserError(f"{place}: {plan.target[0]!r} holds lists of lists, and a row needs one list of labels")
     blind = [name for name in plan.target if name not in plan.input] if plan.kind == "forecast" else []
     if blind:
         inputs = ",".join((*plan.input, *blind))
@@ -208,6 +223,10 @@ def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list
         roles = ["text"]
     if is_named and column.role in ("tokens", "series") and kind == "tag":
         roles = ["tags"]
+    if kind == "multilabel" and (column.role in LABEL_SETS or (is_named and column.role in NAMED_LABEL_SETS)):
+        roles = ["labels"]
+    elif kind is None and column.role == "tokens" and (is_named or column.distinct <= MAX_LABELS):
+        roles.append("labels")
     return roles
 
 

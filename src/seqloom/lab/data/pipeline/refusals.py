@@ -14,6 +14,7 @@ MOST_COLUMNS = 12  # columns that a message lists
 SEQUENCE = "a text, a list of tokens, a series or a recording"
 NEEDS = {
     "classify": f"needs {SEQUENCE}, or columns of numbers, and a target with one label for each of them",
+    "multilabel": f"needs {SEQUENCE}, and a target with a list of labels, or a text such as a|b, for each of them",
     "regress": f"needs {SEQUENCE}, and a target with a number for each of them",
     "tag": "needs a list of tokens or numbers and a list of as many labels, or a table with a label in each row",
     "generate": "needs a text, and has no other target",
@@ -54,9 +55,8 @@ def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: 
     lists = [c for c in targets if c.role in ("tokens", "tags", "series")]
     if lists and kind in (None, "classify"):
         name = lists[0].name
-        return (
-            f"the target {name!r} holds lists, and a row can have one label; make a column with yes and no for each one"
-        )
+        more = ", and a row has one label to classify" if kind else "; use kind=multilabel for lists of labels"
+        return f"the target {name!r} holds lists{more}"
     if len(targets) > 1 and kind != "forecast" and not all(c.is_numeric for c in targets):
         return f"{len(targets)} targets ({', '.join(c.name for c in targets)}); one model predicts one label: give one"
     no_sequence = inputs and not any(c.role in ("text", "tokens", "series", "audio") for c in inputs)

@@ -26,7 +26,8 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
         empty = pl.all_horizontal(_is_empty(name, schema) for name in plan.input)
         checks = {f"empty {', '.join(map(repr, plan.input))}": empty}
     for name in plan.target if plan.kind != "generate" else ():
-        checks[f"no {name!r}"] = _is_empty(name, schema) if plan.kind != "regress" else pl.col(name).is_null()
+        may_be_empty = plan.kind == "regress" or (plan.kind == "multilabel" and schema[name].is_nested())
+        checks[f"no {name!r}"] = pl.col(name).is_null() if may_be_empty else _is_empty(name, schema)
     names = list(dict.fromkeys([*plan.input, *plan.target]))
     flags = [check.alias(problem) for problem, check in checks.items()]
     faults = pl.concat([frame.select(flags) for _, frame in source.chunks(names)])

@@ -79,7 +79,7 @@ class RowsTask(Task):
             y, _ = self._x.pad(rows, IGNORE)
             x = np.concatenate([np.full_like(x[:, :1], START), x[:, :-1]], 1)
             x[np.arange(x.shape[1]) >= lengths[:, None]] = PAD
-        elif self._y is not None and self.kind in ("classify", "regress"):
+        elif self._y is not None and self.kind in ("classify", "multilabel", "regress"):
             y = self._y.values[rows]
         elif self._y is not None:
             y, y_lengths = self._y.pad(rows, IGNORE if self.kind == "tag" else PAD)
