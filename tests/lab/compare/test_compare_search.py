@@ -18,6 +18,7 @@ from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.page import build_document, build_page
 from seqloom.lab.compare.plan import plan_steps
+from seqloom.lab.compare.quick_answer import score_quick_baselines
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.rung import Deadline, Rung
 from seqloom.lab.compare.search import Comparison
@@ -253,6 +254,19 @@ def test_jobs_end_with_the_budget_and_what_is_done_answers(tmp_path):
     assert text.startswith("Use logistic regression (accuracy 9")
     assert text.endswith("there was no time to train a model. --budget 2m would leave time to train models.")
     assert store_models(comparison, results) is not None
+
+
+def test_without_time_for_any_job_the_simplest_baseline_answers(tmp_path):
+    comparison = start_comparison(None, {}, CompareSettings(models="gru", budget="1s"), tmp_path / "c")
+    comparison.clock = lambda: comparison.end
+    assert not list(runner.run(comparison.jobs(), runner.Here(), tmp_path / "jobs", None, comparison.seconds_for_jobs))
+    for result in score_quick_baselines(comparison):
+        comparison.results[result.key] = result
+    results = collect_results(comparison)
+    assert [row["model"] for row in build_leaderboard(results)] == ["majority *"]
+    assert "only majority (accuracy 1" in build_document(comparison, results, True)["verdict"]
+    assert Run.load(store_models(comparison, results)).settings.model == "majority"
+    assert not list(score_quick_baselines(comparison))  # once
 
 
 @pytest.mark.slow

@@ -101,6 +101,7 @@ def compare(
 
 def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
     """Run all jobs and report each result."""
+    from seqloom.lab.compare.quick_answer import score_quick_baselines
     from seqloom.lab.jobs import runner
 
     # --workers without --ray moves a resumed comparison from Ray to this machine.
@@ -121,6 +122,9 @@ def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
             line = describe_result(comparison, result)
             move(f"{comparison.format_time_left()}  {line}")
             tell(line)
+        for result in score_quick_baselines(comparison):
+            comparison.results[result.key] = result
+            tell(describe_result(comparison, result))
 
 
 def _write_report(comparison: Comparison, results: Results, finished: bool) -> dict[str, Any]:

@@ -99,6 +99,12 @@ class Comparison:
         self.repeats = self.folds if self.folds > 1 else settings.seeds  # trainings of each finalist
         sources = [add_fold(source, k, self.folds) for k in range(self.folds)]
         self.job_factory = JobFactory(self.folder, sources, task.kind, self.batch, self.task_size, aim)
+        names, seconds = list(baselines(task)), None
+        if settings.steps is None:  # the same when the comparison is resumed
+            part = min(1.0, workers / (len(names) * self.folds))
+            seconds = round(BASELINE_SHARE * settings.seconds * part, 1)
+        folds = range(self.folds)
+        self.baseline_jobs = [self.job_factory.baseline(name, seconds, k) for k in folds for name in names]
         self.candidates = {c.name: c for c in choose_candidates(task.kind, settings.models, self.task_size.length)}
         self.parameters = settings.parameters or default_parameters(task)
         self.results: dict[str, Result] = {}
@@ -115,13 +121,7 @@ class Comparison:
 
     def jobs(self) -> Jobs:
         """Yield all jobs in order, and None while the next job depends on results that are not there yet."""
-        names = list(baselines(self.task))
-        seconds = None
-        if self.settings.steps is None:  # the same when the comparison is resumed
-            part = min(1.0, self.workers / (len(names) * self.folds))
-            seconds = round(BASELINE_SHARE * self.settings.seconds * part, 1)
-        folds = range(self.folds)
-        yield from self._prepare([self.job_factory.baseline(name, seconds, k) for k in folds for name in names])
+        yield from self._prepare(self.baseline_jobs)
         assert self.plan is not None
         self._set_deadlines(self.plan)
         yield from self._screen()

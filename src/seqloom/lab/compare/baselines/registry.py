@@ -39,6 +39,7 @@ FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, 
 ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
 # These use at most one token of the input: a model that is no better has learned nothing.
 BLIND = {"majority", "most frequent labels", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
+QUICK = BLIND | {"mean of the past", "last value", "seasonal naive"}  # take milliseconds on small data
 
 
 def baselines(task: Task) -> dict[str, Fit]:
