@@ -1,4 +1,4 @@
-"""Rows with any number of labels: how targets are read, the metrics, baselines, and a trained run on new rows."""
+"""Rows and steps with any number of labels: how they are read, metrics, baselines, and trained runs on new rows."""
 
 import json
 
@@ -10,8 +10,10 @@ from sklearn import metrics as sk
 
 from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.registry import baselines
+from seqloom.lab.compare.candidates import choose_for_task
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.data.coders.label_sets import LabelSetCoder
+from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.pipeline.encoding import restore_coder
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.stats.metrics import compute_scores
@@ -112,7 +114,7 @@ def test_labels_that_only_the_test_rows_have_are_never_exact(tmp_path):
     model = baselines(task)["TF-IDF + logistic regression"](task)
     columns = score_rows(model, task, "test", 4)
     assert columns["exact"].sum() == 9
-    assert columns["labels_true"].sum() == columns["label_sets"].sum() + 1
+    assert columns["labels_true"].sum() == columns["label_true"].sum() + 1
 
 
 def test_too_many_labels_are_refused(tmp_path):
@@ -126,7 +128,7 @@ def test_metrics_are_scikit_learns():
     random = np.random.default_rng(0)
     y, p = (random.random((50, 4)) < 0.4).astype(int), (random.random((50, 4)) < 0.5).astype(int)
     counts = {"labels_right": (y * p).sum(1), "labels_predicted": p.sum(1), "labels_true": y.sum(1)}
-    values = compute_scores({"label_sets": y, "p": p, **counts}).values
+    values = compute_scores({"label_true": y, "label_predicted": p, "label_right": y * p, **counts}).values
     assert values["macro_f1"] == pytest.approx(sk.f1_score(y, p, average="macro"))
     assert values["micro_f1"] == pytest.approx(sk.f1_score(y, p, average="micro"))
     assert "balanced_accuracy" not in values
@@ -156,7 +158,7 @@ def test_baselines_predict_frequent_labels_and_those_of_words(tmp_path):
 
 def test_a_run_is_trained_evaluated_and_predicts_lists(tmp_path):
     file = write_news(tmp_path)
-    settings = {"hidden": 16, "embedding": 16, "epochs": 12, "batch": 8, "lr": 0.02}
+    settings = {"hidden": 16, "embedding": 16, "epochs": 8, "batch": 8, "lr": 0.03}
     folder = fit(file, name="run", runs=tmp_path / "runs", **settings).folder
     run = Run.load(folder)
     document = evaluate(run)
@@ -184,3 +186,88 @@ def test_series_have_labels_too(tmp_path):
     assert list(baselines(task)) == ["most frequent labels", "logistic regression"]
     model = baselines(task)["logistic regression"](task)
     assert compute_scores(score_rows(model, task, "test", 8)).values["macro_f1"] == 1.0
+
+
+def write_rolls(folder, rows=60, **change):
+    """Write rolls that repeat two pitches at once, a third one and a rest; the columns in `change` replace them."""
+    random = np.random.default_rng(0)
+    cycle = [[60, 64], [67], []]
+    rolls = [[cycle[(start + t) % 3] for t in range(n)] for start, n in random.integers(4, 30, (rows, 2))]
+    columns = {"roll": [roll[:-1] for roll in rolls], "next": [roll[1:] for roll in rolls]}
+    pl.DataFrame(columns | change).write_ndjson(folder / "rolls.jsonl")
+    return folder / "rolls.jsonl"
+
+
+ROLLS = {"input": "roll", "target": "next", "kind": "tag", "near_duplicates": False}
+
+
+def test_steps_with_lists_of_labels_are_read_as_sets(tmp_path):
+    task = open_task(write_rolls(tmp_path), **ROLLS)
+    assert task.kind == "multilabel" and task.target.per_step
+    assert task.input.names == task.target.names == ("60", "64", "67")
+    batch = next(task.batches("train", batch=4))
+    n = batch.lengths
+    for x, y, end in zip(batch.x, batch.y, n.tolist(), strict=True):
+        assert torch.equal(x[1:end].long(), y[: end - 1, :3])  # the next step
+        assert (y[end:] == -100).all() and (y[:end, 3] == 0).all()
+    decoded = task.decode(batch.y.clamp(min=0), n)
+    assert [len(row) for row in decoded] == n.tolist()
+
+
+def test_models_do_not_look_ahead_if_the_target_is_the_next_step(tmp_path):
+    task = open_task(write_rolls(tmp_path), **ROLLS)
+    assert "'next' is 'roll' one step later; models that look ahead are not used" in [n.text for n in task.notes]
+    assert not [c.model for c in choose_for_task(task) if c.model.startswith("bi_")]
+    with pytest.raises(UserError, match=r"bi_gru looks ahead.*use gru instead"):
+        choose_for_task(task, ["gru", "bi_gru"])
+    with pytest.raises(UserError, match=r"bi_gru looks ahead.*use gru instead"):
+        fit(task, "bi_gru", runs=tmp_path / "runs")
+
+
+def test_models_may_look_ahead_if_the_target_is_of_the_same_step(tmp_path):
+    rolls = [[[1, 2], [], [3]], [[3], [1], [2]], [[2, 3], [3], []]] * 10
+    task = open_task(write_rolls(tmp_path, 30, roll=rolls, next=rolls), **ROLLS)
+    assert not task.target.shifted
+    assert [c.model for c in choose_for_task(task, ["bi_gru"])] == ["bi_gru"]
+
+
+def test_padding_has_no_loss_and_no_score(tmp_path):
+    task = open_task(write_rolls(tmp_path), **ROLLS)
+    model = baselines(task)["most frequent labels"](task)
+    together, alone = (compute_scores(score_rows(model, task, "train", size)).values for size in (48, 1))
+    assert together == pytest.approx(alone)
+    batch = next(task.batches("train", batch=8))
+    assert model.count_targets(batch).tolist() == (3 * batch.lengths).tolist()
+
+
+def test_labels_of_the_input_step_are_a_baseline_of_steps(tmp_path):
+    rolls = [[[1, 2], [], [3]], [[3], [1], [2]], [[2, 3], [3], []]] * 10
+    task = open_task(write_rolls(tmp_path, 30, roll=rolls, next=rolls), **ROLLS)
+    assert list(baselines(task)) == ["most frequent labels", "labels of the input step"]
+    model = baselines(task)["labels of the input step"](task)
+    values = compute_scores(score_rows(model, task, "test", 2)).values
+    assert (values["macro_f1"], values["exact"]) == (1.0, 1.0)
+
+
+def test_a_run_predicts_the_labels_of_each_step(tmp_path):
+    settings = {"hidden": 16, "epochs": 8, "batch": 8, "lr": 0.05}
+    run = fit(write_rolls(tmp_path), name="run", runs=tmp_path / "runs", **ROLLS, **settings)
+    (result,) = predict(Run.load(run.folder), [[[60, 64], [67], [], [60, 64]]])
+    assert [sorted(step) for step in result["prediction"][1:]] == [[], ["60", "64"], ["67"]]
+    assert [len(step) for step in result["probability"]] == [len(step) for step in result["prediction"]]
+
+
+def test_steps_of_zeros_and_ones_are_refused(tmp_path):
+    rolls = [[[0, 1, 1], [1, 0, 1], [k % 2, 0, 0]] for k in range(20)]
+    with pytest.raises(UserError, match=r"'next' holds 0 and 1 at every step; list the labels that are there"):
+        open_task(write_rolls(tmp_path, 20, next=rolls, roll=[[[k], [2], [3]] for k in range(20)]), **ROLLS)
+
+
+def test_a_saved_coder_of_steps_reads_the_same_labels():
+    coder = StepSetCoder("c", shifted=True)
+    frame = pl.DataFrame({"c": [[[5], [7, 5]], [[], [9]]]})
+    coder.fit([frame])
+    again = restore_coder(json.loads(json.dumps(coder.state())))
+    assert again.space == coder.space and again.space.shifted
+    values, lengths = again.encode(frame)
+    assert values.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]] and lengths.tolist() == [2, 2]

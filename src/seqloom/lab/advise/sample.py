@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.task import IGNORE, PAD, Batch, Task
+from seqloom.lab.data.task import IGNORE, PAD, Batch, Labels, Task
 
 Array = np.ndarray[Any, Any]
 MOST_EXAMPLES, MOST_STEPS = 4_000, 800_000  # most examples and time steps
@@ -98,6 +98,8 @@ def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, 
     Raises:
         UserError: if there are fewer than two examples.
     """
+    if isinstance(task.target, Labels) and task.target.per_step:
+        raise UserError("there is no advice for several labels at each step; `seqloom compare` tries the models")
     examples: list[Example] = []
     for split in [name for name in ("valid", "train") if name in task.splits]:
         most = rows if split == "train" else rows // 8  # validation splits are small and often sorted

@@ -11,6 +11,8 @@ from typing import Any
 
 from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
+from seqloom.lab.data.task import Labels, Task
+from seqloom.lab.training.model import check_sight, looks_ahead
 from seqloom.layers import registry
 
 ALL = "all"
@@ -83,6 +85,22 @@ def choose_candidates(kind: str, names: Sequence[str] = (), steps: int = 100) ->
         causal = kind in KINDS
         wanted = tuple(name for name in registry.list_names() if not (causal and name.startswith(registry.BI_PREFIX)))
     return list(dict.fromkeys(_parse(name, steps) for name in wanted))
+
+
+def choose_for_task(task: Task, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:
+    """Return the candidates for a task as `choose_candidates` does; none looks ahead if that would be cheating.
+
+    Raises:
+        UserError: also if a named model looks ahead and must not.
+    """
+    if not (isinstance(task.target, Labels) and task.target.shifted):
+        return choose_candidates(task.kind, names, steps)
+    candidates = choose_candidates("generate", names, steps)
+    if tuple(names) in ((), (ALL,)):
+        return [c for c in candidates if not looks_ahead(c.model)]
+    for candidate in candidates:
+        check_sight(task, candidate.model)
+    return candidates
 
 
 def _parse(name: str, steps: int) -> Candidate:

@@ -49,7 +49,7 @@ def tabulate_classes(names: tuple[str, ...], y: Array, p: Array) -> Table:
 
 def tabulate_labels(names: tuple[str, ...], columns: Columns) -> Table:
     """Tabulate precision and recall of each label, or of the worst ones, of rows that may have several."""
-    return _tabulate("Labels", list(describe_labels(names, columns["label_sets"], columns["p"])), "label")
+    return _tabulate("Labels", list(describe_labels(names, columns)), "label")
 
 
 def _tabulate(title: str, rows: list[dict[str, Any]], unit: str) -> Table:

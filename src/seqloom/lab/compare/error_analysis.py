@@ -134,7 +134,7 @@ def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
 
 
 def _decode(task: Task, values: torch.Tensor, lengths: torch.Tensor | None) -> str:
-    single = task.kind in ("classify", "multilabel", "regress")
+    single = values.ndim < 3 and task.kind in ("classify", "multilabel", "regress")
     value = task.decode(values, None if single else lengths)[0]
     return _shorten(" ".join(map(str, value)) if isinstance(value, list) else str(value))
 

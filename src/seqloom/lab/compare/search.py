@@ -22,7 +22,7 @@ from seqloom.lab.compare.candidates import (
     PROPOSALS_AT_ONCE,
     Candidate,
     Hyperparameters,
-    choose_candidates,
+    choose_for_task,
     default_hyperparameters,
     propose_hyperparameters,
 )
@@ -105,7 +105,7 @@ class Comparison:
             seconds = round(BASELINE_SHARE * settings.seconds * part, 1)
         folds = range(self.folds)
         self.baseline_jobs = [self.job_factory.baseline(name, seconds, k) for k in folds for name in names]
-        self.candidates = {c.name: c for c in choose_candidates(task.kind, settings.models, self.task_size.length)}
+        self.candidates = {c.name: c for c in choose_for_task(task, settings.models, self.task_size.length)}
         self.parameters = settings.parameters or default_parameters(task)
         self.results: dict[str, Result] = {}
         self.failed: dict[str, str] = {}  # models that could not be built or tried

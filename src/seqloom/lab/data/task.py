@@ -13,6 +13,7 @@ and yields `Batch`es. The kind determines x and y:
     kind        x                         y                                   the model's head
     classify    ids (B, T) or (B, T, D)   class (B,)                          target.size logits
     multilabel  ids (B, T) or (B, T, D)   0 or 1 of each label (B, K + 1)     target.size logits
+                                          or, of each step, (B, T, K + 1)     target.size logits a step
     regress     ids (B, T) or (B, T, D)   values (B, K)                       target.size numbers
     tag         ids (B, T) or (B, T, D)   tag of every step (B, T)            target.size logits a step
     generate    ids (B, T)                the next id of every step (B, T)    target.size logits a step
@@ -21,10 +22,11 @@ and yields `Batch`es. The kind determines x and y:
     transcribe  values (B, T, D)          ids (B, S), no END                  target.size logits, PAD is the blank
 
 Ids are int64, values are float32. Padding is at the end: PAD in x and in target sequences, 0 in values, IGNORE in y
-of "tag" and "generate". Steps and rows with y < 0 have no loss. Metrics skip IGNORE and count UNSEEN, a class or tag
-that does not occur in training, as wrong; "train" never contains UNSEEN. The last number in y of "multilabel" counts
-the row's labels that do not occur in training. A missing target value is NaN; leave it out of losses and metrics.
-Values in x and y are scaled with statistics of the training split; `decode` returns the units of the file.
+of tasks with a target for each input step. Steps and rows with y < 0 have no loss. Metrics skip IGNORE and count
+UNSEEN, a class or tag that does not occur in training, as wrong; "train" never contains UNSEEN. The last number in y
+of "multilabel" counts the labels that do not occur in training. A missing target value is NaN; leave it out of losses
+and metrics. Values in x and y are scaled with statistics of the training split; `decode` returns the units of the
+file.
 """
 
 from __future__ import annotations
@@ -93,9 +95,14 @@ class Classes:
 
 @dataclass(frozen=True)
 class Labels:
-    """Any number of names for a whole sequence."""
+    """Any number of names for a whole sequence, or for every step.
+
+    Labels of steps are `shifted` if they are those of the next input step: a model must not look ahead.
+    """
 
     names: tuple[str, ...]
+    per_step: bool = False
+    shifted: bool = False
 
     @property
     def size(self) -> int:

@@ -6,7 +6,7 @@ A value is NaN where it is not defined, such as the AUROC of rows of one class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ def macro_f1(y: Array, p: Array, w: Array) -> Array:
     return _mean_where(2 * tp / np.where(both > 0, both, 1.0), both > 0)
 
 
-def macro_f1_of_sets(y: Array, p: Array, w: Array) -> Array:
-    """Return the mean F1 over all labels that occur or are predicted with a weight; y and p (n, K) are 0 or 1."""
-    tp, both = w @ (y * p).astype(np.float64), w @ (y.astype(np.float64) + p)
+def macro_f1_of_labels(true: Array, predicted: Array, right: Array, w: Array) -> Array:
+    """Return the mean F1 over all labels that occur or are predicted with a weight; counts (n, K) of each row."""
+    tp, both = w @ right.astype(np.float64), w @ (true.astype(np.float64) + predicted)
     return _mean_where(2 * tp / np.where(both > 0, both, 1.0), both > 0)
 
 
@@ -89,9 +89,9 @@ def describe_classes(names: Sequence[str], y: Array, p: Array) -> list[dict[str,
     ]
 
 
-def describe_labels(names: Sequence[str], y: Array, p: Array) -> list[dict[str, str | int | float | None]]:
-    """Return a row for each label as `describe_classes` does; y and p (n, K) are 0 or 1."""
-    rows, said, right = (part.sum(0, dtype=np.int64) for part in (y, p, y * p))
+def describe_labels(names: Sequence[str], columns: Mapping[str, Array]) -> list[dict[str, str | int | float | None]]:
+    """Return a row for each label as `describe_classes` does, from columns (n, K): label_true, label_predicted, ..."""
+    rows, said, right = (columns[f"label_{k}"].sum(0, dtype=np.int64) for k in ("true", "predicted", "right"))
     return [
         {
             "label": name,

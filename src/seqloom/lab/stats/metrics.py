@@ -61,6 +61,7 @@ class Metric:
         formula: Maps columns and weights (R, n) to (R,) values.
         higher: Whether more is better.
         percent: Whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent.
+        others: The columns it is computed from instead, if there is another way.
         share: The columns above and below the line, if it is a share of rows where each row counts once.
     """
 
@@ -71,11 +72,16 @@ class Metric:
     higher: bool = False
     percent: bool = False
     share: tuple[str, str] | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
         """The title, abbreviated for a narrow table."""
         return SHORT_TITLES.get(self.name, self.title)
+
+    def fits(self, columns: Columns) -> bool:
+        """Return whether the columns suffice to compute it."""
+        return any(needs and all(name in columns for name in needs) for needs in (self.needs, self.others))
 
     def compute(self, columns: Columns, weights: Array) -> Array:
         """Return the metric of each weighting of the rows; weights (R, n)."""
@@ -130,8 +136,8 @@ def _f1(name: str, title: str, what: str) -> Metric:
 
 
 def _macro_f1(c: Columns, w: Array) -> Array:
-    if "label_sets" in c:
-        return classes.macro_f1_of_sets(c["label_sets"], c["p"], w)
+    if "label_right" in c:
+        return classes.macro_f1_of_labels(c["label_true"], c["label_predicted"], c["label_right"], w)
     return classes.macro_f1(c["y"], c["p"], w)
 
 
@@ -163,7 +169,7 @@ _ALL = (
         True,
         True,
     ),
-    Metric("macro_f1", "macro F1", ("p",), _macro_f1, True, True),
+    Metric("macro_f1", "macro F1", ("y", "p"), _macro_f1, True, True, others=("label_right",)),
     _f1("micro_f1", "micro F1", "labels"),
     Metric(
         "f1",
@@ -243,7 +249,7 @@ def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, block:
         seed: Seed of the bootstrap.
         block: Number of neighbouring rows to draw together.
     """
-    metrics = [metric for metric in METRICS.values() if all(name in rows for name in metric.needs)]
+    metrics = [metric for metric in METRICS.values() if metric.fits(rows)]
     n = len(next(iter(rows.values()), ()))
     values = {metric.name: float(metric.compute(rows, np.ones((1, n)))[0]) for metric in metrics}
     blocks = -(-n // block)

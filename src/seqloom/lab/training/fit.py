@@ -24,7 +24,7 @@ from seqloom.lab.data.task import DataSource, Task
 from seqloom.lab.training.calibration import resolve_objective
 from seqloom.lab.training.folders import choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.layout import RUNS
-from seqloom.lab.training.model import build
+from seqloom.lab.training.model import build, check_sight
 from seqloom.lab.training.run import WHICH, Run, TakenError
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
@@ -102,7 +102,8 @@ def check_model(task: Task, settings: TrainSettings) -> None:
 
 
 def check_effects(task: Task, settings: TrainSettings) -> None:
-    """Raise a UserError if a setting would have no effect; not checked when a stored run is loaded."""
+    """Raise a UserError if a setting would have no effect or cheat; not checked when a stored run is loaded."""
+    check_sight(task, settings.model)
     if task.kind == "tag" and settings.crf and settings.label_smoothing:
         raise UserError(
             f"label_smoothing={settings.label_smoothing} does nothing with crf=True, "

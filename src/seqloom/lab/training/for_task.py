@@ -149,20 +149,25 @@ class ForClassify(ForTask):
 
 
 class ForMultilabel(ForTask):
-    """Binary cross-entropy of each label; labels with a probability of at least a half are predicted."""
+    """Binary cross-entropy of each label; labels with a probability of at least a half are predicted.
+
+    Labels are those of a row, scores (B, K), or of every step, scores (B, T, K).
+    """
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
-        y = _y(batch)[:, :-1].float()
+        y = _y(batch)[..., :-1]
+        wanted = y.clamp(min=0).float()
         if self.training:
-            y = y * (1 - self.smoothing) + self.smoothing / 2
-        return F.binary_cross_entropy_with_logits(scores.float(), y, reduction="none").sum(1)
+            wanted = wanted * (1 - self.smoothing) + self.smoothing / 2
+        nats = F.binary_cross_entropy_with_logits(scores.float(), wanted, reduction="none")
+        return nats.masked_fill(y < 0, 0.0).flatten(1).sum(1)
 
     def count_targets(self, batch: Batch) -> Tensor:
-        y = _y(batch)
-        return torch.full((len(y),), y.shape[1] - 1, device=y.device)
+        return (_y(batch)[..., :-1] >= 0).flatten(1).sum(1)
 
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:
-        return Prediction((scores >= 0).long(), probabilities=scores.float().sigmoid())
+        lengths = batch.lengths if scores.ndim > 2 else None
+        return Prediction((scores >= 0).long(), lengths, scores.float().sigmoid())
 
 
 class ForRegress(ForTask):

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.core.init import Init
-from seqloom.lab.data.task import END, PAD, START, Features, Task, Tokens, Values
+from seqloom.lab.data.task import END, PAD, START, Features, Labels, Task, Tokens, Values
 from seqloom.lab.training import for_task
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.settings import TrainSettings
@@ -41,6 +41,7 @@ EMBEDDING_SCALE = 0.1  # of a classifier's initial embeddings, so that rare word
 NORMALISED_CELLS = ("attn_rnn",)  # their state is normalised, so the embedding must have the same scale
 CLASSIFIER_SPAN = 100  # initial memory span of these cells in steps, as a class is read at the end
 LETTER_EMBEDDING = 25  # width of a letter's embedding, as in Lample et al. 2016
+FIRST_LOG_ODDS = -2.0  # of every label of a multi-label task before training: random guesses would have a fair F1
 MAX_SEGMENT = 48  # time steps of a forecast that are read as one segment, if the data allows it
 
 
@@ -48,7 +49,7 @@ def build(task: Task, settings: TrainSettings) -> ForTask:
     """Build the model of a task over the layer named in the settings, with random weights."""
     builders = {
         "classify": _classify,
-        "multilabel": _classify,
+        "multilabel": _multilabel,
         "regress": _classify,
         "tag": _tag,
         "generate": _generate,
@@ -131,8 +132,37 @@ def _classify(task: Task, settings: TrainSettings) -> ForTask:
     if task.kind == "regress":
         return for_task.ForRegress(model)
     if task.kind == "multilabel":
-        return for_task.ForMultilabel(_normalise(model, settings), settings.label_smoothing)
+        return _predict_labels(model, settings)
     return for_task.ForClassify(_normalise(model, settings), settings.label_smoothing)
+
+
+def _multilabel(task: Task, settings: TrainSettings) -> ForTask:
+    if not (isinstance(task.target, Labels) and task.target.per_step):
+        return _classify(task, settings)
+    embed, width = _build_input(task, settings)
+    layer = _build_timed_layer(task, settings, width)
+    return _predict_labels(Tag(layer, task.target.size, embed=embed, dropout=settings.dropout), settings)
+
+
+def _predict_labels(model: Classify | Tag, settings: TrainSettings) -> ForTask:
+    """Return a model of labels that are all improbable before training (Lin et al. 2017, section 3.3)."""
+    with torch.no_grad():
+        model.head.bias.fill_(FIRST_LOG_ODDS)
+    return for_task.ForMultilabel(_normalise(model, settings), settings.label_smoothing)
+
+
+def looks_ahead(model: str) -> bool:
+    """Return whether a layer of this name reads later steps."""
+    return model.startswith(registry.BI_PREFIX) or model == "linformer"
+
+
+def check_sight(task: Task, model: str) -> None:
+    """Raise a UserError if a layer looks ahead and the labels of a step are the input of the next one."""
+    if isinstance(task.target, Labels) and task.target.shifted and looks_ahead(model):
+        other = "transformer" if model == "linformer" else model.removeprefix(registry.BI_PREFIX)
+        raise UserError(
+            f"{model} looks ahead, and the labels of a step are the input of the next one; use {other} instead"
+        )
 
 
 def _choose_readout(task: Task, settings: TrainSettings, layer: nn.Module) -> str:

@@ -119,4 +119,9 @@ def _flatten(result: Result, separator: str) -> Iterator[tuple[str, object]]:
 
 
 def _format_field(value: object, separator: str) -> object:
-    return separator.join(map(str, value)) if isinstance(value, list) else value
+    """Join the items of a list; lists inside it, such as the labels of each step, are separated by blanks."""
+    if not isinstance(value, list):
+        return value
+    if any(isinstance(item, list) for item in value):
+        return " ".join(str(_format_field(item, separator)) for item in value)
+    return separator.join(map(str, value))

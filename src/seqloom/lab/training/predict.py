@@ -59,7 +59,7 @@ def predict(
         classify    a class; "probability"; with `probabilities`, those of all classes by name; with a reject option,
                     None if the probability is too low ("is_unsure" is then true)
         multilabel  a list of labels, the most probable first; "probability", a list; with `probabilities`, those of
-                    all labels by name
+                    all labels by name. If every step has labels, lists of such lists
         tag         a list of tags; "probability", a list (not with a CRF, which scores whole sequences)
         regress     a number, or numbers by name
         forecast    a list of numbers, or lists by name, and the ends of their intervals in the same form ("lower_80",
@@ -253,12 +253,22 @@ def _build_label_results(
     assert prediction.probabilities is not None
     results: list[Result] = []
     for names, row in zip(values, _round(prediction.probabilities.cpu()), strict=True):
-        p = dict(zip(target.names, row, strict=True))
-        ordered = sorted(names, key=lambda name: -p[name])
-        results.append({"prediction": ordered, "probability": [p[name] for name in ordered]})
+        if target.per_step:
+            each = [_order_labels(target, *step) for step in zip(names, row, strict=False)]  # without padding
+            results.append({"prediction": [one for one, _ in each], "probability": [p for _, p in each]})
+            continue
+        ordered, p = _order_labels(target, names, row)
+        results.append({"prediction": ordered, "probability": p})
         if probabilities:
-            results[-1]["probabilities"] = p
+            results[-1]["probabilities"] = dict(zip(target.names, row, strict=True))
     return results
+
+
+def _order_labels(target: Labels, names: list[str], row: list[float]) -> tuple[list[str], list[float]]:
+    """Return labels, the most probable first, and their probabilities."""
+    p = dict(zip(target.names, row, strict=True))
+    ordered = sorted(names, key=lambda name: -p[name])
+    return ordered, [p[name] for name in ordered]
 
 
 def _name_numbers(target: Values, value: list[Any]) -> object:

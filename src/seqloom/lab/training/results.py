@@ -77,7 +77,7 @@ def evaluate(
         classes = describe_classes(run.task.target.names, columns["y"], columns["p"])
     labels: list[dict[str, Any]] = []
     if isinstance(run.task.target, Labels):
-        labels = describe_labels(run.task.target.names, columns["label_sets"], columns["p"])
+        labels = describe_labels(run.task.target.names, columns)
     decision = describe_decision(model, run.task.target.names) if isinstance(run.task.target, Classes) else {}
     return {
         "run": str(run.folder),

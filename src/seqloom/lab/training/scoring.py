@@ -132,14 +132,21 @@ def _classify(task: Task, batch: Batch, prediction: Prediction) -> Columns:
 
 
 def _multilabel(task: Task, batch: Batch, prediction: Prediction) -> Columns:
-    """Return 0 or 1 of each label (B, K), and counts of each row that include labels which training lacks."""
+    """Return how often each label is true, predicted and right in each row (B, K), and counts over all labels.
+
+    The number of true labels includes those that training lacks. A step, or a row without steps, is exact if all of
+    its labels are right.
+    """
     assert batch.y is not None
     y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
-    true = y[:, :-1]
-    counts = {"labels_right": (true * p).sum(1), "labels_predicted": p.sum(1), "labels_true": y.sum(1)}
-    counts |= {"exact": (true == p).all(1) & (y[:, -1] == 0), "rows": np.ones(len(y))}
-    columns = {name: column.astype(np.float64) for name, column in counts.items()}
-    return columns | {"label_sets": true.astype(np.int8), "p": p.astype(np.int8)}
+    y, p = (v if v.ndim == 3 else v[:, None] for v in (y, p))  # (B, T, K + 1) and (B, T, K)
+    known = y[..., -1] >= 0
+    y, p = y * known[..., None], p * known[..., None]
+    true, exact = y[..., :-1], ((y[..., :-1] == p).all(2) & (y[..., -1] == 0) & known).sum(1)
+    by_label = {"label_true": true.sum(1), "label_predicted": p.sum(1), "label_right": (true * p).sum(1)}
+    counts = {"labels_right": by_label["label_right"].sum(1), "labels_predicted": by_label["label_predicted"].sum(1)}
+    counts |= {"labels_true": y.sum((1, 2)), "exact": exact, "rows": known.sum(1)}
+    return by_label | {name: column.astype(np.float64) for name, column in counts.items()}
 
 
 def _tag(task: Task, batch: Batch, prediction: Prediction) -> Columns:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seqloom.lab.compare.baselines.module import BaselineModule, shift_target, wrap
 from seqloom.lab.compare.data import iterate_split
-from seqloom.lab.data.task import PAD, Task, Tokens
+from seqloom.lab.data.task import PAD, Features, Labels, Task, Tokens
 from seqloom.lab.training.for_task import ForTask
 
 UNSEEN_COUNT = 1e-2  # added to every count, for what training lacks
@@ -50,6 +50,21 @@ class Bigram(Unigram):
         return self.log_p[x]
 
 
+class LabelsOfStep(BaselineModule):
+    """Log odds (2, K) of a label at a step whose input lacks or has the label; `at` has its feature, or -1."""
+
+    log_odds: Tensor
+    at: Tensor
+
+    def __init__(self, log_odds: Tensor, at: Tensor) -> None:
+        super().__init__(log_odds.numel())
+        self.register_buffer("log_odds", log_odds)
+        self.register_buffer("at", at)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return torch.where(read_labels(x, self.at) > 0, self.log_odds[1], self.log_odds[0])
+
+
 class ConstantText(BaselineModule):
     """One text for every recording: its ids (S,)."""
 
@@ -76,11 +91,35 @@ def fit_frequent_labels(task: Task) -> ForTask:
     counts, n = torch.zeros(task.target.size), 0
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
-        counts, n = counts + batch.y[:, :-1].sum(0), n + len(batch.y)
+        y = batch.y[..., :-1].flatten(0, -2)  # of rows or of steps
+        y = y[y[:, 0] >= 0]
+        counts, n = counts + y.sum(0), n + len(y)
     log_odds = ((counts + 1) / (n + 2)).logit()
     frequent = counts.topk(max(1, round(float(counts.sum()) / max(1, n)))).indices
     log_odds[frequent] = log_odds[frequent].clamp(min=0.0)  # a probability of a half is predicted
-    return wrap(task, Constant(log_odds))
+    per_step = isinstance(task.target, Labels) and task.target.per_step
+    return wrap(task, Unigram(log_odds) if per_step else Constant(log_odds))
+
+
+def fit_labels_of_step(task: Task) -> ForTask:
+    """Predict each label from whether the input step has a label of the same name."""
+    assert isinstance(task.target, Labels) and isinstance(task.input, Features)
+    source = [task.input.names.index(name) if name in task.input.names else -1 for name in task.target.names]
+    at = torch.tensor(source)
+    counts = torch.full((2, 2, task.target.size), 0.5)  # has the input label, has the label, label
+    for batch in iterate_split(task, "train"):
+        assert batch.y is not None
+        known = batch.y[..., 0] >= 0
+        y, x = batch.y[known][:, :-1], read_labels(batch.x[known], at)
+        for i in range(2):
+            for j in range(2):
+                counts[i, j] += ((x == i) & (y == j)).sum(0)
+    return wrap(task, LabelsOfStep((counts[:, 1] / counts[:, 0]).log(), at))
+
+
+def read_labels(x: Tensor, at: Tensor) -> Tensor:
+    """Return features (..., D) as labels (..., K), 0 or 1; `at` has the feature of each label, or -1."""
+    return ((x[..., at.clamp(min=0)] > 0) & (at >= 0)).long()
 
 
 def fit_mean(task: Task) -> ForTask:

@@ -15,7 +15,7 @@ from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.stats.class_metrics import macro_f1_of_sets
+from seqloom.lab.stats.class_metrics import macro_f1_of_labels
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForTask
 
@@ -394,5 +394,5 @@ def _validate(model: ForTask, task: Task, weights: Sequence[float]) -> tuple[flo
         nats += float(losses.sum())
     if sets:
         y, p = (np.concatenate(part) for part in zip(*sets, strict=True))
-        wrong = -float(macro_f1_of_sets(y, p, np.ones((1, len(y))))[0])
+        wrong = -float(macro_f1_of_labels(y, p, y * p, np.ones((1, len(y))))[0])
     return wrong, nats

@@ -16,7 +16,8 @@ from seqloom.lab.compare.baselines import boosting, counts, dtw, letters, linear
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
-from seqloom.lab.data.task import Task, Tokens
+from seqloom.lab.data.coders.step_sets import StepSetCoder
+from seqloom.lab.data.task import Labels, Task, Tokens
 from seqloom.lab.stats.metrics import Scores, compute_scores
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.calibration import decide, store_decision
@@ -59,6 +60,9 @@ def baselines(task: Task) -> dict[str, Fit]:
         spelled["classify"] = {"character TF-IDF + logistic": linear.fit_logistic_of_letters}
         spelled["multilabel"] = {"character TF-IDF + logistic": linear.fit_labels_of_letters}
         spelled["regress"] = {"character TF-IDF + ridge": linear.fit_ridge_of_letters}
+    if isinstance(task.target, Labels) and task.target.per_step:
+        same: dict[str, Fit] = {"labels of the input step": counts.fit_labels_of_step} if _shares_labels(task) else {}
+        return {"most frequent labels": counts.fit_frequent_labels, **same}
     kinds: dict[str, dict[str, Fit]] = {
         "classify": {
             "majority": counts.fit_majority,
@@ -86,6 +90,12 @@ def baselines(task: Task) -> dict[str, Fit]:
         "transcribe": {"most frequent text": counts.fit_text},
     }
     return kinds[task.kind]
+
+
+def _shares_labels(task: Task) -> bool:
+    """Return whether input steps are sets of labels, some of which are to be predicted."""
+    is_set = task.encoding is not None and isinstance(task.encoding.x, StepSetCoder)
+    return is_set and bool(set(task.encoding.x.names) & set(task.encoding.y.names))  # type: ignore[union-attr]
 
 
 def fit_baseline(

@@ -20,6 +20,7 @@ from seqloom.lab.data.coders.label_sets import LabelSetCoder, find_separator
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
+from seqloom.lab.data.coders.step_sets import StepSetCoder, are_shifted
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
 from seqloom.lab.data.coders.times import TimesCoder
@@ -30,7 +31,7 @@ from seqloom.lab.data.pipeline.long_tables import mention_other_series
 from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, resolve_names, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.pipeline.row_filter import find_usable, join_long_rows, sample_rows
+from seqloom.lab.data.pipeline.row_filter import find_usable, has_step_sets, join_long_rows, sample_rows
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
@@ -146,6 +147,8 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
         x = SeriesCoder(plan.input, wide=plan.layout == "wide")
     elif plan.input[0] == "audio":
         x = AudioCoder("audio", options.mels, _choose_rate(source, notes))
+    elif has_step_sets(plan, schema) and len(plan.input) == 1 and _holds_sets(first):
+        x = StepSetCoder(plan.input[0], is_input=True)
     elif first.is_nested() and first.inner != pl.String:  # type: ignore[attr-defined]
         x = SeriesCoder(plan.input)
     else:
@@ -160,6 +163,8 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
         return x, None, times
     if plan.kind == "classify":
         return x, LabelCoder(plan.target[0], merge=options.merge_labels), times
+    if has_step_sets(plan, schema):
+        return x, _make_step_target_coder(source, plan, options, notes), times
     if plan.kind == "multilabel":
         return x, LabelSetCoder(plan.target[0], merge=options.merge_labels), times
     if plan.kind == "tag":
@@ -167,6 +172,20 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     if plan.kind == "regress":
         return x, ValuesCoder(plan.target), times
     return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=plan.kind == "translate"), times
+
+
+def _holds_sets(column: pl.DataType) -> bool:
+    """Return whether a column has a list of whole numbers at each step, which are read as labels."""
+    step = getattr(column, "inner", None)
+    return isinstance(step, pl.List) and step.inner.is_integer()
+
+
+def _make_step_target_coder(source: Source, plan: TaskPlan, options: Reading, notes: Notes) -> StepSetCoder:
+    sample = source.frame().select(plan.input[0], plan.target[0]).head(SAMPLE_ROWS).collect()
+    shifted = are_shifted(sample[plan.input[0]], sample[plan.target[0]])
+    if shifted:
+        notes.say(f"{plan.target[0]!r} is {plan.input[0]!r} one step later; models that look ahead are not used")
+    return StepSetCoder(plan.target[0], merge=options.merge_labels, shifted=shifted)
 
 
 def _choose_rate(source: Source, notes: Notes) -> int:
@@ -252,7 +271,8 @@ def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Arr
         )
     if coder.separator:
         notes.say(f"{coder.column!r} is cut at {coder.separator!r} into {len(coder.names)} labels")
-    unseen = np.concatenate([coder.encode(frame)[0][:, -1] for _, frame in source.chunks([coder.column])])
+    counts = [_count_unseen(*coder.encode(frame)) for _, frame in source.chunks([coder.column])]
+    unseen = np.concatenate(counts)
     for name, rows in index.items():
         wrong = rows[unseen[rows] > 0]
         if len(wrong):
@@ -261,6 +281,12 @@ def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Arr
                 f"rows of {name!r} with a label that does not occur in training: {len(wrong)} (first: {place}); "
                 "such labels count as not found"
             )
+
+
+def _count_unseen(values: Array, lengths: Array) -> Array:
+    """Return the number of unseen labels of each row; values (sum of lengths, K + 1)."""
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    return np.bincount(row, weights=values[:, -1], minlength=len(lengths))
 
 
 def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:

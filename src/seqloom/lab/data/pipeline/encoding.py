@@ -18,6 +18,7 @@ from seqloom.lab.data.coders.label_sets import LabelSetCoder
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
+from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
@@ -26,7 +27,7 @@ from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
-InputCoder: TypeAlias = TextCoder | SubwordCoder | JoinedTextCoder | SeriesCoder | AudioCoder
+InputCoder: TypeAlias = TextCoder | SubwordCoder | JoinedTextCoder | SeriesCoder | AudioCoder | StepSetCoder
 Coder: TypeAlias = (
     InputCoder | LabelCoder | ValuesCoder | TimesCoder | LettersCoder | AttributesCoder | TableCoder | Calendar
 )
@@ -35,6 +36,7 @@ CODERS: dict[str, Any] = {
     "subwords": SubwordCoder,
     "labels": LabelCoder,
     "label sets": LabelSetCoder,
+    "step sets": StepSetCoder,
     "series": SeriesCoder,
     "values": ValuesCoder,
     "audio": AudioCoder,

@@ -19,6 +19,7 @@ from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
@@ -251,4 +252,6 @@ def _expect(coder: InputCoder) -> tuple[Any, str]:
         return pl.List(pl.Float32), "numbers"
     if isinstance(coder, SeriesCoder):
         return (pl.Float64 if coder.wide else None), "numbers"
+    if isinstance(coder, StepSetCoder):
+        return pl.List(pl.List(pl.Int64)), "lists of lists of whole numbers"
     return (pl.List(pl.String), "lists of strings") if coder.unit == "tokens" else (pl.String, "text")

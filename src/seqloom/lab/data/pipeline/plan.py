@@ -128,12 +128,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
     plan = best[0]
     inner = getattr(source.frame().collect_schema()[plan.target[0]], "inner", None)
     if plan.kind == "tag" and isinstance(inner, pl.List):
-        raise UserError(
-            f"{place}: {plan.target[0]!r} holds a list of labels for each step, and a step can have one tag; make a "
-            "list of 0 and 1 for each label and tag one of them"
-        )
-    if plan.kind == "multilabel" and isinstance(inner, pl.List):
-        raise UserError(f"{place}: {plan.target[0]!r} holds lists of lists, and a row needs one list of labels")
+        plan = replace(plan, kind="multilabel")  # several tags for each step
     blind = [name for name in plan.target if name not in plan.input] if plan.kind == "forecast" else []
     if blind:
         inputs = ",".join((*plan.input, *blind))

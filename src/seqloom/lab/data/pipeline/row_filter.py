@@ -26,7 +26,9 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
         empty = pl.all_horizontal(_is_empty(name, schema) for name in plan.input)
         checks = {f"empty {', '.join(map(repr, plan.input))}": empty}
     for name in plan.target if plan.kind != "generate" else ():
-        may_be_empty = plan.kind == "regress" or (plan.kind == "multilabel" and schema[name].is_nested())
+        may_be_empty = plan.kind == "regress" or (
+            plan.kind == "multilabel" and schema[name].is_nested() and not has_step_sets(plan, schema)
+        )
         checks[f"no {name!r}"] = pl.col(name).is_null() if may_be_empty else _is_empty(name, schema)
     names = list(dict.fromkeys([*plan.input, *plan.target]))
     flags = [check.alias(problem) for problem, check in checks.items()]
@@ -36,9 +38,14 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
         if len(rows):
             place = source.place(int(rows[0]))
             notes.warn(f"rows with {problem}: {len(rows)} of {source.rows} (first: {place}); left out")
-    if plan.kind == "tag":
+    if plan.kind == "tag" or has_step_sets(plan, schema):
         _check_aligned(source, plan)
     return ~faults.select(pl.any_horizontal(pl.all())).to_series().to_numpy()
+
+
+def has_step_sets(plan: TaskPlan, schema: pl.Schema) -> bool:
+    """Return whether the target has a list of labels for each step."""
+    return plan.kind == "multilabel" and isinstance(getattr(schema[plan.target[0]], "inner", None), pl.List)
 
 
 def _is_empty(name: str, schema: pl.Schema) -> pl.Expr:

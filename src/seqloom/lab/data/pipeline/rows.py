@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Task
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Labels, Task
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
@@ -79,6 +79,8 @@ class RowsTask(Task):
             y, _ = self._x.pad(rows, IGNORE)
             x = np.concatenate([np.full_like(x[:, :1], START), x[:, :-1]], 1)
             x[np.arange(x.shape[1]) >= lengths[:, None]] = PAD
+        elif self._y is not None and isinstance(self.target, Labels) and self.target.per_step:
+            y, _ = self._y.pad(rows, IGNORE)
         elif self._y is not None and self.kind in ("classify", "multilabel", "regress"):
             y = self._y.values[rows]
         elif self._y is not None:
