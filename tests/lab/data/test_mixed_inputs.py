@@ -147,3 +147,18 @@ def test_inputs_that_do_not_go_together_are_refused_with_the_nearest_that_does(c
     ).with_columns(label=pl.Series(["yes", "no"] * (N // 2)))
     with pytest.raises(ValueError, match=message):
         open_task(table, input=columns, target="label")
+
+
+def test_the_same_text_beside_other_numbers_may_be_on_both_sides_of_the_split():
+    rows = {"comment": [f"{WORDS[i % 3]} parcel" for i in range(200)], "amount": [i % 50 for i in range(200)]}
+    rows["refunded"] = ["yes" if i % 3 == 0 and i % 50 < 40 else "no" for i in range(200)]
+    table = pl.DataFrame(rows)
+    task = open_task(table, input="comment,amount", target="refunded")
+    amounts = [{rows["amount"][r] for r in task.source_rows(s, range(task.splits[s].size))} for s in task.splits]
+    texts = [{rows["comment"][r] for r in task.source_rows(s, range(task.splits[s].size))} for s in task.splits]
+    assert texts[0] == texts[1] == texts[2] and all(len(side) > 3 for side in amounts)
+    pairs = [
+        {(rows["comment"][r], rows["amount"][r]) for r in task.source_rows(s, range(task.splits[s].size))}
+        for s in task.splits
+    ]
+    assert not pairs[0] & pairs[1] and not pairs[0] & pairs[2]  # whole rows that repeat stay together

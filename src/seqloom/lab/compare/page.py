@@ -124,6 +124,8 @@ def list_next(comparison: Comparison, results: Results) -> list[tuple[str, str]]
     if comparison.settings.steps is None:
         longer = format_seconds(longer_budget(comparison.settings.seconds))
         words = shlex.split(command(comparison, settings={"budget": longer}))[1:]
+        if Path(words[1]).is_absolute():
+            words[1] = str(shorten_path(Path(words[1])))
         commands.append(("Compare for longer", words))
     return [(purpose, shlex.join(["seqloom", *words])) for purpose, words in commands]
 

@@ -46,7 +46,8 @@ def collect_results(comparison: Comparison) -> Results:
     if plan is not None:
         short = plan.is_short or bool(comparison.skipped) or comparison.is_out_of_time
         results = replace(results, epochs=plan.epochs, is_short=short, more=plan.more)
-    elif comparison.is_out_of_time:
+    is_unplanned = comparison.is_out_of_time if plan is None else not (plan.models or plan.more or comparison.failed)
+    if is_unplanned and comparison.settings.steps is None:
         longer = format_seconds(longer_budget(comparison.settings.seconds))
         results = replace(results, is_short=True, more=f"--budget {longer} would leave time to train models")
     return mark_choice(results)

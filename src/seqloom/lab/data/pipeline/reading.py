@@ -23,7 +23,7 @@ class Reading(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     input: tuple[str, ...] = ()
-    """Input column; several columns of numbers are separated by commas."""
+    """Input column; several, also of different kinds, are separated by commas."""
     target: tuple[str, ...] = ()
     """Column to predict; several columns of numbers are separated by commas."""
     known: tuple[str, ...] = ()

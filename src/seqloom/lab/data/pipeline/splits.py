@@ -130,6 +130,9 @@ def _group_rows(source: Source, plan: TaskPlan, rows: Array, is_text: bool, opti
     is_chosen[rows] = True
     chunks = source.chunks(plan.input)
     keys = cluster_texts(_to_text(f.filter(is_chosen[start : start + len(f)])) for start, f in chunks)
+    if plan.attributes:  # the same text beside another number is not a duplicate
+        other = _hash_rows(source.columns(*plan.attributes), plan.attributes)[rows]
+        keys, _ = _number_keys(np.stack([keys.astype(np.uint64), other], 1))
     repeats = len(rows) - len(np.unique(keys))
     if repeats:
         notes.say(f"texts that nearly repeat another one: {repeats}; they stay on the same side of the split")
@@ -139,15 +142,20 @@ def _group_rows(source: Source, plan: TaskPlan, rows: Array, is_text: bool, opti
 def _group_equal_series(source: Source, plan: TaskPlan, rows: Array, notes: Notes) -> Array:
     """Return (rows,) keys that are the same for rows with equal series, numbered in order of appearance."""
     hashes = np.concatenate([_hash_rows(frame, plan.input) for _, frame in source.chunks(plan.input)])
-    _, first, keys = np.unique(hashes[rows], return_index=True, return_inverse=True)
-    keys = np.argsort(np.argsort(first))[keys.ravel()]
-    repeats = len(rows) - len(first)
-    if repeats and len(first) < FEW:
-        notes.warn(f"only {len(first)} distinct series; training and test share the same ones")
+    keys, distinct = _number_keys(hashes[rows])
+    repeats = len(rows) - distinct
+    if repeats and distinct < FEW:
+        notes.warn(f"only {distinct} distinct series; training and test share the same ones")
         return np.arange(len(rows))
     if repeats:
         notes.say(f"series that repeat another one: {repeats}; they stay on the same side of the split")
     return keys
+
+
+def _number_keys(values: Array) -> tuple[Array, int]:
+    """Return (rows,) numbers of the distinct values in order of appearance, and how many there are."""
+    _, first, keys = np.unique(values, axis=0, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[keys.ravel()], len(first)
 
 
 def _hash_rows(frame: pl.DataFrame, names: tuple[str, ...]) -> Array:
