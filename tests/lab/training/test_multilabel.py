@@ -11,6 +11,7 @@ from sklearn import metrics as sk
 from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.candidates import choose_for_task
+from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.data.coders.label_sets import LabelSetCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
@@ -174,6 +175,18 @@ def test_a_run_is_trained_evaluated_and_predicts_lists(tmp_path):
     out = tmp_path / "out.csv"
     write_results(predict(run, ["pipeline and crude"]), out, separator="|")
     assert set(out.read_text().splitlines()[1].split(",")[0].split("|")) == {"natural gas", "oil"}
+
+
+def test_a_report_lists_each_label_and_the_worst_rows(tmp_path):
+    task = open_task(write_news(tmp_path))
+    model = baselines(task)["most frequent labels"](task)
+    labels, worst = analyse_errors(model, task, score_rows(model, task, "test", 8), 8)
+    assert (labels.title, [row["label"] for row in labels.rows]) == ("Labels", ["natural gas", "oil", "wheat"])
+    assert all(set(row["true"].split(", ")) <= {*TOPICS, "-"} for row in worst.rows)
+    task = open_task(write_rolls(tmp_path), **ROLLS)
+    model = baselines(task)["labels of the input step"](task)
+    worst = analyse_errors(model, task, score_rows(model, task, "test", 8), 8)[-1]
+    assert set(worst.rows[0]["true"].removesuffix("...").split(" | ")) <= {"60, 64", "67", "-"}
 
 
 def test_series_have_labels_too(tmp_path):

@@ -136,6 +136,9 @@ def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
 def _decode(task: Task, values: torch.Tensor, lengths: torch.Tensor | None) -> str:
     single = values.ndim < 3 and task.kind in ("classify", "multilabel", "regress")
     value = task.decode(values, None if single else lengths)[0]
+    if isinstance(task.target, Labels):  # whose names may contain blanks
+        steps = value if task.target.per_step else [value]
+        return _shorten(" | ".join(", ".join(labels) or "-" for labels in steps))
     return _shorten(" ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
