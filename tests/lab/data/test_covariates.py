@@ -58,6 +58,12 @@ def test_a_wrong_known_column_is_one_clear_error(options, message):
         open_task(shops(), target="sales", input="sales,promo", **SMALL, **options)
 
 
+def test_a_note_says_that_several_columns_are_forecast_unless_they_were_chosen():
+    data = shops().drop("weather")
+    assert "2 columns are forecast; choose some with target=..." in str(open_task(data, **SMALL).notes)
+    assert "columns are forecast" not in str(open_task(data, target="sales", **SMALL).notes)
+
+
 def test_a_model_learns_from_what_is_known_and_needs_it_for_new_rows(tmp_path):
     data = shops(120)
     options = {"input": "sales,promo", "target": "sales", "known": "promo", **SMALL}

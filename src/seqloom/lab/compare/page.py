@@ -50,10 +50,17 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
         blocks += _analyse_errors(comparison, results)
     if rows := tabulate_columns(comparison.task.columns):
         blocks.append(Table("Columns", rows))
-    blocks.append(Words("Data", summarize_task(comparison.task)))
+    blocks.append(Words("Data", [_as_sentence(line) for line in summarize_task(comparison.task)]))
     blocks.append(Words("Method", _describe_method(comparison)))
     blocks.append(Words("Next", [f"{purpose}: `{command}`" for purpose, command in list_next(comparison, results)]))
     return Page(f"Models for {comparison.task.name}", write_verdict(results, finished), blocks, _facts(comparison))
+
+
+def _as_sentence(line: str) -> str:
+    """Turn "splits  train 9" of the terminal into "Splits: train 9", and "note    text" into "Text"."""
+    label, _, text = line.partition(" ")
+    text = text.strip()
+    return text[0].upper() + text[1:] if label == "note" else f"{label.capitalize()}: {text}"
 
 
 def _find_interval(test: Estimate, metric: Metric) -> tuple[float, float]:
@@ -163,7 +170,7 @@ def _describe_method(comparison: Comparison) -> list[str]:
         return paragraphs
     if plan.is_screened:
         paragraphs.append(
-            f"{len(plan.models)} models with {count(plan.rates, 'setting')} each were trained for {plan.first:,} "
+            f"{count(len(plan.models), 'model')} with {count(plan.rates, 'setting')} each: trained for {plan.first:,} "
             f"steps, the best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} "
             f"for {plan.steps:,} with {count(plan.seeds, 'seed')}. Training stops early after {plan.patience} "
             f"validations without progress; there is one every {plan.every:,} steps."

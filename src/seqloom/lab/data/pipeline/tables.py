@@ -104,6 +104,11 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
     encoding.x.fit(table.frame[train])
     encoding.y = ValuesCoder(plan.target)
     encoding.y.fit([table.frame[train]])
+    if len(plan.target) > 1 and not encoding.options.target:
+        several = (
+            f"{len(plan.target)} columns are forecast; choose some with target=..., and name inputs whose future is"
+        )
+        encoding.notes.say(f"{several} known with known=...")
     unit = (
         f"the units of {plan.target[0]!r}" if len(plan.target) == 1 else "standard deviations of each training column"
     )
