@@ -51,7 +51,10 @@ def test_advice_is_one_json_document(here):
         (["film.csv"], "did you mean 'films.csv'?"),
         (["films.csv", "--target", "labl"], "did you mean 'label'?"),
         (["films.csv", "--seconds", "1"], "--seconds must be between 4 and 3600, got 1"),
-        (["films.csv", "--kind", "forecast"], "no task fits the columns"),
+        (
+            ["films.csv", "--kind", "forecast"],
+            "these columns cannot be used to forecast, which needs columns of numbers",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(here, words, message):
