@@ -55,17 +55,18 @@ class MyCell(seqloom.Cell, name="my_cell"):
         return h, (h,)
 
 
-def main(steps: int = 150) -> float:
+def main(steps: int = 200) -> float:
     """Check the cell, train it to recall the first of ten numbers, and return the mean squared error."""
     torch.manual_seed(0)
     seqloom.testing.check_cell(MyCell)  # shapes, gradients, lengths, streaming, ...
     model = seqloom.Classify(seqloom.Recurrent(MyCell, 1, 32, batch_first=True), outputs=1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(steps):
         x = torch.rand(64, 10, 1)
         loss = model.loss(x, x[:, 0])
         optimiser.zero_grad()
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.3)
         optimiser.step()
         if (step + 1) % 50 == 0:
             print(f"step {step + 1}: mean squared error {float(loss.detach()):.4f} (answering the mean: 0.0833)")
@@ -74,5 +75,5 @@ def main(steps: int = 150) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=200)
     main(**vars(parser.parse_args()))

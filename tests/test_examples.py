@@ -49,7 +49,7 @@ def test_a_script_prints_a_good_result(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"{name}.py"])
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     words, low, high = LAST_NUMBER[name]
-    number = re.findall(rf"{words} ([\d.e-]+)", capsys.readouterr().out)[-1]
+    number = re.findall(rf"{words} ([\d.e+-]+)", capsys.readouterr().out)[-1]
     assert low <= float(number) <= high
 
 

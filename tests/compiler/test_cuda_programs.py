@@ -83,6 +83,8 @@ def test_every_operator_matches_torch_at_edge_values_too(dtype):
     run_on_gpu(scan_of(program), [a, b, c, y], Packing.of(1, 1, None))
     for name, got in zip(names, y.view(-1, n), strict=True):
         expected = FUNCTIONS[name](*(a, b, c)[: ir.OPERATORS[name]]).to(dtype)
+        if name == "erf":  # torch returns 0 for erf(1e-7) in float32 on ARM
+            expected = torch.erf(a.double()).to(dtype)
         if name == "fma":  # rounds once, so that a product may exceed the range
             expected = torch.where((a * b).isfinite(), expected, got)
         rtol = 1e-5 if dtype == FP32 else 1e-12
