@@ -122,8 +122,9 @@ def test_the_check_is_the_real_one_where_nothing_is_replaced(monkeypatch):
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="a torch without oneDNN")
 def test_a_row_of_torch_names_the_library_that_ran():
     library = {row.cell: row.library for row in times(cells="min_gru")}
-    lstm = "oneDNN" if HAS_ONEDNN_LSTM else "ATen"  # it has a fused LSTM for x86 alone
-    assert library == {"min_gru": "", "torch.nn.RNN": "ATen", "torch.nn.GRU": "ATen", "torch.nn.LSTM": lstm}
+    lstm = library.pop("torch.nn.LSTM")
+    assert lstm == "oneDNN" or (lstm == "ATen" and not HAS_ONEDNN_LSTM)  # on ARM it depends on the number of threads
+    assert library == {"min_gru": "", "torch.nn.RNN": "ATen", "torch.nn.GRU": "ATen"}
     assert {row.library for row in times(cells="min_gru", ragged=True)} == {"", "ATen"}
 
 
