@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from seqloom.lab.compare.baselines.boosting import MOST_VALID, _collect, _Sizes, _to_arrays, fit_boosting
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
@@ -14,6 +15,13 @@ from seqloom.lab.data.registry import open_task
 from seqloom.lab.training.scoring import score
 
 OPTIONS = {"target": "sales", "lookback": 21, "horizon": 5}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Fit as a comparison's jobs do; threads that wait for each other on a busy machine take seconds."""
+    with threadpool_limits(limits=1):
+        yield
 
 
 def shops(n=300, gaps=0.05):
