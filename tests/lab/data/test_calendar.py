@@ -30,7 +30,10 @@ def months(first, count, last_day=False):
 DAYS = [str(date(2026, 1, 1) + timedelta(i)) for i in range(40)]
 HOURS = [str(datetime(2026, 1, 1) + timedelta(hours=i)) for i in range(60)]
 WEEKDAYS = [day for day in DAYS if date.fromisoformat(day).weekday() < 5]
+UNIX = 1_767_225_600  # the start of 2026
 CASES = [
+    ([UNIX + 3_600 * i for i in range(60)], "hourly", [UNIX + 216_000, UNIX + 219_600], (24, 168)),
+    ([UNIX + 86_400 * i for i in range(40)], "daily", [UNIX + 3_456_000, UNIX + 3_542_400], (7,)),
     (HOURS, "hourly", ["2026-01-03 12:00:00", "2026-01-03 13:00:00"], (24, 168)),
     (DAYS, "daily", ["2026-02-10", "2026-02-11"], (7,)),
     (DAYS[::7], "weekly", ["2026-02-12", "2026-02-19"], (52,)),

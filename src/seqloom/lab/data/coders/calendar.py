@@ -10,7 +10,7 @@ import polars as pl
 
 Array = np.ndarray[Any, Any]
 Unit = Literal["seconds", "business days", "months"]
-Style = Literal["time", "date", "month", "number"]
+Style = Literal["time", "date", "month", "unix", "number"]
 MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0  # seconds
 SHORTEST_MONTH = 27 * DAY  # between two monthly stamps, with a margin of a day
 TOLERANCE = 0.15  # a step is regular if it differs by at most this share from a whole number of ticks
@@ -18,6 +18,7 @@ REGULAR_SHARE = 0.9  # of the steps that must be regular
 MODE_SHARE = 0.3  # of the steps that must be equal for the most frequent one to be the tick; otherwise the median is
 NAMES = {MINUTE: "every minute", HOUR: "hourly", DAY: "daily", WEEK: "weekly"}
 MONTH_NAMES = {1: "monthly", 3: "quarterly", 12: "yearly"}
+UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
 FORMATS = {"time": "%Y-%m-%d %H:%M:%S", "date": "%Y-%m-%d", "month": "%Y-%m"}
 
 
@@ -28,7 +29,7 @@ class Calendar:
         column: The column of time stamps.
         unit: What a step is counted in.
         step: The size of a step in that unit.
-        style: How stamps are written; "number" if they are plain numbers.
+        style: How stamps are written; "unix" for seconds since 1970, "number" for plain numbers.
         month_end: Whether monthly stamps are the last days of their months.
         is_regular: Whether rows can be put on a grid; otherwise a step is the typical interval.
 
@@ -131,7 +132,7 @@ class Calendar:
 
     def format(self, stamps: Array) -> list[str | float]:
         """Write stamps in seconds as the file does."""
-        if self.style == "number":
+        if self.style in ("unix", "number"):
             return [int(v) if float(v).is_integer() else float(v) for v in stamps]
         times = pl.Series(np.round(stamps * 1e6).astype(np.int64)).cast(pl.Datetime("us"))
         return times.dt.strftime(FORMATS[self.style]).to_list()
@@ -144,7 +145,8 @@ class Calendar:
 def find_style(stamps: pl.Series, seconds: Array) -> Style:
     """Find out how the stamps of a column are written."""
     if stamps.dtype.is_numeric():
-        return "number"
+        in_range = len(seconds) and seconds.min() >= UNIX_RANGE[0] and seconds.max() < UNIX_RANGE[1]
+        return "unix" if in_range else "number"
     if stamps.dtype == pl.String and bool((stamps.drop_nulls().str.len_chars() == 7).all()):
         return "month"
     return "date" if bool((seconds % DAY == 0).all()) else "time"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.lab.data.coders.calendar import UNIX_RANGE
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.source import Source
@@ -20,7 +21,6 @@ MAX_CLASSES = 200  # a column with more distinct names is not a label
 IDS = ("id", "ids", "uuid", "guid", "idx", "index", "no", "nr", "key", "file", "filename", "path", "url")
 TIMES = ("time", "times", "timestamp", "timestamps", "date", "datetime", "t", "year", "month")
 TIME_WORDS = frozenset((*TIMES, "ts", "unix", "epoch", "utc", "created", "updated", "at"))  # in the name of Unix time
-UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
 UNIX_UNITS = (1, 10**3, 10**6, 10**9)  # seconds, milliseconds, microseconds, nanoseconds
 CALENDAR = ("year", "month")  # a time stamp if unique, else a number beside days and hours
 TOKEN_NAMES = ("tokens", "words", "form")
