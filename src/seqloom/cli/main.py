@@ -107,12 +107,12 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
 
 def _list_commands(error: Exception, words: Sequence[str]) -> list[str]:
-    """Return the command that failed once for each choice that the error offers."""
+    """Complete the user's command with each choice that the error lists; return these commands."""
     if not isinstance(error, ChoiceError):
         return []
-    commands = []
+    commands, flags = [], {word.partition("=")[0] for word in words}
     for choice in error.choices:
-        missing = {f"--{name}": value for name, value in choice.items() if f"--{name}" not in words}
+        missing = {f"--{name}": value for name, value in choice.items() if f"--{name}" not in flags}
         commands.append(shlex.join(["seqloom", *words, *(word for pair in missing.items() for word in pair)]))
     return commands
 

@@ -1,4 +1,4 @@
-"""Compute with torch what a plan leaves to it, for the rows of all steps at once."""
+"""Evaluate the operators of a plan that run in torch, for the rows of all steps at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Evaluator:
         evaluate(order, known, rows, known.device)
 
     def order(self, wanted: Iterable[int], known: Container[int]) -> list[Step]:
-        """Return what computes nodes, and what they need, in order.
+        """Return the calls that compute nodes and everything that these need, in order.
 
         Args:
             wanted: The nodes.
@@ -98,7 +98,7 @@ def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: to
 
 
 def _simplify(plan: Plan) -> dict[int, Call]:
-    """Return the calls of a plan with those combined that torch runs faster as one."""
+    """Combine calls of a plan that torch runs faster as one."""
     uses = Counter(n for call in plan.calls.values() for n in references(call))
     uses.update(m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory)
     uses.update(plan.results.values())
@@ -127,7 +127,7 @@ def _simplify(plan: Plan) -> dict[int, Call]:
 
 
 def _find_root(n: int, plan: Plan) -> int:
-    """Return the node from which others were reshaped until one had its shape again; n if there is none."""
+    """Follow reshapes back from node n to the earliest node of the same shape; return n if there is none."""
     root, at = n, n
     while at in plan.calls and plan.calls[at].operator.partition(".")[0] in RESHAPES:
         first = plan.calls[at].arguments[0]
@@ -148,7 +148,7 @@ def _prepare(node: int, call: Call) -> Step:
 
 
 def _varies(a: object) -> bool:
-    """Return whether an argument has the value of a node in it or depends on the number of rows."""
+    """Return whether an argument contains the value of a node, or depends on the number of rows."""
     if isinstance(a, dict):
         return "node" in a or "rows" in a
     return isinstance(a, (list, tuple)) and any(_varies(v) for v in a)

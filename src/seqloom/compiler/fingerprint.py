@@ -184,7 +184,7 @@ def _parts(value: object) -> list[object]:
 
 
 def _closure(function: types.FunctionType) -> list[object]:
-    """Return the variables of the functions around a function that it reads, without the class that `super` needs."""
+    """Return the values of a function's closure, without the class that `super` needs."""
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     return [_content(cell) for name, cell in zip(names, cells, strict=True) if name != "__class__"]
 

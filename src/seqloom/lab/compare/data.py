@@ -130,14 +130,16 @@ class HeldOutSample(_Sample):
         epoch: int = 0,
         skip: int = 0,
     ) -> Iterator[Batch]:
-        stride = self.strides.get(split, 1)
-        larger = {"batch": batch and batch * stride, "tokens": tokens and tokens * stride}
+        larger = self._enlarge(split, batch, tokens)
         for one in self.task.batches(split, **larger, seed=seed, epoch=epoch, skip=skip):
-            yield one.shard(0, stride)
+            yield one.shard(0, self.strides.get(split, 1))
 
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
+        return self.task.count(split, **self._enlarge(split, batch, tokens), seed=seed, epoch=epoch)
+
+    def _enlarge(self, split: str, batch: int | None, tokens: int | None) -> dict[str, int | None]:
+        """Return the sizes of the batches of which every n-th row is used."""
         stride = self.strides.get(split, 1)
-        larger = {"batch": batch and batch * stride, "tokens": tokens and tokens * stride}
-        return self.task.count(split, **larger, seed=seed, epoch=epoch)
+        return {"batch": batch and batch * stride, "tokens": tokens and tokens * stride}

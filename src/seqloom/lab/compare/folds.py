@@ -54,7 +54,7 @@ def open_folds(task: Task, source: Mapping[str, Any] | None, folds: int | None) 
 
 
 def add_fold(source: Mapping[str, Any], fold: int, folds: int) -> dict[str, Any]:
-    """Return the source of one fold, counted from 0; the source itself if there is only one."""
+    """Return the source record of a fold, counted from 0; with a single fold, a copy of the record."""
     if folds == 1:
         return dict(source)
     return {**source, "options": {**source["options"], "fold": f"{fold + 1}/{folds}"}}

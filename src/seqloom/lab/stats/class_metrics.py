@@ -145,7 +145,7 @@ def _mean_over_classes(values: list[Array]) -> Array:
 
 
 def _mean_where(values: Array, known: Array) -> Array:
-    """Return the mean of each row's known values, NaN if there are none."""
+    """Return the mean of each row over the places where `known` is true; NaN for a row without any."""
     count = known.sum(1)
     return np.where(count > 0, (values * known).sum(1) / np.maximum(count, 1), np.nan)
 

@@ -91,11 +91,11 @@ class Stepper:
             self.skipped_in_a_row = 0
             self.scaler.step(self.optimiser)  # skips a step that it scaled too far
             self.scaler.update()
+            if self.average is not None:
+                self.average.update(self.model)
         else:
             self._skip(whole, batches, number)
         self.optimiser.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update(self.model)
         return whole, count
 
     def _compute_gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
@@ -159,7 +159,6 @@ class Stepper:
             if self.skipped == 1 and self.processes.is_first:
                 console.note(f"the gradient is not finite in step {number + 1}: such steps are skipped and counted")
             return
-        self.optimiser.zero_grad(set_to_none=True)
         for batch in batches:
             place = batch.shard(self.processes.rank, self.processes.count).to(self.device)
 

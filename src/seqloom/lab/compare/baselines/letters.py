@@ -49,7 +49,7 @@ class LetterNgrams:
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """Return the n-grams of a task's vocabulary, without weights yet."""
+        """Collect the character n-grams of a task's vocabulary; `fit` sets their weights."""
         coder = task.encoding.x if task.encoding is not None else None
         assert isinstance(coder, TextCoder)
         return cls(_spell(coder.words))
