@@ -1,0 +1,271 @@
+"""Several trainings side by side in one process: steps as CUDA graphs, averaged weights, a time limit.
+
+The learning rate follows the larger of two shares: steps done of all steps, and seconds passed of the limit. So a
+training always ends with an annealed rate, and its record has the number of steps that were taken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.lab.training.clipping import clip_gradients
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import describe_run
+
+STEPS_AHEAD = 4  # of the host before a stream
+BEGAN = time.perf_counter()
+WARM_UP_STEPS = 3  # eager steps before a step is recorded
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training towards a goal.
+
+    `draw` returns batches of one shape from the generator; `score` returns numbers of the "valid" or "test" split.
+    """
+
+    goal: str
+    recipe: str
+    seed: int
+    build: Callable[[], nn.Module]  # called under manual_seed(seed)
+    draw: Callable[[torch.Generator], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    score: Callable[[nn.Module, str], dict[str, float]]
+    steps: int
+    lr: float
+    settings: dict[str, Any] = field(default_factory=dict)  # only recorded
+    warm_up: float = 0.05
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    ema: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    score_every: float = 0.1  # share of the training between validations
+    grow: Callable[[float], None] | None = None  # called with the share of the training that is done
+    final: Callable[[nn.Module], dict[str, float]] | None = None  # replaces the test score
+
+
+class Trainer:
+    """The state of one training."""
+
+    def __init__(self, training: Training, device: torch.device, limit: float) -> None:
+        self.training, self.device, self.limit = training, device, limit
+        self.on_gpu = device.type == "cuda"
+        torch.manual_seed(training.seed)
+        self.model = training.build().to(device).train()
+        self.noise = torch.Generator(device).manual_seed(training.seed + (1 << 32))
+        undecayed = {
+            id(p)
+            for m in self.model.modules()
+            if isinstance(m, nn.Embedding | nn.EmbeddingBag | nn.LayerNorm)
+            for p in m.parameters()
+        }
+        self.weights = [p for p in self.model.parameters() if p.requires_grad]
+        groups = [
+            {
+                "params": [p for p in self.weights if p.dim() >= 2 and id(p) not in undecayed],
+                "weight_decay": training.weight_decay,
+            },
+            {"params": [p for p in self.weights if p.dim() < 2 or id(p) in undecayed], "weight_decay": 0.0},
+        ]
+        self.lr = torch.zeros((), device=device)
+        self.optimiser = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=self.lr if self.on_gpu else 0.0,
+            betas=training.betas,
+            capturable=self.on_gpu,
+            fused=self.on_gpu,
+        )
+        self.average = [p.detach().clone() for p in self.weights] if training.ema else []
+        self.total = torch.zeros((), device=device)
+        self.finite = torch.zeros((), device=device)
+        self.done, self.counted, self.seen, self.began = 0, 0.0, 0.0, time.perf_counter()
+        self.curve: list[dict[str, float]] = []
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(device) if self.on_gpu else None
+        self.events: list[torch.cuda.Event] = []
+
+    def share(self) -> float:
+        """Return the share of the training that is done."""
+        return max(self.done / self.training.steps, (time.perf_counter() - self.began) / self.limit)
+
+    def advance(self) -> None:
+        """Take one step, or start it on the device."""
+        share, t = self.share(), self.training
+        if t.grow is not None and self.done % 20 == 0:
+            t.grow(share)
+        rate = t.lr * min(share / t.warm_up if t.warm_up else 1.0, 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
+        rate = max(rate, t.lr * 1e-3)
+        self.done += 1
+        if not self.on_gpu:
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            self._step()
+            return
+        if len(self.events) >= STEPS_AHEAD:
+            self.events.pop(0)
+        with torch.cuda.stream(self.stream):
+            self.lr.fill_(rate)
+            if self.graph is not None:
+                self.graph.replay()
+            else:
+                self._step()
+            event = torch.cuda.Event()
+            event.record()
+        self.events.append(event)
+        if self.graph is None and self.done == WARM_UP_STEPS:
+            try:
+                self._record()
+            except RuntimeError as error:  # a step that cannot be a graph is started operation by operation
+                torch.cuda.synchronize(self.device)
+                print(f"{self.training.goal} without a graph: {explain(error)}", file=sys.stderr, flush=True)
+
+    def is_ready(self) -> bool:
+        """Return whether the next step can be started without waiting for the device."""
+        return len(self.events) < STEPS_AHEAD or self.events[0].query()
+
+    def _record(self) -> None:
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.noise)
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            self._step()
+        self.graph = graph
+
+    def _step(self) -> None:
+        t = self.training
+        loss = t.loss(self.model, t.draw(self.noise))
+        loss.backward()
+        finite = clip_gradients([p.grad for p in self.weights if p.grad is not None], t.clip)
+        finite = (finite & loss.detach().isfinite()).float()
+        if self.on_gpu:
+            setattr(self.optimiser, "found_inf", 1 - finite)  # noqa: B010  (makes a fused step skip itself)
+            self.optimiser.step()
+        elif finite:
+            self.optimiser.step()
+        self.optimiser.zero_grad()
+        if self.average:
+            weights = [p.detach() for p in self.weights]
+            torch._foreach_lerp_(self.average, weights, 1 - t.ema)
+        self.total += loss.detach().float().nan_to_num(0.0, 0.0, 0.0) * finite
+        self.finite += finite
+
+    def is_finished(self) -> bool:
+        return self.done >= self.training.steps or self.share() >= 1
+
+    def is_score_due(self) -> bool:
+        return self.share() - self.seen >= self.training.score_every
+
+    def validate(self) -> dict[str, float]:
+        """Score the validation split with the averaged weights and record it."""
+        self.wait()
+        self.seen = self.share()
+        if self.average and self.seen < 0.5 * self.training.warm_up + self.training.score_every:
+            torch._foreach_copy_(self.average, [p.detach() for p in self.weights])  # forget the first weights
+        facts = {"step": self.done, "seconds": round(time.perf_counter() - self.began, 1), "skipped": self.skipped()}
+        finite = float(self.finite)
+        facts["loss"] = float(self.total) / max(1.0, finite - self.counted)
+        self.counted = finite
+        self.total.zero_()
+        self.curve.append(facts | self.score("valid"))
+        return self.curve[-1]
+
+    def skipped(self) -> int:
+        """Return the number of steps without a finite gradient."""
+        return self.done - round(float(self.finite))
+
+    def wait(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+    @torch.no_grad()
+    def score(self, split: str) -> dict[str, float]:
+        """Score a split with the averaged weights, if weights are averaged."""
+        own = [p.detach().clone() for p in self.weights]
+        if self.average:
+            torch._foreach_copy_([p.detach() for p in self.weights], self.average)
+        self.model.eval()
+        try:
+            if split == "test" and self.training.final is not None:
+                return self.training.final(self.model)
+            return self.training.score(self.model, split)
+        finally:
+            self.model.train()
+            torch._foreach_copy_([p.detach() for p in self.weights], own)
+            self.wait()
+
+
+def train_all(trainings: Sequence[Training], device: torch.device, limit: float, ledger: Path) -> None:
+    """Run trainings side by side and append a line to the ledger for each that ends.
+
+    Args:
+        trainings: The trainings.
+        device: Where they run.
+        limit: Seconds from the start of the process at which all have ended.
+        ledger: A file of JSON lines; `ledger.progress` beside it gets the validations.
+    """
+    progress = ledger.with_suffix(".progress")
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    active: list[Trainer] = []
+    for training in trainings:
+        try:
+            active.append(Trainer(training, device, limit - (time.perf_counter() - BEGAN)))
+        except Exception as error:
+            append(ledger, describe(training) | {"failed": explain(error)})
+    while active:
+        ready = [trainer for trainer in active if trainer.is_ready()]
+        if not ready:
+            time.sleep(2e-4)
+        for trainer in ready:
+            try:
+                trainer.advance()
+                ended = trainer.is_finished()
+                if ended or trainer.is_score_due():
+                    facts = trainer.validate()
+                    append(progress, {"goal": trainer.training.goal, "recipe": trainer.training.recipe}
+                           | {"seed": trainer.training.seed} | facts)  # fmt: skip
+                if ended:
+                    active.remove(trainer)
+                    append(ledger, finish(trainer))
+            except Exception as error:
+                active.remove(trainer)
+                append(ledger, describe(trainer.training) | {"failed": explain(error), "curve": trainer.curve})
+            torch.set_grad_enabled(True)
+
+
+def finish(trainer: Trainer) -> dict[str, Any]:
+    """Read the test split once and return the record."""
+    seconds = time.perf_counter() - trainer.began
+    count = sum(p.numel() for p in trainer.weights)
+    facts = {"parameters": count, "steps": trainer.done, "seconds": round(seconds, 1), "skipped": trainer.skipped()}
+    facts |= {"valid": trainer.score("valid"), "test": trainer.score("test"), "curve": trainer.curve}
+    return describe(trainer.training) | facts
+
+
+def describe(training: Training) -> dict[str, Any]:
+    names = ("goal", "recipe", "seed", "lr", "warm_up", "clip", "weight_decay", "ema", "betas")
+    settings = {name: getattr(training, name) for name in names} | {"planned_steps": training.steps}
+    return describe_run(**settings, settings=training.settings)
+
+
+def explain(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+
+
+def append(file: Path, record: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(record, ensure_ascii=False) + "\n")
+    print({k: v for k, v in record.items() if k not in ("curve", "settings", "versions", "hardware", "command")},
+          file=sys.stderr, flush=True)  # fmt: skip
