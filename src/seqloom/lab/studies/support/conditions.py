@@ -20,6 +20,7 @@ class Condition:
     models: tuple[str, ...] = ()  # only these; (): all models of the settings
     tuned_at: str = ""  # an earlier condition whose tuning is reused; "": tune here
     after: str = ""  # an earlier condition whose trained model is trained further
+    lower: int = 0  # learning rates below the chosen one of `tuned_at`, in steps of LADDER
 
 
 class ConditionOptions(TypedDict, total=False):
@@ -28,6 +29,7 @@ class ConditionOptions(TypedDict, total=False):
     models: tuple[str, ...]
     tuned_at: str
     after: str
+    lower: int
 
 
 @dataclass(frozen=True)

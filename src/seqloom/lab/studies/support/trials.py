@@ -116,7 +116,8 @@ class Trials(Study[S, Trial]):
                 yield trial
             for m in models:
                 earlier = c.tuned_at or c.after
-                chosen[c.name, m] = chosen[earlier, m] if earlier else self._best(tried, m)
+                lr, start = chosen[earlier, m] if earlier else self._best(tried, m)
+                chosen[c.name, m] = (LADDER[max(0, LADDER.index(lr) - c.lower)] if c.lower else lr), start
             results = [
                 Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.count_seeds(m))
             ]
