@@ -1,4 +1,4 @@
-"""Measure what a call of a layer costs over torch's own: python benchmarks/call_overhead.py [--device cuda] [--json FILE].
+"""Measure what a call of a layer costs over torch's own: python benchmarks/call_overhead.py [--device cuda] [--json F].
 
 For T = 1, 4, 16, 64 with 32 rows and H = 64 and 256 (input = hidden), time a forward pass without gradients and both
 passes of nn.GRU, nn.LSTM and of our layers, and print ours minus torch's in microseconds; AttnRNN is compared with
