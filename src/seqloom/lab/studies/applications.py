@@ -1,4 +1,4 @@
-"""Applications of recurrent networks: speech, translation, forecasts, gestures."""
+"""Applications of recurrent networks: speech, forecasts, gestures."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.core.masks import make_mask
-from seqloom.lab.studies.data import series, target_texts
+from seqloom.lab.studies.data import series
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Tensors
-from seqloom.lab.studies.topologies import answers, translate
+from seqloom.lab.studies.topologies import answers
 from seqloom.layers.registry import make
 from seqloom.models.classify import Classify
-from seqloom.models.decoding.likelihood import IGNORED
 from seqloom.models.forecast import Forecast
 
 HEADS, DAY = 4, 24
-DIGITS, SENTENCES, HOURS, MOTIONS, GESTURES = (
+DIGITS, HOURS, MOTIONS, GESTURES = (
     "spoken digits",
-    "English into Chinese",
     "transformer temperature, 96 hours ahead",
     "motions of a wrist",
     "gestures of picking up",
@@ -34,27 +31,27 @@ ARCHIVE = {MOTIONS: ("BasicMotions", 6, 4), GESTURES: ("PickupGestureWiimoteZ", 
 
 
 def at(name: str, steps: int, T: int, budget: int = 66_700, every: int = 1) -> Condition:
-    return Condition(
-        name, steps, {"of": name, "T": T, "budget": budget, "every": every, "vocabulary": 5_000, "width": 64}
-    )
+    return Condition(name, steps, {"of": name, "T": T, "budget": budget, "every": every})
 
 
 class Applications(Corpora[TrialSettings], name="applications"):
-    """Spoken digits, translation, forecasting and gestures: error relative to a trivial baseline."""
+    """Spoken digits, forecasting and gestures: error relative to a trivial baseline."""
 
     metrics = (TrialMetric("error", lower=True), TrialMetric("absolute error", lower=True))
     full = TrialSettings(
         (
             at(DIGITS, 1_000, 48),
-            at(SENTENCES, 2_000, 24, 1_000_000),
             at(HOURS, 1_500, 96),
             at(MOTIONS, 500, 100),
             at(GESTURES, 500, 361),
         ),
         ("rnn", "lstm", "gru", "attn_rnn", "transformer"),
+        lrs=(1e-3, 3e-3, 1e-2),
         starts=("default",),
         valid=700,
         test=700,
+        widen=True,
+        widen_by=0.01,
     )
     quick = TrialSettings(
         (at(MOTIONS, 30, 50, 3_000), at(HOURS, 30, 24, 8_000, every=8)),
@@ -68,10 +65,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
     )
 
     def corpus(self, condition: Condition) -> Corpus:
-        task, s = condition.task, self.settings
-        if task["of"] == SENTENCES:
-            rows, english, chinese = target_texts.sentences(task["vocabulary"], task["T"], task["every"])
-            return Corpus.split(rows, s.valid, s.test, (english, chinese))
+        task = condition.task
         if task["of"] == HOURS:
             parts = series.temperature(task["T"], 4 * DAY, task["every"])
         elif task["of"] == DIGITS:
@@ -82,8 +76,6 @@ class Applications(Corpora[TrialSettings], name="applications"):
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         task = condition.task
-        if task["of"] == SENTENCES:
-            return translate(model, task["width"], task["vocabulary"], hidden, start, task["T"])
         inputs, classes = {HOURS: (7, 0), DIGITS: (series.SOUND.bands, 10)}.get(task["of"]) or ARCHIVE[task["of"]][1:]
         if model == "transformer":
             inner = make("bi_transformer", inputs, hidden, layers=2, heads=HEADS)
@@ -105,7 +97,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
             with fast(model, batch[0].device):
                 return F.mse_loss(model(batch[0]).float(), batch[1])
         scores, target = answers(model, batch)
-        return F.cross_entropy(scores.flatten(0, -2), target.flatten())
+        return F.cross_entropy(scores, target)
 
     def tally(self, model: nn.Module, batch: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
         if isinstance(model, Forecast):
@@ -113,8 +105,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
                 off = model(batch[0]).float() - batch[1]
             return {"absolute error": (off.square().sum(), torch.tensor(off.numel()))}
         scores, target = answers(model, batch)
-        asked = target != IGNORED
-        return {"absolute error": (((scores.argmax(-1) != target) & asked).sum(), asked.sum())}
+        return {"absolute error": ((scores.argmax(-1) != target).sum(), torch.tensor(len(target)))}
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         scores = super().score(model, condition, split, device)
@@ -127,9 +118,6 @@ class Applications(Corpora[TrialSettings], name="applications"):
             past, ahead = part
             again = past[:, -DAY:].repeat(1, ahead.shape[1] // DAY, 1)
             return float(F.mse_loss(again, ahead))
-        if condition.task["of"] == SENTENCES:
-            m = make_mask(part[3] - 1, part[1].shape[1] - 1)
-            return 1 - _majority_share(part[1][:, 1:][m])
         return 1 - _majority_share(part[1])
 
     def trivial(self, condition: Condition) -> float:
@@ -139,8 +127,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
         return (
             f"{super().caption()}\n"
             "error: relative to a trivial baseline (the most frequent answer, or repeating the last day); absolute "
-            "error: "
-            "share of wrong classes or characters, or the mean squared error of the 7 series of ETTh1.\n"
+            "error: share of wrong classes, or the mean squared error of the 7 series of ETTh1.\n"
             "validation: recordings 5-9 of each speaker and digit; months 13 to 16; every fourth of the 40 motions and "
             "50 gestures for training."
         )

@@ -60,9 +60,13 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
             at(SENTENCES, 2_000, 1_000_000, 5_000, 24),
         ),
         ("attn_rnn", "gru", "lstm", "rnn", "transformer"),
+        lrs=(1e-3, 3e-3, 1e-2),
         starts=("default",),
         valid=700,
         test=700,
+        tuning=0.5,
+        widen=True,
+        widen_by=0.002,
     )
     quick = TrialSettings(
         (at(INTENT, 40, 30_000, 300, 12, every=10), at(SURNAMES, 60, 12_000, 60, 12)),
