@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from seqloom.lab.data.task import IGNORE
-from seqloom.lab.studies.state import MODELS, UNIFORM, GrowingBatches, State, StateSettings, track
+from seqloom.lab.studies.state import MODELS, UNIFORM, State, StateSettings, track
 from seqloom.lab.studies.support.contenders import count_trained
+from seqloom.lab.studies.support.growing import GrowingBatches
 from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.state_report import PUBLISHED, contrasts, count_solved
 
@@ -38,7 +39,7 @@ def trial(condition, model, seed, accuracy, steps=None):
 
 def test_the_training_length_grows_from_one_step_to_all():
     study = State(TINY)
-    draw = GrowingBatches(study.problem(TINY.conditions[0]), 4, 8, growing=16)
+    draw = GrowingBatches(study.problem(TINY.conditions[0]).draw, 4, 8, growing=16)
     random = torch.Generator().manual_seed(0)
     asked = [int((draw(random, CPU)[1] != IGNORE).sum(1)[0]) for _ in range(20)]
     assert asked == [min(8, 1 + i // 2) for i in range(20)]

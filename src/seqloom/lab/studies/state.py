@@ -19,6 +19,7 @@ from seqloom.lab.studies.support import state_report
 from seqloom.lab.studies.support.conditions import VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, rates, starts
 from seqloom.lab.studies.support.epochs import SnapshotModel
+from seqloom.lab.studies.support.growing import GROWING, GrowingBatches
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric
 from seqloom.lab.studies.support.state_report import PRIMARY, SOLVED
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
@@ -29,7 +30,6 @@ UNIFORM = "uniform weights"
 LAYERS = {"min_gru": 2, "min_gru_4": 4, "transformer": 2, "transformer_4": 4}  # models of more than one layer
 CELLS = {UNIFORM: "attn_rnn", "min_gru_4": "min_gru"}  # the cell of a model with another name
 MODELS = ("attn_rnn", UNIFORM, "gru", "lstm", "ln_gru", "min_gru", "transformer")
-GROWING = 0.6  # share of the steps in which the training length grows
 TIE = 1e-3  # weight of learning speed in tuning: it decides between settings that solve the problem
 TUNING_ROUNDS = 5  # while tuning, every fifth round is validated
 SCORED, MIN_WIDTH = {"cpu": 1 << 20, "cuda": 1 << 27}, 128  # numbers of a layer's input or output scored at once
@@ -148,7 +148,7 @@ class State(Trials[StateSettings], name="state"):
 
     def draw(self, condition: Condition) -> Draw:
         s = self.settings
-        return GrowingBatches(self.problem(condition), s.batch, s.train_length, GROWING * self.steps(condition))
+        return GrowingBatches(self.problem(condition).draw, s.batch, s.train_length, GROWING * self.steps(condition))
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         assert isinstance(model, SnapshotModel)
@@ -226,23 +226,3 @@ class Tracker(nn.Module):
         y, _ = self.layer(torch.eq(x.unsqueeze(-1), self.symbols).to(self.head.weight.dtype))
         scores: Tensor = self.head(y)
         return scores
-
-
-class GrowingBatches:
-    """Draw batches of `length` steps in which labels past the current training length are ignored.
-
-    The training length grows from 1 to `length` in `growing` steps. It is a tensor on the device, so that drawing a
-    batch can be part of a CUDA graph.
-    """
-
-    def __init__(self, problem: StateProblem, rows: int, length: int, growing: float) -> None:
-        self.problem, self.rows, self.length, self.growing = problem, rows, length, growing
-        self.done: Tensor | None = None
-
-    def __call__(self, random: torch.Generator, device: torch.device) -> Tensors:
-        if self.done is None:
-            self.done = torch.zeros((), device=device)
-        x, y = self.problem.draw(random, self.rows, self.length)
-        longest = 1 + torch.floor(self.done * self.length / max(1.0, self.growing))
-        self.done += 1
-        return x, torch.where(torch.arange(self.length, device=device) < longest, y, IGNORE)

@@ -84,7 +84,7 @@ class Trials(Study[S, Trial]):
     def parts(self) -> int:
         s = self.settings
         pairs = [(c, m) for c in s.conditions for m in self.models(c)]
-        tuning = sum(len(self.grid(m)) * s.tuning_seeds for c, m in pairs if self._tunes(c, m))
+        tuning = sum(len(self.grid(m)) * s.tuning_seeds for c, m in pairs if self.tunes(c, m))
         return tuning + sum(self.count_seeds(m) for _, m in pairs)
 
     def count_seeds(self, model: str) -> int:
@@ -98,8 +98,13 @@ class Trials(Study[S, Trial]):
         """Return the number of training steps."""
         return max(1, round(self.settings.effort * condition.steps))
 
-    def _tunes(self, condition: Condition, model: str) -> bool:
+    def tunes(self, condition: Condition, model: str) -> bool:
+        """Whether learning rate and start of a model are chosen under this condition."""
         return len(self.grid(model)) > 1 and not (condition.tuned_at or condition.after)
+
+    def untuned(self, condition: Condition, model: str) -> tuple[float, str]:
+        """Return the learning rate and start of a model that is not tuned."""
+        return self.grid(model)[0]
 
     def run(self, before: Callable[[str], None]) -> Iterator[Trial]:
         self._check()
@@ -116,7 +121,7 @@ class Trials(Study[S, Trial]):
                 yield trial
             for m in models:
                 earlier = c.tuned_at or c.after
-                lr, start = chosen[earlier, m] if earlier else self._best(tried, m)
+                lr, start = chosen[earlier, m] if earlier else self._best(tried, c, m)
                 chosen[c.name, m] = (LADDER[max(0, LADDER.index(lr) - c.lower)] if c.lower else lr), start
             results = [
                 Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.count_seeds(m))
@@ -127,7 +132,7 @@ class Trials(Study[S, Trial]):
         """Try the grid for every model; with `widen`, extend it until no best learning rate is at its edge."""
         s, tried = self.settings, list[Trial]()
         short = replace(c, steps=round(s.tuning * c.steps))
-        grids = {m: self.grid(m) for m in self.models(c) if self._tunes(c, m)}
+        grids = {m: self.grid(m) for m in self.models(c) if self.tunes(c, m)}
         new = dict(grids)
         while any(new.values()):
             specs = [
@@ -156,9 +161,9 @@ class Trials(Study[S, Trial]):
                         raise UserError(f"condition {c.name!r} builds on {earlier!r}, where {model!r} is not trained")
             seen[c.name] = self.models(c)
 
-    def _best(self, tried: Sequence[Trial], model: str) -> tuple[float, str]:
+    def _best(self, tried: Sequence[Trial], condition: Condition, model: str) -> tuple[float, str]:
         values = self._tuning_values(tried, model)
-        return min(values, key=lambda setting: -values[setting]) if values else self.grid(model)[0]
+        return min(values, key=lambda setting: -values[setting]) if values else self.untuned(condition, model)
 
     def _tuning_values(self, tried: Sequence[Trial], model: str) -> dict[tuple[float, str], float]:
         """Return the mean of `rate_tuning` for each learning rate and start that never failed."""

@@ -1,0 +1,133 @@
+"""Sequences of symbols with a label after every step: state tracking, the first symbol, and text."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from seqloom.lab.data.synthetic.state import make_state_problem
+from seqloom.lab.data.task import IGNORE
+from seqloom.lab.studies.data.examples import LabelledRows
+from seqloom.lab.studies.data.mnist import mnist
+from seqloom.lab.studies.data.place import find
+
+KINDS = 8  # symbols of "first symbol"
+FIRST, COPY, TEXT, PIXEL_ROWS = "first symbol", "copy", "text", "pixels"
+SHADES = 16  # grey values of "pixels"
+VALID_IMAGES = 5_000  # of the training images
+HELD_OUT = 0.05  # share of the text for validation, and again for the test: its end
+
+Draw = Callable[[torch.Generator, int, int, str], tuple[Tensor, Tensor]]  # generator, rows, steps, split -> x and y
+
+
+@dataclass(frozen=True)
+class SymbolProblem:
+    """Symbols x (rows, steps) with labels y of the same shape; y is IGNORE where nothing is asked.
+
+    `draw` needs no host synchronisation, so that a training step that draws a batch can be a CUDA graph.
+    """
+
+    name: str
+    symbols: int
+    classes: int
+    chance: float  # accuracy of the most frequent label
+    draw: Draw
+
+
+def make_problem(name: str) -> SymbolProblem:
+    """Return "first symbol", "copy", "text", "pixels", or the state-tracking problem with this name."""
+    if name == FIRST:
+        return SymbolProblem(name, KINDS, KINDS, 1 / KINDS, _draw_first)
+    if name == COPY:
+        return SymbolProblem(name, KINDS + 2, KINDS, 1 / KINDS, _draw_copy)
+    if name == PIXEL_ROWS:
+        return _make_pixels()
+    if name == TEXT:
+        return _make_text()
+    state = make_state_problem(name)
+    return SymbolProblem(
+        name, state.symbols, state.classes, state.chance, lambda random, rows, steps, _: state.draw(random, rows, steps)
+    )
+
+
+def _draw_first(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
+    """Draw random symbols; the label of every step is the first one."""
+    x = torch.randint(KINDS, (rows, steps), generator=random, device=random.device)
+    return x, x[:, :1].expand(-1, steps).contiguous()
+
+
+def _draw_copy(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
+    """Draw n symbols, a mark, and n blank steps in which to repeat them; n is (steps - 1) / 2, in training up to that.
+
+    Graves et al. 2014, arXiv 1410.5401, section 4.1, with symbols in place of random bits.
+    """
+    at, most = random.device, (steps - 1) // 2
+    symbols = torch.randint(KINDS, (rows, most), generator=random, device=at)
+    n = torch.randint(1, most + 1, (rows, 1), generator=random, device=at)
+    n = n if split == "train" else torch.full_like(n, most)
+    time = torch.arange(steps, device=at).unsqueeze(0)
+    source = symbols.gather(1, time.clamp(max=most - 1).expand(rows, -1))
+    answer = symbols.gather(1, (time - n - 1).clamp(0, most - 1))
+    x = torch.where(time < n, source, torch.where(time == n, KINDS, KINDS + 1))
+    return x, torch.where((time > n) & (time <= 2 * n), answer, IGNORE)
+
+
+@cache
+def _make_pixels() -> SymbolProblem:
+    """Return MNIST as grey values in reading order; the digit is asked at the last pixel."""
+    train, test = mnist("train").shuffle(), mnist("test")
+    parts = {"train": train.part(VALID_IMAGES, len(train)), "valid": train.part(0, VALID_IMAGES), "test": test}
+    on = dict[tuple[str, torch.device], LabelledRows]()
+
+    def draw(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
+        at = random.device
+        if (split, at) not in on:
+            on[split, at] = parts[split].to(at)
+        data = on[split, at]
+        some = data.rows(torch.randint(len(data), (rows,), generator=random, device=at))
+        labels = torch.where(torch.arange(steps, device=at) == steps - 1, some.y.unsqueeze(1), IGNORE)
+        return some.x.long() * SHADES // 256, labels
+
+    return SymbolProblem(PIXEL_ROWS, SHADES, 10, 0.1135, draw)  # the digit 1 is the most frequent
+
+
+@cache
+def _read_text() -> tuple[Tensor, int]:
+    """Return tiny Shakespeare as ids of its characters, and how many there are. Karpathy 2015."""
+    (file,) = find("tiny_shakespeare", "input.txt.gz")
+    with gzip.open(file, "rt", encoding="utf-8") as text:
+        letters = text.read()
+    ids = {letter: i for i, letter in enumerate(sorted(set(letters)))}
+    return torch.tensor([ids[letter] for letter in letters]), len(ids)
+
+
+def split_text() -> dict[str, Tensor]:
+    """Return the ids of the characters of "train", "valid" and "test"."""
+    ids, _ = _read_text()
+    held = int(HELD_OUT * len(ids))
+    train = len(ids) - 2 * held
+    return {"train": ids[:train], "valid": ids[train : train + held], "test": ids[train + held :]}
+
+
+@cache
+def _make_text() -> SymbolProblem:
+    """Return the problem of predicting the next character, at random places of the text."""
+    parts, on = split_text(), dict[tuple[str, torch.device], Tensor]()
+    symbols = _read_text()[1]
+
+    def draw(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
+        at = random.device
+        if (split, at) not in on:  # before a CUDA graph is recorded: its warm-up draws, too
+            on[split, at] = parts[split].to(at)
+        ids = on[split, at]
+        begin = torch.randint(len(ids) - steps, (rows, 1), generator=random, device=at)
+        window = ids[begin + torch.arange(steps + 1, device=at)]
+        return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+    chance = float(parts["train"].bincount().max()) / len(parts["train"])
+    return SymbolProblem(TEXT, symbols, symbols, chance, draw)

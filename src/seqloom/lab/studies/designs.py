@@ -1,0 +1,88 @@
+"""Other published designs on the tasks they were made for: NTM, Performer and Linformer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from seqloom.attention import LinformerAttention
+from seqloom.lab.studies.data.mnist import PIXELS
+from seqloom.lab.studies.data.symbols import COPY, PIXEL_ROWS
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.contenders import FUSED, layer, rates
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
+from seqloom.layers.transformer.layer import Projected, Transformer
+
+HEADS = 4
+ROWS = 128  # of the NTM's memory: more than the longest sequence to copy
+RANK = 32  # of Linformer: its projections of 784 steps have half of the parameters
+NTM, DENSE = "ntm", "dense attention"
+CELLS = (NTM, "lstm", "gru", "attn_rnn")
+ATTENTIONS = {DENSE: "dense", "performer": "performer", "linformer": "linformer", "linear attention": "linear"}
+
+
+class Designs(SymbolTrials[TrialSettings], name="designs"):
+    """NTM on copying past its training length; Performer and Linformer against dense attention on 784 pixels."""
+
+    full = TrialSettings(
+        (
+            read_symbols("copy, 20 symbols", COPY, 3_000, 21, (21, 41, 81, 161), models=CELLS, against=NTM, main=41),
+            read_symbols(
+                *("784 pixels", PIXEL_ROWS, 1_500, PIXELS),
+                models=tuple(ATTENTIONS),
+                against=DENSE,
+                budget=200_000,
+                precision="bfloat16",
+            ),
+        ),
+        (*CELLS, *ATTENTIONS),
+        seeds=3,
+        budget=60_000,
+        lrs=(1e-3, 3e-3, 1e-2),
+        starts=("default",),
+        valid=1_024,
+        test=4_096,
+        tuning=0.5,
+        tuning_seeds=2,
+        widen=True,
+        widen_by=0.01,
+        precision="float32",
+    )
+    quick = TrialSettings(
+        (read_symbols("copy, 6 symbols", COPY, 250, 7, (7, 13), models=CELLS, against=NTM),),
+        (NTM, "lstm"),
+        seeds=2,
+        budget=6_000,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=32,
+        valid=128,
+        test=256,
+        precision="float32",
+    )
+
+    def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:
+        if model == NTM:
+            return layer(NTM, symbols, hidden, start, condition.task["T"], rows=ROWS)
+        if model not in ATTENTIONS:
+            return layer(model, symbols, hidden, start, condition.task["T"])
+        kind = ATTENTIONS[model]
+        attention = partial(LinformerAttention, rank=RANK, max_length=PIXELS) if kind == "linformer" else kind
+        return Projected(Transformer(hidden, HEADS, attention=attention, position="sinusoidal"), symbols)
+
+    def multiple(self, model: str) -> int:
+        return FUSED if self.device == "cuda" else 2 * HEADS
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
+
+    def caption(self) -> str:
+        return (
+            f"{super().caption()}\ncopy: read symbols of 8 kinds, then repeat them; trained on 1 to 10 symbols, the "
+            f"result is the accuracy for twice as many as the longest; NTM: a memory of {ROWS} rows. 784 pixels: MNIST "
+            "in 16 grey values, in reading order, from a bidirectional Transformer of two layers with sinusoidal "
+            f"positions, read out at the last pixel, 200,000 parameters, bfloat16; Linformer: rank {RANK}. "
+            "Transformer-XL is part of the study extensions, ODE-GRU of the "
+            "study irregular."
+        )

@@ -1,0 +1,101 @@
+"""What the AttnRNN article proposes for later: a memory for Transformer-XL, a decoder's recurrence, several states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from seqloom.lab.studies.data.symbols import FIRST, TEXT
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.contenders import FUSED, layer, rates
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
+from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
+from seqloom.layers.transformer.layer import Projected, Transformer
+
+HEADS, SEGMENT = 4, 16
+XL, SEGMENTS, XL_ATTN, XL_GRU = "transformer-xl", "segments alone", "attn_rnn memory", "gru memory"
+SELF, BY_ATTN, BY_GRU = "self-attention", "attn_rnn decoder", "gru decoder"
+SLOTS = {"1 state": 1, "2 states": 2, "4 states": 4, "8 states": 8}
+MEMORIES, DECODERS = (XL_ATTN, XL, SEGMENTS, XL_GRU), (BY_ATTN, SELF, BY_GRU)
+
+
+class Extensions(SymbolTrials[TrialSettings], name="extensions"):
+    """AttnRNN as the memory of Transformer-XL, as the recurrence of a decoder, and with 1 to 8 states."""
+
+    full = TrialSettings(
+        (
+            read_symbols("memory: first symbol", FIRST, 2_000, 128, late=8, models=MEMORIES, against=XL_ATTN),
+            read_symbols("memory: text", TEXT, 2_000, 128, late=2, models=MEMORIES, against=XL_ATTN),
+            read_symbols(
+                "decoder: S3", "S3", 2_000, 40, (40, 64, 128, 256), late=8, models=DECODERS, against=BY_ATTN, grows=True
+            ),
+            read_symbols("decoder: text", TEXT, 2_000, 128, late=2, models=DECODERS, against=BY_ATTN),
+            read_symbols("states: 8 slots", "keyed 8", 2_000, 64, models=tuple(SLOTS), against="1 state"),
+            read_symbols("states: recall", "recall", 2_000, 64, models=tuple(SLOTS), against="1 state"),
+        ),
+        (*MEMORIES, *DECODERS, *SLOTS),
+        seeds=3,
+        budget=60_000,
+        lrs=(1e-3, 3e-3, 1e-2),
+        starts=("default",),
+        valid=1_024,
+        test=2_048,
+        tuning=0.5,
+        tuning_seeds=2,
+        widen=True,
+        widen_by=0.01,
+        precision="float32",
+    )
+    quick = TrialSettings(
+        (read_symbols("memory: first symbol", FIRST, 120, 32, late=8, models=MEMORIES, against=XL_ATTN, segment=8),),
+        (XL_ATTN, XL, SEGMENTS),
+        seeds=2,
+        budget=6_000,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=32,
+        valid=128,
+        test=256,
+        precision="float32",
+    )
+
+    def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:
+        if model in SLOTS:
+            return layer("attn_rnn", symbols, hidden, start, condition.task["T"], slots=SLOTS[model])
+        segment = condition.task.get("segment", SEGMENT)
+        layers: dict[str, Callable[[], nn.Module]] = {
+            XL: partial(TransformerXL, hidden, HEADS, segment=segment, memory=segment),
+            SEGMENTS: partial(TransformerXL, hidden, HEADS, segment=segment, memory=0),
+            XL_ATTN: partial(MemoryTransformer, hidden, HEADS, segment=segment, slots=1, cell="attn_rnn"),
+            XL_GRU: partial(MemoryTransformer, hidden, HEADS, segment=segment, cell="gru"),
+            SELF: partial(Transformer, hidden, HEADS, causal=True, position="rotary"),
+            BY_ATTN: partial(Transformer, hidden, HEADS, causal=True, attention=Recurrence),
+            BY_GRU: partial(Transformer, hidden, HEADS, causal=True, attention=partial(Recurrence, cell="gru")),
+        }
+        return Projected(layers[model](), symbols)
+
+    def multiple(self, model: str) -> int:
+        return FUSED if self.device == "cuda" else 2 * HEADS
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
+
+    def caption(self) -> str:
+        segments = {
+            c.task.get("segment", SEGMENT) for c in self.settings.conditions if c.task.get("against") == XL_ATTN
+        }
+        size = " or ".join(map(str, sorted(segments))) or "no"
+        return (
+            f"{super().caption()}\nmemory: Transformers of two layers that read segments of {size} steps; "
+            f"{XL}: each segment attends to the one before it; {SEGMENTS}: it does not; {XL_ATTN}, {XL_GRU}: it "
+            "attends "
+            "to the state of a recurrent cell that has read all segments before it. decoder: causal Transformers of "
+            f"two layers; {BY_ATTN}, {BY_GRU}: a cell in place of the self-attention. states: one layer of AttnRNN "
+            "with "
+            "so many states that share all weights (`slots`).\n"
+            "first symbol: named in the last eighth of 128 steps. text: the next character of tiny Shakespeare. S3: "
+            "products of permutations, trained on up to 40 steps, tested at 256. 8 slots: the last bit written to one "
+            "of 8 slots. recall: the value of a key, 8 pairs."
+        )

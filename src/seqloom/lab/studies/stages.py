@@ -1,0 +1,90 @@
+"""From a recurrence to recurrence + self-attention to attention alone, at equal size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from seqloom.lab.studies.data.symbols import TEXT
+from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.contenders import FUSED, layer, rates, starts
+from seqloom.lab.studies.support.outcome import Trial
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
+from seqloom.layers.hybrid import RNNAttend
+from seqloom.layers.transformer.layer import Projected, Transformer
+
+HEADS = 4
+BOTH, ALONE = "lstm + attention", "attention alone"
+MODELS = (BOTH, "lstm", ALONE, "attn_rnn")
+
+
+class Stages(SymbolTrials[TrialSettings], name="stages"):
+    """What self-attention adds to an LSTM, and what remains without the LSTM, on recall, state tracking and text."""
+
+    against = BOTH
+    full = TrialSettings(
+        (
+            read_symbols("recall", "recall", 3_000, 64, (64, 128)),
+            read_symbols("S3", "S3", 3_000, 40, (40, 64, 128, 256), late=8, grows=True),
+            read_symbols(TEXT, TEXT, 3_000, 128, (128,)),
+        ),
+        MODELS,
+        seeds=3,
+        budget=60_000,
+        lrs=(1e-3, 3e-3, 1e-2),
+        starts=("default", "chrono"),
+        valid=1_024,
+        test=2_048,
+        tuning=0.5,
+        tuning_seeds=2,
+        widen=True,
+        widen_by=0.01,
+        precision="float32",
+    )
+    quick = TrialSettings(
+        (read_symbols("parity", "parity", 250, 10, (10, 40), late=8, grows=True),),
+        (BOTH, "lstm", ALONE),
+        seeds=2,
+        budget=6_000,
+        lrs=(1e-2,),
+        starts=("default",),
+        batch=32,
+        valid=128,
+        test=256,
+        precision="float32",
+    )
+
+    def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:
+        if model == ALONE:
+            return Projected(Transformer(hidden, HEADS, causal=True, position="rotary"), symbols)
+        if model == BOTH:
+            both = RNNAttend(symbols, hidden, cell="lstm", heads=HEADS)
+            both.rnn = layer("lstm", symbols, hidden, start, condition.task["T"])
+            return both
+        return layer(model, symbols, hidden, start, condition.task["T"])
+
+    def multiple(self, model: str) -> int:
+        return FUSED if self.device == "cuda" else 2 * HEADS
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        s = self.settings
+        if model == ALONE:
+            return [(lr, "default") for lr in rates(s.lrs, s.starts)]
+        return [(lr, start) for lr in s.lrs for start in starts("lstm" if model == BOTH else model, s.starts)]
+
+    def caption(self) -> str:
+        return (
+            f"{super().caption()}\nlstm + attention: one layer of LSTM, then self-attention over its outputs, a "
+            f"residual and LayerNorm; attention alone: a causal Transformer of two layers, {HEADS} heads, rotary "
+            "positions. recall: the value of a key, 8 pairs, trained at 64 steps, tested at 128. S3: products of "
+            "permutations, trained on up to 40 steps, tested at 256, accuracy in the last eighth. text: the next "
+            "character "
+            "of tiny Shakespeare."
+        )
+
+    def verdict(self, rows: Sequence[Trial]) -> str:
+        return (
+            f"{super().verdict(rows)} The self-attention article says that self-attention brings most of the gain and "
+            "that results improve without the RNN."
+        )
