@@ -17,6 +17,24 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device)
 
 
+def numeric_flags() -> tuple[object, ...]:
+    """Return every switch of torch that changes the numbers of a product, for the key of whatever is kept.
+
+    A recorded CUDA graph or a prepared plan repeats what torch did under the flags of its first call.
+    """
+    return (
+        torch.backends.cuda.matmul.fp32_precision,
+        torch._C._get_fp32_precision_getter("cuda", "rnn"),
+        torch.backends.cudnn.enabled,
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+        torch._C._get_cublas_allow_fp16_accumulation(),
+        torch.are_deterministic_algorithms_enabled(),
+        autocast_dtype("cuda"),
+        autocast_dtype("cpu"),
+    )
+
+
 @cache
 def has_fast_products(dtype: torch.dtype) -> bool:
     """Return whether this processor has instructions for products in a 16-bit type; else torch emulates them."""

@@ -69,8 +69,7 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -
             _run_scan(cuda, tensors, like, packing)
             return
         steps = min(tuning.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
-        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
-        key = ("compiled", cuda.digest, packing.B, steps, like.device, tf32)
+        key = ("compiled", cuda.digest, packing.B, steps, like.device)
         chunk, replay = record(key, lambda: _Chunk(cuda, packing.B, steps, like))
         chunk.prepare(tensors, packing)
         for _ in range(-(-packing.T // steps)):

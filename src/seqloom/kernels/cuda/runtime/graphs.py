@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
+from seqloom.core.precision import numeric_flags
 from seqloom.kernels import tuning
 
 
@@ -24,10 +25,12 @@ _cache: OrderedDict[Hashable, tuple[Any, torch.cuda.CUDAGraph | None]] = Ordered
 def record(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], None]]:
     """Return the work of this key, made and recorded if it is new, and a function that runs it.
 
-    While the caller captures a graph, the work is launched as it is and becomes part of that graph.
+    A recording repeats the products as they were chosen under torch's flags (tf32, reduced sums, deterministic,
+    autocast), so other flags make another one. While the caller captures a graph, the work is launched as it is and
+    becomes part of that graph.
     """
     stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
-    key = (key, stream)
+    key = (key, stream, numeric_flags())
     if key not in _cache:
         _cache[key] = make(), None
         while len(_cache) > tuning.GRAPHS_KEPT:

@@ -1,0 +1,60 @@
+"""What is kept between calls is kept for each of torch's numeric flags."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from seqloom.core.precision import numeric_flags
+from seqloom.kernels.cuda.runtime import graphs
+
+MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+@contextmanager
+def _set(owner, name, value):
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def _deterministic():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+CHANGES = {
+    "tf32 in products": lambda: _set(MATMUL, "fp32_precision", "tf32"),
+    "tf32 in cuDNN": lambda: _set(CUDNN.rnn, "fp32_precision", "ieee"),
+    "cuDNN": lambda: _set(CUDNN, "enabled", False),
+    "float16 sums": lambda: _set(MATMUL, "allow_fp16_reduced_precision_reduction", False),
+    "bfloat16 sums": lambda: _set(MATMUL, "allow_bf16_reduced_precision_reduction", False),
+    "deterministic": _deterministic,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast's type": lambda: torch.autocast("cpu", torch.float16),
+}
+
+
+class _Work:
+    def launch(self):
+        pass
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_recording_is_not_used_under_other_flags(change):
+    before = numeric_flags()
+    first, _ = graphs.record("test", _Work)
+    assert graphs.record("test", _Work)[0] is first
+    with CHANGES[change]():
+        assert numeric_flags() != before
+        other, _ = graphs.record("test", _Work)
+        assert other is not first
+    assert numeric_flags() == before
+    assert graphs.record("test", _Work)[0] is first
