@@ -1,4 +1,4 @@
-"""Applications of recurrent networks: speech, forecasts, gestures."""
+"""Applications of recurrent networks: speech, forecasts, gestures, handwriting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.lab.studies.data import series
+from seqloom.lab.studies.data import pen, series
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
@@ -21,11 +21,12 @@ from seqloom.models.classify import Classify
 from seqloom.models.forecast import Forecast
 
 HEADS, DAY = 4, 24
-DIGITS, HOURS, MOTIONS, GESTURES = (
+DIGITS, HOURS, MOTIONS, GESTURES, HANDWRITING = (
     "spoken digits",
     "transformer temperature, 96 hours ahead",
     "motions of a wrist",
     "gestures of picking up",
+    "two digits by pen",
 )
 ARCHIVE = {MOTIONS: ("BasicMotions", 6, 4), GESTURES: ("PickupGestureWiimoteZ", 1, 10)}  # features, classes
 
@@ -35,7 +36,7 @@ def at(name: str, steps: int, T: int, budget: int = 66_700, every: int = 1) -> C
 
 
 class Applications(Corpora[TrialSettings], name="applications"):
-    """Spoken digits, forecasting and gestures: error relative to a trivial baseline."""
+    """Spoken digits, forecasting, gestures and handwriting: error relative to a trivial baseline."""
 
     metrics = (TrialMetric("error", lower=True), TrialMetric("absolute error", lower=True))
     full = TrialSettings(
@@ -44,6 +45,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
             at(HOURS, 1_500, 96),
             at(MOTIONS, 500, 100),
             at(GESTURES, 500, 361),
+            at(HANDWRITING, 1_500, 100),
         ),
         ("rnn", "lstm", "gru", "attn_rnn", "transformer"),
         lrs=(1e-3, 3e-3, 1e-2),
@@ -70,13 +72,16 @@ class Applications(Corpora[TrialSettings], name="applications"):
             parts = series.temperature(task["T"], 4 * DAY, task["every"])
         elif task["of"] == DIGITS:
             parts = series.spoken_digits(task["T"], task["every"])
+        elif task["of"] == HANDWRITING:
+            parts = pen.pairs_of_digits(task["T"], task["every"])
         else:
             parts, _ = series.motions(ARCHIVE[task["of"]][0], task["T"])
         return Corpus(parts)
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         task = condition.task
-        inputs, classes = {HOURS: (7, 0), DIGITS: (series.SOUND.bands, 10)}.get(task["of"]) or ARCHIVE[task["of"]][1:]
+        sizes = {HOURS: (7, 0), DIGITS: (series.SOUND.bands, 10), HANDWRITING: (pen.FEATURES, pen.CLASSES)}
+        inputs, classes = sizes.get(task["of"]) or ARCHIVE[task["of"]][1:]
         if model == "transformer":
             inner = make("bi_transformer", inputs, hidden, layers=2, heads=HEADS)
         else:
@@ -129,7 +134,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
             "error: relative to a trivial baseline (the most frequent answer, or repeating the last day); absolute "
             "error: share of wrong classes, or the mean squared error of the 7 series of ETTh1.\n"
             "validation: recordings 5-9 of each speaker and digit; months 13 to 16; every fourth of the 40 motions and "
-            "50 gestures for training."
+            "50 gestures for training. Two digits by pen: generated movements of 10,000 training rows, 100 classes."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:
