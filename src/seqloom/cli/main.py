@@ -59,6 +59,14 @@ LAZY_COMMANDS = {
     "evaluate": ("inference:evaluate", "Measure a trained model on held-out data, with 95 % intervals."),
     "generate": ("inference:generate", "Generate text with a trained language model."),
     "translate": ("inference:translate", "Translate lines or rows with a trained model, one line of output for each."),
+    "serve": (
+        "serving:serve",
+        """Serve trained runs over HTTP: predictions, streams with kept state, and texts.
+
+        Listens on this machine only, unless --host says otherwise; that needs a bearer token. The address shows a page
+        to try it; /openapi.json describes the routes. A new checkpoint is loaded while requests go on. SIGTERM
+        finishes the requests that were taken. Needs: pip install 'seqloom[serve]'.""",
+    ),
     "results": ("results:results", "Combine all stored studies into one Markdown document."),
 }
 app = App(

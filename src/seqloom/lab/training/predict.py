@@ -142,7 +142,7 @@ def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:
         if name not in columns:
             hint = f"it has {', '.join(columns)}" if columns else "it has no columns, only the input itself"
             raise UserError(f"{where}: no column {name!r} to keep; {hint}")
-    return {name: columns[name] if _is_finite(columns[name]) else None for name in keep}
+    return {name: columns[name] if is_finite(columns[name]) else None for name in keep}
 
 
 def _list_dates(task: Task, row: object) -> Result:
@@ -157,9 +157,9 @@ def _predict_piece(
     device = next(model.parameters()).device
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
         reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
-        predicted = _build_results(task, model.predict(part.to(device)), probabilities, reject)
+        predicted = build_results(task, model.predict(part.to(device)), probabilities, reject)
         for number, result in zip(numbers, predicted, strict=True):
-            results[number] = result if _is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
+            results[number] = result if is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
     empty: Result = {"prediction": None}
     filled = next((result for result in results if result), None)
     if filled is not None:  # the same keys in all results, as a table needs them
@@ -168,13 +168,13 @@ def _predict_piece(
     return [result or dict(empty) for result in results]
 
 
-def _is_finite(value: object) -> bool:
+def is_finite(value: object) -> bool:
     """Return whether every number in a result is finite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return all(map(_is_finite, value)) if isinstance(value, list) else True
+        return all(map(is_finite, value.values()))
+    return all(map(is_finite, value)) if isinstance(value, list) else True
 
 
 def encode_rows(task: Task, rows: Sequence[Any], prefix: str = "", before: int = 0) -> Batch:
@@ -214,7 +214,15 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         yield part, rows.tolist()
 
 
-def _build_results(task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0) -> list[Result]:
+def build_results(task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0) -> list[Result]:
+    """Return the results of a batch in the words and units of the data; `predict` describes them.
+
+    Args:
+        task: The task that encoded the batch.
+        prediction: What the model predicts for it.
+        probabilities: Whether to return the probabilities of all classes.
+        reject: Least probability of a class to predict it.
+    """
     values = task.decode(prediction.values, prediction.lengths)
     if isinstance(task.target, Values):
         columns = {"prediction": values}
@@ -352,8 +360,8 @@ def generate(
         max_tokens: The maximum number of new tokens in a text.
         count: The number of texts for each prompt.
 
-    Yields:
-        {"prompt", "text"} for each text, which begins with the prompt.
+    Returns:
+        An iterator over {"prompt", "text"} of each text, which begins with the prompt.
 
     Raises:
         UserError: If the run was trained for something else, or `count` is below 1.
@@ -363,7 +371,13 @@ def generate(
         raise UserError(f"{run.folder} was trained to {run.task.kind}, not to generate; use `seqloom predict`")
     if count < 1:
         raise UserError(f"count must be at least 1, got {count}")
-    model, task = run.model(), run.task
+    return continue_texts(run.model(), run.task, prompts, sampling, max_tokens, count)
+
+
+def continue_texts(
+    model: ForTask, task: Task, prompts: Sequence[str], sampling: Sampling, max_tokens: int, count: int
+) -> Iterator[dict[str, Any]]:
+    """Continue prompts with the model of a run; `generate` describes arguments and results."""
     has_ends = not task.lookback  # separate texts with a start and an end, not one long text
     words = TextSampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, end=has_ends)
     for prompt in prompts:

@@ -56,6 +56,7 @@ class SeriesCoder:
         first = frame[self.columns[0]]
         lengths = first.list.len().fill_null(0).to_numpy().astype(np.int64)
         if len(self.columns) > 1:
+            self._check_lengths(frame, lengths)
             return np.stack([_flatten(frame[name]) for name in self.columns], 1), lengths
         steps = first.explode(empty_as_null=False, keep_nulls=False)
         if not steps.dtype.is_nested():
@@ -74,6 +75,17 @@ class SeriesCoder:
             )
             raise UserError(f"column {self.columns[0]!r}: {problem}; give every step the same features")
         return _flatten(steps).reshape(-1, self.width), lengths
+
+    def _check_lengths(self, frame: pl.DataFrame, lengths: Array) -> None:
+        """Raise a UserError if the columns of a row have different lengths, which two rows could hide."""
+        for name in self.columns[1:]:
+            other = frame[name].list.len().fill_null(0).to_numpy()
+            if (other != lengths).any():
+                row = int((other != lengths).argmax())
+                raise UserError(
+                    f"row {row + 1}: {name!r} has {count(int(other[row]), 'step')} and {self.columns[0]!r} has "
+                    f"{int(lengths[row])}; give each as many steps"
+                )
 
     def decode(self, row: Array) -> list[list[float]]:
         values: list[list[float]] = self.scale.invert(row[:, : len(self._names)]).tolist()

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Labels, Task
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Features, Labels, Task
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
@@ -121,7 +123,15 @@ class RowsTask(Task):
         x, lengths = data.pad(every)
         spans = None
         if times is not None and times.column in frame.columns:
-            spans = torch.from_numpy(Ragged.from_lengths(*times.encode(frame)).pad(every)[0])[:, : x.shape[1]]
+            intervals = Ragged.from_lengths(*times.encode(frame))
+            differ = np.minimum(intervals.lengths, limit) != data.lengths
+            if isinstance(self.input, Features) and differ.any():
+                row = int(differ.argmax())
+                raise UserError(
+                    f"row {row + 1}: {count(int(intervals.lengths[row]), 'time stamp')} in {times.column!r} for "
+                    f"{count(int(data.lengths[row]), 'step')}; give one for each step"
+                )
+            spans = torch.from_numpy(intervals.pad(every)[0])[:, : x.shape[1]]
         letters = None
         if self.encoding.letters is not None:
             spelled = Ragged.from_lengths(*self.encoding.letters.encode(frame))

@@ -1,0 +1,172 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from seqloom import __version__
+from seqloom.lab.serve import bodies
+from seqloom.lab.serve.bodies import read_object, write_json
+from seqloom.lab.serve.gate import FACTS, Gate, ServerState
+from seqloom.lab.serve.metrics import Metrics
+from seqloom.lab.serve.openapi import build_document
+from seqloom.lab.serve.problems import RequestError
+from seqloom.lab.serve.runs import Runs
+from seqloom.lab.serve.settings import ServeSettings
+from seqloom.lab.serve.stream_routes import StreamRoutes
+from seqloom.lab.serve.streams import Streams
+from seqloom.models.decoding.sampling import Sampling
+
+HERE = Path(__file__).parent
+PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+SWEEPS_PER_IDLE_TIME = 10  # looks for idle streams within the time after which they are dropped
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Routes:
+    """The routes of predictions, texts, runs and the state of the server."""
+
+    def __init__(self, runs: Runs, settings: ServeSettings, metrics: Metrics, state: ServerState) -> None:
+        self.runs, self.settings, self.metrics, self.state = runs, settings, metrics, state
+
+    def add_to(self, app: FastAPI) -> None:
+        add = app.add_api_route
+        add("/v1/predict", self.predict, methods=["POST"], summary="Predict rows", operation_id="predict")
+        add("/v1/generate", self.generate, methods=["POST"], summary="Generate texts", operation_id="generate")
+        add("/v1/runs", self.list_runs, summary="List the runs", operation_id="list_runs")
+        add("/v1/runs/{run}", self.describe_run, summary="Describe a run", operation_id="describe_run")
+        add("/healthz", self.health, summary="Whether the process answers", operation_id="healthz")
+        add("/readyz", self.ready, summary="Whether new requests are welcome", operation_id="readyz")
+        add("/metrics", self.show_metrics, summary="Metrics for Prometheus", operation_id="metrics")
+        for path, file, kind in (
+            ("/", "page.html", "text/html; charset=utf-8"),
+            ("/page.js", "page.js", "text/javascript; charset=utf-8"),
+            ("/page.css", "page.css", "text/css; charset=utf-8"),
+        ):
+            add(path, _serve_file(HERE / file, kind), include_in_schema=False)
+
+    async def predict(self, request: Request) -> Response:
+        body = await read_object(request, bodies.PREDICT, self.settings.max_body)
+        run = self.runs.find(body.get("run"))
+        request.scope[FACTS].update(run=run.name, rows=len(body["rows"]))
+        if run.version.run.task.kind == "generate":
+            raise RequestError(409, f"run {run.name} is a language model, which continues a text; use /v1/generate")
+        version, results = await run.predict(body["rows"], body.get("probabilities", False))
+        return write_json({"run": run.name, "step": version.step, "results": results})
+
+    async def generate(self, request: Request) -> Response:
+        body = await read_object(request, bodies.GENERATE, self.settings.max_body)
+        run = self.runs.find(body.get("run"))
+        request.scope[FACTS].update(run=run.name)
+        if run.version.run.task.kind != "generate" or "baseline" in run.version.run.record:
+            raise RequestError(409, f"run {run.name} does not continue texts; use /v1/predict")
+        prompts, most = body.get("prompts", [""]), self.settings.max_tokens
+        max_tokens = body.get("max_tokens", min(200, most))
+        if max_tokens > most or any(len(prompt) > self.settings.max_steps for prompt in prompts):
+            limits = f"{most:,} tokens and prompts of {self.settings.max_steps:,} characters"
+            raise RequestError(413, f"this server generates at most {limits}")
+        sampling = Sampling(
+            body.get("temperature", 1.0), body.get("top_k", 0), body.get("top_p", 1.0), body.get("seed")
+        )
+        version, texts = await run.generate(prompts, sampling, max_tokens, body.get("count", 1))
+        return write_json({"run": run.name, "step": version.step, "results": texts})
+
+    async def list_runs(self) -> Response:
+        return write_json({"runs": [run.version.describe() for run in self.runs.by_name.values()]})
+
+    async def describe_run(self, run: str) -> Response:
+        return write_json(self.runs.find(run).version.describe())
+
+    async def health(self) -> Response:
+        return write_json({"status": "ok"})
+
+    async def ready(self) -> Response:
+        if self.state.is_stopping:
+            return write_json({"error": "the server is stopping"}, 503)
+        return write_json({"status": "ready"})
+
+    async def show_metrics(self) -> Response:
+        return Response(self.metrics.write(), media_type=METRICS_TYPE)
+
+
+def _serve_file(path: Path, kind: str) -> Any:  # noqa: ANN401  # a route
+    content = path.read_bytes()
+
+    async def show() -> Response:
+        return Response(content, media_type=kind, headers={"Content-Security-Policy": PAGE_POLICY})
+
+    return show
+
+
+def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, state: ServerState, token: str | None) -> Gate:
+    """Build the ASGI application of a server.
+
+    Args:
+        runs: The served runs.
+        settings: Limits.
+        metrics: Counts what happens.
+        state: Shared with the process that runs the application.
+        token: The bearer token that requests need; None for none.
+    """
+    streams = Streams(runs, settings, metrics)
+
+    @asynccontextmanager
+    async def live(_: FastAPI) -> AsyncIterator[None]:
+        await runs.start()
+        sweep = asyncio.create_task(_drop_idle(streams, settings.idle))
+        yield
+        sweep.cancel()
+        streams.close_all()
+        await runs.stop()
+
+    app = FastAPI(
+        title="seqloom",
+        version=__version__,
+        openapi_url=None,  # without the pages of the framework, which load scripts from other sites
+        lifespan=live,
+        redirect_slashes=False,
+    )
+    Routes(runs, settings, metrics, state).add_to(app)
+    StreamRoutes(streams, settings, state).add_to(app)
+
+    async def describe() -> Response:
+        return write_json(build_document(app, runs, settings, token is not None))
+
+    app.add_api_route("/openapi.json", describe, include_in_schema=False)
+    app.add_exception_handler(RequestError, _answer_problem)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(Exception, _answer_bug)
+    return Gate(app, settings, token, metrics, state)
+
+
+async def _drop_idle(streams: Streams, idle: float) -> None:
+    while True:
+        await asyncio.sleep(idle / SWEEPS_PER_IDLE_TIME)
+        streams.drop_idle()
+
+
+async def _answer_problem(request: Request, problem: Any) -> Response:  # noqa: ANN401  # as the framework passes it
+    response = write_json(problem.document, problem.status)
+    response.headers.update(problem.headers)
+    return response
+
+
+async def _answer_http_error(request: Request, error: Any) -> Response:  # noqa: ANN401  # as the framework passes it
+    sentences = {
+        404: "there is no such route; /openapi.json lists them",
+        405: "the route does not take this method; /openapi.json lists the methods",
+    }
+    response = write_json({"error": sentences.get(error.status_code, str(error.detail))}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    return write_json({"error": "internal error of the server; its log has the place"}, 500)

@@ -1,0 +1,53 @@
+"""Structured logs: one JSON object per line on stderr, without anything that a user sent.
+
+A traceback is logged as the places in the code, without the message of the exception, which may quote the data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+NAME = "seqloom.serve"
+LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "websockets")
+
+log = logging.getLogger(NAME)
+
+
+class JsonLines(logging.Formatter):
+    """Format a record as one line of JSON. `extra={"facts": {...}}` adds fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.msg if record.name == NAME else str(record.msg).splitlines()[0][:80],  # no arguments
+        }
+        if record.name != NAME:
+            line["logger"] = record.name
+        line |= getattr(record, "facts", {})
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = record.exc_info[0].__name__
+            line["places"] = [f"{f.name}:{f.lineno}" for f in traceback.extract_tb(record.exc_info[2])][-8:]
+        return json.dumps(line)
+
+
+def set_up(quiet: bool = False) -> None:
+    """Send the logs of the server and of its libraries to stderr; `quiet` leaves out single requests."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in (NAME, *LIBRARIES):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if name == NAME else logging.WARNING)
+    if quiet:
+        log.addFilter(lambda record: record.msg != "request")
+
+
+def write(event: str, facts: dict[str, Any] | None = None, *, level: int = logging.INFO, failed: bool = False) -> None:
+    """Log an event with its facts; `failed` adds the places of the exception that is being handled."""
+    log.log(level, event, extra={"facts": facts or {}}, exc_info=failed)

@@ -1,0 +1,124 @@
+"""A run as it was loaded: its task, its model and the format of its rows. A new checkpoint is a new version."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seqloom.core.errors import UserError
+from seqloom.lab.files.sealed import DamagedError
+from seqloom.lab.serve.problems import RequestError
+from seqloom.lab.serve.row_format import RowFormat
+from seqloom.lab.serve.settings import ServeSettings
+from seqloom.lab.serve.stepper import Stepper, build_stepper
+from seqloom.lab.training import checkpoint
+from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.predict import continue_texts, predict_pieces
+from seqloom.lab.training.run import Run
+from seqloom.models.decoding.sampling import Sampling
+
+
+@dataclass(frozen=True, eq=False)
+class ModelVersion:
+    """A loaded checkpoint of a run.
+
+    Attributes:
+        name: The name under which the run is served.
+        run: The run.
+        model: Its model.
+        format: What its rows look like.
+        signature: Identifies the checkpoint.
+        stepper: Runs steps of streams; None if the run has none.
+        no_streams: Why it has none.
+    """
+
+    name: str
+    run: Run
+    model: ForTask
+    format: RowFormat
+    signature: str
+    stepper: Stepper | None
+    no_streams: str
+
+    @property
+    def step(self) -> int:
+        """The training step of the checkpoint."""
+        return int(self.signature.partition(" ")[0])
+
+    def predict(self, rows: Sequence[Any], probabilities: bool) -> list[dict[str, Any]]:
+        """Return the result of each row, as `seqloom predict` does.
+
+        Raises:
+            RequestError: 422 if a row cannot be read; its number counts from 1.
+        """
+        if self.run.task.encoding is None:  # a built-in task has inputs, not columns
+            rows = [row["input"] for row in rows]
+        try:
+            return list(predict_pieces(self.model, self.run.task, [list(rows)], probabilities))
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+        except RuntimeError as error:
+            if self.run.task.encoding is not None or "size" not in str(error):
+                raise
+            raise RequestError(422, "the rows have another shape than those of the training") from None  # torch.stack
+
+    def continue_texts(
+        self, prompts: Sequence[str], sampling: Sampling, max_tokens: int, count: int
+    ) -> list[dict[str, Any]]:
+        """Return texts that begin with each prompt; raises as `predict` does."""
+        try:
+            with torch.no_grad():
+                return list(continue_texts(self.model, self.run.task, prompts, sampling, max_tokens, count))
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a client needs to know of the run."""
+        task = self.run.task
+        return {
+            "name": self.name,
+            "task": task.kind,
+            "model": self.run.settings.model,
+            "step": self.step,
+            "columns": self.format.columns,
+            "example": self.format.example,
+            "streams": self.stepper is not None,
+            "step_example": self.format.step_example if self.stepper is not None else None,
+            "classes": list(getattr(task.target, "names", ())) if task.kind in ("classify", "multilabel") else None,
+        }
+
+
+def load_version(name: str, folder: Path, settings: ServeSettings, trust: bool = False) -> ModelVersion:
+    """Load the best checkpoint of a run.
+
+    Raises:
+        UserError: If the folder is not a run, or it has no checkpoint.
+    """
+    run = Run.load(folder, trust=trust)
+    signature = find_signature(folder) or "0"
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # about a checkpoint that is being written; the next look finds the new one
+        model = run.model("best", settings.device)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    rows = RowFormat(run.task, settings.max_rows, settings.max_steps)
+    stepper = build_stepper(run.task, model, settings.max_steps)
+    has_steps = isinstance(stepper, Stepper) and rows.step_example is not None
+    reason = stepper if isinstance(stepper, str) else "its rows have time stamps, or attributes, for the whole row"
+    return ModelVersion(name, run, model, rows, signature, stepper if has_steps else None, "" if has_steps else reason)  # type: ignore[arg-type]
+
+
+def find_signature(folder: Path) -> str | None:
+    """Return what identifies the best checkpoint of a run without reading its weights; None if there is none."""
+    try:
+        found = checkpoint.find(folder / "best")
+    except (DamagedError, OSError):
+        return None
+    if found is None:
+        return None
+    return f"{found.facts['step']} {found.facts['files'].get('weights.safetensors', '')}"

@@ -1,0 +1,74 @@
+"""Errors of a request: a status and one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+LONGEST_SENTENCE = 300  # characters; the rest of a message would repeat the user's data
+
+
+class RequestError(Exception):
+    """What is wrong with a request; the client receives {"error": sentence}.
+
+    Attributes:
+        status: The HTTP status.
+        sentence: What is wrong and what to do.
+        headers: Further headers of the response.
+    """
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        sentence = " ".join(sentence.split())
+        shortened = sentence if len(sentence) <= LONGEST_SENTENCE else sentence[: LONGEST_SENTENCE - 3] + "..."
+        super().__init__(shortened)
+        self.status, self.sentence, self.headers = status, shortened, headers or {}
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"error": self.sentence}
+
+
+# What a value should be, by pydantic's type of error; others have pydantic's message.
+EXPECTED = {
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "int_type": "must be a whole number",
+    "string_type": "must be a text",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "finite_number": "must be a finite number; give null for a missing value",
+    "missing": "is missing",
+    "extra_forbidden": "is not a field",
+}
+TYPE_NAMES = ("str", "float", "bool", "int")  # alternatives of a union in pydantic's locations
+
+
+def explain_invalid(error: ValidationError, prefix: str = "") -> RequestError:
+    """Return the problem of a value that pydantic refused: 413 if it is too long, otherwise 422.
+
+    Args:
+        error: What pydantic raised.
+        prefix: The place of the value, such as "rows". The sentence names the place, never the value.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    kind, reason, context = str(first["type"]), str(first["msg"]), first.get("ctx") or {}
+    place = _name_place(prefix, first["loc"])
+    if kind in ("too_long", "string_too_long"):
+        unit = "characters" if kind == "string_too_long" else "items"
+        return RequestError(
+            413, f"{place} is too long; this server reads at most {context['max_length']:,} {unit} there"
+        )
+    return RequestError(422, f"{place} {EXPECTED.get(kind) or 'is not valid: ' + reason}")
+
+
+def _name_place(prefix: str, location: tuple[int | str, ...]) -> str:
+    """Return where a value is, such as "rows[3].text", without the names of alternative types."""
+    text = prefix
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part not in TYPE_NAMES:
+            text += f".{part}" if text else part
+    return text or "the body"

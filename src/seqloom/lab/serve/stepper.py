@@ -1,0 +1,386 @@
+"""One step of many streams in one call of the model, with the state of each stream kept between calls.
+
+After t steps, the result of a stream matches the prediction for a row of these t steps.
+
+The states of all streams lie in one set of tensors, a slot for each stream; a call gathers the slots of its streams,
+runs the layer and writes them back. The outputs that a readout needs from earlier steps are part of the state:
+
+    last        nothing
+    mean        sum_t y_t and t
+    max         max_t y_t
+    attention   sum_t e_t y_t and sum_t e_t,  e_t = exp(v . tanh(W y_t + b) - |v|_1)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import State
+from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.scale import check_range
+from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.pipeline.windows import WindowsTask
+from seqloom.lab.data.task import END, START, Batch, Labels, Tags, Task
+from seqloom.lab.serve.problems import RequestError
+from seqloom.lab.serve.row_format import WIDE
+from seqloom.lab.training.for_task import (
+    ForClassify,
+    ForGenerate,
+    ForMultilabel,
+    ForRegress,
+    ForTag,
+    ForTask,
+    Prediction,
+    join_attributes,
+)
+from seqloom.lab.training.predict import NOT_FINITE, build_results, encode_rows, is_finite, predict_pieces
+from seqloom.models.classify import Classify
+
+READOUT_STATES = {"last": 0, "max": 1, "mean": 2, "max_mean": 3, "attention": 2}  # tensors
+FIRST_SLOTS = 64  # of the tensors of states; they double when they are full
+STREAMING_KINDS = (ForClassify, ForRegress, ForMultilabel, ForTag, ForGenerate)
+
+Result = dict[str, Any]
+
+
+class Slot:
+    """The state of one stream.
+
+    Attributes:
+        steps: The number of steps since the start or the last reset.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.index = -1  # in the tensors of a RecurrentStepper
+        self.state: Any = None  # of a stream whose state has no fixed size
+
+
+class Stepper:
+    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states."""
+
+    def open(self) -> Slot:
+        return Slot()
+
+    def reset(self, slot: Slot) -> None:
+        slot.steps, slot.state = 0, None
+
+    def close(self, slot: Slot) -> None:
+        slot.state = None
+
+    def run(self, jobs: Sequence[tuple[Slot, list[Any]]], probabilities: bool) -> list[list[Result]]:
+        """Run the steps of streams, each stream at most once, and return the results of each step.
+
+        Raises:
+            RequestError: 422 if a step cannot be read; no stream has then moved.
+        """
+        raise NotImplementedError
+
+
+def build_stepper(task: Task, model: ForTask, max_steps: int) -> Stepper | str:
+    """Return the stepper of a model, or the reason why it has no streams."""
+    if isinstance(task, WindowsTask):
+        if task.input.known:  # type: ignore[union-attr]
+            return "its forecast needs the future of some columns, which a step does not have"
+        return WindowStepper(task, model)
+    inner: Any = model.model if isinstance(model, STREAMING_KINDS) else None
+    layer = getattr(inner, "layer", None)
+    if layer is None:
+        return f"a model that was trained to {task.kind} reads the whole row" if inner is None else "it is a baseline"
+    if not getattr(layer, "causal", True) or getattr(layer, "bidirectional", False):
+        return "its layer reads both ways and needs the whole row"
+    if isinstance(model, ForTag) and inner.crf is not None:
+        return "its CRF chooses the tags of the whole row together"
+    if model.timed:
+        return "its steps have irregular time stamps"
+    return LayerStepper(task, model, max_steps)
+
+
+class WindowStepper(Stepper):
+    """A forecast after each step, from the last steps of the stream."""
+
+    def __init__(self, task: WindowsTask, model: ForTask) -> None:
+        self.task, self.model = task, model
+
+    def run(self, jobs: Sequence[tuple[Slot, list[Any]]], probabilities: bool) -> list[list[Result]]:
+        rows, windows, counts = [], [], []
+        names = self.task.encoding.x.columns
+        for slot, steps in jobs:
+            window = deque(slot.state or (), maxlen=self.task.lookback)
+            for step in steps:
+                window.append(step)
+                rows.append({name: [one[name] for one in window] for name in names})
+            windows.append(window)
+            counts.append(len(steps))
+        try:
+            results = iter(list(predict_pieces(self.model, self.task, [rows], probabilities)) if rows else [])
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+        for (slot, _), window, n in zip(jobs, windows, counts, strict=True):
+            slot.state, slot.steps = window, slot.steps + n
+        return [[next(results) for _ in range(n)] for n in counts]
+
+
+class LayerStepper(Stepper):
+    """A causal layer whose state is kept."""
+
+    def __init__(self, task: Task, model: ForTask, max_steps: int) -> None:
+        self.task, self.model, self.max_steps = task, model, max_steps
+        self.layer: Any = model.model.layer
+        self.readout: Any = getattr(model.model, "readout", None) if isinstance(model.model, Classify) else None
+        self.device = next(model.parameters()).device
+        self.dims, self.is_tensor = _probe_state(self.layer, self.device)
+        self.pool: list[Tensor] = []  # the state of the layer and of the readout; the first call makes them
+        self.slots = 0  # rows of the tensors in `pool`
+        self.free: deque[int] = deque()  # another thread may append
+        self.has_ends = isinstance(model, ForGenerate) and not task.lookback
+
+    def close(self, slot: Slot) -> None:
+        slot.state = None
+        if slot.index >= 0:
+            self.free.append(slot.index)
+            slot.index = -1
+
+    def _assign_index(self, slot: Slot) -> None:
+        """Give a stream a row of the pool, which doubles if it is full."""
+        if not self.free:
+            before, self.slots = self.slots, max(FIRST_SLOTS, 2 * self.slots)
+            self.free.extend(range(before, self.slots))
+            self.pool = [_lengthen(tensor, self._dim(i), self.slots) for i, tensor in enumerate(self.pool)]
+        slot.index = self.free.popleft()
+
+    def _dim(self, i: int) -> int:
+        """Return the dimension of the rows of a tensor in the pool; those of the readout follow the layer's."""
+        assert self.dims is not None
+        return self.dims[i] if i < len(self.dims) else 0
+
+    @torch.no_grad()
+    def run(self, jobs: Sequence[tuple[Slot, list[Any]]], probabilities: bool) -> list[list[Result]]:
+        batch = self._encode([steps for _, steps in jobs])
+        if self.dims is None:
+            return self._run_each(jobs, batch, probabilities)
+        results: list[list[Result]] = [[] for _ in jobs]
+        counts = batch.lengths.tolist()
+        starts = [n for n, (slot, _) in enumerate(jobs) if slot.steps == 0 and counts[n]]
+        others = [n for n, (slot, _) in enumerate(jobs) if slot.steps and counts[n]]
+        for numbers in (starts, others):
+            if not numbers:
+                continue
+            slots = [jobs[n][0] for n in numbers]
+            for slot in slots:
+                if slot.index < 0:
+                    self._assign_index(slot)
+            part = batch if len(numbers) == len(jobs) else batch.select(torch.tensor(numbers))
+            lists, state = self._advance(part, self._gather(slots) if numbers is others else None, probabilities)
+            self._scatter(slots, state)
+            for n, items in zip(numbers, lists, strict=True):
+                results[n] = items
+                jobs[n][0].steps += counts[n]
+        return results
+
+    def _run_each(
+        self, jobs: Sequence[tuple[Slot, list[Any]]], batch: Batch, probabilities: bool
+    ) -> list[list[Result]]:
+        """Run streams one after the other: states that grow have different sizes."""
+        results: list[list[Result]] = []
+        for number, (slot, _) in enumerate(jobs):
+            n = int(batch.lengths[number])
+            if n == 0:
+                results.append([])
+                continue
+            if slot.steps + n > self.max_steps:
+                raise RequestError(413, f"the stream would have more than {self.max_steps:,} steps; reset it first")
+            part = batch.select(torch.tensor([number]))
+            lists, slot.state = self._advance(part, slot.state, probabilities)
+            slot.steps += n
+            results.append(lists[0])
+        return results
+
+    def _encode(self, steps: list[list[Any]]) -> Batch:
+        """Encode the steps of each stream as a row."""
+        coder = getattr(self.task.encoding, "x", None)
+        if isinstance(coder, SeriesCoder) and coder.wide:
+            return self._encode_wide(coder, steps)
+        try:
+            return encode_rows(self.task, [self._join(one) for one in steps])
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+
+    def _encode_wide(self, coder: SeriesCoder, steps: list[list[Any]]) -> Batch:
+        flat = [one[WIDE] for some in steps for one in some]
+        values = np.array([np.nan if v is None else v for v in flat], dtype=np.float64).reshape(-1, 1)
+        try:
+            encoded = torch.from_numpy(coder.scale.encode(check_range(values, (WIDE,))))
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+        lengths = [len(some) for some in steps]
+        x = torch.nn.utils.rnn.pad_sequence(list(encoded.split(lengths)), batch_first=True)
+        return Batch(x, torch.tensor(lengths), torch.arange(len(steps)))
+
+    def _join(self, rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a row
+        """Return the row that has these steps."""
+        encoding = self.task.encoding
+        if encoding is None:
+            return [row["input"] for row in rows]
+        column = getattr(encoding.x, "column", None) or encoding.x.columns[0]
+        if isinstance(encoding.x, SeriesCoder):
+            joined: dict[str, Any] = {name: [row[name] for row in rows] for name in encoding.x.columns}
+        elif getattr(encoding.x, "unit", "tokens") != "tokens":  # a text
+            gap = "" if encoding.x.unit in ("characters", "bytes") else " "
+            joined = {column: gap.join(row[column] or "" for row in rows)}
+        else:
+            joined = {column: [row[column] for row in rows]}
+        names = encoding.attributes.columns if encoding.attributes is not None else ()
+        return joined | {name: rows[-1][name] for name in names}
+
+    def _advance(self, batch: Batch, state: list[Tensor] | None, probabilities: bool) -> tuple[list[list[Result]], Any]:
+        """Run the layer over the steps of a batch and return the results of each step, and the state."""
+        lengths = batch.lengths.to(self.device)
+        x = batch.x.to(self.device)
+        if self.model.attributed and batch.attributes is not None:
+            x = join_attributes(x, batch.attributes.to(self.device))
+        more = 0
+        if self.has_ends and state is None:
+            x, more = torch.cat([torch.full_like(x[:, :1], START), x], 1), 1
+        vectors = self._embed(x, batch)
+        inner, extra = self._split_state(state)
+        if vectors.shape[1] == 1 and bool((lengths == 1).all()):
+            y, inner = self.layer.step(vectors[:, 0], inner)
+            y = y.unsqueeze(1)
+        else:
+            y, inner = self.layer(vectors, inner, lengths=lengths + more)
+        summary, after = self._read_out(y[:, more:], lengths, extra)
+        results = self._choose(self.model.model.head(summary), lengths, probabilities)
+        return results, [*_flatten(inner), *after]
+
+    def _split_state(self, state: list[Tensor] | None) -> tuple[Any, list[Tensor] | None]:
+        """Return the state of the layer, in the form that it takes, and that of the readout."""
+        if state is None:
+            return None, None
+        count = len(state) - READOUT_STATES[self.readout.name if self.readout is not None else "last"]
+        return state[0] if self.is_tensor else tuple(state[:count]), state[count:]
+
+    def _embed(self, x: Tensor, batch: Batch) -> Tensor:
+        inner = self.model.model
+        vectors: Tensor = x if getattr(inner, "embed", None) is None else inner.embed(x)
+        if isinstance(self.model, ForTag) and inner.reads_letters:
+            assert batch.letters is not None
+            vectors = torch.cat([vectors, inner.characters(batch.letters.to(self.device))], -1)
+        return vectors
+
+    def _read_out(self, y: Tensor, lengths: Tensor, before: list[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
+        """Summarise y (B, T, H) up to each step, and return what the next call needs."""
+        if self.readout is None or self.readout.name == "last":
+            return y, []
+        name, parts, after = self.readout.name, [], []
+        last = (lengths - 1).clamp(min=0)
+        rows = torch.arange(len(y), device=y.device)
+        old = iter(before or ())
+        if name in ("max", "max_mean"):
+            high = y.cummax(1).values
+            high = torch.maximum(high, next(old).unsqueeze(1)) if before else high
+            parts.append(high)
+            after.append(high[rows, last])
+        if name in ("mean", "max_mean"):
+            total = y.double().cumsum(1)
+            n = (
+                torch.arange(1, y.shape[1] + 1, device=y.device, dtype=torch.float64)
+                .view(1, -1, 1)
+                .expand(len(y), -1, 1)
+            )
+            if before:
+                total, n = total + next(old).unsqueeze(1), n + next(old).unsqueeze(1)
+            parts.append((total / n).to(y))
+            after += [total[rows, last], n[rows, last]]
+        if name == "attention":
+            score = self.readout.query(torch.tanh(self.readout.key(y))).double()
+            e = torch.exp(score - self.readout.query.weight.abs().sum())
+            top, bottom = (e * y).cumsum(1), e.cumsum(1)
+            if before:
+                top, bottom = top + next(old).unsqueeze(1), bottom + next(old).unsqueeze(1)
+            parts.append((top / bottom).to(y))
+            after += [top[rows, last], bottom[rows, last]]
+        return torch.cat(parts, -1), after
+
+    def _choose(self, scores: Tensor, lengths: Tensor, probabilities: bool) -> list[list[Result]]:
+        """Return the results of scores (B, T, K), for each real step of each row."""
+        T, ends = scores.shape[1], lengths.tolist()
+        real = (torch.arange(T, device=scores.device) < lengths.unsqueeze(1)).flatten()
+        flat = scores.flatten(0, 1)[real]  # (steps, K)
+        results = iter(self._build(flat, probabilities))
+        return [[next(results) for _ in range(n)] for n in ends]
+
+    def _build(self, scores: Tensor, probabilities: bool) -> list[Result]:
+        nothing = Batch(scores, torch.ones(len(scores), dtype=torch.long), torch.arange(len(scores)))
+        if isinstance(self.model, ForGenerate):
+            p, ids = scores.float().softmax(-1).max(-1)
+            texts = ["" if k == END else self.task.decode(torch.tensor([[k]]))[0] for k in ids.tolist()]
+            return _check([{"prediction": t, "probability": q} for t, q in zip(texts, _round(p), strict=True)])
+        is_per_step = isinstance(self.task.target, Tags) or (
+            isinstance(self.task.target, Labels) and self.task.target.per_step
+        )
+        reject = 0.0
+        if isinstance(self.model, ForClassify):
+            scores, reject = self.model.decision.calibrate(scores), self.model.decision.reject
+        prediction: Prediction = self.model.choose(scores.unsqueeze(1) if is_per_step else scores, nothing)
+        results = build_results(self.task, prediction, probabilities, reject)
+        if is_per_step:  # lists of one step
+            results = [{key: value[0] if value else None for key, value in result.items()} for result in results]
+        return _check(results)
+
+    def _gather(self, slots: Sequence[Slot]) -> list[Tensor]:
+        index = torch.tensor([slot.index for slot in slots], device=self.device)
+        return [tensor.index_select(self._dim(i), index) for i, tensor in enumerate(self.pool)]
+
+    def _scatter(self, slots: Sequence[Slot], state: list[Tensor]) -> None:
+        index = torch.tensor([slot.index for slot in slots], device=self.device)
+        if not self.pool:
+            self.pool = [_lengthen(tensor, self._dim(i), self.slots) for i, tensor in enumerate(state)]
+        for i, (tensor, new) in enumerate(zip(self.pool, state, strict=True)):
+            tensor.index_copy_(self._dim(i), index, new)
+
+
+def _check(results: list[Result]) -> list[Result]:
+    """Replace results that are not finite by an error, as `predict` does."""
+    return [one if is_finite(one) else dict.fromkeys(one) | {"error": NOT_FINITE} for one in results]
+
+
+def _round(p: Tensor) -> list[float]:
+    return [round(q, 6) for q in p.tolist()]
+
+
+def _flatten(state: Tensor | State | None) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else list(state or ())
+
+
+def _lengthen(tensor: Tensor, dim: int, size: int) -> Tensor:
+    """Return a tensor of zeros with `size` rows in a dimension, which begins with the given rows."""
+    shape = list(tensor.shape)
+    shape[dim] = size
+    longer = tensor.new_zeros(shape)
+    longer.narrow(dim, 0, min(size, tensor.shape[dim])).copy_(tensor.narrow(dim, 0, min(size, tensor.shape[dim])))
+    return longer
+
+
+@torch.no_grad()
+def _probe_state(layer: Any, device: torch.device) -> tuple[list[int] | None, bool]:  # noqa: ANN401  # any layer
+    """Look at a layer's state.
+
+    Returns:
+        The dimension of the rows in each tensor, None if the state has no fixed size; whether it is a single tensor
+        instead of a tuple.
+    """
+    small, large = (layer(torch.zeros(rows, T, layer.input_size, device=device))[1] for rows, T in ((2, 1), (3, 4)))
+    dims = []
+    for a, b in zip(_flatten(small), _flatten(large), strict=True):
+        changed = [d for d in range(a.dim()) if a.shape[d] != b.shape[d]] if a.dim() == b.dim() else []
+        if len(changed) != 1 or (a.shape[changed[0]], b.shape[changed[0]]) != (2, 3):
+            return None, isinstance(small, Tensor)
+        dims.append(changed[0])
+    return dims, isinstance(small, Tensor)
