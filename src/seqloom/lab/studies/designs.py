@@ -27,9 +27,9 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
 
     full = TrialSettings(
         (
-            read_symbols("copy, 20 symbols", COPY, 3_000, 21, (21, 41, 81, 161), models=CELLS, against=NTM, main=41),
+            read_symbols("copy, 12 symbols", COPY, 2_500, 13, (13, 25, 49, 97), models=CELLS, against=NTM, main=25),
             read_symbols(
-                *("784 pixels", PIXEL_ROWS, 1_500, PIXELS),
+                *("784 pixels", PIXEL_ROWS, 1_000, PIXELS),
                 models=tuple(ATTENTIONS),
                 against=DENSE,
                 budget=200_000,
@@ -79,7 +79,7 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
 
     def caption(self) -> str:
         return (
-            f"{super().caption()}\ncopy: read symbols of 8 kinds, then repeat them; trained on 1 to 10 symbols, the "
+            f"{super().caption()}\ncopy: read symbols of 8 kinds, then repeat them; trained on 1 to 6 symbols, the "
             f"result is the accuracy for twice as many as the longest; NTM: a memory of {ROWS} rows. 784 pixels: MNIST "
             "in 16 grey values, in reading order, from a bidirectional Transformer of two layers with sinusoidal "
             f"positions, read out at the last pixel, 200,000 parameters, bfloat16; Linformer: rank {RANK}. "

@@ -35,7 +35,7 @@ class Irregular(Trials[TrialSettings], name="irregular"):
     metrics = (TrialMetric("MSE", lower=True, log=True), TrialMetric("MAE", lower=True))
     against = ODE
     full = TrialSettings(
-        (wave("irregular gaps", 1_500, 24, True), wave("equal gaps", 1_500, 24, False)),
+        (wave("irregular gaps", 1_000, 16, True), wave("equal gaps", 1_000, 16, False)),
         MODELS,
         seeds=3,
         budget=30_000,

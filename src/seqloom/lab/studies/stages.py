@@ -25,9 +25,9 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
     against = BOTH
     full = TrialSettings(
         (
-            read_symbols("recall", "recall", 3_000, 64, (64, 128)),
-            read_symbols("S3", "S3", 3_000, 40, (40, 64, 128, 256), late=8, grows=True),
-            read_symbols(TEXT, TEXT, 3_000, 128, (128,)),
+            read_symbols("recall", "recall", 2_000, 64, (64, 128)),
+            read_symbols("S3", "S3", 2_000, 40, (40, 64, 128, 256), late=8, grows=True),
+            read_symbols(TEXT, TEXT, 2_000, 64),
         ),
         MODELS,
         seeds=3,
