@@ -78,3 +78,33 @@ def test_a_low_gate_bias_carries_the_gradient_far():
         x, hx = torch.randn(200, 32).double(), torch.zeros(1, 32).double()
         norms[bias] = math.log10(measure.initial_gradient_norm(layer, x, hx))
     assert norms[-3.0] > norms[None] + 1
+
+
+@pytest.mark.parametrize("width", [5, 8])
+def test_a_normalised_input_does_not_depend_on_the_scale_of_the_input(width):
+    torch.manual_seed(0)
+    layer = seqloom.AttnRNN(width, 8, heads=2, input_norm=True, batch_first=True)
+    if width != 8:
+        torch.nn.init.zeros_(layer.bias_u_l0)
+    x = torch.randn(2, 6, width)
+    torch.testing.assert_close(layer(100 * x)[0], layer(x)[0], atol=1e-4, rtol=1e-4)
+    plain = seqloom.AttnRNN(width, 8, heads=2, batch_first=True)
+    assert (plain(100 * x)[0] - plain(x)[0]).abs().max() > 0.1
+
+
+def test_a_normalised_input_has_a_root_mean_square_of_the_learned_scale():
+    cell = seqloom.AttnRNNCell(5, 8, input_norm=True)
+    torch.nn.init.constant_(cell.scale_u, 3.0)
+    u = cell.project(100 * torch.randn(4, 7, 5))  # large beside the epsilon
+    torch.testing.assert_close(u.square().mean(-1).sqrt(), torch.full((4, 7), 3.0))
+    assert torch.isfinite(cell.project(torch.zeros(1, 1, 5))).all()
+
+
+def test_streaming_a_layer_with_a_normalised_input_matches_the_whole_sequence():
+    layer = seqloom.AttnRNN(5, 8, input_norm=True, batch_first=True).eval()
+    x, state, outputs = torch.randn(2, 6, 5), None, []
+    with torch.no_grad():
+        for t in range(6):
+            y, state = layer.step(x[:, t], state)
+            outputs.append(y)
+        torch.testing.assert_close(torch.stack(outputs, 1), layer(x)[0], atol=1e-5, rtol=1e-5)

@@ -116,6 +116,7 @@ def test_a_kernel_passes_the_public_check_in_float64(monkeypatch, name):
         {"context": ("h*x",)},
         {"context": ("x", "h+x")},
         {"slots": 3},
+        {"input_norm": True},
         {"slots": 2, "heads": 2, "context": ("h", "x"), "norm": False},
     ],
 )

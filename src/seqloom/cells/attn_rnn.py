@@ -13,12 +13,14 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 CONTEXT = ("h", "x", "h+x", "h*x")
+EPSILON = 1e-6  # keeps the norm of an input of zeros finite
 
 
 class AttnRNNCell(Cell, name="attn_rnn"):
     """Attention over the state and the input, then one gate.
 
         u  = W_u x                              only where input_size != hidden_size; else u = x
+                                                input_norm=True: u = RMSNorm(W_u x), at the scale of the state
         C  = [h, u, h + u, h * u]               the context: rows that serve as keys and values
         a  = softmax((W_q h) C^T / sqrt(d))     for each head of d units
         o  = gelu(W_o (a C))
@@ -40,6 +42,8 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         gate_bias: Initial bias of the gate g; negative values make the cell keep its state longer.
         slots: Number of state rows, m.
         initial: Value of the initial state.
+        input_norm: Normalise u to a root mean square of 1, times a learned scale (Zhang & Sennrich 2019, arXiv
+            1910.07467), so that the cell does not depend on the scale of its input.
 
     Raises:
         UserError: If an argument is out of range.
@@ -62,6 +66,7 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         gate_bias: float | None = None,
         slots: int = 1,
         initial: float = 1e-3,
+        input_norm: bool = False,
     ) -> None:
         super().__init__(input_size, hidden_size)
         if heads < 1 or hidden_size % heads:
@@ -71,10 +76,12 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         if slots < 1:
             raise UserError(f"slots must be at least 1, got {slots}")
         self.heads, self.context, self.norm = heads, tuple(context), norm
-        self.gate_bias, self.slots, self.initial = gate_bias, slots, initial
+        self.gate_bias, self.slots, self.initial, self.input_norm = gate_bias, slots, initial, input_norm
         if input_size != hidden_size:
             self.weight_u = empty(hidden_size, input_size)
             self.bias_u = empty(hidden_size)
+        if input_norm:
+            self.scale_u = empty(hidden_size)
         self.weight_q = empty(hidden_size, hidden_size)
         self.bias_q = empty(hidden_size)
         self.weight_o = empty(hidden_size, hidden_size)
@@ -89,6 +96,8 @@ class AttnRNNCell(Cell, name="attn_rnn"):
     def reset_parameters(self) -> None:
         for letter in "uqog" if self.input_size != self.hidden_size else "qog":
             init_linear(getattr(self, f"weight_{letter}"), getattr(self, f"bias_{letter}"))
+        if self.input_norm:
+            nn.init.ones_(self.scale_u)
         if self.norm:
             nn.init.ones_(self.scale_n)
             nn.init.zeros_(self.bias_n)
@@ -109,7 +118,12 @@ class AttnRNNCell(Cell, name="attn_rnn"):
         return (h.to(x.dtype).expand(x.shape[0], -1, -1),)
 
     def project(self, x: Tensor) -> Tensor:
-        return x if self.input_size == self.hidden_size else F.linear(x, self.weight_u, self.bias_u)
+        u = x if self.input_size == self.hidden_size else F.linear(x, self.weight_u, self.bias_u)
+        if not self.input_norm:
+            return u
+        wide = u.to(torch.promote_types(u.dtype, torch.float32))  # squares of half precision overflow
+        size = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
+        return (wide * size * self.scale_u).to(u.dtype)
 
     def output(self, state: State) -> Tensor:
         return state[0] if self.slots == 1 else state[0].sum(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -119,6 +119,8 @@ class AttnRNN(Recurrent):
         gate_bias: Initial bias of the gate; a low one keeps the state. None for the default.
         slots: Rows of the state.
         initial: Value of the first state.
+        input_norm: Whether the projected input is brought to the scale of the state; a setting for inputs of any
+            scale, such as word vectors.
 
     Example:
         >>> seqloom.AttnRNN(8, 16, heads=2)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
@@ -143,20 +145,12 @@ class AttnRNN(Recurrent):
         gate_bias: float | None = None,
         slots: int = 1,
         initial: float = 1e-3,
+        input_norm: bool = False,
         **options: Unpack[Options],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__(
-            "attn_rnn",
-            *common,
-            heads=heads,
-            context=context,
-            norm=norm,
-            gate_bias=gate_bias,
-            slots=slots,
-            initial=initial,
-            **options,
-        )
+        own: dict[str, Any] = dict(heads=heads, context=context, norm=norm, gate_bias=gate_bias, slots=slots)
+        super().__init__("attn_rnn", *common, **own, initial=initial, input_norm=input_norm, **options)
 
 
 class LNGRU(Recurrent):

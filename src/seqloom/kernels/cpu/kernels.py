@@ -79,7 +79,7 @@ class AttnRNNOnCpu:
         slot_job = job if m == 1 else _split_slots(job, m)
 
         def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-            u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
+            u = bind_weights(cell, w).project(x)
             u = u if m == 1 else u.repeat_interleave(m, 0)
             y, after = run_cpu("attn_rnn", cell, slot_job, w, u, state, [w.get(name) for name in WEIGHT_NAMES], **kind)
             return y if m == 1 else y.unflatten(0, (-1, m)).sum(1), after

@@ -32,10 +32,15 @@ CELLS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "ln_gru": (1, 3, ("reset_after",)),
     "lstm": (2, 4, ("proj_size",)),
     "ln_lstm": (2, 4, ("proj_size",)),
-    "attn_rnn": (3, 1, ("heads", "context", "norm", "slots")),
+    "attn_rnn": (3, 1, ("heads", "context", "norm", "slots", "input_norm")),
 }
 NO_MEMORY = "the CPU engine could not allocate memory for a step"
-SUPPORTED_SETTINGS = {"nonlinearity": ("tanh", "relu"), "reset_after": (True,), "proj_size": (0,)}
+SUPPORTED_SETTINGS = {
+    "nonlinearity": ("tanh", "relu"),
+    "reset_after": (True,),
+    "proj_size": (0,),
+    "input_norm": (False,),
+}
 
 
 class StepStruct(ctypes.Structure):

@@ -93,7 +93,7 @@ class Family(Epochs[TrialSettings], name="family"):
 
     def multiple(self, model: str) -> int:
         """Return fine steps, so that every depth meets the budget; short rows are fast at any size."""
-        return super().multiple(model) if model == "attn_rnn" else FINE
+        return super().multiple(model) if model.startswith("attn_rnn") else FINE
 
     def budget(self, condition: Condition) -> int:
         """Return the parameters of AttnRNN closest to the budget; its sizes are the coarsest, so the others follow."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
@@ -42,7 +41,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
 
     def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-        u = F.linear(x, w["weight_u"], w["bias_u"]) if "weight_u" in w else x
+        u = bind_weights(cell, w).project(x)
         start = None if job.reset is None else bind_weights(cell, w).start(x)[0]
         y, h = _ManualScan.apply(cell, job, start, u, state[0], *(w.get(name) for name in WEIGHT_NAMES))
         return y, (h,)

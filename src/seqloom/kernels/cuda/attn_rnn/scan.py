@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
@@ -92,7 +91,7 @@ def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
     """Return the inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
     dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
-    u = (F.linear(job.x, w["weight_u"], w["bias_u"]) if "weight_u" in w else job.x).to(dtype)
+    u = cell.project(job.x).to(dtype)
     start = cell.start(job.x)[0].float() if job.reset is not None else None
     keep = job.keep[0].to(dtype).contiguous() if job.keep else None
     mask = job.mask.to(dtype).contiguous() if job.mask is not None else None
@@ -118,6 +117,7 @@ def differentiate(
         own = {n: w for n, w in zip(WEIGHT_NAMES, weights, strict=True) if w is not None}
         view: Cell = bind_weights(inputs.cell, own)
         view.input_size = inputs.cell.hidden_size  # u is projected already
+        vars(view)["input_norm"] = False
         if start is not None:
             view.start = lambda x: (start.to(x.dtype),)  # type: ignore[method-assign]
         keep = () if inputs.keep is None else (inputs.keep,)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.cells.attn_rnn import AttnRNNCell
-from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
 from seqloom.core.init import Init
+from seqloom.lab.studies.support.variants import find_kind, find_variant
 from seqloom.layers.recurrent.layer import Recurrent
 
 UNGATED = ("default", "orthogonal", "xavier", "he")  # starts for a cell without a keep gate
@@ -34,8 +34,10 @@ def layer(
     """Build a layer with the given initialisation.
 
     "default", "orthogonal", "xavier", "he": as `Init.weights`; "chrono": gate biases for memories of up to
-    `span` steps; "keep 3": the keep gate starts at sigmoid(3).
+    `span` steps; "keep 3": the keep gate starts at sigmoid(3). `cell` may be the name of a variant (`VARIANTS`).
     """
+    variant = find_variant(cell)
+    cell, settings = variant.cell, variant.settings | settings
     if start.startswith("keep "):
         recurrent = Recurrent(cell, inputs, hidden, batch_first=True, **settings)
         recurrent.cell_at(0).remember(torch.full((hidden,), float(start.removeprefix("keep "))))
@@ -46,7 +48,7 @@ def layer(
 
 def starts(cell: str, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return these starts, or the same number of others for a cell without gates, so that tuning costs the same."""
-    gated = find_cell(cell).remember is not Cell.remember
+    gated = find_kind(cell).remember is not Cell.remember
     return tuple(wanted) if gated else UNGATED[: len(wanted)]
 
 
@@ -59,7 +61,7 @@ def multiple(cell: str, device: str) -> int:
     """Return the number that hidden sizes must be a multiple of."""
     if device != "cuda":
         return MULTIPLE
-    return FUSED if issubclass(find_cell(cell), AttnRNNCell) else CUDNN if cell in OF_CUDNN else MULTIPLE
+    return FUSED if issubclass(find_kind(cell), AttnRNNCell) else CUDNN if cell in OF_CUDNN else MULTIPLE
 
 
 def find_hidden_size(build: Callable[[int], nn.Module], budget: int, multiple: int) -> int:
