@@ -114,7 +114,7 @@ def learned(model, steps, length, device="cpu"):
 
 @pytest.mark.slow
 def test_it_learns_to_add_two_marked_numbers():
-    assert learned(Classify(TCN(2, 24, layers=4, kernel=4), outputs=1), 300, 60) < 0.01
+    assert learned(Classify(TCN(2, 16, layers=3, kernel=4), outputs=1), 400, 24) < 0.01
 
 
 @pytest.mark.gpu

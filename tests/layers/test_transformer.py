@@ -176,9 +176,7 @@ def test_it_exports_with_any_batch_and_length():
 COMPILED = [(CAUSAL[name], "eager") for name in ("dense", "local", "linear", "performer")]
 
 
-@pytest.mark.parametrize(
-    ("attention", "backend"), [*COMPILED, pytest.param("linear", "inductor", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("attention", "backend"), [*COMPILED, ("linear", "aot_eager_decomp_partition")])
 def test_it_compiles_in_one_graph(attention, backend):
     layer = Transformer(D, 4, 1, causal=True, attention=attention, position="sinusoidal")
     x = torch.randn(2, 20, D, requires_grad=True)
