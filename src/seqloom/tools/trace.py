@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from seqloom.attention.parts import Lengths
 from seqloom.core.cell import Cell, State
-from seqloom.core.errors import UserTypeError
+from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.job import ScanJob, advance, reset_rows, reverse_steps
 from seqloom.core.weights import bind_weights
 from seqloom.layers.recurrent.layer import Recurrent
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +41,14 @@ class Trace:
     attention: dict[str, Tensor] = field(default_factory=dict)  # "layers.0.attention": (B, heads, T, S), ...
 
 
-def trace(layer: nn.Module, *args: object, **kwargs: object) -> Trace:
+def trace(layer: nn.Module, *args: object, only: Sequence[str] | None = None, **kwargs: object) -> Trace:
     """Run a layer and keep what happened inside: states, gates and attention weights.
 
     Args:
         layer: A layer of a cell, an attention, or a module that contains some, such as a Transformer or a model.
         *args: Arguments of the layer.
+        only: Names of layers and attentions to look at, such as ["layer.l0", "layers.2.attention"]; a name stands for
+            everything below it. The others are neither run twice nor kept. Default: all.
         **kwargs: Keyword arguments of the layer.
 
     Returns:
@@ -57,6 +61,7 @@ def trace(layer: nn.Module, *args: object, **kwargs: object) -> Trace:
 
     Raises:
         TypeError: If there is neither a cell nor an attention inside.
+        ValueError: If a name of `only` does not exist.
 
     Example:
         >>> result = seqloom.trace(seqloom.Transformer(8, heads=2), torch.randn(3, 5, 8))
@@ -64,11 +69,16 @@ def trace(layer: nn.Module, *args: object, **kwargs: object) -> Trace:
         torch.Size([3, 2, 5, 5])
     """
     if isinstance(layer, Recurrent):
-        return _trace_cells(layer, *args, **kwargs)
+        result = _trace_cells(layer, *args, **kwargs)
+        return result if only is None else replace(result, layers=_choose(result.layers, only))
     modules = {name or "attention": module for name, module in layer.named_modules()}
-    watched = {name: m for name, m in modules.items() if isinstance(m, Recurrent) or _is_attention(m)}
+    watched = {name: m for name, m in modules.items() if isinstance(m, Recurrent) or has_weights(m)}
     if not watched:
         raise UserTypeError(f"trace takes a layer with a cell or an attention inside, got a {type(layer).__name__}")
+    if only is not None:
+        watched = {
+            name: m for name, m in watched.items() if any(_is_below(o, name) or _is_below(name, o) for o in only)
+        }
     layers: dict[str, LayerTrace] = {}
     attention: dict[str, Tensor] = {}
     calls: Counter[str] = Counter()
@@ -79,26 +89,43 @@ def trace(layer: nn.Module, *args: object, **kwargs: object) -> Trace:
         if isinstance(module, Recurrent):
             inner = _trace_cells(module, *inputs, **named)
             layers.update({f"{label}.{key}": one for key, one in inner.layers.items()})
-        elif (weights := _weigh(module, *inputs, **named)) is not None:
+        elif (weights := compute_weights(module, *inputs, **named)) is not None:
             attention[label] = weights
 
     handles = [
         module.register_forward_pre_hook(partial(watch, name), with_kwargs=True) for name, module in watched.items()
     ]
     try:
-        result = layer(*args, **kwargs)
+        called = layer(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
-    output, state = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    output, state = called if isinstance(called, tuple) and len(called) == 2 else (called, None)
+    if only is not None:
+        chosen = _choose(dict.fromkeys([*layers, *attention]), only)
+        layers = {name: one for name, one in layers.items() if name in chosen}
+        attention = {name: one for name, one in attention.items() if name in chosen}
     return Trace(output, state, layers, attention)
 
 
-def _is_attention(module: nn.Module) -> bool:
+def _is_below(name: str, other: str) -> bool:
+    return name == other or name.startswith((f"{other}.", f"{other}#"))
+
+
+def _choose(entries: Mapping[str, Entry], only: Sequence[str]) -> dict[str, Entry]:
+    """Return the entries with the given names or below them."""
+    for name in only:
+        if not any(_is_below(entry, name) for entry in entries):
+            raise UserError(f"only: there is no {name!r} to look at; the names of this module come from a full trace")
+    return {name: entry for name, entry in entries.items() if any(_is_below(name, o) for o in only)}
+
+
+def has_weights(module: nn.Module) -> bool:
+    """Return whether a module is an attention, which computes its weights for inspection."""
     return callable(getattr(module, "weights", None))
 
 
-def _weigh(
+def compute_weights(
     module: nn.Module, x: Tensor, state: State | None = None, lengths: Lengths = None, **others: object
 ) -> Tensor | None:
     """Return the weights of one call; None if it has a state and the module takes none for its weights."""

@@ -65,6 +65,11 @@ class TextCoder:
         texts = texts.str.to_lowercase() if self.lowercase else texts
         return texts.str.extract_all(WORDS) if self.unit == "words" else texts.str.extract_all(r"(?s).")
 
+    def split_text(self, text: str | Sequence[str]) -> list[str]:
+        """Split a text, or a list of tokens, into the pieces that `encode` gives an id."""
+        column = pl.Series([list(text)], dtype=pl.List(pl.String)) if self.unit == "tokens" else pl.Series([str(text)])
+        return [str(piece) for piece in self._split(column)[0]]
+
     def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
         texts = frame[self.column]
         if self.unit == "bytes":

@@ -1,0 +1,273 @@
+"""Everything that a page shows about one input: a JSON document, and the arrays behind its heat maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.task import Features
+from seqloom.lab.explore.contributions import (
+    Target,
+    choose_target,
+    compute_growth,
+    find_layer,
+    integrate_gradients,
+    occlude,
+    read_target,
+)
+from seqloom.lab.explore.finding import Statement, describe
+from seqloom.lab.explore.inside import Array, Inside, look_inside
+from seqloom.lab.explore.subject import Example, Outputs, Subject
+from seqloom.lab.training.for_task import ForTask
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.tools.intervene import Clamp, record
+from seqloom.tools.trace import has_weights
+
+MAX_OUTPUTS = 8  # outputs of a model that are drawn, the largest ones
+MAX_CLAMPS = 32
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to explain.
+
+    Args:
+        output: Number of the output; by default the model's prediction.
+        step: Output step, for models with an output at each step.
+        clamps: Gates and states to hold at a constant.
+        uniform_attention: Whether to replace attention by equal weights.
+        only: Parts to compute: "inside" and "contributions". Default: both.
+    """
+
+    output: int | None = None
+    step: int | None = None
+    clamps: tuple[Clamp, ...] = ()
+    uniform_attention: bool = False
+
+    @property
+    def intervenes(self) -> bool:
+        return bool(self.clamps) or self.uniform_attention
+
+    @staticmethod
+    def parse(document: Mapping[str, Any]) -> Request:
+        """Read a request from JSON.
+
+        Raises:
+            UserError: If a value has the wrong type.
+        """
+        clamps = document.get("clamps") or []
+        if not isinstance(clamps, list) or len(clamps) > MAX_CLAMPS:
+            raise UserError(f"clamps must be a list of at most {MAX_CLAMPS} interventions")
+        return Request(
+            _read_number(document, "output"),
+            _read_number(document, "step"),
+            tuple(map(_read_clamp, clamps)),
+            document.get("uniform_attention") is True,
+        )
+
+
+def _read_number(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise UserError(f"{name} must be a whole number, got {value!r}")
+    return value
+
+
+def _read_clamp(document: object) -> Clamp:
+    if not isinstance(document, dict):
+        raise UserError(f"an intervention must be an object, got {document!r}")
+    value, units, steps = document.get("value"), document.get("units") or [], document.get("steps")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"the value of an intervention must be a number, got {value!r}")
+    if not isinstance(units, list) or not all(isinstance(u, int) for u in units):
+        raise UserError(f"units must be a list of whole numbers, got {units!r}")
+    if steps is not None and (
+        not isinstance(steps, list) or len(steps) != 2 or not all(isinstance(s, int) for s in steps)
+    ):
+        raise UserError(f"steps must be the first and the last step, got {steps!r}")
+    return Clamp(
+        str(document.get("layer", "")),
+        str(document.get("letter", "")),
+        float(value),
+        tuple(units),
+        None if steps is None else (steps[0], steps[1]),
+    )
+
+
+@dataclass(eq=False)
+class Explanation:
+    """A document for the page, and its arrays by name: (T, units), (heads, T, S) or (T, features)."""
+
+    document: dict[str, Any]
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+
+def explain(subject: Subject, example: Example, request: Request = Request()) -> Explanation:
+    """Explain what a model does with one input.
+
+    Args:
+        subject: The model.
+        example: The input.
+        request: The output to explain, and interventions.
+
+    Returns:
+        A JSON-serialisable document and the arrays that it names.
+
+    Raises:
+        UserError: If an intervention does not fit the model.
+    """
+    with subject.lock:
+        return _explain(subject, example, request)
+
+
+def _explain(subject: Subject, example: Example, request: Request) -> Explanation:
+    notes = list(example.notes)
+    with torch.no_grad():
+        plain = subject.compute_outputs(example.batch)
+    target = choose_target(subject, plain, request.output, request.step)
+    run = partial(_run, subject, request, plain.wanted)
+    inside = look_inside(subject, example, target, request.clamps, request.uniform_attention, plain.wanted)
+    notes += inside.notes
+    if not inside.layers and not inside.attention:
+        notes.append(_explain_nothing_inside(subject.model))
+    growth = ([], torch.zeros(0)) if _has_step_outputs(subject, plain) else compute_growth(run, example)
+    windows, effects = occlude(run, example, target, subject.deletes)
+    gradients = integrate_gradients(run, subject.network, example, target)
+    statements = describe(subject, example, inside, target, growth, (windows, effects), run)
+    arrays = _collect_arrays(subject, example, inside)
+    document = {
+        "name": subject.name,
+        "kind": subject.kind,
+        "steps": list(example.steps),
+        "unknown": [i for i, unknown in enumerate(example.unknown) if unknown],
+        "notes": notes,
+        "findings": [asdict(statement) for statement in _order(statements)],
+        "prediction": _describe_outputs(inside.outputs, target),
+        "before": float(read_target(plain, target)[0]) if request.intervenes else None,
+        "target": asdict(target) | {"label": inside.outputs.labels[target.output]},
+        "growth": _describe_growth(inside.outputs, growth, target),
+        "contributions": {
+            "windows": [list(window) for window in windows],
+            "occlusion": _round(effects),
+            "deletes": subject.deletes,
+            "gradients": None if gradients is None else _round(gradients[0]),
+            "gap": None if gradients is None else gradients[1],
+        },
+        "layers": [_describe_layer(layer) for layer in inside.layers.values()],
+        "attention": [
+            {"name": name, "heads": w.shape[0], "queries": w.shape[1], "keys": w.shape[2]}
+            for name, w in inside.attention.items()
+        ],
+        "arrays": {name: _describe_array(array) for name, array in arrays.items()},
+        "features": list(subject.task.input.names) if isinstance(subject.task.input, Features) else [],
+    }
+    return Explanation(document, arrays)
+
+
+def _run(subject: Subject, request: Request, wanted: Tensor | None, batch: Any) -> Outputs:  # noqa: ANN401  # a Batch
+    if not request.intervenes:
+        return subject.compute_outputs(batch, wanted)
+    with record(subject.network, request.clamps, request.uniform_attention):
+        return subject.compute_outputs(batch, wanted)
+
+
+def _has_step_outputs(subject: Subject, outputs: Outputs) -> bool:
+    """Return whether the outputs themselves show the prediction at each step."""
+    return outputs.values.ndim == 3 or subject.is_per_step
+
+
+def _order(statements: Sequence[Statement]) -> list[Statement]:
+    """Return statements with the withdrawn ones last."""
+    return sorted(statements, key=lambda one: not one.confirmed)
+
+
+def _explain_nothing_inside(model: ForTask) -> str:
+    kind = type(model.model).__name__
+    has_parts = any(isinstance(m, Recurrent) or has_weights(m) for m in model.modules())
+    if has_parts:
+        return "The layers of this model did not run for this input, so there is nothing inside to show."
+    if find_layer(model.model) is None:
+        return f"This model ({kind}) has no layers of seqloom inside: no states, gates or attention to show."
+    return f"This model ({kind}) has neither cells nor attention: no states, gates or attention to show."
+
+
+def _describe_outputs(outputs: Outputs, target: Target) -> dict[str, Any]:
+    values = outputs.values[0].detach()
+    flat = values.unsqueeze(0) if values.ndim == 1 else values
+    size = flat.abs().amax(0)
+    size[target.output] = torch.inf
+    chosen = sorted(size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist())
+    best = flat.argmax(1).tolist()
+    is_value = not bool(((flat >= 0) & (flat <= 1)).all())
+    return {
+        "text": outputs.text,
+        "value": float(values[target.output] if target.step is None else values[target.step, target.output]),
+        "outputs": [{"index": k, "label": outputs.labels[k], "values": _round(flat[:, k])} for k in chosen],
+        "others": len(size) - len(chosen),
+        "steps": list(outputs.steps),
+        "best": [] if values.ndim == 1 else [outputs.labels[k] for k in best],
+        "is_value": is_value,
+    }
+
+
+def _describe_growth(outputs: Outputs, growth: tuple[list[int], Tensor], target: Target) -> dict[str, Any] | None:
+    ends, values = growth
+    if not ends:
+        return None
+    size = values.abs().amax(0)
+    size[target.output] = torch.inf
+    chosen = sorted(size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist())
+    lines = [{"index": k, "label": outputs.labels[k], "values": _round(values[:, k])} for k in chosen]
+    return {"steps": ends, "lines": lines}
+
+
+def _describe_layer(layer: Any) -> dict[str, Any]:  # noqa: ANN401  # a LayerView
+    return {
+        "name": layer.name,
+        "cell": layer.cell,
+        "equations": layer.equations,
+        "letters": list(layer.tensors) + (["effect"] if layer.effect is not None else []),
+        "ranking": layer.rank_units() if layer.tensors["h"].ndim == 2 else [],
+        "groups": layer.groups,
+        "flow": None if layer.flow is None else _round(torch.from_numpy(layer.flow)),
+    }
+
+
+def _collect_arrays(subject: Subject, example: Example, inside: Inside) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for layer in inside.layers.values():
+        arrays |= {f"{layer.name}/{letter}": values for letter, values in layer.tensors.items()}
+        if layer.effect is not None:
+            arrays[f"{layer.name}/effect"] = layer.effect
+    arrays |= {f"attention/{name}": weights for name, weights in inside.attention.items()}
+    if isinstance(subject.task.input, Features):
+        arrays["input"] = example.batch.x[0].float().numpy()
+    return arrays
+
+
+def _describe_array(array: Array) -> dict[str, Any]:
+    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    return {"shape": list(array.shape), "low": low, "high": high}
+
+
+def pack_array(array: Array) -> bytes:
+    """Return an array as little-endian 16-bit numbers, 0 for its least and 65535 for its largest value."""
+    if not array.size:
+        return b""
+    values = np.nan_to_num(array.astype(np.float64))
+    low, high = values.min(), values.max()
+    scale = 65535 / (high - low) if high > low else 0.0
+    return bytes(np.round((values - low) * scale).astype("<u2").tobytes())
+
+
+def _round(values: Tensor) -> list[float | None]:
+    """Return numbers with six digits; None for NaN and infinity, which JSON does not have."""
+    return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.detach().flatten().tolist()]

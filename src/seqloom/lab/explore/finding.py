@@ -1,0 +1,291 @@
+"""What a model did with an input, in sentences. Each is checked by taking something away, and withdrawn if it fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from seqloom.lab.explore.contributions import Run, Target, read_target, remove_windows
+from seqloom.lab.explore.inside import Array, Inside, LayerView
+from seqloom.lab.explore.subject import Example, Subject
+from seqloom.tools.intervene import Clamp, record
+
+LEAST_CHANGE = 0.02  # of a probability that counts as an effect; smaller ones change with the seed
+SMALL_CHANGE = 0.05  # of a probability without the first steps, if these hardly matter
+LEAST_STEPS = 6  # of an input whose beginning may not matter
+GATE_WORDS = {
+    ("gru", "z"): ("kept its state (z rose", "opened to the input (z fell"),
+    ("lstm", "f"): ("kept its memory (f rose", "forgot (f fell"),
+    ("lstm", "i"): ("opened its input gate (i rose", "closed its input gate (i fell"),
+    ("lstm", "o"): ("opened its output gate (o rose", "closed its output gate (o fell"),
+    ("attn_rnn", "g"): ("opened its gate (g rose", "closed its gate (g fell"),
+}  # what a rising and a falling gate does; other gates are named by their letter
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One sentence about an input.
+
+    Attributes:
+        text: The sentence.
+        check: How it was checked, with numbers.
+        confirmed: Whether the check agrees; the page strikes out the others.
+        step: The step that it is about, or None.
+        unit: The layer and the unit that it is about, or None.
+    """
+
+    text: str
+    check: str
+    confirmed: bool
+    step: int | None = None
+    unit: tuple[str, int] | None = None
+
+
+def describe(
+    subject: Subject,
+    example: Example,
+    inside: Inside,
+    target: Target,
+    growth: tuple[list[int], torch.Tensor],
+    occlusion: tuple[list[tuple[int, int]], torch.Tensor],
+    run: Run,
+) -> list[Statement]:
+    """Return what a model did with an input, the most important statement first.
+
+    Args:
+        subject: The model.
+        example: The input.
+        inside: What happened inside.
+        target: The output that is explained.
+        growth: Steps, and the outputs after them.
+        occlusion: Windows, and the target's value minus its value without each.
+        run: Runs the model, with the interventions that a person chose.
+    """
+    if subject.kind in ("regress", "forecast"):
+        return _describe_value(example, inside, target, occlusion)
+    statements = [_describe_turn(subject, example, inside, target, growth, occlusion, run)]
+    if (flip := _describe_flip(example, inside, target, growth, occlusion)) is not None:
+        same = flip.step == statements[0].step
+        statements = [_join(statements[0], flip)] if same and flip.confirmed else [*statements, flip]
+    step = statements[0].step
+    if step is not None and inside.layers:
+        statements += _describe_unit(subject, example, inside, target, step)
+        statements += _describe_attention(subject, example, inside, target, step)
+    statements += _describe_beginning(subject, example, inside, target, run)
+    return statements
+
+
+def _value(inside: Inside, target: Target) -> float:
+    return float(read_target(inside.outputs, target)[0])
+
+
+def _name(example: Example, window: tuple[int, int]) -> str:
+    words = example.steps[window[0] : window[1]]
+    if all(word == str(window[0] + i) for i, word in enumerate(words)):
+        return f"step {words[0]}" if len(words) == 1 else f"steps {words[0]} to {words[-1]}"
+    return f"'{' '.join(words)}'"
+
+
+def _label(inside: Inside, target: Target) -> str:
+    where = ""
+    if target.step is not None and inside.outputs.steps:
+        where = f" at output step {inside.outputs.steps[target.step]}"
+    return f"{inside.outputs.labels[target.output]!r}{where}"
+
+
+def _describe_turn(
+    subject: Subject,
+    example: Example,
+    inside: Inside,
+    target: Target,
+    growth: tuple[list[int], torch.Tensor],
+    occlusion: tuple[list[tuple[int, int]], torch.Tensor],
+    run: Run,
+) -> Statement:
+    """Name the step without which the prediction would change most."""
+    windows, effects = occlusion
+    best = int(effects.argmax())
+    window, effect, p = windows[best], float(effects[best]), _value(inside, target)
+    word, label = _name(example, window), _label(inside, target)
+    check = f"occlusion: {p:.2f} with it, {p - effect:.2f} without it"
+    if effect < LEAST_CHANGE:
+        return Statement(f"No single step decides {label} ({p:.2f}).", f"occlusion: at most {effect:.2f} each", True)
+    with torch.no_grad():
+        without = run(remove_windows(example.batch, [window], subject.deletes and len(example.steps) > 1))
+    other = without.values[0] if target.step is None else without.values[0, target.step]
+    rival = int(other.argmax())
+    if rival != target.output:
+        text = f"{word} turns the prediction to {label} ({p - effect:.2f} -> {p:.2f})"
+        text += f"; without it the prediction is {inside.outputs.labels[rival]!r}."
+    else:
+        text = f"{label} ({p:.2f}) rests most on {word}, without which it is {p - effect:.2f}."
+        text = text[0].upper() + text[1:]
+    return Statement(text, check, True, window[0])
+
+
+def _describe_flip(
+    example: Example,
+    inside: Inside,
+    target: Target,
+    growth: tuple[list[int], torch.Tensor],
+    occlusion: tuple[list[tuple[int, int]], torch.Tensor],
+) -> Statement | None:
+    """Name the step at which the prediction became the final one, if it was another before."""
+    ends, values = growth
+    if target.step is not None or len(ends) < 2:
+        return None
+    winners = values.argmax(1)
+    other = (winners != target.output).nonzero()
+    if not len(other) or int(other[-1]) + 1 >= len(ends):
+        return None
+    at = int(other[-1]) + 1
+    step, (before, after) = ends[at], values[at - 1 : at + 1, target.output].tolist()
+    windows, effects = occlusion
+    index = next(i for i, (a, b) in enumerate(windows) if a <= step < b)
+    effect, p = float(effects[index]), _value(inside, target)
+    return Statement(
+        f"Changed its mind at {_name(example, (step, step + 1))} ({before:.2f} -> {after:.2f}).",
+        f"occlusion: {p:.2f} with it, {p - effect:.2f} without it",
+        effect >= LEAST_CHANGE,
+        step,
+    )
+
+
+def _join(turn: Statement, flip: Statement) -> Statement:
+    return Statement(f"{flip.text} {turn.text}", turn.check, True, turn.step)
+
+
+def _describe_unit(subject: Subject, example: Example, inside: Inside, target: Target, step: int) -> list[Statement]:
+    """Name the unit whose change at a step does most for the output, and what its gates did."""
+    best: tuple[float, LayerView, int] | None = None
+    for layer in inside.layers.values():
+        if layer.effect is None or step >= len(layer.effect):
+            continue
+        unit = int(layer.effect[step].argmax())
+        size = float(layer.effect[step, unit])
+        if best is None or size > best[0]:
+            best = size, layer, unit
+    if best is None or best[0] <= 0:
+        return []
+    _, layer, unit = best
+    before_step = step + 1 if layer.name.endswith("_reverse") else step - 1
+    h = layer.tensors["h"]
+    before = float(h[before_step, unit]) if 0 <= before_step < len(h) else 0.0
+    clamp = Clamp(layer.name, "h", before, (unit,), (step, step))
+    p = _value(inside, target)
+    with torch.no_grad(), record(subject.network, [clamp]):
+        held = float(read_target(subject.compute_outputs(example.batch, inside.outputs.wanted), target)[0])
+    place = f"unit {unit} of {layer.name}"
+    action = _describe_gate(layer, unit, step, before_step)
+    return [
+        Statement(
+            f"At {_name(example, (step, step + 1))}, {place} {action}: h {before:.2f} -> {float(h[step, unit]):.2f}.",
+            f"held at {before:.2f} there: {p:.3f} becomes {held:.3f}",
+            p - held >= LEAST_CHANGE / 4,
+            step,
+            (layer.name, unit),
+        )
+    ]
+
+
+def _describe_gate(layer: LayerView, unit: int, step: int, before: int) -> str:
+    """Return what the gate of a unit that changed most did."""
+    changes = {}
+    for letter, values in layer.tensors.items():
+        if letter in ("h", "c") or letter.startswith("a(") or unit >= values.shape[1] or not 0 <= before < len(values):
+            continue
+        if values.min() < 0 or values.max() > 1:  # a candidate, not a gate
+            continue
+        changes[letter] = float(values[before, unit]), float(values[step, unit])
+    if not changes:
+        return "changed most for this output"
+    letter = max(changes, key=lambda name: abs(changes[name][1] - changes[name][0]))
+    was, now = changes[letter]
+    rose, fell = GATE_WORDS.get((layer.cell, letter), (f"raised {letter} (it rose", f"lowered {letter} (it fell"))
+    return f"{rose if now > was else fell} from {was:.2f} to {now:.2f})"
+
+
+def _describe_attention(
+    subject: Subject, example: Example, inside: Inside, target: Target, step: int
+) -> list[Statement]:
+    """Name what attention looks at in a step; checked by making all attention uniform."""
+    looks = [(layer, letter) for layer in inside.layers.values() for letter in layer.tensors if letter.startswith("a(")]
+    text = ""
+    if looks and step < len(looks[0][0].tensors[looks[0][1]]):
+        layer = looks[0][0]
+        shares = {letter: float(layer.tensors[letter][step].mean()) for name, letter in looks if name is layer}
+        row = max(shares, key=lambda letter: shares[letter])
+        text = f"At {_name(example, (step, step + 1))}, {layer.name} attends most to {row[2:-1]} ({shares[row]:.2f})"
+        text += f"; equal weights would be {1 / len(shares):.2f}."
+    elif inside.attention:
+        name, weights = max(inside.attention.items(), key=lambda item: float(_received(item[1])[1]))
+        key, share = _received(weights)
+        if weights.shape[2] == len(example.steps):
+            text = f"{name} attends most to {_name(example, (key, key + 1))} ({share:.2f} of all weights"
+            text += f"; equal weights would be {1 / weights.shape[2]:.2f})."
+    if not text:
+        return []
+    p = _value(inside, target)
+    with torch.no_grad(), record(subject.network, (), uniform_attention=True):
+        equal = float(read_target(subject.compute_outputs(example.batch, inside.outputs.wanted), target)[0])
+    return [
+        Statement(text, f"with equal weights everywhere: {p:.2f} becomes {equal:.2f}", abs(p - equal) >= LEAST_CHANGE)
+    ]
+
+
+def _received(weights: Array) -> tuple[int, float]:
+    """Return the key with the largest mean weight (heads, T, S) and that weight."""
+    mean = weights.mean((0, 1))
+    return int(mean.argmax()), float(mean.max())
+
+
+def _describe_beginning(
+    subject: Subject, example: Example, inside: Inside, target: Target, run: Run
+) -> list[Statement]:
+    """Say how many steps at the start hardly matter."""
+    n = len(example.steps)
+    if n < LEAST_STEPS or subject.is_per_step or subject.kind == "transcribe":
+        return []
+    p = _value(inside, target)
+    counts = sorted({round(n * share / 10) for share in range(1, 10)} - {0, n})
+    remove = partial(remove_windows, example.batch, delete=subject.deletes)
+    with torch.no_grad():
+        left = read_target(run(remove([(0, k) for k in counts])), target)
+    small = (left - p).abs() < SMALL_CHANGE
+    count = 0
+    for k, is_small, value in zip(counts, small.tolist(), left.tolist(), strict=True):
+        if not is_small:
+            break
+        count, last = k, value
+    if count < n // 3:
+        return []
+    return [
+        Statement(
+            f"The first {count} of {n} steps hardly matter.",
+            f"occlusion: {p:.2f} with them, {last:.2f} without them",
+            True,
+        )
+    ]
+
+
+def _describe_value(
+    example: Example, inside: Inside, target: Target, occlusion: tuple[list[tuple[int, int]], torch.Tensor]
+) -> list[Statement]:
+    """Name the steps that a predicted number depends on most."""
+    windows, effects = occlusion
+    best = int(effects.abs().argmax())
+    value, effect = _value(inside, target), float(effects[best])
+    name = inside.outputs.labels[target.output]
+    where = "" if target.step is None else f" at {inside.outputs.steps[target.step]}"
+    share = float(effects.abs()[best] / effects.abs().sum().clamp(min=1e-12))
+    word = _name(example, windows[best])
+    return [
+        Statement(
+            f"{name}{where} is predicted as {value:.4g}; it depends most on {word} ({share:.0%} of all changes).",
+            f"occlusion: {value:.4g} with it, {value - effect:.4g} without it",
+            abs(effect) > 1e-3 * max(abs(value), 1e-12),
+            windows[best][0],
+        )
+    ]

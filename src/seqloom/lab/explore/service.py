@@ -1,0 +1,180 @@
+"""The questions that a page asks about runs, and their answers as JSON; no matter how they travel."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+from seqloom import __version__
+from seqloom.core.errors import UserError
+from seqloom.lab.data.task import Features, Tokens
+from seqloom.lab.explore.explanation import Explanation, Request, explain, pack_array
+from seqloom.lab.explore.inside import Array
+from seqloom.lab.explore.rows import Row, find_similar, list_rows, read_row_states
+from seqloom.lab.explore.subject import Example, Subject, open_subject
+from seqloom.lab.training.run import Run
+
+KEPT = 12  # explanations whose arrays can still be asked for
+MAX_INPUT = 1_000_000  # characters of a typed input
+CURVE_POINTS = 500
+
+
+class Entry:
+    """One run of a page: its model, rows and states, each loaded when it is first needed."""
+
+    def __init__(self, name: str, run: Run | None = None, subject: Subject | None = None, problem: str = "") -> None:
+        self.name, self.run, self.problem = name, run, problem
+        self._subject = subject
+        self._lock = threading.RLock()
+
+    @property
+    def subject(self) -> Subject:
+        with self._lock:
+            if self._subject is None:
+                if self.run is None:
+                    raise UserError(self.problem)
+                self._subject = open_subject(self.run)
+            return self._subject
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        with self._lock:
+            return list_rows(self.subject)
+
+    @cached_property
+    def states(self) -> list[Array]:
+        with self._lock:
+            return read_row_states(self.subject, self.rows)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page needs to know about the run; a problem is a sentence."""
+        try:
+            subject = self.subject
+        except (UserError, OSError) as error:
+            return {"name": self.name, "problem": str(error)}
+        task = subject.task
+        return {
+            "name": self.name,
+            "problem": "",
+            "kind": subject.kind,
+            "data": task.name,
+            "model": self.run.settings.model if self.run is not None else type(subject.network).__name__,
+            "parameters": sum(p.numel() for p in subject.model.parameters()),
+            "unit": task.input.unit if isinstance(task.input, Tokens) else "",
+            "features": list(task.input.names) if isinstance(task.input, Features) else [],
+        }
+
+
+class Service:
+    """Answer a page's questions about some runs."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = {entry.name: entry for entry in entries}
+        self._kept: OrderedDict[str, tuple[Example, Explanation]] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def answer(self, question: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a question by its name.
+
+        Raises:
+            UserError: If there is no such question, or the document does not fit.
+        """
+        questions = {
+            "about": self._about,
+            "rows": self._rows,
+            "explain": self._explain,
+            "similar": self._similar,
+            "curves": self._curves,
+        }
+        if question not in questions:
+            raise UserError(f"there is no question {question!r}; there are {', '.join(questions)}")
+        return questions[question](document)
+
+    def get_array(self, key: str, name: str) -> bytes:
+        """Return an array of an explanation, packed."""
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is None or name not in kept[1].arrays:
+            raise UserError("this view is no longer in memory; ask for it again")
+        return pack_array(kept[1].arrays[name])
+
+    def _entry(self, document: Mapping[str, Any]) -> Entry:
+        name = document.get("run")
+        if name not in self.entries:
+            raise UserError(f"there is no run {name!r} in this page; it has {', '.join(self.entries)}")
+        return self.entries[name]
+
+    def _about(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {"version": __version__, "runs": [entry.describe() for entry in self.entries.values()]}
+
+    def _rows(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        rows = self._entry(document).rows
+        fields = ("text", "truth", "prediction", "loss", "confidence")
+        return {"rows": [{"row": i} | {f: getattr(row, f) for f in fields} for i, row in enumerate(rows)]}
+
+    def _read(self, entry: Entry, document: Mapping[str, Any]) -> Example:
+        if (number := document.get("row")) is not None:
+            if not isinstance(number, int) or not 0 <= number < len(entry.rows):
+                raise UserError(f"there is no row {number!r}; the page lists {len(entry.rows)} rows")
+            return entry.subject.label(entry.rows[number].batch)
+        text = document.get("input")
+        if not isinstance(text, str):
+            raise UserError("type an input, or choose an example")
+        if len(text) > MAX_INPUT:
+            raise UserError(f"the input has {len(text):,} characters; the page reads at most {MAX_INPUT:,}")
+        return entry.subject.read(text)
+
+    def _explain(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        entry = self._entry(document)
+        example = self._read(entry, document)
+        explanation = explain(entry.subject, example, Request.parse(document))
+        with self._lock:
+            self._count += 1
+            key = str(self._count)
+            self._kept[key] = example, explanation
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return explanation.document | {"key": key}
+
+    def _similar(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        entry = self._entry(document)
+        span, units = document.get("span"), document.get("units") or []
+        if not isinstance(span, list) or len(span) != 2 or not all(isinstance(s, int) for s in span):
+            raise UserError("mark a span: its first and its last step")
+        if not isinstance(units, list) or not all(isinstance(u, int) for u in units):
+            raise UserError(f"units must be a list of whole numbers, got {units!r}")
+        example = self._read(entry, document)
+        chosen, matches = find_similar(
+            entry.subject, example, entry.rows, entry.states, (span[0], span[1]), tuple(units)
+        )
+        return {"units": chosen, "matches": [asdict(m) | {"truth": entry.rows[m.row].truth} for m in matches]}
+
+    def _curves(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the learning curves of a run, also while it trains."""
+        run = self._entry(document).run
+        if run is None:
+            return {"lines": [], "finished": None}
+        metrics = run.metrics()
+        names = sorted(
+            {name for line in metrics for name, v in line.items() if isinstance(v, float)} - {"lr", "seconds"}
+        )
+        lines = []
+        for name in names:
+            for split in sorted({str(line.get("split", "train")) for line in metrics if name in line}):
+                some = [line for line in metrics if name in line and str(line.get("split", "train")) == split]
+                some = some[:: max(1, len(some) // CURVE_POINTS)]
+                steps, values = [line["step"] for line in some], [line[name] for line in some]
+                lines.append({"name": name, "split": split, "steps": steps, "values": values})
+        return {"lines": lines, "finished": run.finished}
+
+
+def open_entries(runs: Mapping[str, Run | Exception]) -> list[Entry]:
+    """Return an entry for each run; one that could not be opened has a problem to show."""
+    return [
+        Entry(name, problem=str(run)) if isinstance(run, Exception) else Entry(name, run) for name, run in runs.items()
+    ]
