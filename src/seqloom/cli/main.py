@@ -67,6 +67,13 @@ LAZY_COMMANDS = {
         to try it; /openapi.json describes the routes. A new checkpoint is loaded while requests go on. SIGTERM
         finishes the requests that were taken. Needs: pip install 'seqloom[serve]'.""",
     ),
+    "explore": (
+        "explore:explore",
+        """Show in a browser what trained models do with an input, and why.
+
+        Predictions as the sequence grows, contributions of each step, states, gates, attention and gradient flow; hold
+        a gate and see the prediction move. Runs on this machine only; --save writes one file that needs no server.""",
+    ),
     "results": ("results:results", "Combine all stored studies into one Markdown document."),
 }
 app = App(

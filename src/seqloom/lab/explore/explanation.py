@@ -44,7 +44,6 @@ class Request:
         step: Output step, for models with an output at each step.
         clamps: Gates and states to hold at a constant.
         uniform_attention: Whether to replace attention by equal weights.
-        only: Parts to compute: "inside" and "contributions". Default: both.
     """
 
     output: int | None = None
@@ -146,6 +145,7 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
     document = {
         "name": subject.name,
         "kind": subject.kind,
+        "parameters": sum(p.numel() for p in subject.model.parameters()),
         "steps": list(example.steps),
         "unknown": [i for i, unknown in enumerate(example.unknown) if unknown],
         "notes": notes,
@@ -202,9 +202,11 @@ def _explain_nothing_inside(model: ForTask) -> str:
 def _describe_outputs(outputs: Outputs, target: Target) -> dict[str, Any]:
     values = outputs.values[0].detach()
     flat = values.unsqueeze(0) if values.ndim == 1 else values
-    size = flat.abs().amax(0)
+    size = (flat.abs().amax(0) if target.step is None else flat[target.step].abs()).clone()
     size[target.output] = torch.inf
-    chosen = sorted(size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist())
+    chosen = size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist()
+    if len(chosen) == len(size):
+        chosen.sort()
     best = flat.argmax(1).tolist()
     is_value = not bool(((flat >= 0) & (flat <= 1)).all())
     return {

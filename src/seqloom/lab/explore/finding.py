@@ -89,9 +89,7 @@ def _name(example: Example, window: tuple[int, int]) -> str:
 
 
 def _label(inside: Inside, target: Target) -> str:
-    where = ""
-    if target.step is not None and inside.outputs.steps:
-        where = f" at output step {inside.outputs.steps[target.step]}"
+    where = "" if target.step is None else f" at output step {target.step}"
     return f"{inside.outputs.labels[target.output]!r}{where}"
 
 

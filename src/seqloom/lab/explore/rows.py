@@ -143,8 +143,11 @@ def read_row_states(subject: Subject, rows: list[Row]) -> list[Array]:
     Raises:
         UserError: If the model has no layer.
     """
-    with subject.lock:
-        return [_read_states(subject, cut_batch(row.batch, MAX_ROW_STEPS))[0] for row in rows]
+    states = []
+    for row in rows:
+        with subject.lock:
+            states.append(_read_states(subject, cut_batch(row.batch, MAX_ROW_STEPS))[0])
+    return states
 
 
 def find_similar(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,7 @@ class Entry:
     def __init__(self, name: str, run: Run | None = None, subject: Subject | None = None, problem: str = "") -> None:
         self.name, self.run, self.problem = name, run, problem
         self._subject = subject
-        self._lock = threading.RLock()
+        self._lock, self._rows_lock = threading.RLock(), threading.RLock()  # rows must not delay explanations
 
     @property
     def subject(self) -> Subject:
@@ -42,28 +43,28 @@ class Entry:
 
     @cached_property
     def rows(self) -> list[Row]:
-        with self._lock:
+        with self._rows_lock:
             return list_rows(self.subject)
 
     @cached_property
     def states(self) -> list[Array]:
-        with self._lock:
+        with self._rows_lock:
             return read_row_states(self.subject, self.rows)
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know about the run; a problem is a sentence."""
+        if self.run is None and self._subject is None:
+            return {"name": self.name, "problem": self.problem}
         try:
-            subject = self.subject
+            task = self.run.task if self.run is not None else self.subject.task
         except (UserError, OSError) as error:
             return {"name": self.name, "problem": str(error)}
-        task = subject.task
         return {
             "name": self.name,
             "problem": "",
-            "kind": subject.kind,
+            "kind": task.kind,
             "data": task.name,
-            "model": self.run.settings.model if self.run is not None else type(subject.network).__name__,
-            "parameters": sum(p.numel() for p in subject.model.parameters()),
+            "model": self.run.settings.model if self.run is not None else type(self.subject.network).__name__,
             "unit": task.input.unit if isinstance(task.input, Tokens) else "",
             "features": list(task.input.names) if isinstance(task.input, Features) else [],
         }
@@ -94,6 +95,14 @@ class Service:
         if question not in questions:
             raise UserError(f"there is no question {question!r}; there are {', '.join(questions)}")
         return questions[question](document)
+
+    def warm_up(self) -> None:
+        """Load the first model and what its first explanation needs, so that the page need not wait for them."""
+        import sklearn.decomposition  # noqa: F401  # takes two seconds
+
+        for entry in list(self.entries.values())[:1]:
+            with suppress(UserError, OSError):  # the page will say it
+                entry.subject  # noqa: B018
 
     def get_array(self, key: str, name: str) -> bytes:
         """Return an array of an explanation, packed."""

@@ -1,0 +1,118 @@
+/** Where answers come from: a server on this machine, or a page that holds them itself. */
+import { decodeBase64, unpack, type Matrix } from "./arrays";
+import type { About, Curve, Explanation, Match, Question, Row } from "./types";
+
+export interface Source {
+  /** Whether any input can be explained, or only recorded ones. */
+  readonly live: boolean;
+  about(): Promise<About>;
+  rows(run: string): Promise<Row[]>;
+  explain(question: Question): Promise<Explanation>;
+  array(explanation: Explanation, name: string): Promise<Matrix>;
+  similar(question: Question, span: [number, number], units: number[]): Promise<{ units: number[]; matches: Match[] }>;
+  curves(run: string): Promise<{ lines: Curve[]; finished: string | null }>;
+}
+
+async function ask<T>(question: string, document: unknown): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(`api/${question}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(document),
+    });
+  } catch {
+    throw new Error("seqloom explore has stopped; start it again in the terminal and reload this page");
+  }
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
+  return answer as T;
+}
+
+export class Server implements Source {
+  readonly live = true;
+
+  about() {
+    return ask<About>("about", {});
+  }
+
+  async rows(run: string) {
+    return (await ask<{ rows: Row[] }>("rows", { run })).rows;
+  }
+
+  explain(question: Question) {
+    return ask<Explanation>("explain", question);
+  }
+
+  async array(explanation: Explanation, name: string) {
+    const query = new URLSearchParams({ key: explanation.key, name });
+    const response = await fetch(`api/array?${query}`);
+    if (!response.ok) throw new Error((await response.json()).error);
+    return unpack(await response.arrayBuffer(), explanation.arrays[name]);
+  }
+
+  similar(question: Question, span: [number, number], units: number[]) {
+    return ask<{ units: number[]; matches: Match[] }>("similar", { ...question, span, units });
+  }
+
+  curves(run: string) {
+    return ask<{ lines: Curve[]; finished: string | null }>("curves", { run });
+  }
+}
+
+/** What `seqloom explore --save` writes into a page. */
+export interface Recording {
+  about: About;
+  rows: Record<string, Row[]>;
+  curves: Record<string, { lines: Curve[]; finished: string | null }>;
+  explanations: Record<string, Record<string, Explanation>>; // by run, then by row number or "input"
+  inputs: Record<string, string>; // by run: the text of "input"
+  arrays: Record<string, string>; // by key and name: base64
+}
+
+export class Recorded implements Source {
+  readonly live = false;
+
+  constructor(private readonly recording: Recording) {}
+
+  async about() {
+    return this.recording.about;
+  }
+
+  async rows(run: string) {
+    return this.recording.rows[run] ?? [];
+  }
+
+  async explain(question: Question) {
+    const known = this.recording.explanations[question.run] ?? {};
+    if (question.clamps?.length || question.uniform_attention) {
+      throw new Error("This page holds recorded examples; `seqloom explore RUN` computes interventions.");
+    }
+    const typed = question.input !== undefined && question.input === this.recording.inputs[question.run];
+    const found = known[question.row !== undefined ? String(question.row) : typed ? "input" : ""];
+    if (!found) {
+      throw new Error("This page holds recorded examples; choose one of them, or run `seqloom explore RUN`.");
+    }
+    return found;
+  }
+
+  async array(explanation: Explanation, name: string) {
+    const packed = this.recording.arrays[`${explanation.key}/${name}`];
+    if (packed === undefined) throw new Error(`This page was saved without ${name}.`);
+    return unpack(decodeBase64(packed), explanation.arrays[name]);
+  }
+
+  async similar(): Promise<{ units: number[]; matches: Match[] }> {
+    throw new Error("This page holds recorded examples; `seqloom explore RUN` searches the data.");
+  }
+
+  async curves(run: string) {
+    return this.recording.curves[run] ?? { lines: [], finished: null };
+  }
+}
+
+/** The recording inside this page, or the server that sent it. */
+export function findSource(): Source {
+  const inside = document.getElementById("recording");
+  return inside?.textContent ? new Recorded(JSON.parse(inside.textContent)) : new Server();
+}

@@ -1,0 +1,103 @@
+"""The command that shows the inside of trained runs in a browser."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from seqloom.cli.commands import Json, print_warnings
+from seqloom.core import plurals
+from seqloom.core.errors import UserError
+from seqloom.lab import console
+from seqloom.lab.training.folders import find_run_folder
+
+if TYPE_CHECKING:  # needs torch, which takes long to import
+    from seqloom.lab.explore.service import Service
+
+
+@print_warnings
+def explore(
+    *runs: Annotated[str, Parameter(help="Folders of runs, or their names in runs/.")],
+    save: Annotated[
+        Path | None, Parameter(help="Write one HTML file with recorded examples instead of starting a server.")
+    ] = None,
+    examples: Annotated[int, Parameter(help="With --save: rows of the held-out data to record for each run.")] = 12,
+    input: Annotated[
+        list[str] | None, Parameter(help="With --save: a further input to record. May be repeated.")
+    ] = None,
+    port: Annotated[int, Parameter(help="Port of the server on this machine; 0 chooses a free one.")] = 0,
+    browser: Annotated[bool, Parameter(help="Open the page in a browser.", negative=None, negative_bool="no-")] = True,
+    trust: Annotated[bool, Parameter(help="Execute the Python code stored in a run (cell.py). Read it first.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what trained models do with an input: predictions, contributions, states, gates and attention."""
+    if not runs:
+        raise UserError("explore needs at least one run: seqloom explore RUN; `seqloom runs` lists them")
+    if examples < 0:
+        raise UserError(f"--examples must be at least 0, got {examples}")
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port must be between 0 and 65535, got {port}")
+    folders = [find_run_folder(run) for run in runs]
+    if save is not None and save.is_dir():
+        raise UserError(f"--save: {save} is a folder; give a file such as {save / 'page.html'}")
+    service = _open(folders, trust)
+    if save is not None:
+        _save(service, save, examples, input or [], json)
+        return
+    from seqloom.lab.explore.server import make_server
+
+    with make_server(service, port) as server:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        if json:
+            console.show_json({"address": address})
+        else:
+            console.note(f"explore: {address}\nstop:    Ctrl-C")
+        threading.Thread(target=service.warm_up, daemon=True).start()
+        if browser:
+            webbrowser.open(address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            console.note("stopped")
+
+
+def _open(folders: list[Path], trust: bool) -> Service:
+    with console.show_status("loading"):
+        from seqloom.lab.explore.service import Service, open_entries
+        from seqloom.lab.training.run import Run
+
+        runs: dict[str, Run | Exception] = {}
+        for folder in folders:
+            name = folder.resolve().name
+            name = name if name not in runs else str(folder)
+            try:
+                runs[name] = Run.load(folder, trust=trust)
+            except (UserError, OSError) as error:
+                if len(folders) == 1:
+                    raise
+                runs[name] = error  # the page shows the others
+        return Service(open_entries(runs))
+
+
+def _save(service: Service, place: Path, examples: int, inputs: list[str], json: bool) -> None:
+    with console.show_status("recording examples"):
+        from seqloom.lab.explore.saved_page import build_page, describe_recording, record_examples, write_page
+
+        for entry in service.entries.values():
+            if problem := entry.describe()["problem"]:
+                raise UserError(f"{entry.name}: {problem}")
+        recording = record_examples(service, examples, inputs)
+        counts = describe_recording(recording)
+        if not sum(counts.values()):
+            raise UserError("there are no examples to record; give one with --input, or a larger --examples")
+        page = build_page(recording, f"seqloom explore: {', '.join(service.entries)}")
+        write_page(place, page)
+    size = len(page.encode())
+    if json:
+        console.show_json({"page": str(place), "bytes": size, "examples": counts})
+    else:
+        console.note(f"{plurals.count(sum(counts.values()), 'example')} recorded in {place} ({size / 1e6:.1f} MB)")

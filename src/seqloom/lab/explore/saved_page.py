@@ -1,0 +1,128 @@
+"""Write an explorer as one file: the page, and recorded examples instead of a server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from seqloom.core.errors import UserError
+from seqloom.lab.explore.rows import Row
+from seqloom.lab.explore.server import read_static
+from seqloom.lab.explore.service import Service
+from seqloom.lab.files import scratch
+
+EXAMPLES = 12  # recorded for each run by default
+MAX_BYTES = 20_000_000  # of arrays in a page; further examples are left out
+Recording = dict[str, Any]
+
+
+def record_examples(service: Service, count: int = EXAMPLES, inputs: Iterable[str] = ()) -> Recording:
+    """Return what a page without a server can show: explanations of some rows, and of a text.
+
+    Args:
+        service: The runs.
+        count: Rows of each run: a third of the best, of the worst and of the wrong but sure ones each.
+        inputs: Texts to record as further rows.
+    """
+    recording: Recording = {
+        "about": service.answer("about", {}),
+        "rows": {},
+        "curves": {},
+        "explanations": {},
+        "inputs": {},
+        "arrays": {},
+    }
+    size = 0
+    for name, entry in service.entries.items():
+        if entry.describe()["problem"]:
+            continue
+        questions: list[dict[str, Any]] = [{"run": name, "input": text} for text in inputs]
+        listed = _list_typed(questions)
+        try:
+            chosen = choose_rows(entry.rows, count)
+            all_rows = {row["row"]: row for row in service.answer("rows", {"run": name})["rows"]}
+        except (UserError, OSError):  # the data are gone; typed texts still work
+            chosen, all_rows = [], {}
+        questions += [{"run": name, "row": number} for number in chosen]
+        explanations: dict[str, Any] = {}
+        for number, question in enumerate(questions):
+            document = service.answer("explain", question)
+            key = f"{len(recording['explanations'])}.{number}"
+            arrays = {
+                f"{key}/{array}": base64.b64encode(service.get_array(document["key"], array)).decode()
+                for array in document["arrays"]
+            }
+            size += sum(map(len, arrays.values()))
+            if size > MAX_BYTES and explanations:
+                break
+            recording["arrays"] |= arrays
+            explanations[str(number)] = document | {"key": key}
+            if "row" in question:
+                listed.append(all_rows[question["row"]] | {"row": number})
+            else:
+                listed[number]["prediction"] = document["prediction"]["text"]
+        recording["explanations"][name] = explanations
+        recording["rows"][name] = listed[: len(explanations)]
+        recording["curves"][name] = service.answer("curves", {"run": name})
+    return recording
+
+
+def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    empty = {"truth": "", "prediction": "", "loss": None, "confidence": None}
+    return [{"row": number, "text": q["input"], **empty} for number, q in enumerate(questions)]
+
+
+def choose_rows(rows: list[Row], count: int) -> list[int]:
+    """Return the numbers of rows to record: the best, the worst and the wrong but sure ones in turn."""
+    numbers = range(len(rows))
+    by_loss = sorted(numbers, key=lambda i: rows[i].loss if rows[i].loss is not None else 0.0)
+    wrong = [i for i in numbers if rows[i].prediction != rows[i].truth]
+    surprising = sorted(wrong, key=lambda i: -(rows[i].confidence or 0.0))
+    chosen: dict[int, None] = {}
+    for group in zip(by_loss, by_loss[::-1], surprising + by_loss, strict=False):
+        chosen |= dict.fromkeys(group)
+    return list(chosen)[:count]
+
+
+def build_page(recording: Mapping[str, Any], title: str = "seqloom explore") -> str:
+    """Return a page that works from disk, without a server and without any request.
+
+    The page forbids itself every outside request, and runs no script but its own, which it names by its hash.
+    """
+    script, style = read_static("app.js").decode(), read_static("app.css").decode()
+    assert "</script" not in script and "</style" not in style
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    data = json.dumps(recording, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>\n'
+        '<div id="app"><p class="loading">Loading the recorded examples…</p></div>\n'
+        "<noscript>This page needs JavaScript to draw what is inside a model.</noscript>\n"
+        f'<script id="recording" type="application/json">{data}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def write_page(path: Path | str, page: str) -> None:
+    """Write a page under a temporary name and rename it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with scratch.write_atomically(path) as work:
+        work.write_text(page, encoding="utf-8")
+
+
+def describe_recording(recording: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of recorded examples of each run."""
+    return {name: len(examples) for name, examples in recording["explanations"].items()}
