@@ -80,7 +80,7 @@ def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def choose_rows(rows: list[Row], count: int) -> list[int]:
     """Return the numbers of rows to record: the best, the worst and the wrong but sure ones in turn."""
     numbers = range(len(rows))
-    by_loss = sorted(numbers, key=lambda i: rows[i].loss if rows[i].loss is not None else 0.0)
+    by_loss = sorted(numbers, key=lambda i: rows[i].loss or 0.0)
     wrong = [i for i in numbers if rows[i].prediction != rows[i].truth]
     surprising = sorted(wrong, key=lambda i: -(rows[i].confidence or 0.0))
     chosen: dict[int, None] = {}
