@@ -320,3 +320,12 @@ def test_autocast_and_transforms_use_another_kernel():
         torch.testing.assert_close(whole[name], torch.zeros_like(whole[name]) if g is None else g)
     tangent = torch.func.jvp(lambda x: seqloom_layer(x)[0], (x,), (torch.ones_like(x),))[1]
     assert torch.isfinite(tangent).all()
+
+
+def test_lengths_are_not_waited_for_while_a_cuda_graph_is_recorded(monkeypatch):
+    x = torch.randn(2, 3, 4)
+    ragged, full = (ScanJob(x, (x[:, 0],), lengths) for lengths in (torch.tensor([3, 1]), None))
+    assert kernel._why_not_recording(ragged) is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert "cannot wait for the lengths" in str(kernel._why_not_recording(ragged))
+    assert kernel._why_not_recording(full) is None

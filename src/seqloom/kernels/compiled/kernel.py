@@ -54,7 +54,7 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
         if isinstance(prepared, Prepared):
             return prepared
         job = _leave_autocast(cell, job)
-        reason = why_not_gpu(cell, job) or _why_not_masks(job)
+        reason = why_not_gpu(cell, job) or _why_not_masks(job) or _why_not_recording(job)
     else:
         reason = why_not_cpu(cell, job, takes_dt=True) or why_not_machine() or why_not_fused()
     if reason is not None:
@@ -77,6 +77,12 @@ def _leave_autocast(cell: Cell, job: ScanJob) -> ScanJob:
 def _why_not_masks(job: ScanJob) -> str | None:
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
         return "compiled programs compute no gradients of dropout masks"
+    return None
+
+
+def _why_not_recording(job: ScanJob) -> str | None:
+    if job.lengths is not None and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph that is being recorded cannot wait for the lengths of the rows"
     return None
 
 

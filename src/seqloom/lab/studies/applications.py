@@ -41,17 +41,18 @@ class Applications(Corpora[TrialSettings], name="applications"):
     metrics = (TrialMetric("error", lower=True), TrialMetric("absolute error", lower=True))
     full = TrialSettings(
         (
-            at(DIGITS, 1_000, 48),
-            at(HOURS, 1_500, 96),
-            at(MOTIONS, 500, 100),
-            at(GESTURES, 500, 361),
-            at(HANDWRITING, 1_500, 100),
+            at(DIGITS, 500, 48),
+            at(MOTIONS, 250, 100),
+            at(GESTURES, 250, 361),
+            at(HANDWRITING, 800, 64),
+            at(HOURS, 600, 96),
         ),
         ("rnn", "lstm", "gru", "attn_rnn", "transformer"),
         lrs=(1e-3, 3e-3, 1e-2),
         starts=("default",),
         valid=700,
         test=700,
+        tuning=0.5,
         widen=True,
         widen_by=0.01,
     )

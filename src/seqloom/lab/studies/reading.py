@@ -55,7 +55,7 @@ class Reading(Corpora[TrialSettings], name="reading"):
 
     metrics = (TrialMetric("accuracy"),)
     full = TrialSettings(
-        (*(at(name, 3_000) for name in QUESTIONS), at(SUMMARY, 1_500, 160, 400_000)),
+        (*(at(name, 2_000, 60) for name in QUESTIONS), at(SUMMARY, 800, 160, 400_000)),
         ("lstm", "gru", "attn_rnn", "transformer"),
         lrs=(1e-3, 3e-3, 1e-2),
         starts=("default",),

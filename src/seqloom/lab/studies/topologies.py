@@ -53,11 +53,11 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
     metrics = (TrialMetric("accuracy"), TrialMetric("bits", lower=True))
     full = TrialSettings(
         (
-            at(POEMS, 2_000, 700_000, 4_000, 64, every=2),
-            at(INTENT, 800, 600_000, 8_000, 30),
-            at(SURNAMES, 1_500, 80_000, 96, 22),
-            at(RESTAURANTS, 1_500, 700_000, 3_000, 48),
-            at(SENTENCES, 2_000, 1_000_000, 5_000, 24),
+            at(INTENT, 400, 600_000, 8_000, 30),
+            at(SURNAMES, 800, 80_000, 96, 22),
+            at(POEMS, 1_000, 700_000, 4_000, 64, every=2),
+            at(RESTAURANTS, 1_000, 700_000, 3_000, 48),
+            at(SENTENCES, 1_000, 1_000_000, 5_000, 24),
         ),
         ("attn_rnn", "gru", "lstm", "rnn", "transformer"),
         lrs=(1e-3, 3e-3, 1e-2),

@@ -10,7 +10,7 @@ from torch import Tensor
 from seqloom.lab.studies.data.series import Parts
 
 CLASSES, FEATURES = 100, 3  # classes: pairs of digits; features: dx, dy, whether the pen is down
-STEP = 0.1  # distance between two points of an average writer, in heights of a digit
+STEP = 0.16  # distance between two points of an average writer, in heights of a digit
 ROWS = {"train": 10_000, "valid": 1_000, "test": 1_000}
 # Strokes of each digit as corner points in a box of width 0.6 and height 1; curves are rounded afterwards.
 STROKES: tuple[tuple[tuple[tuple[float, float], ...], ...], ...] = (
