@@ -2,13 +2,24 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies import designs, extensions, stages
-from seqloom.lab.studies.data.symbols import COPY, FIRST, KINDS, make_problem
+from seqloom.lab.studies.data.symbols import (
+    CHARACTERS,
+    COPY,
+    FIRST,
+    KINDS,
+    PIXEL_ROWS,
+    SPACES,
+    TEXT,
+    make_problem,
+    split_text,
+)
 from seqloom.lab.studies.designs import Designs
 from seqloom.lab.studies.extensions import Extensions
 from seqloom.lab.studies.irregular import GAPS, MODELS, Irregular, draw_waves, wave
@@ -18,6 +29,7 @@ from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.probe import fit_probes
 from seqloom.lab.studies.support.symbol_trials import read_symbols
 
+DATA = Path(__file__).parents[3] / "../shared/data"
 CPU = torch.device("cpu")
 TINY = {"seeds": 2, "budget": 1_500, "lrs": (1e-2,), "starts": ("default",), "batch": 4, "valid": 16, "test": 32}
 
@@ -100,6 +112,21 @@ def test_a_copy_asks_for_the_symbols_in_order_and_tests_are_of_full_length():
 def test_labels_of_the_first_symbol_stay():
     x, y = make_problem(FIRST).draw(rng(), 4, 9, "train")
     assert (y == x[:, :1]).all()
+
+
+def test_real_data_have_the_symbols_and_shares_that_tables_name_without_reading_them(monkeypatch):
+    if not DATA.is_dir():
+        pytest.skip("the public data sets are not beside this checkout")
+    monkeypatch.setenv("SEQLOOM_DATA", str(DATA))
+    parts = split_text()
+    counts = torch.cat([*parts.values()]).bincount()
+    assert len(counts) == CHARACTERS and (counts > 0).all()
+    assert float(parts["train"].bincount().max()) / len(parts["train"]) == pytest.approx(SPACES, abs=5e-5)
+    x, y = make_problem(TEXT).draw(rng(), 3, 20, "valid")
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    x, y = make_problem(PIXEL_ROWS).draw(rng(), 500, 784, "test")
+    assert x.shape == (500, 784) and int(x.max()) == 15
+    assert (y[:, :-1] == IGNORE).all() and set(y[:, -1].tolist()) == set(range(10))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
         precision="float32",
     )
     quick = TrialSettings(
-        (read_symbols("memory: first symbol", FIRST, 120, 32, late=8, models=MEMORIES, against=XL_ATTN, segment=8),),
+        (read_symbols("memory: first symbol", FIRST, 100, 24, late=8, models=MEMORIES, against=XL_ATTN, segment=8),),
         (XL_ATTN, XL, SEGMENTS),
         seeds=2,
         budget=6_000,

@@ -18,7 +18,8 @@ from seqloom.lab.studies.data.place import find
 
 KINDS = 8  # symbols of "first symbol"
 FIRST, COPY, TEXT, PIXEL_ROWS = "first symbol", "copy", "text", "pixels"
-SHADES = 16  # grey values of "pixels"
+CHARACTERS, SPACES = 65, 0.1527  # of the text: different characters; share of the most frequent one, the space
+SHADES, ONES = 16, 0.1135  # of "pixels": grey values; share of the most frequent digit, 1
 VALID_IMAGES = 5_000  # of the training images
 HELD_OUT = 0.05  # share of the text for validation, and again for the test: its end
 
@@ -80,35 +81,35 @@ def _draw_copy(random: torch.Generator, rows: int, steps: int, split: str) -> tu
 @cache
 def _make_pixels() -> SymbolProblem:
     """Return MNIST as grey values in reading order; the digit is asked at the last pixel."""
-    train, test = mnist("train").shuffle(), mnist("test")
-    parts = {"train": train.part(VALID_IMAGES, len(train)), "valid": train.part(0, VALID_IMAGES), "test": test}
     on = dict[tuple[str, torch.device], LabelledRows]()
 
     def draw(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
         at = random.device
-        if (split, at) not in on:
-            on[split, at] = parts[split].to(at)
+        if (split, at) not in on:  # before a CUDA graph is recorded: its warm-up draws, too
+            on[split, at] = _read_images(split).to(at)
         data = on[split, at]
         some = data.rows(torch.randint(len(data), (rows,), generator=random, device=at))
         labels = torch.where(torch.arange(steps, device=at) == steps - 1, some.y.unsqueeze(1), IGNORE)
         return some.x.long() * SHADES // 256, labels
 
-    return SymbolProblem(PIXEL_ROWS, SHADES, 10, 0.1135, draw)  # the digit 1 is the most frequent
+    return SymbolProblem(PIXEL_ROWS, SHADES, 10, ONES, draw)
+
+
+def _read_images(split: str) -> LabelledRows:
+    if split == "test":
+        return mnist(split)
+    images = mnist("train").shuffle()
+    return images.part(VALID_IMAGES, len(images)) if split == "train" else images.part(0, VALID_IMAGES)
 
 
 @cache
-def _read_text() -> tuple[Tensor, int]:
-    """Return tiny Shakespeare as ids of its characters, and how many there are. Karpathy 2015."""
+def split_text() -> dict[str, Tensor]:
+    """Return tiny Shakespeare as ids of its characters: "train", "valid" and "test". Karpathy 2015."""
     (file,) = find("tiny_shakespeare", "input.txt.gz")
     with gzip.open(file, "rt", encoding="utf-8") as text:
         letters = text.read()
-    ids = {letter: i for i, letter in enumerate(sorted(set(letters)))}
-    return torch.tensor([ids[letter] for letter in letters]), len(ids)
-
-
-def split_text() -> dict[str, Tensor]:
-    """Return the ids of the characters of "train", "valid" and "test"."""
-    ids, _ = _read_text()
+    numbers = {letter: i for i, letter in enumerate(sorted(set(letters)))}
+    ids = torch.tensor([numbers[letter] for letter in letters])
     held = int(HELD_OUT * len(ids))
     train = len(ids) - 2 * held
     return {"train": ids[:train], "valid": ids[train : train + held], "test": ids[train + held :]}
@@ -117,17 +118,15 @@ def split_text() -> dict[str, Tensor]:
 @cache
 def _make_text() -> SymbolProblem:
     """Return the problem of predicting the next character, at random places of the text."""
-    parts, on = split_text(), dict[tuple[str, torch.device], Tensor]()
-    symbols = _read_text()[1]
+    on = dict[tuple[str, torch.device], Tensor]()
 
     def draw(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
         at = random.device
         if (split, at) not in on:  # before a CUDA graph is recorded: its warm-up draws, too
-            on[split, at] = parts[split].to(at)
+            on[split, at] = split_text()[split].to(at)
         ids = on[split, at]
         begin = torch.randint(len(ids) - steps, (rows, 1), generator=random, device=at)
         window = ids[begin + torch.arange(steps + 1, device=at)]
         return window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
-    chance = float(parts["train"].bincount().max()) / len(parts["train"])
-    return SymbolProblem(TEXT, symbols, symbols, chance, draw)
+    return SymbolProblem(TEXT, CHARACTERS, CHARACTERS, SPACES, draw)
