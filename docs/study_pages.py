@@ -261,4 +261,64 @@ def attention() -> str:
     return "against equal weights: " + summarise("ablation", conditions, "uniform weights")
 
 
-PARTS = (studies_overview, other_studies, claims_table)
+def sources_table() -> str:
+    """Return one line for each argument of the sources that a study of its own measures."""
+    both, alone = "lstm + attention", "attention alone"
+    memory, decoder, state, dense = "attn_rnn memory", "attn_rnn decoder", "1 state", "dense attention"
+    rows = [
+        ("self-attention article: self-attention on an RNN brings most of the gain", against("stages", both, "lstm")),
+        ("self-attention article: without the RNN, results improve", against("stages", both, alone)),
+        ("self-attention article: an RNN loses information about the first input step by step", remembered()),
+        (
+            "AttnRNN article, future work: the memory of a Transformer-XL",
+            *(against("extensions", memory, other) for other in ("transformer-xl", "gru memory")),
+        ),
+        (
+            "AttnRNN article, future work: the recurrence of a Transformer decoder",
+            *(against("extensions", decoder, other) for other in ("self-attention", "gru decoder")),
+        ),
+        (
+            "AttnRNN article, future work: a state of several rows",
+            *(against("extensions", state, other) for other in ("2 states", "4 states", "8 states")),
+        ),
+        (
+            "self-attention article: Performer and Linformer approximate attention",
+            *(against("designs", dense, other) for other in ("performer", "linformer")),
+        ),
+        (
+            "NTM: a memory generalises copying to longer sequences",
+            *(against("designs", "ntm", m) for m in ("lstm", ATTN)),
+        ),
+        ("ODE-GRU: a state in continuous time fits irregular samples", against("irregular", "ode_gru", "gru + gaps")),
+    ]
+    lines = ["| argument | measured (exploratory unless it says primary) |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {claim} | {escape('; '.join(parts))} |" for claim, *parts in rows), ""])
+
+
+def against(study: str, reference: str, other_model: str) -> str:
+    """Return every comparison of two models in a study: means, effect with its interval, seeds and result."""
+    parts = []
+    for row in differences(f"{study}-fair"):
+        if row["comparison"] == f"{reference} - {other_model}":
+            means = f"{score(row[reference])} against {score(row['other'])}"
+            parts.append(f"{row['condition']}: {means} ({effect(row)}; n = {row['seeds']}): {row['result']}")
+    return f"{reference} - {other_model}: {'; '.join(parts)}"
+
+
+def remembered() -> str:
+    """Return the bits of the first input in the state after 1, 64 and 1,024 steps, and the primary comparison."""
+    bits: dict[str, dict[str, list[str]]] = {}  # by condition and model
+    values = trials("memory-fair")
+    for condition, model in dict.fromkeys((t["condition"], t["model"]) for t in values):
+        mine = [t["scores"] for t in values if (t["condition"], t["model"]) == (condition, model)]
+        after = [statistics.mean(run[f"bits at {n:,}"] for run in mine) for n in (1, 64, 1_024)]
+        bits.setdefault(condition, {})[model] = [f"{mean:.2f}" for mean in after]
+    listed = []
+    for condition, by_model in bits.items():
+        named = ", ".join(f"{model} {' / '.join(means)}" for model, means in by_model.items())
+        listed.append(f"{condition}: {named}")
+    primary = against("memory", ATTN, GRU)
+    return f"bits left of 3 after 1 / 64 / 1,024 steps: {'; '.join(listed)}. Primary, mean bits: {primary}"
+
+
+PARTS = (studies_overview, other_studies, claims_table, sources_table)
