@@ -1,0 +1,182 @@
+"""Goals on images, pixel by pixel: sequential and permuted MNIST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from goal_size import Size
+from goal_training import Batch, Training
+from torch import Tensor, nn
+
+from seqloom.lab.studies.data.examples import LabelledRows
+from seqloom.lab.studies.data.mnist import PIXELS, mnist
+from seqloom.layers.dropouts import Dropouts
+from seqloom.layers.recurrent.layer import Recurrent
+
+
+@cache
+def read_images(permuted: bool, device: torch.device) -> dict[str, LabelledRows]:
+    """Return 55,000, 5,000 and 10,000 images, in reading order or in one random order."""
+    order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0)) if permuted else torch.arange(PIXELS)
+    parts = {}
+    for name in ("train", "test"):
+        rows = mnist(name).shuffle()
+        parts[name] = LabelledRows(rows.x.index_select(1, order), rows.lengths, rows.y).to(device)
+    return {"train": parts["train"].part(5_000, 60_000), "valid": parts["train"].part(0, 5_000), "test": parts["test"]}
+
+
+class ResidualStack(nn.Module):
+    """Recurrent layers of one width; each after the first adds its input to its output."""
+
+    def __init__(self, layers: list[Recurrent], dropout: float) -> None:
+        super().__init__()
+        self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.layers[0](x)
+        for layer in list(self.layers)[1:]:
+            y = y + layer(self.dropout(y))[0]
+        return y
+
+
+class ScanBlocks(nn.Module):
+    """Residual blocks of a linear recurrence (minGRU) and an MLP, with normalised inputs."""
+
+    def __init__(self, width: int, blocks: int, dropout: float) -> None:
+        super().__init__()
+        self.read = nn.Linear(1, width)
+        self.mixers = nn.ModuleList(Recurrent("min_gru", width, width, batch_first=True) for _ in range(blocks))
+        self.outs = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
+        self.mlps = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, width))
+            for _ in range(blocks)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * blocks + 1))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.read(x)
+        for i, (mixer, out, mlp) in enumerate(zip(self.mixers, self.outs, self.mlps, strict=True)):
+            h = h + self.dropout(out(mixer(self.norms[2 * i](h))[0]))
+            h = h + self.dropout(mlp(self.norms[2 * i + 1](h)))
+        return self.norms[-1](h)
+
+
+class PixelClassifier(nn.Module):
+    """Read bytes (B, T) and predict ten digits from the last or the mean output."""
+
+    def __init__(self, body: nn.Module, width: int, mean: bool, dropout: float, pixel_dropout: float) -> None:
+        super().__init__()
+        self.body, self.mean, self.pixels = body, mean, nn.Dropout(pixel_dropout)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(self.pixels((x.float().unsqueeze(-1) / 255 - 0.1307) / 0.3081))
+        return self.head(self.dropout(y.mean(1) if self.mean else y[:, -1])).float()
+
+
+def classify_pixels(
+    goal: str,
+    recipe: str,
+    seed: int,
+    size: Size,
+    body: Callable[[], nn.Module],
+    width: int,
+    *,
+    epochs: int,
+    lr: float,
+    batch: int = 128,
+    mean: bool = False,
+    dropout: float = 0.2,
+    pixel_dropout: float = 0.0,
+    weight_decay: float = 0.01,
+    smoothing: float = 0.0,
+    ema: float = 0.999,
+    **settings: object,
+) -> Training:
+    """Return a training on sequential ("smnist") or permuted ("psmnist") MNIST."""
+    data = read_images(goal == "psmnist", size.device)
+    train, B = data["train"], size.batch(batch)
+    cut = size.length(PIXELS) if size.tiny else PIXELS
+
+    def draw(random: torch.Generator) -> Batch:
+        rows = train.rows(torch.randint(len(train), (B,), generator=random, device=size.device))
+        return rows.x[:, :cut], rows.y
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        with size.low():
+            scores = model(batch[0])
+        return F.cross_entropy(scores, batch[1], label_smoothing=smoothing)
+
+    def score(model: nn.Module, split: str) -> dict[str, float]:
+        rows, right = data[split].part(0, size.rows(10_000)), 0
+        for x, y in zip(rows.x.split(1_000), rows.y.split(1_000), strict=True):
+            with size.low():
+                right += int((model(x[:, :cut]).argmax(-1) == y).sum())
+        return {"accuracy": right / len(rows)}
+
+    described = {"epochs": epochs, "batch": B, "dropout": dropout, "pixel_dropout": pixel_dropout, "mean": mean}
+    return Training(
+        goal, recipe, seed,
+        lambda: PixelClassifier(body(), width, mean, dropout, pixel_dropout),
+        draw, loss, score, size.steps(epochs * 55_000 // batch), lr,
+        described | {"label_smoothing": smoothing, "precision": "bf16"} | settings,
+        weight_decay=weight_decay, ema=ema, score_every=0.05,
+    )  # fmt: skip
+
+
+def smnist(seed: int, size: Size) -> Training:
+    H, zoneout = size.units(128), 0.05
+    dropouts = Dropouts(zoneout=zoneout)
+
+    def body() -> nn.Module:
+        return ResidualStack([Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)], 0.0)
+
+    return classify_pixels(
+        "smnist", "attn_rnn", seed, size, body, H, epochs=100, lr=2e-3, model="attn_rnn", hidden=H, zoneout=zoneout
+    )
+
+
+def smnist_wide(seed: int, size: Size) -> Training:
+    H, dropouts = size.units(256), Dropouts(recurrent=0.1, zoneout=0.05)
+
+    def body() -> nn.Module:
+        return ResidualStack([Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)], 0.0)
+
+    return classify_pixels(
+        "smnist", "attn_rnn, 256 units", seed, size, body, H, epochs=80, lr=2e-3, model="attn_rnn", hidden=H,
+        zoneout=0.05, recurrent_dropout=0.1, pixel_dropout=0.05,
+    )  # fmt: skip
+
+
+def permuted(recipe: str, seed: int, size: Size, drop: float, weight_drop: float, pixel_drop: float) -> Training:
+    """Return a training of two layers with residuals and this much dropout."""
+    H, dropouts = size.units(256), Dropouts(recurrent=drop, weight=weight_drop)
+
+    def body() -> nn.Module:
+        inputs = (1, H)
+        return ResidualStack([Recurrent("attn_rnn", D, H, batch_first=True, dropouts=dropouts) for D in inputs], drop)
+
+    return classify_pixels(
+        "psmnist", recipe, seed, size, body, H, epochs=100, lr=3e-3, pixel_dropout=pixel_drop, model="attn_rnn",
+        hidden=H, layers=2, residuals=True, recurrent_dropout=drop, weight_dropout=weight_drop,
+    )  # fmt: skip
+
+
+def psmnist(seed: int, size: Size) -> Training:
+    return permuted("attn_rnn", seed, size, 0.2, 0.2, 0.1)
+
+
+def psmnist_light(seed: int, size: Size) -> Training:
+    return permuted("attn_rnn, less dropout", seed, size, 0.1, 0.1, 0.05)
+
+
+def psmnist_scan(seed: int, size: Size) -> Training:
+    d = size.units(256)
+    return classify_pixels(
+        "psmnist", "min_gru blocks", seed, size, lambda: ScanBlocks(d, 4, 0.2), d, epochs=60, lr=2e-3, mean=True,
+        pixel_dropout=0.1, weight_decay=0.05, model="min_gru", hidden=d, layers=4, residuals=True,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""The goal on translation: Multi30k, German to English."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import multi30k
+import torch
+from goal_size import Size
+from goal_training import Batch, Training
+from multi30k import Pairs, Vocabulary
+from torch import Tensor, nn
+from translate_training import Settings, build, measure
+
+from seqloom.lab.studies.data.place import find
+from seqloom.models.decoding.beam import Beam
+from seqloom.models.translate import Translate
+
+LONGEST = 40  # words of a training sentence, on both sides
+PENALTIES = (0.6, 1.0, 1.4)  # length penalties that are tried on validation sentences
+SPLITS = {"valid": "val", "test": "test_2016_flickr"}
+
+
+@cache
+def read_pairs(device: torch.device, tiny: bool) -> tuple[Vocabulary, Vocabulary, dict[str, Pairs]]:
+    (file,) = find("multi30k", "tok/train.lc.norm.tok.de.gz")
+    folder, limit = file.parents[1], 40 if tiny else None
+    german, english = (multi30k.sentences(folder, "train", language, limit) for language in ("de", "en"))
+    de, en = Vocabulary(german, 2), Vocabulary(english, 2)
+    kept = [(g, e) for g, e in zip(german, english, strict=True) if max(len(g), len(e) + 1) < LONGEST]
+    data = {"train": multi30k.pairs([g for g, _ in kept], [e for _, e in kept], de, en, str(device))}
+    for split, name in SPLITS.items():
+        both = (multi30k.sentences(folder, name, language, limit) for language in ("de", "en"))
+        data[split] = multi30k.pairs(*both, de, en, str(device))
+    return de, en, data
+
+
+def translate_all(model: Translate, data: Pairs, en: Vocabulary, penalty: float) -> list[list[str]]:
+    """Return the words of every translation."""
+    translations: list[list[str]] = [[] for _ in data.lengths]
+    for rows in data.buckets(256):
+        source, _, n, _ = data.batch(rows)
+        for row, (best,) in zip(rows, model.translate(source, n, Beam(5, penalty, 60)).lists(), strict=True):
+            translations[row] = [en.words[i] for i in best]
+    return translations
+
+
+def rate_translations(translations: list[list[str]], split: str, limit: int | None = None) -> dict[str, float]:
+    """Return BLEU of the joined text against the raw references, lower-cased, and of the tokens."""
+    (raw,) = find("multi30k", f"raw/{SPLITS[split]}.en.gz")
+    wanted = multi30k.sentences(raw.parents[1], SPLITS[split], "en", limit)
+    scores = multi30k.score(translations, wanted, multi30k.lines(raw)[:limit])
+    return {"bleu": scores["bleu"], "bleu_of_tokens": scores["bleu_of_tokens"]}
+
+
+def rate_record(record: dict[str, Any]) -> dict[str, Any]:
+    """Replace the translations of a record by their BLEU, with the length penalty chosen on validation sentences."""
+    both = record["test"].pop("translations")
+    rate = {p: rate_translations(valid, "valid")["bleu"] for p, (valid, _) in both.items()}
+    best = max(rate, key=lambda p: rate[p])
+    scores = rate_translations(both[best][1], "test")
+    return record | {"test": scores | {"length_penalty": float(best), "valid_bleu": rate[best]}}
+
+
+def multi(seed: int, size: Size) -> Training:
+    """Train the additive GRU of `translate.py` for 20 epochs with dropout 0.4 and averaged weights."""
+    de, en, data = read_pairs(size.device, size.tiny)
+    train, B = data["train"], size.batch(128)
+    small = dict(dim=16, hidden=32) if size.tiny else {}
+    s = Settings(epochs=20, dropout=0.4, seed=seed, **small)
+    lengths = torch.tensor(train.lengths, device=size.device)
+    sources, targets = train.source[:, :LONGEST], train.target[:, : LONGEST + 1]
+
+    def draw(random: torch.Generator) -> Batch:
+        rows = torch.randint(len(lengths), (B,), generator=random, device=size.device)
+        n, m = lengths.index_select(0, rows).unbind(1)
+        return sources.index_select(0, rows), targets.index_select(0, rows), n, m
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        with size.low():
+            return model.loss(*batch, smoothing=s.smoothing)  # type: ignore[operator]
+
+    def score(model: nn.Module, split: str) -> dict[str, float]:
+        assert isinstance(model, Translate)
+        with size.low():
+            return {"perplexity": measure(model, data[split])}
+
+    def final(model: nn.Module) -> dict[str, object]:
+        """Choose the length penalty by BLEU on validation sentences, and translate the test set with it."""
+        assert isinstance(model, Translate)
+        limit = 40 if size.tiny else None
+        if find_spec("sacrebleu") is None:  # to be rated elsewhere, by `rate_record`
+            both = {p: [translate_all(model, data[split], en, p) for split in SPLITS] for p in PENALTIES}
+            return {"translations": both}
+        rate = {p: rate_translations(translate_all(model, data["valid"], en, p), "valid", limit) for p in PENALTIES}
+        best = max(PENALTIES, key=lambda p: rate[p]["bleu"])
+        translations = translate_all(model, data["test"], en, best)
+        scores: dict[str, object] = {**rate_translations(translations, "test", limit)}
+        return scores | {"length_penalty": best, "valid_bleu": rate[best]["bleu"]}
+
+    settings = {"model": "gru with additive attention", "hidden": s.hidden, "dim": s.dim, "batch": B, "epochs": 20}
+    settings |= {"dropout": s.dropout, "label_smoothing": s.smoothing, "beam": 5, "precision": "bf16"}
+    return Training(
+        "multi30k", "additive gru", seed, partial(build, "additive", len(de), len(en), s), draw, loss, score,
+        size.steps(20 * 29_000 // 128), 1e-3, settings, warm_up=0.1, ema=0.998, betas=(0.9, 0.98), score_every=0.2,
+        final=final,
+    )  # fmt: skip
