@@ -325,7 +325,7 @@ def test_autocast_and_transforms_use_another_kernel():
 def test_lengths_are_not_waited_for_while_a_cuda_graph_is_recorded(monkeypatch):
     x = torch.randn(2, 3, 4)
     ragged, full = (ScanJob(x, (x[:, 0],), lengths) for lengths in (torch.tensor([3, 1]), None))
-    assert kernel._why_not_recording(ragged) is None
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert "cannot wait for the lengths" in str(kernel._why_not_recording(ragged))
-    assert kernel._why_not_recording(full) is None
+    for recording in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda recording=recording: recording)
+        assert ("cannot wait for the lengths" in str(kernel._why_not_recording(ragged))) == recording
+        assert kernel._why_not_recording(full) is None
