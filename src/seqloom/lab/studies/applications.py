@@ -57,12 +57,12 @@ class Applications(Corpora[TrialSettings], name="applications"):
         widen_by=0.01,
     )
     quick = TrialSettings(
-        (at(MOTIONS, 30, 50, 3_000), at(HOURS, 30, 24, 8_000, every=8)),
+        (at(MOTIONS, 30, 50, 3_000), at(DIGITS, 120, 48, 12_000, every=3)),
         ("gru", "attn_rnn", "transformer"),
         seeds=2,
         lrs=(1e-2,),
         starts=("default",),
-        batch=16,
+        batch=32,
         valid=100,
         test=100,
     )

@@ -66,7 +66,7 @@ class Reading(Corpora[TrialSettings], name="reading"):
         widen_by=0.005,
     )
     quick = TrialSettings(
-        (at("where is a person (1 fact)", 400, 50, 12_000, every=4),),
+        (at("where is a person (1 fact)", 300, 56, 16_000, every=2),),
         ("gru", "attn_rnn", "transformer"),
         seeds=2,
         lrs=(1e-2,),

@@ -72,14 +72,14 @@ class Translation(Corpora[TrialSettings], name="translation"):
         widen=True,
     )
     quick = TrialSettings(
-        (at(40, 300, 14, 60_000, 2_000, width=16, layers=1, beam=1),),
+        (at(400, 1_000, 18, 250_000, width=48, layers=1, beam=1, dropout=0.0),),
         tuple(PRINTED),
         seeds=1,
         lrs=(1e-2,),
         starts=("default",),
         batch=32,
-        valid=20,
-        test=20,
+        valid=200,
+        test=200,
     )
 
     def corpus(self, condition: Condition) -> Corpus:
