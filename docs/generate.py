@@ -19,7 +19,7 @@ from typing import Any
 
 import compiled_cells
 import study_pages
-from records import GRU, RESULTS, ROOT, Row, import_pyplot, span
+from records import GRU, RESULTS, ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, Row, import_pyplot, span
 
 IMAGES = ROOT / "docs" / "images"
 PAGES = (
@@ -111,7 +111,7 @@ def speed_summary() -> str:
     lines = ["| | GRU, eager | GRU, graph | AttnRNN, eager | AttnRNN, graph |", "|---|--:|--:|--:|--:|"]
     for dtype in DTYPES:
         rows, _ = newest_times(dtype)
-        rows = [row for row in rows if row["length"] == 512 and row["batch"] in (16, 64) and row["hidden"] <= 512]
+        rows = [row for row in rows if is_summarised(row)]
         cells = [
             span([row.get(ratio) for row in rows if row["cell"] == cell and row["pass"] == "forward+backward"])
             for cell in ("gru", "attn_rnn")
@@ -120,6 +120,11 @@ def speed_summary() -> str:
         if any(cells):
             lines.append(f"| {dtype} | {' | '.join(cell or 'not measured' for cell in cells)} |")
     return "\n".join([*lines, ""])
+
+
+def is_summarised(row: Row) -> bool:
+    (least, most), rows = SPEED_RANGE
+    return row["length"] == SPEED_STEPS and row["batch"] in rows and least <= row["hidden"] <= most
 
 
 def slower_places() -> str:
@@ -143,7 +148,7 @@ def join(numbers: list[int]) -> str:
 
 
 def draw_speed(file: Path) -> None:
-    """Draw the speed of both passes relative to torch.nn.GRU, B = 16, T = 512, for each type."""
+    """Draw the speed of both passes relative to torch.nn.GRU for each type."""
     plt = import_pyplot()
 
     styles = {("gru", ""): ("#3949ab", "-"), ("gru", "graph_"): ("#3949ab", ":")}
@@ -153,7 +158,8 @@ def draw_speed(file: Path) -> None:
     figure, axes = plt.subplots(1, len(dtypes), figsize=(9, 3.2), sharey=True, layout="constrained")
     for axis, dtype in zip(axes, dtypes, strict=True):
         rows, _ = newest_times(dtype)
-        rows = [r for r in rows if (r["batch"], r["length"], r["pass"]) == (16, 512, "forward+backward")]
+        shown = (SPEED_ROWS, SPEED_STEPS, "forward+backward")
+        rows = [r for r in rows if (r["batch"], r["length"], r["pass"]) == shown]
         for (cell, prefix), (colour, line) in styles.items():
             points = {r["hidden"]: r[f"{prefix}ratio_to_gru"] for r in rows if r["cell"] == cell}
             points = {hidden: ratio for hidden, ratio in sorted(points.items()) if ratio}

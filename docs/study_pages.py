@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import statistics
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +16,7 @@ STUDIES = RESULTS / "studies"
 ATTN, GRU = "attn_rnn", "gru"
 VERDICTS = {"attn_rnn better": "**win**", "attn_rnn worse": "**loss**"}
 ORDER = ("**loss**", "no significant difference", "**win**")
+LONGEST = 240  # characters of a sentence in the table of every study
 EFFECTS = ("ratio of odds", "ratio", "difference")
 
 
@@ -69,6 +72,42 @@ def other_studies() -> str:
         if name.removesuffix("-fair") not in listed:
             lines.append(f"| {name.removesuffix('-fair')} | {escape(load(name)['verdict'])} |")
     return "\n".join([*lines, ""])
+
+
+def every_study() -> str:
+    """Return one row for each stored study: results against a GRU, other models that are better, and the verdict."""
+    table = []
+    for name in [*names("fair"), *names("paper")]:
+        document = load(name)
+        rows = [row for row in differences(name) if row["comparison"] == f"{ATTN} - {GRU}"]
+        verdicts = [VERDICTS.get(row["result"], row["result"]) for row in rows]
+        counts = [verdicts.count(word) for word in ORDER]
+        words = [f"{n} {'losses' if n != 1 else 'loss'}" for n in counts[:1]] + [
+            f"{n} {kind}{'s' if n != 1 else ''}" for n, kind in zip(counts[1:], ("tie", "win"), strict=True)
+        ]
+        shown = f"{document['study']}, as printed" if document["protocol"] == "paper" else document["study"]
+        short = "" if document["command"].find("--quick") < 0 else " (quick)"
+        better = dict.fromkeys(other(row) for row in differences(name) if row["result"] == "attn_rnn worse")
+        others = shorten([model for model in better if model != GRU])
+        cells = [f"{shown}{short}", ", ".join(words) if rows else "", others, escape(tell_short(document, rows))]
+        table.append((document["protocol"] == "paper", -counts[0], not rows, shown, cells))
+    lines = ["| study | AttnRNN against the GRU | also better than AttnRNN | in short |", "|---|---|---|---|"]
+    return "\n".join([*lines, *("| " + " | ".join(row[-1]) + " |" for row in sorted(table)), ""])
+
+
+def tell_short(document: Row, rows: Sequence[Row]) -> str:
+    """Return the largest loss and the largest win against the GRU, or else the first sentence of the verdict."""
+    parts = []
+    for word, result in (("loss", "attn_rnn worse"), ("win", "attn_rnn better")):
+        mine = [row for row in rows if row["result"] == result]
+        if mine:
+            top = max(mine, key=lambda row: abs(math.log(max(row[ATTN], 1e-9) / max(row["other"], 1e-9))))
+            one = f"largest {word}" if len(mine) > 1 else word
+            parts.append(f"{one}: {top['condition']}, {score(top[ATTN])} against {score(top['other'])}")
+    if parts and document["protocol"] == "fair":
+        return "; ".join(parts)
+    first = re.split(r"(?<=[a-z0-9)])\. (?=[A-Za-z])", document["verdict"], maxsplit=1)[0].rstrip(".")
+    return first if len(first) <= LONGEST else first[: first.rfind(";", 0, LONGEST)] + "; ..."
 
 
 def contrast(question: str, problem: str) -> str:
@@ -321,4 +360,4 @@ def remembered() -> str:
     return f"bits left of 3 after 1 / 64 / 1,024 steps: {'; '.join(listed)}. Primary, mean bits: {primary}"
 
 
-PARTS = (studies_overview, other_studies, claims_table, sources_table)
+PARTS = (studies_overview, other_studies, every_study, claims_table, sources_table)
