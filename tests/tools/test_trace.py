@@ -61,3 +61,15 @@ def test_hooks_are_gone_afterwards():
     layer = seqloom.Transformer(D, heads=2)
     seqloom.trace(layer, torch.randn(B, T, D))
     assert not any(m._forward_pre_hooks for m in layer.modules())
+
+
+def test_only_what_is_asked_for_is_kept():
+    model = seqloom.Classify(seqloom.GRU(4, 8, num_layers=2, batch_first=True), classes=3).eval()
+    x = torch.randn(2, 5, 4)
+    assert list(seqloom.trace(model, x, only=["layer.l1"]).layers) == ["layer.l1"]
+    assert list(seqloom.trace(model, x, only=["layer"]).layers) == ["layer.l0", "layer.l1"]
+    transformer = seqloom.Transformer(8, heads=2, layers=3).eval()
+    kept = seqloom.trace(transformer, torch.randn(1, 4, 8), only=["layers.1.attention"])
+    assert list(kept.attention) == ["layers.1.attention"]
+    with pytest.raises(ValueError, match=r"no 'layer\.l9'"):
+        seqloom.trace(model, x, only=["layer.l9"])

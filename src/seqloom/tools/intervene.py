@@ -269,21 +269,33 @@ def _watch_gates(cell: Cell, clamps: Sequence[Clamp], gates: list[dict[str, Tens
 
 def _fix_gate(cell: Cell, clamp: Clamp, x: Tensor, state: State) -> Callable[..., dict[str, Tensor]] | None:
     """Return a function that computes the gates with one of them held; None if no other gate follows from it."""
+    if not x.shape[1]:
+        return None
     with torch.enable_grad():
-        values = cell.gates(x[:, 0].detach(), state) if x.shape[1] else {}
+        values = cell.gates(x[:, 0].detach(), state)
         if clamp.letter not in values:
             known = ", ".join([*values, *STATE_LETTERS[: len(state)]])
             raise UserError(f"{clamp.layer} has no {clamp.letter!r} to clamp; its letters are {known}")
         others = [v.sum() for letter, v in values.items() if letter != clamp.letter and v.requires_grad]
-        mine = values[clamp.letter]
-        if not mine.requires_grad or not others:
-            return None
-        (slope,) = torch.autograd.grad(torch.stack(others).sum(), mine, allow_unused=True)
-    if slope is None:
+        mine, slope = values[clamp.letter], None
+        if mine.requires_grad and others:
+            (slope,) = torch.autograd.grad(torch.stack(others).sum(), mine, allow_unused=True)
+    if slope is None and _is_read(cell, clamp.letter, values, x[:, 0], state):
         return None
     if cell.name != "gru" or clamp.letter != "r":
-        raise UserError(f"{clamp.letter} of {cell.name} cannot be clamped: other gates are computed from it")
+        raise UserError(f"{clamp.letter} of {cell.name} cannot be clamped: other values are computed from it")
     return _hold_reset_gate(cell, clamp)
+
+
+@torch.no_grad()
+def _is_read(cell: Cell, letter: str, values: dict[str, Tensor], x: Tensor, state: State) -> bool:
+    """Return whether a step reads this gate from `gates`, so that another value changes the next state."""
+    state = tuple(torch.full_like(part, 0.5) for part in state)  # a gate times a state of 0 would have no effect
+    view, ends = copy.copy(cell), []
+    for value in (0.0, 1.0):
+        view.__dict__["gates"] = lambda *_, held=value, **__: values | {letter: torch.full_like(values[letter], held)}
+        ends.append(view.step(x, state)[1])
+    return not all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 def _hold_reset_gate(cell: Cell, clamp: Clamp) -> Callable[..., dict[str, Tensor]]:

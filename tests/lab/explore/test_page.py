@@ -1,0 +1,178 @@
+"""The explorer in a real browser: Chromium, if it is installed."""
+
+import json
+import shutil
+import threading
+from urllib.parse import quote
+
+import pytest
+
+from seqloom.lab.explore.saved_page import build_page, record_examples
+from seqloom.lab.explore.server import make_server
+from seqloom.lab.explore.service import Entry, Service
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+CLAMP = {"layer": "l9", "letter": "z", "value": 1, "units": [], "steps": None}
+TEXT = "the plot is dull , but the cast is great"
+
+playwright = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def service(run):
+    broken = Entry("broken <b>", problem="runs/broken is not a run: <script>document.title = 'run'</script>")
+    return Service([Entry("turns", run), Entry("again", run), broken])
+
+
+@pytest.fixture(scope="module")
+def address(service):
+    with make_server(service) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Open the page; fail if it logs an error or asks another host for anything."""
+    wrong, contexts = [], []
+
+    def show(view, width=1200, scheme="light", place=address):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if "status of 400" not in message.text else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        allowed = (place.split("#")[0], "data:", "blob:")
+        page.on("request", lambda asked: None if asked.url.startswith(allowed) else wrong.append(asked.url))
+        page.goto(f"{place}#{quote(json.dumps(view))}")
+        return page
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def show_finding(page):
+    page.locator(".finding .first").first.wait_for()
+    return page.locator(".finding .first").first.inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_has_no_serious_accessibility_problem(opened, scheme):
+    page = opened({"run": "turns", "input": TEXT, "cursor": 5, "unit": 3}, scheme=scheme)
+    assert "'but'" in show_finding(page)
+    page.locator(".heat canvas").first.wait_for()
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    page.wait_for_timeout(300)
+    found = axe.Axe().run(page).response["violations"]
+    assert not [
+        (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
+    ]
+
+
+def test_typing_moves_the_prediction_and_the_link_restores_the_view(opened):
+    page = opened({"run": "turns", "input": "the plot is good"})
+    show_finding(page)
+    page.locator("textarea").fill("the plot is not good")
+    page.get_by_text("'not' turns the prediction").first.wait_for()
+    page.locator(".letters button", has_text="z").click()
+    page.locator("body").press("ArrowRight")
+    page.locator("body").press("Shift+ArrowRight")
+    again = opened(json.loads(page.evaluate("decodeURIComponent(location.hash.slice(1))")))
+    assert "'not'" in show_finding(again)
+    assert again.locator(".letters button[aria-pressed=true]").inner_text() == "z"
+    assert again.locator(".step.marked").count() == 2
+
+
+def test_holding_a_gate_moves_the_prediction(opened):
+    page = opened({"run": "turns", "input": "the plot is not good"})
+    show_finding(page)
+    page.locator("form select").select_option("z")
+    page.locator("form input").nth(1).fill("1")
+    page.locator("form input").nth(2).fill("3")
+    page.get_by_role("button", name="hold").click()
+    page.locator(".moved").wait_for()
+    assert "moves from" in page.locator(".moved").inner_text()
+
+
+def test_similar_moments_are_found(opened):
+    page = opened({"run": "turns", "input": "the plot is not good", "span": [3, 3], "cursor": 3})
+    show_finding(page)
+    page.get_by_role("button", name="find moments like").click()
+    page.locator(".matches mark").first.wait_for()
+    assert page.locator(".matches mark").first.inner_text() == "not"
+
+
+def test_two_models_stand_side_by_side(opened):
+    page = opened({"run": "turns", "other": "again", "input": TEXT})
+    page.locator(".finding").nth(1).wait_for()
+    assert page.locator(".finding").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("view", "sentence"),
+    [
+        ({"run": "broken <b>"}, "broken <b> cannot be shown: runs/broken is not a run: <script>"),
+        ({"run": "turns", "row": 10**6}, "there is no row 1000000"),
+        ({"run": "turns", "input": "x", "clamps": [CLAMP]}, "no layer 'l9' to clamp"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_sentence_and_nothing_executes(opened, view, sentence):
+    page = opened(view)
+    page.get_by_role("alert").first.wait_for()
+    assert sentence in page.get_by_role("alert").first.inner_text()
+    assert page.title() == "seqloom explore"
+
+
+def test_strange_text_does_not_execute(opened):
+    page = opened({"run": "turns", "input": "<img src=x onerror=document.title='run'> 🎉 טוב not good"})
+    show_finding(page)
+    page.locator(".strip").wait_for()
+    assert page.title() == "seqloom explore" and page.locator(".strip img").count() == 0
+
+
+def test_a_phone_shows_the_page_without_sideways_scrolling(opened):
+    page = opened({"run": "turns", "input": TEXT, "cursor": 2, "unit": 1}, width=390)
+    show_finding(page)
+    page.locator(".heat canvas").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_saved_page_works_from_disk(opened, service, tmp_path):
+    place = tmp_path / "page.html"
+    place.write_text(build_page(record_examples(service, 2, [TEXT])), encoding="utf-8")
+    page = opened({"run": "turns", "row": 0}, place=place.as_uri())
+    assert "'but'" in show_finding(page)
+    page.locator(".heat canvas").first.wait_for()
+
+
+def test_pictures_and_data_are_saved(opened):
+    page = opened({"run": "turns", "input": TEXT})
+    show_finding(page)
+    page.locator(".heat canvas").first.wait_for()
+    for kind, start in (("SVG", b"<svg"), ("PNG", b"\x89PNG"), ("CSV", b"step,token")):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=f"Save Memory as {kind}").click()
+        content = saved.value.path().read_bytes()
+        assert content.startswith(start) and len(content) > 500
