@@ -26,13 +26,13 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
 
     full = TrialSettings(
         (
-            read_symbols("memory: first symbol", FIRST, 1_500, 64, late=8, models=MEMORIES, against=XL_ATTN),
-            read_symbols("memory: text", TEXT, 1_500, 64, late=2, models=MEMORIES, against=XL_ATTN),
+            read_symbols("memory: first symbol", FIRST, 1_500, 32, late=8, models=MEMORIES, against=XL_ATTN),
             read_symbols(
                 "decoder: S3", "S3", 1_500, 40, (40, 64, 128, 256), late=8, models=DECODERS, against=BY_ATTN, grows=True
             ),
-            read_symbols("decoder: text", TEXT, 1_500, 64, late=2, models=DECODERS, against=BY_ATTN),
             read_symbols("states: 8 slots", "keyed 8", 1_500, 64, models=tuple(SLOTS), against="1 state"),
+            read_symbols("memory: text", TEXT, 1_500, 32, late=2, models=MEMORIES, against=XL_ATTN),
+            read_symbols("decoder: text", TEXT, 1_500, 64, late=2, models=DECODERS, against=BY_ATTN),
             read_symbols("states: recall", "recall", 1_500, 64, models=tuple(SLOTS), against="1 state"),
         ),
         (*MEMORIES, *DECODERS, *SLOTS),
@@ -95,7 +95,7 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
             f"two layers; {BY_ATTN}, {BY_GRU}: a cell in place of the self-attention. states: one layer of AttnRNN "
             "with "
             "so many states that share all weights (`slots`).\n"
-            "first symbol: named in the last eighth of 64 steps. text: the next character of tiny Shakespeare. S3: "
+            "first symbol: named in the last eighth of 32 steps. text: the next character of tiny Shakespeare. S3: "
             "products of permutations, trained on up to 40 steps, tested at 256. 8 slots: the last bit written to one "
             "of 8 slots. recall: the value of a key, 8 pairs."
         )

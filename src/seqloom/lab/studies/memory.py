@@ -17,13 +17,15 @@ from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettin
 from seqloom.lab.studies.support.contenders import layer
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, format_contests, groups
 from seqloom.lab.studies.support.probe import fit_probes
-from seqloom.lab.studies.support.symbol_trials import SCORED, SymbolReader, SymbolTrials, draw_curve, rank_models
+from seqloom.lab.studies.support.symbol_trials import MIN_WIDTH, SymbolReader, SymbolTrials, draw_curve, rank_models
 from seqloom.lab.studies.support.trials import Draw, Tensors
 from seqloom.layers.recurrent.layer import Recurrent
 
 UNTRAINED, UNTRAINED_CHRONO, LATER = "untrained", "untrained, chrono biases", "untrained, the 33rd input"
 RECALL, ON_TEXT = "trained to recall it", "trained on text"
-CELLS = ("attn_rnn", "rnn", "lstm", "gru")
+CELLS = ("attn_rnn", "gru", "lstm", "rnn")
+PRIMARY, OTHER_SEEDS = ("attn_rnn", "gru"), 5  # models of the primary question have all seeds, others at most so many
+STATES = {"cpu": 1 << 20, "cuda": 1 << 30}  # numbers of a layer's output computed at once
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
 ALL_BITS = math.log2(KINDS)
 HALF = ALL_BITS / 2  # bits; `reach` is the largest distance with at least this
@@ -64,8 +66,8 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
         seeds=10,
         lrs=(1e-3, 3e-3, 1e-2),
         starts=("default", "chrono"),
-        valid=1_024,
-        test=4_096,
+        valid=512,
+        test=2_048,
         tuning=0.5,
         tuning_seeds=2,
         widen=True,
@@ -99,6 +101,9 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
     def untuned(self, condition: Condition, model: str) -> tuple[float, str]:
         lr, start = super().untuned(condition, model)
         return lr, condition.task["start"] or start
+
+    def count_seeds(self, model: str) -> int:
+        return self.settings.seeds if model in PRIMARY else min(self.settings.seeds, OTHER_SEEDS)
 
     def draw(self, condition: Condition) -> Draw:
         """Draw batches; without labels if the condition is not trained, so that every gradient is 0."""
@@ -137,7 +142,7 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
         x, _ = problem.draw(random, rows, before + distances[-1] + 1, "test")
         labels = torch.randint(KINDS, (rows,), generator=random, device=device)
         x[:, before] = _first_symbols(task["problem"]).to(device)[labels]
-        most = max(1, SCORED[device.type] // (x.shape[1] * 128))
+        most = max(1, STATES[device.type] // (x.shape[1] * MIN_WIDTH))
         parts = []
         for some in x.split(most):
             state, done, here = None, 0, []
@@ -182,7 +187,8 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
             f"first input and state, mean over the distances 1, 2, 4 .. {last:,}; accuracy: of the probe, the same "
             f"mean; reach: the largest of these distances with at least {HALF:g} bits. training task: accuracy of the "
             "model itself.\n"
-            "primary question, written before the runs: attn_rnn - gru in bits; all other comparisons are exploratory. "
+            "primary question, written before the runs: attn_rnn - gru in bits; all other comparisons are exploratory, with "
+            f"at most {OTHER_SEEDS} seeds. "
             'RNN has no biases to set: orthogonal weights instead. "the 33rd input" asks for a later input than the '
             "first, "
             "after as many random symbols: a state that is still empty may treat its first input in a special way."
