@@ -187,8 +187,8 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
             f"first input and state, mean over the distances 1, 2, 4 .. {last:,}; accuracy: of the probe, the same "
             f"mean; reach: the largest of these distances with at least {HALF:g} bits. training task: accuracy of the "
             "model itself.\n"
-            "primary question, written before the runs: attn_rnn - gru in bits; all other comparisons are exploratory, with "
-            f"at most {OTHER_SEEDS} seeds. "
+            "primary question, written before the runs: attn_rnn - gru in bits; all others are exploratory, with at "
+            f"most {OTHER_SEEDS} seeds. "
             'RNN has no biases to set: orthogonal weights instead. "the 33rd input" asks for a later input than the '
             "first, "
             "after as many random symbols: a state that is still empty may treat its first input in a special way."
