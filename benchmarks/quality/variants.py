@@ -4,7 +4,8 @@
 
 Each task is a condition of a study; every model has the same parameters and the same grid of learning rates and starts,
 tuned with two seeds on validation rows and widened if a best rate lies on its edge. A run can be interrupted: trials
-that are in the folder's ledgers are not trained again.
+that are in the folder's ledgers are not trained again. --form small is for a CPU: one start, one tuning seed, half of
+the steps.
 """
 
 from __future__ import annotations
@@ -33,20 +34,24 @@ GRID: dict[str, Any] = {
 }
 
 
+SMALL: dict[str, Any] = {"starts": ("default",), "tuning_seeds": 1, "effort": 0.5}
+
+
 def build_study(
     kind: Any,  # the class of a study
     conditions: tuple[Any, ...],
-    quick: bool,
+    form: str,
     folder: Path,
     device: str,
     models: tuple[str, ...],
     seeds: int,
     **more: object,
 ) -> Any:  # a study
-    """Return the study with this grid, or its quick form."""
-    if quick:
+    """Return the study with this grid, or its form "small" or "quick"."""
+    if form == "quick":
         return kind(replace(kind.quick, models=models, seeds=2), folder=folder, device=device)
     settings = replace(kind.full, conditions=conditions, models=models, seeds=seeds, **{**GRID, **more})
+    settings = replace(settings, **SMALL) if form == "small" else settings
     return kind(settings, folder=folder, device=device)
 
 
@@ -61,11 +66,11 @@ TASKS: dict[str, Callable[..., Any]] = {
 }
 
 
-def run(task: str, folder: Path, device: str, models: tuple[str, ...], seeds: int, quick: bool) -> None:
+def run(task: str, folder: Path, device: str, models: tuple[str, ...], seeds: int, form: str) -> None:
     """Run one task and write its document whenever a result is complete."""
     place = folder / task
     place.mkdir(parents=True, exist_ok=True)
-    study, rows = TASKS[task](quick, place, device, models, seeds), []
+    study, rows = TASKS[task](form, place, device, models, seeds), []
     for row in study.run(lambda _: None):
         rows.append(row)
         print(task, row, file=sys.stderr, flush=True)
@@ -81,10 +86,10 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"cells, and {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="check that everything runs")
+    parser.add_argument("--form", choices=("full", "small", "quick"), default="full")
     args = parser.parse_args()
     for task in args.tasks:
-        run(task, args.out, args.device, tuple(args.models), args.seeds, args.quick)
+        run(task, args.out, args.device, tuple(args.models), args.seeds, args.form)
 
 
 if __name__ == "__main__":

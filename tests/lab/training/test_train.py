@@ -523,6 +523,35 @@ def test_the_average_is_what_is_validated_and_loaded(tmp_path):
     assert torch.equal(run.model("last").state_dict()["model.head.1.weight"], mean["model.head.1.weight"])
 
 
+def test_the_mean_of_the_last_checkpoints_is_the_mean_of_their_weights(tmp_path):
+    task, common = opened("classify"), dict(validate_every=3, warmup=0.0, schedule="constant", **SMALL)
+    singles = [
+        train(task, TrainSettings(steps=steps, **common), tmp_path / f"run{steps}")
+        .checkpoint("last")
+        .tensors("weights")
+        for steps in (6, 9)
+    ]
+    run = train(task, TrainSettings(steps=9, average_checkpoints=2, **common), tmp_path / "run")
+    stored = run.checkpoint("last").tensors("training")
+    for name, w in singles[1].items():
+        torch.testing.assert_close(stored[f"checkpoints/{name}"], (singles[0][name] + w) / 2)
+    averaged = [line for line in run.metrics() if line.get("averaged_checkpoints")]
+    assert [line["averaged_checkpoints"] for line in averaged] == [2]
+
+
+def test_the_mean_of_checkpoints_becomes_the_model_only_if_it_is_better(tmp_path):
+    for name, more in (("good", {"lr": 0.3, "seed": 1}), ("bad", {"lr": 1e-9})):
+        settings = TrainSettings(steps=8, validate_every=2, average_checkpoints=3, **SMALL | more)
+        run = train(opened("classify"), settings, tmp_path / name)
+        lines = [line for line in run.metrics() if line["split"] == "valid"]
+        single = [line for line in lines if "averaged_checkpoints" not in line]
+        (mean,) = (line for line in lines if "averaged_checkpoints" in line)
+        best = max(single, key=lambda line: (line["accuracy"], -line["loss"]))
+        better = (mean["accuracy"], -mean["loss"]) > (best["accuracy"], -best["loss"])
+        stored, averages = run.checkpoint("best").tensors("weights"), run.checkpoint("last").tensors("training")
+        assert better == all(torch.equal(w, averages[f"checkpoints/{key}"]) for key, w in stored.items())
+
+
 def test_half_precision_trains_on_a_cpu_and_fp16_asks_for_a_gpu(tmp_path):
     run = train(opened("classify"), TrainSettings(steps=3, precision="bf16", **SMALL), tmp_path / "run")
     assert math.isfinite(run.metrics()[-1]["loss"])

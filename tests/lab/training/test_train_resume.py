@@ -62,7 +62,7 @@ CASES = {
     "epochs": ("rows", {"epochs": 3, "batch": 16}),
     "tokens": ("rows", {"epochs": 3, "tokens": 60, "schedule": "plateau", "patience": 2}),
     "accumulated": ("rows", {"epochs": 5, "batch": 8, "accumulate": 3, "optimiser": "sgd", "schedule": "step"}),
-    "averaged": ("endless", {"steps": 12, "validate_every": 4, "ema": 0.9, "zoneout": 0.1}),
+    "averaged": ("endless", {"steps": 12, "validate_every": 4, "ema": 0.9, "zoneout": 0.1, "average_checkpoints": 3}),
     "carried": ("stream", {"epochs": 2, "batch": 4, "model": "lstm"}),
     "carried, one state": ("stream", {"epochs": 2, "batch": 4, "model": "gru", "layers": 2}),
 }

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 
 import torch
+from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
@@ -70,6 +71,7 @@ class Training:
         self.epochs = None if per_epoch is None or s.steps else s.epochs or _choose_epochs(task, per_epoch)
         self.steps = s.steps or (ENDLESS_STEPS if per_epoch is None else per_epoch * (self.epochs or 1))
         self.every = s.validate_every or (max(1, self.steps // 10) if per_epoch is None else None)
+        self.validation_steps = self.every or per_epoch or self.steps
         self.schedule = Schedule(s, self.steps)
         self.at = LoopState()
 
@@ -85,6 +87,7 @@ class Training:
             with ProgressReport(self.processes.is_first, self.steps - self.at.step) as self.progress:
                 while not self.at.finished:
                     self._train_epoch()
+                self._average_checkpoints()
             self._score_test()
         finally:
             if self.journal is not None:
@@ -120,13 +123,10 @@ class Training:
     def _validate(self) -> None:
         """Score the validation split, record it, and write checkpoints."""
         at, s = self.at, self.settings
-        values: dict[str, float] = {}
-        if "valid" in self.task.splits:
-            with self._use_average():
-                values = score(
-                    self.model, self.task, "valid", **s.sizes, full=False, within=self.stepper.autocast()
-                ).values
-        values = self.processes.broadcast(values)
+        values = self._score_validation(None if self.stepper.average is None else self.stepper.average.weights)
+        if s.average_checkpoints > -(-max(0, self.steps - at.step) // self.validation_steps):  # validations to come
+            assert self.stepper.checkpoints is not None
+            self.stepper.checkpoints.add(self.stepper.weights_to_predict())
         progress = self._update_best(values)
         at.waited, at.validated = 0 if progress else at.waited + 1, at.step
         self.schedule.record_validation(progress)
@@ -147,6 +147,28 @@ class Training:
         for which in ("best", "last") if progress else ("last",):
             self._save(which)
         self.model.train()
+
+    def _score_validation(self, weights: dict[str, Tensor] | None) -> dict[str, float]:
+        """Score the validation split, if there is one, with these weights; None for those of the model."""
+        values: dict[str, float] = {}
+        if "valid" in self.task.splits:
+            with self._use_weights(weights):
+                values = score(
+                    self.model, self.task, "valid", **self.settings.sizes, full=False, within=self.stepper.autocast()
+                ).values
+        return self.processes.broadcast(values)
+
+    def _average_checkpoints(self) -> None:
+        """Make the mean of the last checkpoints the best one, if it is better on the validation split."""
+        mean = self.stepper.checkpoints
+        if mean is None or mean.count < 2:
+            return
+        values = self._score_validation(mean.weights)
+        if self.journal is not None:
+            facts = {"step": self.at.step, "epoch": self.at.epoch, "averaged_checkpoints": mean.count}
+            self.journal.write(**facts, split="valid", **values)
+        if self._update_best(values):
+            self._save("best", mean.weights)
 
     def _update_best(self, values: dict[str, float]) -> bool:
         """Return whether these values are the best so far, and store them; the loss decides ties."""
@@ -170,7 +192,8 @@ class Training:
             return False
         return bool(self.processes.broadcast(time.perf_counter() - self.saved > 60 * s.checkpoint_every))
 
-    def _save(self, which: str) -> None:
+    def _save(self, which: str, predicting: dict[str, Tensor] | None = None) -> None:
+        """Write a checkpoint, with the weights `predicting` instead of the current ones if they are given."""
         at, stepper = self.at, self.stepper
         at.seconds = round(time.perf_counter() - self.began, 3)
         carried = self.processes.gather(stepper.carried)
@@ -180,7 +203,7 @@ class Training:
         facts["metrics"] = self.journal.size()
         weights, training = stepper_tensors(stepper, carried)
         try:
-            checkpoint.write(self.run.folder / which, facts, weights=weights, training=training)
+            checkpoint.write(self.run.folder / which, facts, weights=predicting or weights, training=training)
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -202,14 +225,13 @@ class Training:
         return int(facts["metrics"])
 
     @contextmanager
-    def _use_average(self) -> Iterator[None]:
-        """Use the averaged weights inside the block, if weights are averaged."""
-        average = self.stepper.average
-        if average is None:
+    def _use_weights(self, weights: dict[str, Tensor] | None) -> Iterator[None]:
+        """Use these weights inside the block, or the model's own."""
+        if weights is None:
             yield
             return
         own = {name: w.clone() for name, w in weights_of(self.model).items()}
-        load_weights(self.model, average.weights)
+        load_weights(self.model, weights)
         yield
         load_weights(self.model, own)
 

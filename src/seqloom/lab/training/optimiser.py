@@ -1,4 +1,4 @@
-"""The optimiser, its state by name, the learning rate schedule, and a running average of the weights."""
+"""The optimiser, its state by name, the learning rate schedule, and averages of the weights."""
 
 from __future__ import annotations
 
@@ -111,5 +111,23 @@ class Average:
         for name, w in weights_of(model).items():
             if w.is_floating_point():
                 self.weights[name].lerp_(w, 1 - d)
+            else:
+                self.weights[name].copy_(w)
+
+
+class CheckpointAverage:
+    """The mean of the weights of several validations (Vaswani et al. 2017, arXiv 1706.03762, section 6.1)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.count = 0
+        self.weights = {name: tensor.clone() for name, tensor in weights_of(model).items()}
+
+    @torch.no_grad()
+    def add(self, weights: Mapping[str, Tensor]) -> None:
+        """Include these weights in the mean."""
+        self.count += 1
+        for name, w in weights.items():
+            if w.is_floating_point():
+                self.weights[name].lerp_(w, 1 / self.count)
             else:
                 self.weights[name].copy_(w)

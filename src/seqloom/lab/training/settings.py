@@ -87,6 +87,9 @@ class TrainSettings(BaseModel):
     """Batches per optimiser step (gradient accumulation)."""
     ema: Rate = 0.0
     """Decay of an exponential moving average of the weights, which becomes the model; 0 turns it off."""
+    average_checkpoints: Annotated[int, Field(ge=0)] = 0
+    """Number of last validations whose weights are averaged at the end. The mean becomes the model if it is better on
+    the validation rows than every single one; 0 turns it off."""
 
     metric: str | None = None
     """Metric that selects the best weights: accuracy, balanced_accuracy, macro_f1, f1, auroc, average_precision, loss;

@@ -22,7 +22,13 @@ from seqloom.lab.training.checkpoint import load_weights, weights_of
 from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.optimiser import Average, build_optimiser, optimiser_state, restore_optimiser
+from seqloom.lab.training.optimiser import (
+    Average,
+    CheckpointAverage,
+    build_optimiser,
+    optimiser_state,
+    restore_optimiser,
+)
 from seqloom.lab.training.settings import TrainSettings
 
 NAMED_ROWS = 8  # rows of a batch that an error names
@@ -42,6 +48,7 @@ class Stepper:
             raise UserError("precision='fp16' needs a GPU; use bf16 or fp32 on a CPU")
         self.optimiser = build_optimiser(model, settings)
         self.average = Average(model, settings.ema) if settings.ema else None
+        self.checkpoints = CheckpointAverage(model) if settings.average_checkpoints else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
         self.parts = 1  # into which each batch is split to save memory
         self.carried: dict[int, Any] = {}  # part -> its last state
@@ -49,6 +56,10 @@ class Stepper:
         if settings.compile:
             model.compile(dynamic=True)
         self.wrapped = processes.wrap(model, self.device)
+
+    def weights_to_predict(self) -> dict[str, Tensor]:
+        """Return the weights that predictions use: the moving average, if there is one, or the model's."""
+        return weights_of(self.model) if self.average is None else self.average.weights
 
     def autocast(self) -> AbstractContextManager[object]:
         dtype = PRECISIONS.get(self.settings.precision)
@@ -199,8 +210,9 @@ def _is_out_of_memory(error: Exception) -> bool:
 def stepper_facts(stepper: Stepper) -> dict[str, Any]:
     """Return the JSON-serialisable state of a stepper."""
     averaged = stepper.average.steps if stepper.average else 0
-    skipped = {"skipped": stepper.skipped, "skipped_in_a_row": stepper.skipped_in_a_row}
-    return {"parts": stepper.parts, "scaler": stepper.scaler.state_dict(), "averaged": averaged} | skipped
+    facts = {"skipped": stepper.skipped, "skipped_in_a_row": stepper.skipped_in_a_row}
+    facts |= {"averaged_checkpoints": stepper.checkpoints.count} if stepper.checkpoints else {}
+    return {"parts": stepper.parts, "scaler": stepper.scaler.state_dict(), "averaged": averaged} | facts
 
 
 def stepper_tensors(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -210,15 +222,15 @@ def stepper_tensors(stepper: Stepper, carried: Sequence[dict[int, Any]]) -> tupl
         stepper: The stepper of the first process.
         carried: The carried states of each process.
     """
-    weights = weights_of(stepper.model)
     state = optimiser_state(stepper.optimiser, stepper.model)
     training = {f"optimiser/{key}": tensor for key, tensor in state.items()}
     if stepper.average:
-        training |= {f"weights/{name}": w for name, w in weights.items()}
-        weights = stepper.average.weights
+        training |= {f"weights/{name}": w for name, w in weights_of(stepper.model).items()}
+    if stepper.checkpoints and stepper.checkpoints.count:
+        training |= {f"checkpoints/{name}": w for name, w in stepper.checkpoints.weights.items()}
     for rank, states in enumerate(carried):
         training |= {f"carried/{rank}/{key}": tensor for key, tensor in _flatten_states(states).items()}
-    return weights, training
+    return stepper.weights_to_predict(), training
 
 
 def restore_stepper(
@@ -228,6 +240,10 @@ def restore_stepper(
     stepper.parts = facts["parts"]
     stepper.skipped, stepper.skipped_in_a_row = facts.get("skipped", 0), facts.get("skipped_in_a_row", 0)
     stepper.scaler.load_state_dict(facts["scaler"])
+    if stepper.checkpoints:
+        stepper.checkpoints.count = facts.get("averaged_checkpoints", 0)
+        for name, w in _select_prefix("checkpoints/", training).items():
+            stepper.checkpoints.weights[name].copy_(w)
     if stepper.average:
         stepper.average.steps = facts["averaged"]
         for name, w in weights.items():
