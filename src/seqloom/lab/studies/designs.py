@@ -10,7 +10,7 @@ from seqloom.attention import LinformerAttention
 from seqloom.lab.studies.data.mnist import PIXELS
 from seqloom.lab.studies.data.symbols import COPY, PIXEL_ROWS
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
-from seqloom.lab.studies.support.contenders import FUSED, layer, rates
+from seqloom.lab.studies.support.contenders import layer, rates
 from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
 from seqloom.layers.transformer.layer import Projected, Transformer
 
@@ -70,9 +70,6 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
         kind = ATTENTIONS[model]
         attention = partial(LinformerAttention, rank=RANK, max_length=PIXELS) if kind == "linformer" else kind
         return Projected(Transformer(hidden, HEADS, attention=attention, position="sinusoidal"), symbols)
-
-    def multiple(self, model: str) -> int:
-        return FUSED if self.device == "cuda" else 2 * HEADS
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]

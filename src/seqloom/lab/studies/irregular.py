@@ -70,7 +70,7 @@ class Irregular(Trials[TrialSettings], name="irregular"):
         return SampleReader(inner, hidden, reads_gaps, cell == ODE, self.settings.precision)
 
     def multiple(self, model: str) -> int:
-        return FUSED if self.device == "cuda" else MULTIPLE
+        return FUSED if self.device == "cuda" and "attn_rnn" in model else MULTIPLE
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         s = self.settings

@@ -14,7 +14,7 @@ from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import Chart, PageBlock
 from seqloom.lab.studies.data.symbols import FIRST, KINDS, TEXT, split_text
 from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
-from seqloom.lab.studies.support.contenders import layer
+from seqloom.lab.studies.support.contenders import FUSED, layer
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, format_contests, groups
 from seqloom.lab.studies.support.probe import fit_probes
 from seqloom.lab.studies.support.symbol_trials import MIN_WIDTH, SymbolReader, SymbolTrials, draw_curve, rank_models
@@ -25,7 +25,7 @@ UNTRAINED, UNTRAINED_CHRONO, LATER = "untrained", "untrained, chrono biases", "u
 RECALL, ON_TEXT = "trained to recall it", "trained on text"
 CELLS = ("attn_rnn", "gru", "lstm", "rnn")
 PRIMARY, OTHER_SEEDS = ("attn_rnn", "gru"), 5  # models of the primary question have all seeds, others at most so many
-STATES = {"cpu": 1 << 20, "cuda": 1 << 30}  # numbers of a layer's output computed at once
+STATES = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers of a layer's output computed at once
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
 ALL_BITS = math.log2(KINDS)
 HALF = ALL_BITS / 2  # bits; `reach` is the largest distance with at least this
@@ -94,6 +94,9 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
         if start == "chrono" and model == "rnn":
             start = "orthogonal"  # it has no gates; the second start of its grid
         return layer(model, symbols, hidden, start, condition.task["T"])
+
+    def multiple(self, model: str) -> int:
+        return FUSED if self.device == "cuda" else super().multiple(model)
 
     def tunes(self, condition: Condition, model: str) -> bool:
         return not condition.task["start"] and super().tunes(condition, model)

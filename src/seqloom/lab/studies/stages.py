@@ -8,7 +8,7 @@ from torch import nn
 
 from seqloom.lab.studies.data.symbols import TEXT
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
-from seqloom.lab.studies.support.contenders import FUSED, layer, rates, starts
+from seqloom.lab.studies.support.contenders import layer, rates, starts
 from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
 from seqloom.layers.hybrid import RNNAttend
@@ -31,7 +31,7 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
         ),
         MODELS,
         seeds=3,
-        budget=60_000,
+        budget=56_000,
         lrs=(1e-3, 3e-3, 1e-2),
         starts=("default", "chrono"),
         valid=1_024,
@@ -63,9 +63,6 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
             both.rnn = layer("lstm", symbols, hidden, start, condition.task["T"])
             return both
         return layer(model, symbols, hidden, start, condition.task["T"])
-
-    def multiple(self, model: str) -> int:
-        return FUSED if self.device == "cuda" else 2 * HEADS
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         s = self.settings

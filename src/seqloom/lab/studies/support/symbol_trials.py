@@ -16,7 +16,7 @@ from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import Chart, Curve, PageBlock
 from seqloom.lab.studies.data.symbols import SymbolProblem, make_problem
 from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
-from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE
+from seqloom.lab.studies.support.contenders import FUSED
 from seqloom.lab.studies.support.epochs import use_precision
 from seqloom.lab.studies.support.growing import GROWING, GrowingBatches
 from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
@@ -24,6 +24,7 @@ from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 
 SCORED = {"cpu": 1 << 20, "cuda": 1 << 26}  # numbers of a layer's input scored at once
 MIN_WIDTH = 128
+EVEN = 8  # hidden sizes are multiples of this: four heads with rotary positions, which turn pairs of features
 
 S = TypeVar("S", bound=TrialSettings)
 
@@ -60,7 +61,7 @@ class SymbolTrials(Trials[S]):
         return make_problem(condition.task["problem"])
 
     def multiple(self, model: str) -> int:
-        return FUSED if self.device == "cuda" else MULTIPLE
+        return FUSED if self.device == "cuda" and "attn_rnn" in model else EVEN
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         problem = self.problem(condition)
