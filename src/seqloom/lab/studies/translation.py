@@ -72,7 +72,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
         widen=True,
     )
     quick = TrialSettings(
-        (at(400, 1_000, 18, 250_000, width=48, layers=1, beam=1, dropout=0.0),),
+        (at(300, 800, 16, 150_000, width=32, layers=1, beam=1, dropout=0.0),),
         tuple(PRINTED),
         seeds=1,
         lrs=(1e-2,),

@@ -210,8 +210,9 @@ class Trials(Study[S, Trial]):
         if self.replays:
             self.missing += map(str, missing)
             return
-        for begin in range(0, len(missing), self.settings.together):
-            group = missing[begin : begin + self.settings.together]
+        together = self.settings.together if self.device == "cuda" else 1  # on a CPU each is stored when it ends
+        for begin in range(0, len(missing), together):
+            group = missing[begin : begin + together]
             for spec, trial in zip(group, self._train(group), strict=True):
                 before(str(spec))
                 self.ledger.add(self.key(spec), asdict(trial))
