@@ -166,9 +166,10 @@ def summarise(study: str, conditions: Sequence[str], model: str = GRU) -> str:
 def reproduced(name: str) -> str:
     """Return the sentences of a verdict that say what was reproduced, with the training if it is not the author's."""
     document = load(name)
-    text, _, _ = document["verdict"].partition(" printed numbers.")
+    text = re.match(r".*? printed numbers(?: \(not run: [^)]*\))?", document["verdict"], re.S)
+    assert text is not None, document["verdict"]
     note = " (not the author's training yet)" if "author's training differs" in document["caption"] else ""
-    return f"{text} printed numbers{note}"
+    return f"{text[0]}{note}"
 
 
 def trials(name: str) -> list[Row]:

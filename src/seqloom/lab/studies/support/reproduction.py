@@ -24,9 +24,19 @@ def is_reproduced(printed: float, values: Sequence[float], metric: TrialMetric) 
 
 
 def describe_reproduction(
-    groups: Sequence[Group], metric: TrialMetric, find_printed: Callable[[Group], float | None]
+    groups: Sequence[Group],
+    metric: TrialMetric,
+    find_printed: Callable[[Group], float | None],
+    not_run: Sequence[str] = (),
 ) -> str:
-    """Return a sentence that starts with "Reproduced" or "Not reproduced" and names the numbers that differ most."""
+    """Return a sentence that starts with "Reproduced" or "Not reproduced" and names the numbers that differ most.
+
+    Args:
+        groups: The results.
+        metric: The printed metric.
+        find_printed: Returns the printed number of a group, or None.
+        not_run: Conditions of the article that were not run.
+    """
     printed = [(g, value) for g in groups if (value := find_printed(g)) is not None]
     if not printed:
         return ""
@@ -41,6 +51,7 @@ def describe_reproduction(
         apart[kind].append((_distance(mean, value, metric), text))
     missed = sum(map(len, apart.values()))
     total = f"{len(printed) - missed} of {len(printed)} printed numbers"
+    total += f" (not run: {'; '.join(not_run)})" if not_run else ""
     if not missed:
         return f"Reproduced: {total}."
     parts = []

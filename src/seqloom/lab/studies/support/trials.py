@@ -321,8 +321,12 @@ class Trials(Study[S, Trial]):
         by_name = {c.name: c for c in self.settings.conditions}
         if self.protocol != "paper":
             return ""
+        asked = [c.name for c in self.paper.conditions] if self.paper is not None else []
         text = describe_reproduction(
-            groups(rows), self.metrics[0], lambda g: self.article_value(by_name[g.condition], g.model)
+            groups(rows),
+            self.metrics[0],
+            lambda g: self.article_value(by_name[g.condition], g.model),
+            [name for name in asked if name not in by_name],
         )
         return f"{text} " if text else ""
 
