@@ -39,7 +39,7 @@ struct Backward {
         work(net, c, team, true) {
     T* d[] = {dh, dc};
     for (int k = 0; k < Net::STATES; k++)
-      for (int64_t i = 0; i < m0; i++)
+      for (int64_t i = 0; i < m0 && a.ds1[k]; i++)
         std::memcpy(d[k] + i * ld, (const T*)a.ds1[k] + rows.row[i] * H, H * sizeof(T));
   }
 
@@ -68,7 +68,7 @@ struct Backward {
     for (int k = 0; k < Net::STATES; k++)
       for (int64_t i = 0; i < m0; i++)
         for (int64_t j = own.lo; j < own.hi; j++) {
-          ((T*)a.ds0[k])[rows.row[i] * H + j] = d[k][i * ld + j];
+          if (a.ds0[k]) ((T*)a.ds0[k])[rows.row[i] * H + j] = d[k][i * ld + j];
           if (a.reset) ((T*)a.dstart[k])[rows.row[i] * H + j] = dstart[(k * m0 + i) * ld + j];
         }
   }
@@ -89,8 +89,11 @@ struct Backward {
       for (int64_t i = 0; i < m; i++, count++) {
         local.x[count] = walk.input(i, t, n, room + count * n * hp, is_own);
         if (!is_own) continue;
-        for (int k = 0; k < Net::STATES; k++)
-          std::memcpy(s[k] + count * ld, walk.before(k, i, t), H * sizeof(T));
+        for (int k = 0; k < Net::STATES; k++) {
+          const T* before = walk.before(k, i, t);
+          before ? std::memcpy(s[k] + count * ld, before, H * sizeof(T))
+                 : std::memset(s[k] + count * ld, 0, H * sizeof(T));
+        }
         if (a.mask) walk.apply_mask(i, h + count * ld, seen + count * ld);
       }
     }
@@ -108,7 +111,7 @@ struct Backward {
       local.dx[i] = (T*)a.dx + walk.place(i, t) * n * H;
       const T* dy = (const T*)a.dy + walk.place(i, t) * H;
       T* di = dh + i * ld;
-      for (int64_t j = own.lo; j < own.hi; j++) di[j] += dy[j];
+      for (int64_t j = own.lo; j < own.hi && a.dy; j++) di[j] += dy[j];
       if (a.keep[0])
         for (int k = 0; k < Net::STATES; k++) {
           const T* keep = (const T*)a.keep[k] + walk.place(i, t) * H;

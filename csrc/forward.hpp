@@ -21,7 +21,7 @@ struct Forward {
         rec(a.saved ? 0 : m0 * R, false), x(team * m0), work(net, m0, team, false) {
     T* s[] = {h, c};
     for (int k = 0; k < Net::STATES; k++)
-      for (int64_t i = 0; i < m0; i++) std::memcpy(s[k] + i * ld, walk.first(k, i), H * sizeof(T));
+      for (int64_t i = 0; i < m0 && a.s0[k]; i++) std::memcpy(s[k] + i * ld, walk.first(k, i), H * sizeof(T));
   }
 
   void run(const Team& team) {

@@ -49,13 +49,18 @@ struct Walk {
 
   Walk(const Args& a, const Rows& rows)
       : a(a), rows(rows), H(a.H), hp(padded_size<T>(a.H)), ld(row_stride<T>(a.H)) {}
-  int64_t place(int64_t i, int64_t t) const { return rows.row[i] * a.T + t; }
+  int64_t place(int64_t i, int64_t t) const {  // of the row i at the t-th step that is run
+    const int64_t step = a.backwards ? rows.length[i] - 1 - t : t;
+    return a.time_first ? step * a.B + rows.row[i] : rows.row[i] * a.T + step;
+  }
   bool is_reset(int64_t i, int64_t t) const { return a.reset && a.reset[place(i, t)]; }
-  const T* first(int k, int64_t i) const { return (const T*)a.s0[k] + rows.row[i] * H; }
+  const T* first(int k, int64_t i) const {  // null: zeros
+    return a.s0[k] ? (const T*)a.s0[k] + rows.row[i] * H : nullptr;
+  }
   const T* start(int k, int64_t i) const { return (const T*)a.start[k] + rows.row[i] * H; }
   const T* after(int k, int64_t i, int64_t t) const { return (const T*)(k ? a.c : a.y) + place(i, t) * H; }
 
-  // the state k of row i before step t, from what the forward left
+  // the state k of row i before step t, from what the forward left; null: zeros
   const T* before(int k, int64_t i, int64_t t) const {
     return is_reset(i, t) ? start(k, i) : t ? after(k, i, t - 1) : first(k, i);
   }

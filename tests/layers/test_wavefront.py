@@ -12,6 +12,12 @@ from seqloom.layers.recurrent.gpu.streams import StreamContext, pass_to_stream
 B, T, D, H = 4, 21, 5, 8
 
 
+@pytest.fixture(autouse=True)
+def _without_plans(monkeypatch):
+    """Run every call as one that has no plan: plans use no streams."""
+    monkeypatch.setattr("seqloom.layers.recurrent.layer.try_plan", lambda *_: None)
+
+
 @pytest.fixture
 def layer():
     torch.manual_seed(0)

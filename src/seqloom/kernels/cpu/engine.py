@@ -35,6 +35,7 @@ class Args(ctypes.Structure):
         *(("y", _one), ("c", _one), ("s1", _two), ("saved", _one)),
         *(("dy", _one), ("ds1", _two)),
         *(("dx", _one), ("ds0", _two), ("dstart", _two), ("dw", _eight)),
+        *((name, ctypes.c_int64) for name in ("time_first", "backwards")),
     ]
 
 
@@ -50,10 +51,17 @@ def load_library() -> ctypes.CDLL | str:
             continue
         for function in (engine.seqloom_args_size, engine.seqloom_record):
             function.restype = ctypes.c_int64
-        if engine.seqloom_args_size() != ctypes.sizeof(Args):
+        if engine.seqloom_args_size() not in (ctypes.sizeof(Args), ctypes.sizeof(Args) - 16):
             return f"{file.name} belongs to another version of seqloom; install it again"
         return engine
     return problem or _why_not_built()
+
+
+@cache
+def reads_layouts() -> bool:
+    """Return whether the library reads the fields of Args that say in which order steps and rows lie."""
+    engine = load_library()
+    return not isinstance(engine, str) and engine.seqloom_args_size() == ctypes.sizeof(Args)
 
 
 def list_libraries() -> list[Path]:

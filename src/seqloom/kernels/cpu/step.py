@@ -133,6 +133,9 @@ class CellStack:
         self.by_shape: dict[torch.Size, StepFunction] = {}
         self.alive: list[Any] = []
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Leave the stack out of a copy of the layer, also if its class was changed, as by torch's parametrize."""
+
     def has_changed(self, home: Mapping[str, Tensor]) -> bool:
         """Return whether a setting of a cell or the strides of a weight have changed."""
         if self.reason is not None:

@@ -30,9 +30,12 @@ from seqloom.layers.layer import Layer, StateT, map_state
 from seqloom.layers.recurrent.gpu.row_order import should_sort, sort_longest_first
 from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
 from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
+from seqloom.layers.recurrent.plans import try_plan
 from seqloom.layers.recurrent.streaming import is_compiling, is_grad_enabled, try_engine_step
 
 REPR_DEFAULTS = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, kernel="auto")
+
+KEPT = ("_stack", "_plans")  # prepared for calls; a copy of the layer makes them again
 
 
 class Recurrent(Layer):
@@ -164,6 +167,8 @@ class Recurrent(Layer):
             hx = state
         if lengths is None and reset is None and timespans is None:
             result = self._try_single_step(input, hx)
+            if result is None:
+                result = try_plan(self, self.__dict__, input, hx)
             if result is not None:
                 return result
         return self.run_with(run_job, input, hx, lengths, reset=reset, timespans=timespans)
@@ -327,13 +332,14 @@ class Recurrent(Layer):
             flatten_parameters(self.cell_at(i))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.__dict__.pop("_stack", None)  # it holds addresses and a type
+        for kept in KEPT:  # they hold addresses and a type
+            self.__dict__.pop(kept, None)
         super()._apply(fn, recurse)
         self.flatten_parameters()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_stack"}
+        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
 
     def reset_parameters(self) -> None:
         """Draw new initial values for all parameters."""

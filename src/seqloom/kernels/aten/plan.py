@@ -1,0 +1,126 @@
+"""A prepared call of torch's fused operators: a whole stack of cells in one call, as torch.nn's layers make it.
+
+The gradient is torch's own node. cuDNN's and oneDNN's have no second derivative: when one is asked for, a hook on the
+node replaces its gradients by those of the reference loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell
+from seqloom.kernels.aten.cudnn import cudnn_mode, parameter_names
+from seqloom.kernels.fused import differentiate
+from seqloom.kernels.stack import Stack
+
+# Nodes without a second derivative. Their inputs are x, the weights, h and, for an LSTM, c.
+FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0", "MkldnnRnnLayerBackward0"})
+
+
+def why_not_plan(cells: Sequence[Cell], device: torch.device) -> str | None:
+    """Return why a stack of cells is no single call of torch; None if it is one."""
+    cell = cells[0]
+    if cudnn_mode(cell) not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
+        return f"torch has no fused operator for cell {cell.name or type(cell).__name__!r}"
+    if len(cells) > 1 and device.type == "cpu":
+        return "on a CPU torch runs layer by layer"
+    if len({cudnn_mode(c) for c in cells}) > 1 or len({getattr(c, "proj_size", 0) for c in cells}) > 1:
+        return "the cells of the stack differ"
+    for c in cells:
+        if c.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(c.__dict__):
+            return "the initial state is learned or computed"
+    return None
+
+
+class AtenPlan:
+    """Run a stack of RNN, GRU or LSTM cells with one call of torch.
+
+    Args:
+        stack: The cells, and the form of the input.
+        weights: All weights of the stack.
+    """
+
+    backend = "aten"
+
+    def __init__(self, stack: Stack, weights: Sequence[Tensor]) -> None:
+        cell = stack.cells[0]
+        self.stack, self.h_shapes = stack, stack.state_shapes
+        self.h_shape, self.states = self.h_shapes[0], len(self.h_shapes)
+        names = [parameter_names(c) for c in stack.cells]
+        self.order = [stack.names[i][name] for i, own in enumerate(names) for name in own]
+        self.has_bias = "bias_ih" in names[0]
+        self.function: Callable[..., tuple[Tensor, ...]] = getattr(torch._VF, cudnn_mode(cell).lower())
+        self.layers, self.is_bidirectional = len(stack.cells) // stack.ways, stack.ways == 2
+        self.is_cpu = weights[0].device.type == "cpu"
+        self.is_lstm = self.states == 2
+        self.is_single = len(stack.shape) == 2
+        # a CPU's operator would put the time first itself, in nodes of their own
+        self.transposes = self.is_cpu and stack.is_batch_first
+        self.batch_first = stack.is_batch_first and not self.transposes
+        self.in_order = self.order == list(range(len(weights)))
+        self.start_shapes = [(len(stack.cells), stack.B, shape[-1]) for shape in self.h_shapes]
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
+        """Run the stack.
+
+        Args:
+            x: Of the plan's shape and type, contiguous.
+            states: h, or h and c, in torch's form and contiguous; empty for the initial state.
+            weights: All weights of the stack.
+            train: Whether something needs a gradient.
+
+        Returns:
+            The output and the last state, in torch's form.
+        """
+        source, first = x, states
+        if self.is_single:
+            x, states = x.unsqueeze(1), [s.unsqueeze(1) for s in states]
+        elif self.transposes:
+            x = x.transpose(0, 1)
+        if not states:  # new ones, as torch makes them: kept ones could belong to another stream or a captured graph
+            states = [torch.zeros(shape, dtype=x.dtype, device=x.device) for shape in self.start_shapes]
+        flat = weights if self.in_order else [weights[i] for i in self.order]
+        hx = states if self.is_lstm else states[0]
+        settings = self.has_bias, self.layers, 0.0, train, self.is_bidirectional, self.batch_first
+        y, *end = self.function(x, hx, flat, *settings)
+        if train:
+            node = y.grad_fn
+            if node is not None and node.name() in FUSED_NODES:
+                node.register_hook(self._differentiate_twice(source, first, weights))
+        if self.is_single:
+            y, end = y.squeeze(1), [s.squeeze(1) for s in end]
+        elif self.transposes:
+            y = y.transpose(0, 1)
+        return y, tuple(end) if self.is_lstm else end[0]
+
+    def _differentiate_twice(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...] | None]:
+        """Return a hook that computes the gradients by the loop if they must have gradients themselves."""
+
+        def hook(gradients: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...] | None:
+            if not torch.is_grad_enabled():
+                return None
+            outputs = self.stack.run(x, states, weights)
+            dy = grads[0]
+            if dy is not None:
+                dy = dy.squeeze(1) if self.is_single else dy.transpose(0, 1) if self.transposes else dy
+            ends = [None if d is None else d.view(shape) for d, shape in zip(grads[1:], self.h_shapes, strict=False)]
+            pulls = (dy, *ends, *([None] * (len(outputs) - 1 - len(ends))))
+            dx, *rest = differentiate([x, *states, *weights], outputs, pulls, True, True)
+            if dx is not None:
+                dx = dx.unsqueeze(1) if self.is_single else dx.transpose(0, 1) if self.transposes else dx
+            k = len(states)
+            own = [rest[k + place] for place in self.order]
+            own += [None] * (4 - len(own)) if self.is_cpu else []  # oneDNN takes zeros for biases that are not there
+            found = [dx, *own, *rest[:k], *([None] * len(gradients))]
+            return tuple(
+                None if old is None or new is None else new.view(old.shape)
+                for new, old in zip(found, gradients, strict=False)
+            )
+
+        return hook

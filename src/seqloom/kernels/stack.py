@@ -1,0 +1,86 @@
+"""A stack of cells over sequences of one shape, by the reference loop: for derivatives that a fused kernel lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob, reverse_steps
+from seqloom.core.weights import bind_weights
+from seqloom.kernels import loop
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A stack of cells and the form of its input.
+
+    Attributes:
+        cells: Layer by layer; with two ways each layer has a second cell, which reads backwards.
+        names: For each cell the place of each of its weights among those of the stack, by the cell's name for it.
+        shape: Of the input: (T, B, D), (B, T, D) with batch_first, or (T, D).
+        batch_first: Whether the rows come before the steps.
+        ways: Directions, 1 or 2.
+    """
+
+    cells: Sequence[Cell]
+    names: Sequence[dict[str, int]]
+    shape: torch.Size
+    batch_first: bool
+    ways: int
+
+    @property
+    def is_batch_first(self) -> bool:
+        return self.batch_first and len(self.shape) == 3
+
+    @property
+    def T(self) -> int:
+        return self.shape[self.is_batch_first]
+
+    @property
+    def B(self) -> int:
+        return 1 if len(self.shape) == 2 else self.shape[not self.is_batch_first]
+
+    @property
+    def state_shapes(self) -> list[torch.Size]:
+        """Of each state in torch's form: (cells, B, H), or (cells, H) for a single sequence."""
+        rows = () if len(self.shape) == 2 else (self.B,)
+        states = self.cells[0].initial_state(torch.empty(self.B, 1, device="cpu"))
+        return [torch.Size((len(self.cells), *rows, *s.shape[1:])) for s in states]
+
+    def start(self, like: Tensor) -> State:
+        """Return the initial states in torch's form, of the type and on the device of a tensor."""
+        starts = [cell.initial_state(like.new_empty(self.B, 1)) for cell in self.cells]
+        parts = zip(zip(*starts, strict=True), self.state_shapes, strict=True)
+        return tuple(torch.stack(part).view(shape) for part, shape in parts)
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Run the stack.
+
+        Args:
+            x: The input, of `shape`.
+            states: In torch's form; empty for the initial states.
+            weights: All weights of the stack.
+
+        Returns:
+            The output and the last states, in torch's form.
+        """
+        first = states or self.start(x)
+        rows = x.unsqueeze(0) if x.dim() == 2 else x if self.is_batch_first else x.transpose(0, 1)
+        ends: list[State] = []
+        for begin in range(0, len(self.cells), self.ways):
+            outputs = []
+            for i in range(begin, begin + self.ways):
+                values = {name: weights[place] for name, place in self.names[i].items()}
+                state = tuple(s[i].reshape(self.B, -1) for s in first)
+                job = ScanJob(rows if i == begin else reverse_steps(rows, None), state)
+                y, end = loop.run(bind_weights(self.cells[i], values), job)
+                outputs.append(y if i == begin else reverse_steps(y, None))
+                ends.append(end)
+            rows = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
+        y = rows if self.is_batch_first else rows.transpose(0, 1)
+        pairs = zip(zip(*ends, strict=True), self.state_shapes, strict=True)
+        return [y.reshape(*self.shape[:-1], -1), *(torch.stack(part).view(shape) for part, shape in pairs)]

@@ -1,0 +1,233 @@
+"""Prepared calls of a recurrent layer: the kernel is chosen and the arguments are checked once for each kind of call.
+
+A layer keeps what it found out about itself (its settings, the addresses and shapes of its weights), and a plan for
+each kind of input. Every call compares all of it; a difference makes a new plan, and what no plan covers goes through
+`Recurrent.run_with`, which also raises the errors. So a plan is never out of date, and never decides a result.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.checks import has_memory
+from seqloom.core.errors import UserError
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import numeric_flags
+from seqloom.kernels.aten import plan as aten
+from seqloom.kernels.cpu import plan as cpu
+from seqloom.kernels.dispatch import choose
+from seqloom.kernels.registry import Kernel
+from seqloom.kernels.stack import Stack
+
+if TYPE_CHECKING:  # a cycle
+    from seqloom.layers.recurrent.layer import Recurrent
+
+PLANS_KEPT = 64  # kinds of calls of one layer; batches of ever new shapes start again
+
+is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+_address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
+_dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+_autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_threads
+_settings = itemgetter(
+    "kernel", "check", "training", "dropout", "dropouts", "batch_first", "bidirectional", "num_layers", "input_size"
+)
+# The attributes of a cell on which kernels depend; a cell lacks most of them.
+CELL_SETTINGS = (
+    *("nonlinearity", "reset_after", "proj_size", "heads", "context", "norm", "slots", "initial", "learned_states"),
+    *("input_size", "hidden_size", "start", "initial_state", "project"),
+)
+
+
+def is_plain_context() -> bool:
+    """Return whether nothing intercepts or changes the operations of a call: modes, transforms, tracing, autocast."""
+    return not (
+        is_compiling()  # first: the others cannot be traced
+        or _dispatch_modes()
+        or _transforms()
+        or forward_ad._current_level >= 0
+        or _tracing() is not None
+        or _autocast()
+    )
+
+
+def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | State | None) -> tuple[Any, Any] | None:
+    """Run a call by its plan; return None if `run_with` has to do it, or has to raise the error.
+
+    Args:
+        layer: The layer.
+        own: Its `__dict__`: every attribute look-up counts here.
+        x: The input.
+        hx: The state in torch's form, or None.
+    """
+    if type(x) is not Tensor or not is_plain_context():
+        return None
+    try:
+        weights = list(own["_parameters"].values())
+        known: Any = own.get("_plans")
+        if known is None or not known.fits(own, weights):
+            known = own["_plans"] = LayerPlans(layer, own, weights)
+        if known.reason is not None or not is_readable(x):
+            return None
+        states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
+        train = is_grad_enabled() and _needs_gradient(x, states, weights)
+        key = x.shape, x.dtype, x.device, train, numeric_flags() if x.is_cuda else _count_threads()
+    except (AttributeError, RuntimeError, TypeError):  # a tensor without memory: `run_with` takes or refuses it
+        return None
+    plan = known.plans.get(key)
+    if plan is None:
+        plan = known.add(key, x, weights)
+    if plan is DECLINE or (states and not _take_states(states, x, plan.h_shapes)):
+        return None
+    result: tuple[Tensor, Tensor | State] = plan.run(x.contiguous(), states, weights, train)
+    return result
+
+
+def _take_states(states: list[Tensor], x: Tensor, shapes: list[torch.Size]) -> bool:
+    """Make the states contiguous, in place; return False if they do not fit the plan."""
+    if len(states) != len(shapes):
+        return False
+    for i, s in enumerate(states):
+        if type(s) is not Tensor or s.shape != shapes[i] or s.dtype is not x.dtype or s.device != x.device:
+            return False
+        if s.layout is not torch.strided or not is_readable(s):
+            return False
+        states[i] = s.contiguous()
+    return True
+
+
+def is_readable(t: Tensor) -> bool:
+    """Return whether kernels can read this tensor by its address."""
+    return _address(t) != 0 and not t.is_neg() and has_memory(t)
+
+
+def _needs_gradient(x: Tensor, states: list[Tensor], weights: list[Tensor]) -> bool:
+    if x.requires_grad:
+        return True
+    for t in weights:
+        if t.requires_grad:
+            return True
+    return any(t.requires_grad for t in states)
+
+
+class LayerPlans:
+    """The plans of a layer, and what they depend on."""
+
+    def __init__(self, layer: Recurrent, own: dict[str, Any], weights: list[Tensor]) -> None:
+        self.layer, self.layer_settings = weakref.ref(layer), _settings(own)
+        self.cells = [layer.cell_at(i) for i in range(len(layer.cells))]
+        self.cell_readers = [_read_settings(cell.__dict__) for cell in self.cells]
+        self.cell_settings = [read(cell.__dict__) for read, cell in zip(self.cell_readers, self.cells, strict=True)]
+        self.plans: dict[tuple[object, ...], Any] = {}
+        self.weights_reason = _why_not_weights(weights)
+        self.reason = self.weights_reason or _why_no_plan(layer, self.cells)
+        self.addresses = [] if self.weights_reason else list(map(_address, weights))
+        self.shapes = [] if self.weights_reason else [w.shape for w in weights]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Leave the plans out of a copy of the layer, also if its class was changed, as by torch's parametrize."""
+
+    def fits(self, own: dict[str, Any], weights: list[Tensor]) -> bool:
+        """Return whether the layer is what it was when these plans were made."""
+        if _settings(own) != self.layer_settings or self.weights_reason is not None:
+            return False
+        for read, cell, known in zip(self.cell_readers, self.cells, self.cell_settings, strict=True):
+            if read(cell.__dict__) != known:
+                return False
+        if list(map(_address, weights)) != self.addresses:
+            return False
+        for w, shape in zip(weights, self.shapes, strict=True):
+            if w.shape != shape or not w.is_contiguous():
+                return False
+        return True
+
+    def add(self, key: tuple[object, ...], x: Tensor, weights: list[Tensor]) -> Any:  # noqa: ANN401  # a plan
+        """Return the plan of one kind of call, made now; DECLINE if there is none."""
+        if len(self.plans) >= PLANS_KEPT:
+            self.plans.clear()
+        plan = self.plans[key] = self._prepare(x, weights)
+        return plan
+
+    def _prepare(self, x: Tensor, weights: list[Tensor]) -> Any:  # noqa: ANN401  # a plan
+        layer = self.layer()
+        if layer is None or x.dim() not in (2, 3) or not x.numel() or x.shape[-1] != layer.input_size:
+            return DECLINE
+        if x.dtype != weights[0].dtype or x.device != weights[0].device or x.layout != torch.strided:
+            return DECLINE
+        home = {name: i for i, name in enumerate(layer._parameters)}
+        names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
+        stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
+        try:
+            backends = {self._choose(layer, i, stack, x).backend for i in range(len(self.cells))}
+        except UserError:  # `run_with` raises it
+            return DECLINE
+        if backends == {"cpu"} and not any(map(cpu.why_not_plan, self.cells)):
+            return cpu.StackPlan(stack, weights)
+        if backends == {"aten"} and not aten.why_not_plan(self.cells, x.device):
+            return aten.AtenPlan(stack, weights)
+        return DECLINE
+
+    def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
+        """Return the kernel of one cell."""
+        cell = self.cells[index]
+        like = x.new_empty(stack.B, stack.T, cell.input_size)
+        return choose(cell, ScanJob(like, cell.start(like)), layer.kernel).kernel
+
+
+class _Decline:
+    """In place of a plan, for calls that go through `run_with`."""
+
+    backend = ""
+
+
+DECLINE = _Decline()
+
+
+def _read_settings(own: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
+    """Return a function that reads the settings of a cell from its `__dict__`, and would notice a new one."""
+    names = [name for name in CELL_SETTINGS if name in own]
+    read = itemgetter(*names, "training")
+    return lambda now: (len(now), read(now))
+
+
+def _why_not_weights(weights: list[Tensor]) -> str | None:
+    """Return why kernels cannot read the weights by address; None if they can."""
+    for w in weights:
+        if type(w) not in (Tensor, nn.Parameter) or w.layout != torch.strided:
+            return "a weight is computed or is not a plain tensor"
+        if w.dtype != weights[0].dtype or w.device != weights[0].device:
+            return "the weights differ in type or device"
+        if w.device.type not in ("cpu", "cuda") or not w.is_contiguous() or not is_readable(w):
+            return "a weight cannot be read by address"
+    return None if weights else "the layer has no weights of its own"
+
+
+def _why_no_plan(layer: Recurrent, cells: list[Cell]) -> str | None:
+    """Return why calls of this layer have no plan; None if they may have one."""
+    from seqloom.layers.recurrent.layer import Recurrent
+
+    noise, held = layer.dropouts, layer._parameters
+    if type(layer).run_with is not Recurrent.run_with or "run_with" in vars(layer):
+        return "the layer overrides run_with"
+    if layer.check:
+        return "check=True looks at the input"
+    if noise.zoneout not in (0, (0, 0)):
+        return "there is zoneout"
+    if layer.training and (noise.recurrent or noise.weight or (layer.dropout and layer.num_layers > 1)):
+        return "there is dropout"
+    for cell in cells:
+        names, shapes = cell.__dict__.get("_names", {}), cell.__dict__.get("_shapes", {})
+        for mine, theirs in names.items():
+            w = held.get(theirs)
+            if w is None or mine in cell.__dict__ or w.shape != shapes.get(mine):
+                return f"{theirs} is computed or has another shape than the cell expects"
+        if any(True for _ in cell.parameters()) or any(True for _ in cell.buffers()):
+            return "the cell has weights of its own"
+    return None

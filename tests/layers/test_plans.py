@@ -1,0 +1,396 @@
+"""Prepared calls: whatever changes between two calls of a layer, the second gives what a new layer gives."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, jacrev, jvp, vmap
+from torch.nn.utils import parametrizations, parametrize
+
+import seqloom
+from seqloom.kernels.aten.plan import AtenPlan
+from seqloom.kernels.cpu.plan import StackPlan
+
+CELLS = ("rnn", "gru", "lstm", "attn_rnn")
+each_cell = pytest.mark.parametrize("cell", CELLS)
+
+
+def make(cell="gru", input_size=4, hidden_size=8, **settings):
+    return seqloom.Recurrent(cell, input_size, hidden_size, dtype=torch.float64, **settings)
+
+
+def draw(steps=5, rows=3, dtype=torch.float64):
+    return torch.randn(steps, rows, 4, dtype=dtype)
+
+
+def tensors(state):
+    return [state] if isinstance(state, torch.Tensor) else list(state)
+
+
+def run(layer, x, hx=None):
+    """Return outputs, last states and every gradient."""
+    leaves = [x.detach().requires_grad_(), *(p for p in layer.parameters() if p.requires_grad)]
+    y, state = layer(leaves[0], hx)
+    loss = y.square().sum() + sum(s.sin().sum() for s in tensors(state))
+    return [y, *tensors(state), *torch.autograd.grad(loss, leaves, materialize_grads=True)]
+
+
+def check(layer, x, hx=None):
+    """Compare a layer that has been called with a copy, which has no plans, and with the reference loop."""
+    fresh, slow = copy.deepcopy(layer), copy.deepcopy(layer)
+    assert fresh.__dict__.get("_plans") is None
+    slow.kernel = "loop"
+    for call in (run, _forward):
+        actual = call(layer, x, hx)
+        torch.testing.assert_close(actual, call(fresh, x, hx), rtol=0, atol=0)
+        torch.testing.assert_close(actual, call(slow, x, hx), rtol=1e-3, atol=1e-4)
+
+
+def _forward(layer, x, hx=None):
+    with torch.no_grad():
+        y, state = layer(x, hx)
+    return [y, *tensors(state)]
+
+
+def kinds(layer):
+    return {type(plan) for plan in layer.__dict__["_plans"].plans.values()}
+
+
+@each_cell
+@pytest.mark.parametrize("kernel", ["auto", "cpu"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_layers": 2, "bidirectional": True}, {"bidirectional": True, "batch_first": True}]
+)
+@pytest.mark.parametrize("shape", [(5, 3, 4), (1, 3, 4), (5, 1, 4), (5, 4)])
+def test_a_planned_call_has_the_loops_values_and_gradients(cell, kernel, settings, shape):
+    layer, x = make(cell, kernel=kernel, **settings), torch.randn(shape, dtype=torch.float64)
+    check(layer, x)
+    assert kinds(layer) == {StackPlan}
+    state = layer(x)[1]
+    check(layer, x, tuple(torch.randn_like(s) for s in state) if isinstance(state, tuple) else torch.randn_like(state))
+
+
+@each_cell
+@pytest.mark.parametrize("kernel", ["cpu", "aten"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_planned_call_has_second_derivatives(cell, kernel, dtype):
+    if (cell, kernel) == ("attn_rnn", "aten"):
+        pytest.skip("torch has no such operator")
+    layer = make(cell, kernel=kernel).to(dtype)
+    slow, x = copy.deepcopy(layer), draw(dtype=dtype)
+    slow.kernel = "loop"
+    results = []
+    for one in (layer, slow):
+        leaves = [x.clone().requires_grad_(), *one.parameters()]
+        first = torch.autograd.grad(one(leaves[0])[0].sin().sum(), leaves, create_graph=True)
+        results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
+    assert kinds(layer) == {AtenPlan if kernel == "aten" else StackPlan}
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3 if dtype is torch.float32 else 1e-9)
+
+
+def _change_settings(layer):
+    layer.kernel = "loop"
+
+
+def _change_order(layer):
+    layer.batch_first = True
+
+
+def _train(layer):
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.3)
+    layer(draw())[0].square().sum().backward()
+    optimiser.step()
+    layer.zero_grad()
+
+
+def _load(layer):
+    layer.load_state_dict({name: torch.randn_like(w) for name, w in layer.state_dict().items()})
+
+
+def _load_by_assignment(layer):
+    layer.load_state_dict({name: torch.randn_like(w) for name, w in layer.state_dict().items()}, assign=True)
+
+
+def _swap_data(layer):
+    layer.weight_hh_l0.data = torch.randn_like(layer.weight_hh_l0)
+
+
+def _transpose_data(layer):
+    layer.weight_hh_l0.data = torch.randn_like(layer.weight_hh_l0.T).T
+
+
+def _reorder_in_place(layer):
+    layer.weight_hh_l0.data = layer.weight_hh_l0.data.as_strided((24, 8), (1, 24))  # at the same address
+
+
+def _replace(layer):
+    layer.weight_ih_l0 = nn.Parameter(torch.randn_like(layer.weight_ih_l0))
+
+
+def _freeze(layer):
+    layer.weight_ih_l0.requires_grad_(False)
+
+
+def _freeze_all(layer):
+    layer.requires_grad_(False)
+
+
+class _Twice(nn.Module):
+    def forward(self, w):
+        return 2 * w
+
+
+def _parametrize(layer):
+    parametrize.register_parametrization(layer, "weight_hh_l0", _Twice())
+
+
+def _normalise(layer):
+    parametrizations.weight_norm(layer, "weight_hh_l0")
+
+
+def _change_equations(layer):
+    layer.cells[0].reset_after = False
+
+
+def _reset(layer):
+    layer.reset_parameters()
+
+
+CHANGES = (
+    *(_change_settings, _change_order, _train, _load, _load_by_assignment, _swap_data, _transpose_data),
+    *(_reorder_in_place, _replace, _freeze, _freeze_all, _parametrize, _normalise, _change_equations),
+    _reset,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
+def test_a_changed_layer_is_run_as_it_is_now(change):
+    layer, x = make(), draw()
+    check(layer, x)
+    change(layer)
+    check(layer, x)
+
+
+@pytest.mark.parametrize(
+    ("cell", "setting", "value"),
+    [
+        ("attn_rnn", "heads", 4),
+        ("attn_rnn", "context", ("h", "x")),
+        ("attn_rnn", "initial", 0.5),
+        ("rnn", "nonlinearity", "relu"),
+        ("rnn", "nonlinearity", "sigmoid"),
+    ],
+)
+def test_a_changed_cell_is_run_as_it_is_now(cell, setting, value):
+    layer, x = make(cell), draw()
+    check(layer, x)
+    setattr(layer.cells[0], setting, value)
+    check(layer, x)
+
+
+def test_a_layer_of_another_type_is_run_in_that_type():
+    layer, x = make(), draw()
+    check(layer, x)
+    assert layer.float()(x.float())[0].dtype == torch.float32
+    check(layer, x.float())
+    with pytest.raises(RuntimeError, match=r"input is .*float64, the layer's weights are .*float32"):
+        layer(x)
+    check(layer.double(), x)
+
+
+def test_dropout_follows_the_mode_and_the_rate():
+    layer, x = make(num_layers=2, dropout=0.5), draw()
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    layer.eval()
+    check(layer, x)
+    layer.train()
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    layer.dropout = 0.0
+    check(layer, x)
+    layer.dropouts = seqloom.Dropouts(recurrent=0.5)
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+
+
+def test_a_planned_layer_checks_values_when_it_is_asked_to():
+    layer, x = make(), draw()
+    x[2, 1, 0] = torch.nan
+    layer(x)
+    layer.check = True
+    with pytest.raises(RuntimeError, match="first in row 1 at step 2"):
+        layer(x)
+
+
+def test_a_weight_of_another_shape_is_refused_after_a_planned_call():
+    layer, x = make(), draw()
+    layer(x)
+    layer.weight_hh_l0 = nn.Parameter(torch.randn(24, 9, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match=r"weight_hh_l0 must have shape \(24, 8\), got \(24, 9\)"):
+        layer(x)
+
+
+@pytest.mark.parametrize("part", ["x", "hx", "weight"])
+def test_freed_memory_is_refused_after_a_planned_call(part):
+    layer, x, hx = make(), draw(), torch.randn(1, 3, 8, dtype=torch.float64)
+    layer(x, hx)
+    {"x": x, "hx": hx, "weight": layer.weight_hh_l0}[part].untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"memory was freed|out of bounds for storage"):
+        layer(x, hx)
+
+
+@pytest.mark.parametrize(
+    ("x", "hx", "message"),
+    [
+        (torch.zeros(5, 3, 5), None, "5 features, expected input_size=4"),
+        (torch.zeros(0, 3, 4), None, "expected sequence length to be larger than 0"),
+        (torch.zeros(5, 3, 4), torch.zeros(1, 2, 8), r"hx\[0\] has shape \(1, 2, 8\), expected \(1, 3, 8\)"),
+        (torch.zeros(5, 3, 4), torch.zeros(1, 3, 8).double(), r"hx\[0\] is torch.float64"),
+        (torch.zeros(5, 3, 4), (torch.zeros(1, 3, 8),) * 2, r"hx must have 1 tensor\(s\), got 2"),
+    ],
+)
+def test_bad_input_is_refused_after_a_planned_call(x, hx, message):
+    layer = make().float()
+    layer(draw(dtype=torch.float32))
+    with pytest.raises(RuntimeError, match=message):
+        layer(x, hx)
+
+
+def test_a_copy_and_its_original_have_separate_plans():
+    layer, x = make(), draw()
+    before = _forward(layer, x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert "_plans" not in other.__dict__
+        torch.testing.assert_close(_forward(other, x), before, rtol=0, atol=0)
+        _load(other)
+        assert not torch.equal(other(x)[0], before[0])
+        check(other, x)
+        torch.testing.assert_close(_forward(layer, x), before, rtol=0, atol=0)
+
+
+def test_hooks_run_around_a_planned_call():
+    layer, x = make(), draw()
+    y = layer(x)[0]
+    with (
+        layer.register_forward_hook(lambda *args: (2 * args[2][0], args[2][1])),
+        layer.register_forward_pre_hook(lambda *args: (args[1][0] + 1,)),
+    ):
+        torch.testing.assert_close(layer(x)[0], 2 * layer.forward(x + 1)[0])
+    torch.testing.assert_close(layer(x)[0], y, rtol=0, atol=0)
+
+
+def test_functional_call_uses_the_weights_that_it_is_given():
+    layer, x = make(), draw()
+    before = _forward(layer, x)
+    other = copy.deepcopy(layer)
+    _load(other)
+    own = {name: w.detach().clone().requires_grad_() for name, w in other.named_parameters()}
+    y, _ = functional_call(layer, own, (x,))
+    torch.testing.assert_close(y, other(x)[0], rtol=0, atol=0)
+    y.sum().backward()
+    assert all(w.grad is not None for w in own.values()) and layer.weight_hh_l0.grad is None
+    torch.testing.assert_close(_forward(layer, x), before, rtol=0, atol=0)
+
+
+def test_transforms_follow_a_planned_call():
+    layer, x = make(), draw()
+    y = layer(x)[0]
+    many = torch.stack([x, 2 * x])
+    torch.testing.assert_close(vmap(lambda x: layer(x)[0])(many), torch.stack([layer(x)[0], layer(2 * x)[0]]))
+    loss = lambda x: layer(x)[0].square().sum()  # noqa: E731
+    direction = torch.randn_like(x)
+    gradient = torch.autograd.grad(loss(x.requires_grad_()), x)[0]
+    torch.testing.assert_close(jvp(loss, (x.detach(),), (direction,))[1], (gradient * direction).sum())
+    torch.testing.assert_close(jacrev(loss)(x.detach()), gradient)
+    torch.testing.assert_close(layer(x)[0], y, rtol=0, atol=0)
+
+
+def test_autocast_is_followed_after_a_planned_call():
+    layer, x = make().float(), draw(dtype=torch.float32)
+    y = layer(x)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = layer(x)[0]
+    assert inside.dtype == torch.bfloat16
+    torch.testing.assert_close(layer(x)[0], y, rtol=0, atol=0)
+
+
+def test_a_compiled_layer_follows_a_planned_call():
+    layer, x = make(), draw()
+    y = layer(x)[0]
+    torch._dynamo.reset()
+    whole = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(whole(x)[0], y)
+    _load(layer)
+    torch.testing.assert_close(whole(x)[0], layer(x)[0])
+    check(layer, x)
+
+
+def test_inference_mode_leaves_nothing_that_training_cannot_use():
+    for cell in CELLS:
+        layer, x = make(cell), draw()
+        with torch.inference_mode():
+            layer(x)
+        check(layer, x)
+
+
+def test_deterministic_algorithms_and_threads_do_not_change_a_planned_call():
+    layer, x, threads = make(hidden_size=256), draw(rows=8), torch.get_num_threads()
+    y = layer(x)[0]
+    try:
+        torch.use_deterministic_algorithms(True)
+        torch.testing.assert_close(layer(x)[0], y)
+        torch.set_num_threads(2)
+        torch.testing.assert_close(layer(x)[0], y)
+        assert len(layer.__dict__["_plans"].plans) == (2 if threads != 2 else 1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
+def test_ever_new_shapes_keep_a_limited_number_of_plans():
+    layer = make()
+    for steps in range(1, 150):
+        layer(draw(steps, 2))
+    assert len(layer.__dict__["_plans"].plans) <= 64
+    check(layer, draw())
+
+
+@each_cell
+def test_inputs_in_any_memory_order_give_the_same(cell):
+    layer, x = make(cell), draw()
+    y = layer(x)[0]
+    for same in (
+        x.transpose(0, 1).contiguous().transpose(0, 1),
+        torch.stack([x, x], -1)[..., 0],
+        F.pad(x, (0, 1))[..., :4],
+    ):
+        assert not same.is_contiguous()
+        torch.testing.assert_close(layer(same)[0], y, rtol=0, atol=0)
+
+
+def test_a_second_backward_is_refused_as_torch_does_and_kept_graphs_allow_it():
+    layer, x = make(), draw()
+    loss = layer(x)[0].sum()
+    first = torch.autograd.grad(loss, layer.weight_hh_l0, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, layer.weight_hh_l0), first, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, layer.weight_hh_l0)
+
+
+def test_gradients_in_buckets_of_a_distributed_model_stay_right(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        layer, x = make(), draw()
+        whole = nn.parallel.DistributedDataParallel(layer, gradient_as_bucket_view=True)
+        slow = copy.deepcopy(layer)
+        slow.kernel = "loop"
+        for _ in range(2):
+            for one in (whole, slow):
+                optimiser = torch.optim.SGD(one.parameters(), lr=0.1)
+                optimiser.zero_grad()
+                one(x)[0].square().sum().backward()
+                optimiser.step()
+        torch.testing.assert_close(list(layer.parameters()), list(slow.parameters()))
+    finally:
+        torch.distributed.destroy_process_group()
