@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import compiled_cells
+import goals
 import study_pages
 from records import GRU, RESULTS, ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, Row, import_pyplot, span
 
 IMAGES = ROOT / "docs" / "images"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims")),
+    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals")),
     ROOT / "docs" / "tutorials" / "own-cell.md",
 )
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
@@ -335,6 +336,7 @@ PARTS = {
     for part in (
         *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies),
         *compiled_cells.PARTS,
+        *goals.PARTS,
         *study_pages.PARTS,
     )
 }

@@ -28,20 +28,6 @@ def read_images(permuted: bool, device: torch.device) -> dict[str, LabelledRows]
     return {"train": parts["train"].part(5_000, 60_000), "valid": parts["train"].part(0, 5_000), "test": parts["test"]}
 
 
-class ResidualStack(nn.Module):
-    """Recurrent layers of one width; each after the first adds its input to its output."""
-
-    def __init__(self, layers: list[Recurrent], dropout: float) -> None:
-        super().__init__()
-        self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self.layers[0](x)
-        for layer in list(self.layers)[1:]:
-            y = y + layer(self.dropout(y))[0]
-        return y
-
-
 class ScanBlocks(nn.Module):
     """Residual blocks of a linear recurrence (minGRU) and an MLP, with normalised inputs."""
 
@@ -57,12 +43,12 @@ class ScanBlocks(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * blocks + 1))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
         h = self.read(x)
         for i, (mixer, out, mlp) in enumerate(zip(self.mixers, self.outs, self.mlps, strict=True)):
             h = h + self.dropout(out(mixer(self.norms[2 * i](h))[0]))
             h = h + self.dropout(mlp(self.norms[2 * i + 1](h)))
-        return self.norms[-1](h)
+        return self.norms[-1](h), None
 
 
 class PixelClassifier(nn.Module):
@@ -74,7 +60,7 @@ class PixelClassifier(nn.Module):
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.body(self.pixels((x.float().unsqueeze(-1) / 255 - 0.1307) / 0.3081))
+        y, _ = self.body(self.pixels((x.float().unsqueeze(-1) / 255 - 0.1307) / 0.3081))
         return self.head(self.dropout(y.mean(1) if self.mean else y[:, -1])).float()
 
 
@@ -133,7 +119,7 @@ def smnist(seed: int, size: Size) -> Training:
     dropouts = Dropouts(zoneout=zoneout)
 
     def body() -> nn.Module:
-        return ResidualStack([Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)], 0.0)
+        return Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)
 
     return classify_pixels(
         "smnist", "attn_rnn", seed, size, body, H, epochs=100, lr=2e-3, model="attn_rnn", hidden=H, zoneout=zoneout
@@ -144,7 +130,7 @@ def smnist_wide(seed: int, size: Size) -> Training:
     H, dropouts = size.units(256), Dropouts(recurrent=0.1, zoneout=0.05)
 
     def body() -> nn.Module:
-        return ResidualStack([Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)], 0.0)
+        return Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)
 
     return classify_pixels(
         "smnist", "attn_rnn, 256 units", seed, size, body, H, epochs=80, lr=2e-3, model="attn_rnn", hidden=H,
@@ -157,8 +143,7 @@ def permuted(recipe: str, seed: int, size: Size, drop: float, weight_drop: float
     H, dropouts = size.units(256), Dropouts(recurrent=drop, weight=weight_drop)
 
     def body() -> nn.Module:
-        inputs = (1, H)
-        return ResidualStack([Recurrent("attn_rnn", D, H, batch_first=True, dropouts=dropouts) for D in inputs], drop)
+        return Recurrent("attn_rnn", 1, H, 2, batch_first=True, dropout=drop, dropouts=dropouts, residual=True)
 
     return classify_pixels(
         "psmnist", recipe, seed, size, body, H, epochs=100, lr=3e-3, pixel_dropout=pixel_drop, model="attn_rnn",

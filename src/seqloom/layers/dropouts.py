@@ -92,6 +92,7 @@ class Options(TypedDict, total=False):
     dropouts: Dropouts
     init: Init
     learn_initial_state: bool
+    residual: bool
     kernel: str
     check: bool
 

@@ -90,9 +90,10 @@ def build_layer(settings: TrainSettings, input_size: int, name: str | None = Non
     base = name.removeprefix(registry.BI_PREFIX)
     if base not in registry.LAYERS:
         options |= {"dropouts": dropouts, "init": Init(settings.init, settings.chrono or None)}
-    elif dropouts != Dropouts():
+        options |= {"residual": True} if settings.residual else {}
+    elif dropouts != Dropouts() or settings.residual:
         raise UserError(
-            f"recurrent_dropout, zoneout and weight_dropout are for recurrent cells, and {name!r} is not one"
+            f"recurrent_dropout, zoneout, weight_dropout and residual are for recurrent cells, and {name!r} is not one"
         )
     return registry.make(name, input_size, settings.hidden, **options)
 

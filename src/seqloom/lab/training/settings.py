@@ -32,6 +32,8 @@ class TrainSettings(BaseModel):
     """Hidden size of the layer."""
     layers: Annotated[int, Field(ge=1, le=256)] = 1
     """Number of stacked layers."""
+    residual: bool = False
+    """Add the input of every recurrent layer after the first to its output, so that deep stacks train."""
     embedding: Annotated[int, Field(ge=1, le=65536)] = 128
     """Size of a token embedding."""
     letters: Annotated[int, Field(ge=0, le=65536)] = 50

@@ -33,7 +33,9 @@ from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wav
 from seqloom.layers.recurrent.plans import try_plan
 from seqloom.layers.recurrent.streaming import is_compiling, is_grad_enabled, try_engine_step
 
-REPR_DEFAULTS = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, kernel="auto")
+REPR_DEFAULTS = dict(
+    num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, residual=False, kernel="auto"
+)
 
 KEPT = ("_stack", "_plans")  # prepared for calls; a copy of the layer makes them again
 
@@ -57,6 +59,7 @@ class Recurrent(Layer):
         dropouts: Dropout inside the recurrence, see `Dropouts`.
         init: How the weights start, see `Init`.
         learn_initial_state: Whether the first state is a parameter.
+        residual: Whether every layer after the first adds its input to its output, so that deep stacks train.
         kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
         check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.
         **settings: Settings of the cell, such as `heads` of "attn_rnn".
@@ -88,6 +91,7 @@ class Recurrent(Layer):
         dropouts: Dropouts = Dropouts(),
         init: Init = Init(),
         learn_initial_state: bool = False,
+        residual: bool = False,
         kernel: str = "auto",
         check: bool = False,
         **settings: Any,  # noqa: ANN401  # of any cell; object would refuse an unpacked dict
@@ -103,7 +107,7 @@ class Recurrent(Layer):
             raise UserError(f"dropout must be a number between 0 and 1, got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional = bidirectional
+        self.bidirectional, self.residual = bidirectional, residual
         self.dropouts, self.init, self.kernel, self.check = dropouts, init, kernel, check
         kind = find_cell(cell)
         if "bias" in inspect.signature(kind.__init__).parameters:
@@ -200,13 +204,15 @@ class Recurrent(Layer):
         shared = {"lengths": batch.lengths, "reset": flags, "dt": dt}
         ends: list[State] = []
         ways = 1 + self.bidirectional
-        if run is run_job and ways == 1 and should_use_wavefront(self.cell_at(0), x, self.num_layers):
+        alone = ways == 1 and not self.residual
+        if run is run_job and alone and should_use_wavefront(self.cell_at(0), x, self.num_layers):
             jobs = [self._make_job(i, x, states, shared) for i in range(self.num_layers)]
             x, ends = run_wavefront(
                 jobs, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype)
             )
             return batch.restore(x), batch.restore_states(ends)
         for layer in range(self.num_layers):
+            beside = x if layer and self.residual else None
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
             x = x.to(weight.dtype)
@@ -219,6 +225,7 @@ class Recurrent(Layer):
                     outputs.append(y)
                     ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
+            x = x if beside is None else x + beside
         return batch.restore(x), batch.restore_states(ends)
 
     def _make_job(self, i: int, x: Tensor, states: list[State] | None, shared: dict[str, Tensor | None]) -> CellJob:
