@@ -191,6 +191,13 @@ def test_a_changed_cell_is_run_as_it_is_now(cell, setting, value):
     check(layer, x)
 
 
+def test_a_cell_with_a_normalised_input_has_no_plan_that_forgets_it():
+    layer, x = make("attn_rnn", input_norm=True), draw()
+    check(layer, x)
+    layer, x = make("attn_rnn", 8, input_norm=True), torch.randn(5, 3, 8, dtype=torch.float64)
+    check(layer, x)
+
+
 def test_a_layer_of_another_type_is_run_in_that_type():
     layer, x = make(), draw()
     check(layer, x)

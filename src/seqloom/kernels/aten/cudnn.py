@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 from torch.backends.cudnn import rnn
 
 from seqloom.core.cell import Cell
+
+ALIGNMENT = 16  # numbers: cuDNN may leave this much between two weights
 
 
 def parameter_names(cell: Cell) -> list[str]:
@@ -22,11 +27,22 @@ def join_memory(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
     """
     if not (weights[0].is_cuda and torch.backends.cudnn.enabled):
         return weights
-    if len({w.untyped_storage().data_ptr() for w in weights}) == 1:
+    if has_one_storage(weights) and _are_neighbours(weights):
         return weights
     copies = [w.clone() for w in weights]
     flatten_weights(cell, mode, copies)
     return copies
+
+
+def has_one_storage(weights: Sequence[Tensor]) -> bool:
+    """Return whether all weights lie in one piece of memory."""
+    return len({w.untyped_storage().data_ptr() for w in weights}) == 1
+
+
+def _are_neighbours(weights: Sequence[Tensor]) -> bool:
+    """Return whether weights fill the start of their memory: those of one cell do, those of a stack lie apart."""
+    places = sorted((w.storage_offset(), w.storage_offset() + w.numel()) for w in weights)
+    return places[0][0] == 0 and all(begin <= end + ALIGNMENT for (_, end), (begin, _) in pairwise(places))
 
 
 def flatten_weights(cell: Cell, mode: str, weights: list[Tensor], more: int = 0) -> None:
@@ -42,15 +58,28 @@ def cudnn_mode(cell: Cell) -> str:
 
 
 @torch.no_grad()
-def flatten_parameters(cell: Cell) -> None:
-    """Move the parameters of a cell that cuDNN supports into one piece of memory, permanently."""
-    mode = cudnn_mode(cell)
-    if mode not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
+def flatten_parameters(cells: Sequence[Cell], ways: int) -> None:
+    """Move the parameters of a stack that cuDNN supports into one piece of memory, permanently.
+
+    Args:
+        cells: Layer by layer, with `ways` cells to a layer.
+        ways: Directions, 1 or 2.
+    """
+    mode, first = cudnn_mode(cells[0]), cells[0]
+    if mode not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU") or not torch.backends.cudnn.enabled:
         return
-    own = [getattr(cell, name) for name in parameter_names(cell)]
-    if not all(type(p) is torch.nn.Parameter and p.is_cuda for p in own) or not torch.backends.cudnn.enabled:
+    own = [getattr(cell, name) for cell in cells for name in parameter_names(cell)]
+    if not all(type(p) is torch.nn.Parameter and p.is_cuda for p in own):
         return
     kinds = {(p.dtype, p.device) for p in own}
-    if len(kinds) == 1 and len({p.data_ptr() for p in own}) == len(own):
-        with torch.cuda.device_of(own[0]):
-            flatten_weights(cell, mode, own)
+    if len(kinds) > 1 or len({p.data_ptr() for p in own}) < len(own) or len({_describe(cell) for cell in cells}) > 1:
+        return
+    proj, code = getattr(first, "proj_size", 0), rnn.get_cudnn_mode(mode)
+    sizes = len(own) // len(cells), first.input_size, code, first.hidden_size, proj, len(cells) // ways
+    with torch.cuda.device_of(own[0]):
+        torch._cudnn_rnn_flatten_weight(own, *sizes, True, ways == 2)
+
+
+def _describe(cell: Cell) -> tuple[object, ...]:
+    """Return what cuDNN needs to be the same in all cells of a stack."""
+    return cudnn_mode(cell), cell.hidden_size, getattr(cell, "proj_size", 0), len(parameter_names(cell))

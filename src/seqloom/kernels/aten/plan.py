@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.kernels.aten.cudnn import cudnn_mode, parameter_names
+from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
@@ -21,8 +21,9 @@ from seqloom.kernels.stack import Stack
 FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0", "MkldnnRnnLayerBackward0"})
 
 
-def why_not_plan(cells: Sequence[Cell], device: torch.device) -> str | None:
+def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
     """Return why a stack of cells is no single call of torch; None if it is one."""
+    device = weights[0].device
     cell = cells[0]
     if cudnn_mode(cell) not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
         return f"torch has no fused operator for cell {cell.name or type(cell).__name__!r}"
@@ -30,6 +31,8 @@ def why_not_plan(cells: Sequence[Cell], device: torch.device) -> str | None:
         return "on a CPU torch runs layer by layer"
     if len({cudnn_mode(c) for c in cells}) > 1 or len({getattr(c, "proj_size", 0) for c in cells}) > 1:
         return "the cells of the stack differ"
+    if device.type == "cuda" and torch.backends.cudnn.enabled and not has_one_storage(weights):
+        return "cuDNN would copy the weights at every call, with a warning"
     for c in cells:
         if c.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(c.__dict__):
             return "the initial state is learned or computed"

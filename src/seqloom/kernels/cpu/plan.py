@@ -8,6 +8,7 @@ the engine. Its owner compares what it depends on at every call (`layers/recurre
 from __future__ import annotations
 
 import ctypes
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ PLANNED = {
     **dict.fromkeys(("rnn", "gru", "lstm"), (("weight_ih", "bias_ih"), ("weight_hh", "bias_hh"))),
     "attn_rnn": (("weight_u", "bias_u"), WEIGHT_NAMES),
 }
+# The settings of these cells that are known here; a cell with another one has equations that are not.
+SETTINGS = {"bias", "nonlinearity", "reset_after", "update_bias", "proj_size", "forget_bias"}
+SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input_norm"}
 Maybe = Tensor | None
 
 _address, _empty_like, _linear = Tensor.data_ptr, torch.empty_like, torch._C._nn.linear
@@ -38,8 +42,13 @@ def why_not_plan(cell: Cell) -> str | None:
     """Return why a cell has no plan; None if it has one."""
     if cell.name not in PLANNED:
         return f"cell {cell.name or type(cell).__name__!r} has no prepared call"
-    if getattr(cell, "slots", 1) > 1 or getattr(cell, "proj_size", 0):
-        return "slots and projections have no prepared call"
+    known = {"self", "input_size", "hidden_size", *SETTINGS}
+    unknown = [name for name in inspect.signature(type(cell).__init__).parameters if name not in known]
+    unknown += [name for name in cell.__dict__.get("_names", ()) if name not in sum(PLANNED[cell.name], ())]
+    if unknown:
+        return f"{unknown[0]} has no prepared call"
+    if getattr(cell, "slots", 1) > 1 or getattr(cell, "proj_size", 0) or getattr(cell, "input_norm", False):
+        return "slots, projections and normalised inputs have no prepared call"
     if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
         return "the initial state is learned or computed"
     engine = load_library()

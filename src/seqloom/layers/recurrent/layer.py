@@ -331,12 +331,11 @@ class Recurrent(Layer):
         return next(self.parameters()) if own is None else own  # a custom cell may have its weights in modules
 
     def flatten_parameters(self) -> None:
-        """Move the weights of each of torch's cells into one block of GPU memory, as cuDNN needs them.
+        """Move the weights of torch's cells into one block of GPU memory, as cuDNN needs them.
 
         This happens whenever the layer is moved. It is public because torch.nn's layers have it and code calls it.
         """
-        for i in range(len(self.cells)):
-            flatten_parameters(self.cell_at(i))
+        flatten_parameters([self.cell_at(i) for i in range(len(self.cells))], 1 + self.bidirectional)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for kept in KEPT:  # they hold addresses and a type

@@ -39,11 +39,7 @@ _autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_thr
 _settings = itemgetter(
     "kernel", "check", "training", "dropout", "dropouts", "batch_first", "bidirectional", "num_layers", "input_size"
 )
-# The attributes of a cell on which kernels depend; a cell lacks most of them.
-CELL_SETTINGS = (
-    *("nonlinearity", "reset_after", "proj_size", "heads", "context", "norm", "slots", "initial", "learned_states"),
-    *("input_size", "hidden_size", "start", "initial_state", "project"),
-)
+PLAIN = (bool, int, float, str, tuple, type(None))  # types of a cell's settings
 
 
 def is_plain_context() -> bool:
@@ -170,7 +166,7 @@ class LayerPlans:
             return DECLINE
         if backends == {"cpu"} and not any(map(cpu.why_not_plan, self.cells)):
             return cpu.StackPlan(stack, weights)
-        if backends == {"aten"} and not aten.why_not_plan(self.cells, x.device):
+        if backends == {"aten"} and not aten.why_not_plan(self.cells, weights):
             return aten.AtenPlan(stack, weights)
         return DECLINE
 
@@ -191,9 +187,8 @@ DECLINE = _Decline()
 
 
 def _read_settings(own: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
-    """Return a function that reads the settings of a cell from its `__dict__`, and would notice a new one."""
-    names = [name for name in CELL_SETTINGS if name in own]
-    read = itemgetter(*names, "training")
+    """Return a function that reads the settings of a cell from its `__dict__`, and notices a new one."""
+    read = itemgetter(*(name for name, value in own.items() if isinstance(value, PLAIN)))
     return lambda now: (len(now), read(now))
 
 
