@@ -4,11 +4,10 @@ import { clampWindow, format } from "./arrays";
 import { type Frame } from "./chart";
 import { Attention, Contributions, Curves, Findings, Flow, Growth, Input, Intervene, Memory, Notes, Prediction, Series, Similar, Strip } from "./panels";
 import type { Source } from "./source";
-import type { About, Explanation, Question } from "./types";
+import type { About, Explanation, Question, RunInfo } from "./types";
 import { readView, writeView, START, type View } from "./view";
 
 const WINDOW = 600; // steps of a long sequence that are shown at first
-const TYPING_PAUSE = 250; // milliseconds after the last key before an input is explained
 
 export function useDark(): boolean {
   const query = useMemo(() => matchMedia("(prefers-color-scheme: dark)"), []);
@@ -58,7 +57,7 @@ function useExplanation(source: Source, question: Question | null) {
         (value) => current && setState({ value, error: "", busy: false }),
         (error) => current && setState((s) => ({ value: s.value, error: String(error.message ?? error), busy: false })),
       );
-    }, question.input !== undefined ? TYPING_PAUSE : 0);
+    }, question.input !== undefined ? source.pause : 0);
     return () => {
       current = false;
       clearTimeout(pause);
@@ -153,7 +152,8 @@ export function App({ source }: { source: Source }) {
             )}
           </>
         )}
-        <button type="button" onClick={() => navigator.clipboard?.writeText(location.href)} title="Copy a link that restores this view">copy link</button>
+        <CopyButton text={() => location.href} label="copy link" title="Copy a link that restores this view" />
+        {shown && info?.unit && <CopyButton text={writePython(view.run, shown, info)} label="copy as Python" title="Copy the lines that predict this input" />}
         <button type="button" onClick={() => setView({ ...START, run: view.run })}>reset</button>
       </header>
       <main ref={main}>
@@ -184,7 +184,7 @@ export function App({ source }: { source: Source }) {
             <Memory source={source} shown={shown} view={view} change={change} frame={frame} dark={dark} />
             <Attention source={source} shown={shown} frame={frame} dark={dark} />
             <Flow shown={shown} other={other.value} frame={frame} />
-            <Intervene shown={shown} view={view} change={change} live={source.live} />
+            <Intervene shown={shown} view={view} change={change} live={source.canCompute(view.run)} />
             <Similar source={source} shown={shown} view={view} change={change} question={makeQuestion(view, view.run)} />
           </>
         )}
@@ -198,6 +198,32 @@ export function App({ source }: { source: Source }) {
       </footer>
     </div>
   );
+}
+
+function CopyButton({ text, label, title }: { text: string | (() => string); label: string; title: string }) {
+  const [done, setDone] = useState(false);
+  const copy = async () => {
+    const value = typeof text === "string" ? text : text();
+    try {
+      await navigator.clipboard.writeText(value);
+    } catch {
+      prompt("Copy this:", value); // a page from disk has no clipboard in some browsers
+    }
+    setDone(true);
+    setTimeout(() => setDone(false), 1500);
+  };
+  return <button type="button" onClick={copy} title={title}>{done ? "copied" : label}</button>;
+}
+
+function writePython(run: string, shown: Explanation, info: RunInfo): string {
+  const text = shown.steps.join(info.unit === "characters" || info.unit === "bytes" ? "" : " ");
+  return [
+    "import seqloom",
+    "",
+    `run = seqloom.Run.load(${JSON.stringify(`runs/${run}`)})`,
+    `print(run.predict([${JSON.stringify(text)}], probabilities=True))`,
+    "",
+  ].join("\n");
 }
 
 function speak(shown: Explanation, step: number): string {

@@ -29,6 +29,21 @@ export function unpack(buffer: ArrayBuffer, info: ArrayInfo): Matrix {
   return new Matrix(new Uint16Array(buffer), info.shape, info.low, info.high);
 }
 
+/** Pack numbers as the server does. */
+export function pack(values: ArrayLike<number>, shape: number[]): Matrix {
+  let low = Infinity;
+  let high = -Infinity;
+  for (let i = 0; i < values.length; i++) {
+    low = Math.min(low, values[i]);
+    high = Math.max(high, values[i]);
+  }
+  if (!values.length) [low, high] = [0, 0];
+  const data = new Uint16Array(values.length);
+  const scale = high > low ? 65535 / (high - low) : 0;
+  for (let i = 0; i < values.length; i++) data[i] = Math.round((values[i] - low) * scale);
+  return new Matrix(data, shape, low, high);
+}
+
 export function decodeBase64(text: string): ArrayBuffer {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return bytes.buffer;
@@ -78,6 +93,12 @@ export function format(value: number | null | undefined, digits = 3): string {
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e5 || size < 10 ** -digits)) return value.toExponential(1);
   return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : digits).replace("-", "−");
+}
+
+/** A probability, or a value of another scale. */
+export function formatOutput(value: number | null | undefined, isValue: boolean): string {
+  if (!isValue && typeof value === "number" && value > 0 && value < 0.001) return "<0.001";
+  return format(value);
 }
 
 /** A field of a CSV file; quotes it where needed, and defuses what a spreadsheet would run as a formula. */

@@ -1,7 +1,7 @@
 /** The views of one input. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { diverging, format, orderUnits, spread, toCsv, type Matrix } from "./arrays";
+import { diverging, format, formatOutput, orderUnits, spread, toCsv, type Matrix } from "./arrays";
 import { Chart, Legend, type Frame, type Series as ChartSeries } from "./chart";
 import { AttentionMap, Heat } from "./heat";
 import { savePng, saveSvg, saveText } from "./save";
@@ -171,7 +171,7 @@ export function Prediction({ shown, view, change, title }: { shown: Explanation;
             <button type="button" disabled={!view} aria-pressed={o.index === target.output} onClick={() => change({ output: o.index, step: target.step })} title="Explain this output">
               <bdi class="name">{o.label}</bdi>
               <span class="bar" aria-hidden="true"><span style={{ width: `${(100 * Math.abs(values[i])) / most}%` }} /></span>
-              <span class="number">{format(values[i])}</span>
+              <span class="number">{formatOutput(values[i], prediction.is_value)}</span>
             </button>
           </li>
         ))}
@@ -346,7 +346,7 @@ export function Memory({ source, shown, view, change, frame, dark }: { source: S
             {layer.letters.map((l) => <button type="button" key={l} aria-pressed={l === letter} onClick={() => change({ letter: l })}>{l}</button>)}
           </span>
           <label>rows <select value={view.order} onChange={(e) => change({ order: e.currentTarget.value })}>
-            <option value="effect">by effect</option>{layer.groups.length > 0 && <option value="group">by group (NMF)</option>}<option value="number">by number</option></select></label>
+            <option value="effect">{layer.letters.includes("effect") ? "by effect" : "by change"}</option>{layer.groups.length > 0 && <option value="group">by group (NMF)</option>}<option value="number">by number</option></select></label>
           <label>unit <input type="number" min={0} max={Math.max(0, units - 1)} value={unit ?? ""} placeholder="–"
             onInput={(e) => change({ unit: e.currentTarget.value === "" ? null : Math.max(0, Math.min(units - 1, Math.floor(Number(e.currentTarget.value)))) })} /></label>
         </>
@@ -439,7 +439,7 @@ export function Intervene({ shown, view, change, live }: { shown: Explanation; v
   const [steps, setSteps] = useState("");
   const [error, setError] = useState("");
   const info = shown.layers.find((l) => l.name === layer) ?? shown.layers.find((l) => l.name === view.layer) ?? shown.layers[0];
-  const letters = info?.letters.filter((l) => l !== "effect" && !l.startsWith("a(")) ?? [];
+  const letters = info?.letters.filter((l) => l !== "effect" && !l.startsWith("a(") && !(info.cell === "attn_rnn" && l === "o")) ?? [];
   const chosen = letters.includes(letter) ? letter : letters[0];
   const add = (clamp: Clamp) => change({ clamps: [...view.clamps, clamp], output: shown.target.output, step: shown.target.step });
   const submit = (event: Event) => {
@@ -491,7 +491,7 @@ export function Intervene({ shown, view, change, live }: { shown: Explanation; v
 export function Similar({ source, shown, view, change, question }: { source: Source; shown: Explanation; view: View; change: Change; question: Question | null }) {
   const [state, setState] = useState<{ units: number[]; matches: Match[]; error: string; busy: boolean } | null>(null);
   useEffect(() => setState(null), [shown]);
-  if (!source.live || !shown.layers.length && !shown.attention.length) return null;
+  if (!source.canSearch || !shown.layers.length && !shown.attention.length) return null;
   const find = () => {
     setState({ units: [], matches: [], error: "", busy: true });
     source.similar(question!, view.span!, []).then(
@@ -544,7 +544,7 @@ export function Curves({ source, run, width }: { source: Source; run: string; wi
       (value) => {
         if (!current) return;
         setState(value);
-        if (!value.finished && source.live) timer = window.setTimeout(load, REFRESH);
+        if (!value.finished && source.canSearch) timer = window.setTimeout(load, REFRESH);
       },
       () => undefined,
     );

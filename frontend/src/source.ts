@@ -1,10 +1,16 @@
 /** Where answers come from: a server on this machine, or a page that holds them itself. */
 import { decodeBase64, unpack, type Matrix } from "./arrays";
+import { LocalModel } from "./local";
+import type { Packed } from "./model";
 import type { About, Curve, Explanation, Match, Question, Row } from "./types";
 
 export interface Source {
-  /** Whether any input can be explained, or only recorded ones. */
-  readonly live: boolean;
+  /** Whether the data can be searched, and a training followed. */
+  readonly canSearch: boolean;
+  /** Milliseconds to wait after a key before an input is explained. */
+  readonly pause: number;
+  /** Whether any input of a run can be explained, or only recorded ones. */
+  canCompute(run: string): boolean;
   about(): Promise<About>;
   rows(run: string): Promise<Row[]>;
   explain(question: Question): Promise<Explanation>;
@@ -30,7 +36,12 @@ async function ask<T>(question: string, document: unknown): Promise<T> {
 }
 
 export class Server implements Source {
-  readonly live = true;
+  readonly canSearch = true;
+  readonly pause = 250;
+
+  canCompute() {
+    return true;
+  }
 
   about() {
     return ask<About>("about", {});
@@ -65,15 +76,24 @@ export interface Recording {
   about: About;
   rows: Record<string, Row[]>;
   curves: Record<string, { lines: Curve[]; finished: string | null }>;
-  explanations: Record<string, Record<string, Explanation>>; // by run, then by row number or "input"
-  inputs: Record<string, string>; // by run: the text of "input"
+  explanations: Record<string, Record<string, Explanation>>; // by run, then by row number
+  models?: Record<string, Packed>; // by run
   arrays: Record<string, string>; // by key and name: base64
 }
 
 export class Recorded implements Source {
-  readonly live = false;
+  readonly canSearch = false;
+  readonly pause = 30;
+  private readonly models: Record<string, LocalModel> = {};
+  private readonly matrices = new WeakMap<Explanation, Record<string, Matrix>>();
 
-  constructor(private readonly recording: Recording) {}
+  constructor(private readonly recording: Recording) {
+    for (const [run, packed] of Object.entries(recording.models ?? {})) this.models[run] = new LocalModel(run, packed);
+  }
+
+  canCompute(run: string) {
+    return run in this.models;
+  }
 
   async about() {
     return this.recording.about;
@@ -85,18 +105,24 @@ export class Recorded implements Source {
 
   async explain(question: Question) {
     const known = this.recording.explanations[question.run] ?? {};
-    if (question.clamps?.length || question.uniform_attention) {
-      throw new Error("This page holds recorded examples; `seqloom explore RUN` computes interventions.");
+    const found = question.row === undefined ? undefined : known[String(question.row)];
+    const isPlain = !question.clamps?.length && !question.uniform_attention;
+    const isTarget = question.output === undefined || question.output === found?.target.output;
+    if (found && isPlain && isTarget) return found;
+    const model = this.models[question.run];
+    if (!model) {
+      const reason = found ? "computes other outputs and interventions" : "explains other inputs";
+      throw new Error(`This page holds recorded examples; \`seqloom explore RUN\` ${reason}.`);
     }
-    const typed = question.input !== undefined && question.input === this.recording.inputs[question.run];
-    const found = known[question.row !== undefined ? String(question.row) : typed ? "input" : ""];
-    if (!found) {
-      throw new Error("This page holds recorded examples; choose one of them, or run `seqloom explore RUN`.");
-    }
-    return found;
+    const words = found ? found.steps : model.split(question.input ?? "");
+    const { explanation, matrices } = model.explain(words, question);
+    this.matrices.set(explanation, matrices);
+    return explanation;
   }
 
   async array(explanation: Explanation, name: string) {
+    const computed = this.matrices.get(explanation)?.[name];
+    if (computed) return computed;
     const packed = this.recording.arrays[`${explanation.key}/${name}`];
     if (packed === undefined) throw new Error(`This page was saved without ${name}.`);
     return unpack(decodeBase64(packed), explanation.arrays[name]);

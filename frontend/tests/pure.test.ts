@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { clampWindow, csvField, format, Matrix, orderUnits, spread, ticks, toCsv, unpack } from "../src/arrays";
+import { clampWindow, csvField, format, formatOutput, Matrix, orderUnits, pack, spread, ticks, toCsv, unpack } from "../src/arrays";
+import { split } from "../src/model";
 import { readView, START, writeView } from "../src/view";
 
 describe("arrays", () => {
@@ -27,6 +28,18 @@ describe("arrays", () => {
   });
   it("spreads windows over steps", () => {
     expect(spread([[0, 2], [2, 3]], [0.5, null], 3)).toEqual([0.5, 0.5, 0]);
+  });
+  it("does not write a tiny probability as a power of ten", () => {
+    expect([formatOutput(1e-9, false), formatOutput(0.25, false), formatOutput(1e-9, true)]).toEqual(["<0.001", "0.250", "1.0e-9"]);
+  });
+  it("packs numbers as the server does", () => {
+    const m = pack([-1, 3, 1, 0], [2, 2]);
+    expect([m.get(0, 0), m.get(0, 1), m.low, m.high]).toEqual([-1, 3, -1, 3]);
+    expect(m.get(1, 1)).toBeCloseTo(0, 4);
+  });
+  it("splits texts as the coder of words does", () => {
+    expect(split("The plot's thin — naïve 漢字 <br/> x_1!", "words", true)).toEqual(["the", "plot's", "thin", "—", "naïve", "漢", "字", "<br/>", "x_1", "!"]);
+    expect(split("aé👍", "characters", false)).toEqual(["a", "é", "👍"]);
   });
   it("formats numbers of any size", () => {
     expect([format(0.12345), format(-1234.5), format(null), format(1e-7)]).toEqual(["0.123", "−1234.5", "–", "1.0e-7"]);

@@ -71,9 +71,11 @@ def test_a_clamp_that_does_not_fit_is_explained(clamp, message):
         layer(torch.randn(1, 3, 4))
 
 
-def test_a_gate_from_which_others_follow_is_refused_if_they_cannot_be_repeated():
+@pytest.mark.parametrize("letter", ["a", "o"])
+def test_a_gate_from_which_others_follow_is_refused_if_they_cannot_be_repeated(letter):
     layer = seqloom.AttnRNN(8, 8, batch_first=True).eval()
-    with pytest.raises(UserError, match="a of attn_rnn cannot be clamped"), record(layer, [Clamp("l0", "a", 0.5)]):
+    clamp = Clamp("l0", letter, 0.5)
+    with pytest.raises(UserError, match=f"{letter} of attn_rnn cannot be clamped"), record(layer, [clamp]):
         layer(torch.randn(1, 3, 8))
 
 

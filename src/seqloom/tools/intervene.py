@@ -21,6 +21,7 @@ from seqloom.core.weights import bind_weights
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.trace import LayerTrace, compute_weights, has_weights
 
+FEEDING_GATES = {("attn_rnn", "a"), ("attn_rnn", "o")}  # `gates` returns copies of them after computing g from them
 STATE_LETTERS = ("h", "c", "s2", "s3")  # the parts of a state; equations call the first two h and c
 
 
@@ -280,7 +281,8 @@ def _fix_gate(cell: Cell, clamp: Clamp, x: Tensor, state: State) -> Callable[...
         mine, slope = values[clamp.letter], None
         if mine.requires_grad and others:
             (slope,) = torch.autograd.grad(torch.stack(others).sum(), mine, allow_unused=True)
-    if slope is None and _is_read(cell, clamp.letter, values, x[:, 0], state):
+    feeds = slope is not None or (cell.name, clamp.letter) in FEEDING_GATES
+    if not feeds and _is_read(cell, clamp.letter, values, x[:, 0], state):
         return None
     if cell.name != "gru" or clamp.letter != "r":
         raise UserError(f"{clamp.letter} of {cell.name} cannot be clamped: other values are computed from it")

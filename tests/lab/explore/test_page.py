@@ -167,6 +167,25 @@ def test_a_saved_page_works_from_disk(opened, service, tmp_path):
     page.locator(".heat canvas").first.wait_for()
 
 
+def test_a_saved_page_runs_the_model_by_itself(opened, service, run, tmp_path):
+    place = tmp_path / "page.html"
+    place.write_text(build_page(record_examples(service, 1)), encoding="utf-8")
+    page = opened({"run": "turns", "input": "the film is cold"}, place=place.as_uri())
+    show_finding(page)
+    for text in ("the film is not cold", "The SCORE isn't cold , but the plot is not great"):
+        page.locator("textarea").fill(text)
+        page.wait_for_function("(n) => document.querySelectorAll('.step').length === n", arg=len(text.split()))
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="Save Prediction as the sequence grows as CSV").click()
+        header, *_, last = (line.split(",") for line in saved.value.path().read_text().splitlines())
+        shown = dict(zip(header[2:], map(float, last[-len(header[2:]) :]), strict=True))
+        assert shown == pytest.approx(run.predict([text], probabilities=True)[0]["probabilities"], abs=1e-4)
+    page.locator("form select").select_option("z")
+    page.locator("form input").nth(1).fill("1")
+    page.get_by_role("button", name="hold").click()
+    page.locator(".moved").wait_for()
+
+
 def test_pictures_and_data_are_saved(opened):
     page = opened({"run": "turns", "input": TEXT})
     show_finding(page)

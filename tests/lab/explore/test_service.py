@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,3 +172,8 @@ def test_the_built_page_is_part_of_the_package():
     assert b"app.js" in read_static("index.html")
     with pytest.raises(FileNotFoundError):
         read_static("../server.py")
+
+
+def test_the_playground_is_built_from_the_same_page():
+    playground = Path(__file__).parents[3] / "docs" / "playground.html"
+    assert read_static("app.js").decode() in playground.read_text(), "run python docs/playground.py --page"

@@ -29,6 +29,15 @@ def explore(
     input: Annotated[
         list[str] | None, Parameter(help="With --save: a further input to record. May be repeated.")
     ] = None,
+    model: Annotated[
+        bool,
+        Parameter(
+            help="With --save: put models into the page, so that it explains any text by itself. Works for gru, lstm, "
+            "attn_rnn and transformer that classify texts.",
+            negative=None,
+            negative_bool="no-",
+        ),
+    ] = True,
     port: Annotated[int, Parameter(help="Port of the server on this machine; 0 chooses a free one.")] = 0,
     browser: Annotated[bool, Parameter(help="Open the page in a browser.", negative=None, negative_bool="no-")] = True,
     trust: Annotated[bool, Parameter(help="Execute the Python code stored in a run (cell.py). Read it first.")] = False,
@@ -46,7 +55,7 @@ def explore(
         raise UserError(f"--save: {save} is a folder; give a file such as {save / 'page.html'}")
     service = _open(folders, trust)
     if save is not None:
-        _save(service, save, examples, input or [], json)
+        _save(service, save, examples, input or [], model, json)
         return
     from seqloom.lab.explore.server import make_server
 
@@ -83,21 +92,26 @@ def _open(folders: list[Path], trust: bool) -> Service:
         return Service(open_entries(runs))
 
 
-def _save(service: Service, place: Path, examples: int, inputs: list[str], json: bool) -> None:
+def _save(service: Service, place: Path, examples: int, inputs: list[str], with_models: bool, json: bool) -> None:
     with console.show_status("recording examples"):
+        from seqloom.lab.explore.portable_model import explain_not_portable
         from seqloom.lab.explore.saved_page import build_page, describe_recording, record_examples, write_page
 
         for entry in service.entries.values():
             if problem := entry.describe()["problem"]:
                 raise UserError(f"{entry.name}: {problem}")
-        recording = record_examples(service, examples, inputs)
+        recording = record_examples(service, examples, inputs, with_models)
         counts = describe_recording(recording)
         if not sum(counts.values()):
             raise UserError("there are no examples to record; give one with --input, or a larger --examples")
         page = build_page(recording, f"seqloom explore: {', '.join(service.entries)}")
         write_page(place, page)
     size = len(page.encode())
+    inside = list(recording["models"])
     if json:
-        console.show_json({"page": str(place), "bytes": size, "examples": counts})
+        console.show_json({"page": str(place), "bytes": size, "examples": counts, "models": inside})
     else:
         console.note(f"{plurals.count(sum(counts.values()), 'example')} recorded in {place} ({size / 1e6:.1f} MB)")
+        for entry in service.entries.values() if with_models else ():
+            if entry.name not in inside:
+                console.note(f"{entry.name} is recorded only: {explain_not_portable(entry.subject)}")

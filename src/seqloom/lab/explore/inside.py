@@ -134,7 +134,7 @@ def _differentiate(recording: Recording, outputs: Outputs, target: Target) -> di
 
 def _view_layer(name: str, recording: Recording, gradient: list[Tensor] | None) -> LayerView:
     layer, cell = recording.layers[name], recording.cells[name]
-    view = LayerView(name, cell.name or type(cell).__name__, _find_equations(cell))
+    view = LayerView(name, cell.name or type(cell).__name__, find_equations(cell))
     for letter, state in zip(STATE_LETTERS, layer.states, strict=False):
         view.tensors |= _spread(letter, state[0].detach(), cell)
     for letter, gate in layer.gates.items():
@@ -165,7 +165,7 @@ def _spread(letter: str, value: Tensor, cell: object) -> dict[str, Array]:
     return {letter: value.flatten(1)[:, :MAX_UNITS].float().numpy()}
 
 
-def _find_equations(cell: object) -> str:
+def find_equations(cell: object) -> str:
     """Return the indented equations of a cell's docstring."""
     lines = (type(cell).__doc__ or "").splitlines()
     block: list[str] = []

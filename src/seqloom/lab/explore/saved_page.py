@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
+from seqloom.lab.explore.portable_model import explain_not_portable, pack_model
 from seqloom.lab.explore.rows import Row
 from seqloom.lab.explore.server import read_static
 from seqloom.lab.explore.service import Service
@@ -21,20 +22,23 @@ MAX_BYTES = 20_000_000  # of arrays in a page; further examples are left out
 Recording = dict[str, Any]
 
 
-def record_examples(service: Service, count: int = EXAMPLES, inputs: Iterable[str] = ()) -> Recording:
+def record_examples(
+    service: Service, count: int = EXAMPLES, inputs: Iterable[str] = (), with_models: bool = True
+) -> Recording:
     """Return what a page without a server can show: explanations of some rows, and of a text.
 
     Args:
         service: The runs.
         count: Rows of each run: a third of the best, of the worst and of the wrong but sure ones each.
         inputs: Texts to record as further rows.
+        with_models: Whether to add the models that a page can run by itself, so that any text can be typed.
     """
     recording: Recording = {
         "about": service.answer("about", {}),
         "rows": {},
         "curves": {},
         "explanations": {},
-        "inputs": {},
+        "models": {},
         "arrays": {},
     }
     size = 0
@@ -68,6 +72,8 @@ def record_examples(service: Service, count: int = EXAMPLES, inputs: Iterable[st
                 listed[number]["prediction"] = document["prediction"]["text"]
         recording["explanations"][name] = explanations
         recording["rows"][name] = listed[: len(explanations)]
+        if with_models and not explain_not_portable(entry.subject):
+            recording["models"][name] = pack_model(entry.subject)
         recording["curves"][name] = service.answer("curves", {"run": name})
     return recording
 
