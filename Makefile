@@ -3,7 +3,7 @@ PYTHON ?= python3
 # Packages are installed without bytecode; each file is compiled by the first process that imports it, and kept.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-EXTRAS := lab,serve,tune,subwords,onnx,test
+EXTRAS := lab,serve,tune,subwords,onnx,hub,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 CPP := $(wildcard csrc/* $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup

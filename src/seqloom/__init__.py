@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from seqloom.tools.compile_report import compile_report
     from seqloom.tools.convert import convert
     from seqloom.tools.explain import explain
+    from seqloom.tools.onnx.export import export_onnx
     from seqloom.tools.trace import trace
 
 # Names that need only torch. Those of the lab are left out, so that `from seqloom import *` works without its packages.
@@ -133,6 +134,7 @@ __all__ = [
     "compile_report",
     "convert",
     "explain",
+    "export_onnx",
     "measure",
     "scan",
     "testing",
@@ -168,6 +170,7 @@ _MODULES = {
         "tools.convert": "convert",
         "tools.compile_report": "compile_report",
         "tools.explain": "explain",
+        "tools.onnx.export": "export_onnx",
         "tools.trace": "trace",
     }.items()
     for name in names.split()

@@ -74,6 +74,12 @@ LAZY_COMMANDS = {
         Predictions as the sequence grows, contributions of each step, states, gates, attention and gradient flow; hold
         a gate and see the prediction move. Runs on this machine only; --save writes one file that needs no server.""",
     ),
+    "export": (
+        "export:export",
+        """Write a trained model as files that predict without seqloom.
+
+        Before it says done, the command compares the files with the run on rows of three lengths.""",
+    ),
     "results": ("results:results", "Combine all stored studies into one Markdown document."),
 }
 app = App(

@@ -204,7 +204,7 @@ class ForForecast(ForRegress):
         if batch.future is not None:
             return self.model(x, batch.lengths, batch.future), None
         if self.segment:
-            return self.model(*_pad_to_segments(x, batch.lengths, self.segment)), None
+            return self.model(*pad_to_segments(x, batch.lengths, self.segment)), None
         return self.model(x, batch.lengths), None
 
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:
@@ -224,7 +224,7 @@ def order_features(task: Task) -> list[int]:
     return [inputs.index(name) for name in names]
 
 
-def _pad_to_segments(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
+def pad_to_segments(x: Tensor, lengths: Tensor, w: int) -> tuple[Tensor, Tensor | None]:
     """Pad rows (B, T, D) at the front with their first value, so that lengths are multiples of w: (B, T', D)."""
     T = x.shape[1]
     if T % w == 0 and can_check(lengths) and bool((lengths == T).all()):

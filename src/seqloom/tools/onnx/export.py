@@ -97,4 +97,17 @@ def export_onnx(
             verbose=False,
         )
     assert written is not None
+    _remove_traces(written.model)
     written.save(Path(file), external_data=False)
+
+
+def _remove_traces(model: Any) -> None:  # noqa: ANN401  # a model of onnx_ir
+    """Remove stack traces and names of modules, which hold paths of this machine and half of a small file."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        graph.metadata_props.clear()
+        for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
+            value.metadata_props.clear()
+        for node in graph:
+            node.metadata_props.clear()
+            for value in node.outputs:
+                value.metadata_props.clear()

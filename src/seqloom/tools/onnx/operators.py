@@ -1,8 +1,8 @@
 """ONNX's own GRU, LSTM and RNN for the layers that have their equations.
 
-    gates     torch: r z n, i f g o     ONNX: z r n, i o f g
-    steps     ONNX takes (T, B, D) and returns (T, directions, B, H)
-    lengths   ONNX's `sequence_lens`; a row of length 0 keeps its first state
+gates     torch: r z n, i f g o     ONNX: z r n, i o f g
+steps     ONNX takes (T, B, D) and returns (T, directions, B, H)
+lengths   ONNX's `sequence_lens`; a row of length 0 keeps its first state
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ _library.define(
 )
 
 
-@torch.library.register_fake("seqloom_onnx::recurrent", lib=_library)
 def _recurrent(x: Tensor, h: Tensor | None, lengths: Tensor | None, w: Tensor, r: Tensor, *rest: object) -> State:
     """Return the shapes of y (T, B, directions * H) and the last state (directions, B, H)."""
     ways, _, H = r.shape
     return x.new_empty(x.shape[0], x.shape[1], ways * H), x.new_empty(ways, x.shape[1], H)
 
 
-@torch.library.register_fake("seqloom_onnx::lstm", lib=_library)
 def _lstm(
     x: Tensor, h: Tensor | None, c: Tensor | None, lengths: Tensor | None, w: Tensor, r: Tensor, *rest: object
 ) -> State:
     y, end = _recurrent(x, h, lengths, w, r)
     return y, end, torch.empty_like(end)
+
+
+torch.library.register_fake("seqloom_onnx::recurrent", _recurrent, lib=_library)
+torch.library.register_fake("seqloom_onnx::lstm", _lstm, lib=_library)
 
 
 class NativeRecurrent(Recurrent):

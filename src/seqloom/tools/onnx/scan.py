@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +29,15 @@ _library.define("scan(Tensor x, Tensor[] state, Tensor[] now, Tensor[] own, int 
 _scan = torch.ops.seqloom_onnx_scan.scan.default
 
 
-@torch.library.register_fake("seqloom_onnx_scan::scan", lib=_library)
 def _shapes(
     x: Tensor, state: list[Tensor], now: list[Tensor], own: list[Tensor], cell: int, names: str
 ) -> list[Tensor]:
     """Return the shapes of the last state and of the outputs (T, B, H)."""
     y = x.new_empty(x.shape[0], x.shape[1], by_handle[cell].output_size)
     return [*(torch.empty_like(s, memory_format=torch.contiguous_format) for s in state), y]
+
+
+torch.library.register_fake("seqloom_onnx_scan::scan", _shapes, lib=_library)
 
 
 class ScannedRecurrent(Recurrent):
@@ -77,7 +79,8 @@ class _Step(nn.Module):
         self.names = names
 
     def forward(self, state: list[Tensor], x: Tensor, now: list[Tensor], own: list[Tensor]) -> list[Tensor]:
-        view = bind_weights(self.cell, dict(zip(weights(self.cell), own, strict=True)))
+        cell = cast(Cell, self.cell)
+        view = bind_weights(cell, dict(zip(weights(cell), own, strict=True)))
         y, after = advance(view, x, tuple(state), dict(zip(self.names, now, strict=True)), ())
         return [*(s.clone() for s in after), y.clone()]
 
@@ -169,8 +172,6 @@ def make_scan_translation(bodies: Mapping[int, Any]) -> dict[Any, Any]:
             ir.convenience.replace_all_uses_with(value, outer)
         del body.inputs[inner:]
         body.name = f"step_{count}"
-        return call_op(
-            "Scan", *state, x, *now, _num_outputs=len(state) + 1, body=body, num_scan_inputs=1 + len(now)
-        )
+        return call_op("Scan", *state, x, *now, _num_outputs=len(state) + 1, body=body, num_scan_inputs=1 + len(now))
 
     return {_scan: write_scan}

@@ -1,0 +1,1 @@
+"""Take a run away: files that predict without seqloom."""

@@ -1,0 +1,103 @@
+"""A run as a folder with the files that model hubs expect: config.json, model.safetensors, tokenizer, README.md."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from seqloom.core.errors import UserError
+from seqloom.lab.data.registry import load_task
+from seqloom.lab.data.task import SPECIALS, Task, Tokens
+from seqloom.lab.export.card import write_card
+from seqloom.lab.export.description import write_tokenizer
+from seqloom.lab.training import decision, prediction_intervals
+from seqloom.lab.training.calibration import restore_decision
+from seqloom.lab.training.checkpoint import check_weights, load_weights, weights_of
+from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.training.model import build, build_without_memory
+from seqloom.lab.training.run import Run
+from seqloom.lab.training.settings import TrainSettings
+
+FORMAT = 1
+CONFIG, WEIGHTS, CARD, VOCABULARY, TASK = "config.json", "model.safetensors", "README.md", "vocab.txt", "task"
+
+
+def write_hub_folder(run: Run, model: ForTask, folder: Path, licence: str = "") -> dict[str, Any]:
+    """Write a run to a folder, read it back and compare the predictions.
+
+    Args:
+        run: The trained run.
+        model: Its model.
+        folder: An existing folder.
+        licence: The licence of the model card.
+
+    Returns:
+        {"difference", "rows"} of the comparison.
+
+    Raises:
+        UserError: If the model is a cell from a file, whose code a hub's folder must not hold.
+    """
+    from seqloom.lab.export.check import compare_predictions
+    from seqloom.lab.training.predict import predict_pieces
+
+    if ".py:" in run.settings.model:
+        raise UserError(f"{run.folder} uses a cell from a file, which this folder does not hold; use --to onnx")
+    task = run.task
+    config = {
+        "format": FORMAT,
+        "library_name": "seqloom",
+        "model_type": run.settings.model,
+        "task": task.kind,
+        "labels": list(getattr(task.target, "names", ())),
+        "settings": run.settings.model_dump(),
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+    save_file({k: v.contiguous() for k, v in weights_of(model).items()}, folder / WEIGHTS, {"format": "pt"})
+    task.save(folder / TASK)
+    for name in (decision.FILE, prediction_intervals.FILE):
+        if (run.folder / name).is_file():
+            shutil.copyfile(run.folder / name, folder / name)
+    write_tokenizer(task, folder)
+    words = getattr(task.encoding.x if task.encoding is not None else None, "words", None)
+    if isinstance(task.input, Tokens) and words:
+        (folder / VOCABULARY).write_text("\n".join([*SPECIALS, *words]) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(write_card(run, licence), encoding="utf-8")
+    loaded, loaded_task = read_hub_folder(folder)
+
+    def predict(rows: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # a sequence of any rows
+        return list(predict_pieces(loaded, loaded_task, [list(rows)], probabilities=True))
+
+    difference, rows = compare_predictions(model, task, predict)
+    return {"difference": difference, "rows": rows}
+
+
+def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
+    """Read a model and its task from a folder that `write_hub_folder` wrote. Nothing in it is executed.
+
+    Raises:
+        UserError: If a file is missing or damaged.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if config["format"] > FORMAT:
+            raise UserError(f"{folder / CONFIG} was written by a newer seqloom (format {config['format']}); update it")
+        settings = TrainSettings(**config["settings"])
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, KeyError, TypeError, ValidationError, SafetensorError, json.JSONDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{folder} is not a model of seqloom ({reason}); write one with `seqloom export RUN --to safetensors`"
+        ) from None
+    if ".py:" in settings.model:
+        raise UserError(f"{folder / CONFIG} names a cell from a file, which is never executed; export it to ONNX")
+    task = load_task(folder / TASK)
+    check_weights(build_without_memory(task, settings), tensors)
+    model = build(task, settings)
+    load_weights(model, tensors)
+    return restore_decision(folder, model).eval(), task

@@ -1,0 +1,6 @@
+"""The forms of an export."""
+
+from typing import Literal
+
+Target = Literal["onnx", "pt2", "safetensors", "c"]
+EXPORTS = "exports"  # the folder in which exports are written by default

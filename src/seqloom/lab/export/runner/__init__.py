@@ -1,0 +1,1 @@
+"""What an exported run.py is made of: numpy, onnxruntime and the standard library alone."""
