@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = "lab,tune,subwords,onnx,hub,test"
+EXTRAS = "lab,serve,tune,subwords,onnx,hub,test"
 
 
 def main() -> int:
