@@ -260,7 +260,20 @@ def _describe_test(verdict: Verdict) -> str:
     return f"{verdict.self_test.partition(':')[0]}: {verdict.why_not}" if verdict.why_not else str(verdict.self_test)
 
 
-@app.command
+benching = App(name="bench", default_parameter=DEFAULTS)
+app.command(benching)
+benching.command(
+    "seqloom.cli.commands.serving:bench",
+    name="serve",
+    help="""Measure a server of a run under load.
+
+    Starts `seqloom serve` with the run on this machine. Measures the model alone, the highest throughput, and the
+    latency at several loads (an open loop: requests are sent at random times, whether earlier ones are answered or
+    not). With --streams, measures streams of steps instead. Needs: pip install 'seqloom[serve]'.""",
+)
+
+
+@benching.default
 def bench(*, settings: Annotated[BenchSettings, Parameter(name="*")] = BenchSettings(), json: Json = False) -> int:
     """Time layers against torch.nn, forward and forward+backward.
 

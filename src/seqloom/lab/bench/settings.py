@@ -13,6 +13,24 @@ from seqloom.core.errors import UserError
 Count = Annotated[int, Field(ge=1)]
 
 
+def check_plot(value: Path | None) -> Path | None:
+    """Check that a chart can be written to a file, and return it."""
+    if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
+        raise UserError(f"the file name of a chart must end in .svg, .png or .pdf, got {value.name!r}")
+    if value is not None and not value.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {value.parent}")
+    return value
+
+
+def split_values(value: object) -> tuple[str, ...]:
+    """Split "64,128" and drop duplicates."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    parts = dict.fromkeys(part.strip() for one in values for part in str(one).split(",") if part.strip())
+    if not parts:
+        raise UserError("name at least one")
+    return tuple(parts)
+
+
 class BenchSettings(BaseModel):
     """Settings of `seqloom bench`; every combination of the listed values is timed."""
 
@@ -41,24 +59,10 @@ class BenchSettings(BaseModel):
     plot: Path | None = None
     """Also draw a chart to this file, which must end in .svg, .png or .pdf."""
 
-    @field_validator("plot")
-    @classmethod
-    def _check_plot(cls, value: Path | None) -> Path | None:
-        if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
-            raise UserError(f"the file name of a chart must end in .svg, .png or .pdf, got {value.name!r}")
-        if value is not None and not value.absolute().parent.is_dir():
-            raise UserError(f"there is no folder {value.parent}")
-        return value
-
-    @field_validator("cells", "kernels", "hidden", "batch", "length", "dtype", "threads", mode="before")
-    @classmethod
-    def _split_values(cls, value: object) -> tuple[str, ...]:
-        """Split "64,128" and drop duplicates."""
-        values = value if isinstance(value, (list, tuple)) else [value]
-        parts = dict.fromkeys(part.strip() for one in values for part in str(one).split(",") if part.strip())
-        if not parts:
-            raise UserError("name at least one")
-        return tuple(parts)
+    _check_plot = field_validator("plot")(check_plot)
+    _split_values = field_validator("cells", "kernels", "hidden", "batch", "length", "dtype", "threads", mode="before")(
+        split_values
+    )
 
     @model_validator(mode="after")
     def _check_dtype(self) -> BenchSettings:

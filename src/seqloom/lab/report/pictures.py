@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsFloat
@@ -49,6 +49,23 @@ def plot_speed(rows: Sequence[Any], path: Path) -> None:
     figure.legend(
         *axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4 if columns > 1 else 2, fontsize=8
     )
+    _save_figure(figure, path)
+
+
+def plot_latency(levels: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot the latencies of a server against its load: one line each for p50, p90 and p99."""
+    plt = _import_pyplot()
+    if not levels:
+        raise UserError("there are no latencies to plot")
+    figure, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    for n, name in enumerate(("p50", "p90", "p99")):
+        points = [(level["per_second"], level[name]) for level in levels]
+        look = {"marker": MARKS[n], "color": COLOURS[n], "markersize": 4}
+        axis.plot([x for x, _ in points], [y for _, y in points], **look, label=name)
+    axis.set(xlabel="requests per second", ylabel="milliseconds", yscale="log", xlim=(0, None))
+    _use_plain_ticks(axis.yaxis)
+    axis.grid(which="both", alpha=0.3)
+    axis.legend()
     _save_figure(figure, path)
 
 

@@ -6,6 +6,7 @@ A row has the columns that `seqloom predict` reads, or is the input itself if th
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
@@ -58,10 +59,11 @@ class RowFormat:
         self.columns = [name for name in shape.columns if name not in shape.optional]
         self.example = {name: value for name, value in shape.examples.items() if name in shape.columns}
         self._rows, self._plain_row = self._make_adapters("Row", shape.columns, max_rows)
-        self._steps = self._plain_step = None
+        self._steps = self._any_steps = self._plain_step = None
         self.step_example: Json = None
         if shape.steps:
             self._steps, self._plain_step = self._make_adapters("Step", shape.steps, max_rows)
+            self._any_steps, _ = self._make_adapters("Step", shape.steps, sys.maxsize)
             named = {name: _first(shape.examples[name]) for name in shape.steps if name in shape.examples}
             self.step_example = {name: value for name, value in named.items() if name not in shape.optional}
         self._column = self.columns[0] if len(self.columns) == 1 else None
@@ -87,10 +89,16 @@ class RowFormat:
         """
         return self._check(rows, self._rows, self._column, "rows")
 
-    def check_steps(self, steps: list[Any]) -> list[Any]:
-        """Return steps of a stream as objects of columns; raises as `check_rows` does."""
-        assert self._steps is not None
-        return self._check(steps, self._steps, self._step_column, "steps")
+    def check_steps(self, steps: list[Any], of_one: bool = True) -> list[Any]:
+        """Return steps of a stream as objects of columns; raises as `check_rows` does.
+
+        Args:
+            steps: The steps.
+            of_one: Whether they belong to one stream, so that their number is limited.
+        """
+        adapter = self._steps if of_one else self._any_steps
+        assert adapter is not None
+        return self._check(steps, adapter, self._step_column, "steps")
 
     def _check(self, values: list[Any], adapter: TypeAdapter[Any], column: str | None, what: str) -> list[Any]:
         if column is not None:

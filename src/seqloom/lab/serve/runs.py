@@ -35,6 +35,7 @@ class ServedRun:
     def __init__(self, version: ModelVersion, folder: Path, settings: ServeSettings, metrics: Metrics) -> None:
         self.name, self.version, self.folder, self.settings = version.name, version, folder, settings
         self._metrics = metrics
+        self._rows_counter, self._steps_counter = metrics.rows.labels(self.name), metrics.steps.labels(self.name)
         self._failed = ""  # the signature that could not be loaded
         seconds = settings.wait / 1000
         calls = {kind: metrics.call_rows.labels(self.name, kind) for kind in ("predict", "stream")}
@@ -50,7 +51,7 @@ class ServedRun:
         if not checked:
             return version, []
         results = await self.rows.run((version, probabilities), checked, len(checked))
-        self._metrics.rows.labels(self.name).inc(len(checked))
+        self._rows_counter.inc(len(checked))
         return version, results
 
     async def generate(
@@ -59,6 +60,9 @@ class ServedRun:
         """Return the version that answered and the texts; raises a RequestError."""
         version = self.version
         return version, await self.texts.run(version, (prompts, sampling, max_tokens, count), 1)
+
+    def count_steps(self, number: int) -> None:
+        self._steps_counter.inc(number)
 
     async def look_for_checkpoint(self) -> bool:
         """Load a new checkpoint if there is one, and return whether it is served now."""
@@ -91,11 +95,23 @@ def _predict(key: tuple[ModelVersion, bool], jobs: Sequence[list[Any]]) -> list[
     return run_together(call, jobs, RequestError)
 
 
-def _step(key: tuple[ModelVersion, bool], jobs: Sequence[Any]) -> list[Any]:
+def _step(key: tuple[ModelVersion, bool], jobs: Sequence[list[Any]]) -> list[Any]:
+    """Run steps of the streams of several requests; returns, for each stream, its results or what is wrong."""
     version, probabilities = key
     stepper = version.stepper
     assert stepper is not None
-    return run_together(lambda some: stepper.run(some, probabilities), jobs, RequestError)
+
+    def call(some: list[Any]) -> list[Any]:
+        results = iter(stepper.run([one for streams in some for one in streams], probabilities))
+        return [[next(results) for _ in streams] for streams in some]
+
+    def call_each(streams: list[Any]) -> list[Any]:
+        return run_together(lambda some: stepper.run(some, probabilities), streams, RequestError)
+
+    try:
+        return call(list(jobs))
+    except RequestError:  # of one stream; it must not stop the others
+        return [call_each(streams) for streams in jobs]
 
 
 def _generate(key: ModelVersion, jobs: Sequence[tuple[list[str], Sampling, int, int]]) -> list[Any]:

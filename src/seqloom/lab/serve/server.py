@@ -7,6 +7,7 @@ taken. Then the port is closed, requests that are being answered are finished, a
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import threading
@@ -96,6 +97,8 @@ class Server(uvicorn.Server):  # type: ignore[misc]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        gc.collect()
+        gc.freeze()  # a collection would look at every object of the libraries and stop all requests meanwhile
         if not self.should_exit:
             self._when_ready(self.address)
 

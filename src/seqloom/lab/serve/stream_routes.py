@@ -152,8 +152,7 @@ class StreamRoutes:
 
     async def _step(self, token: str, step: object, run: object = None) -> dict[str, Any]:
         stream = self.streams.find(token, _read_name(run))
-        results = await self.streams.step(stream, [step])
-        return {"token": token} | (results[-1] if results else {"step": stream.slot.steps, "prediction": None})
+        return _answer_step(stream, await self.streams.step(stream, [step]))
 
     async def _step_many(self, pairs: list[Any]) -> list[dict[str, Any]]:
         """Run one step of each of several streams, in one call of the model."""
@@ -164,16 +163,26 @@ class StreamRoutes:
         for n, pair in enumerate(pairs):
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise RequestError(422, f"x[{n}] must be a list of a token and a step")
-        done = await asyncio.gather(*(self._step(token, step) for token, step in pairs), return_exceptions=True)
-        answers = []
-        for (token, _), result in zip(pairs, done, strict=True):
-            if isinstance(result, RequestError):
-                answers.append({"token": token} | result.document | {"status": result.status})
-            elif isinstance(result, BaseException):
-                raise result
+        answers: list[dict[str, Any]] = [{} for _ in pairs]
+        jobs, numbers = [], []
+        for n, (token, step) in enumerate(pairs):
+            try:
+                jobs.append((self.streams.find(token), [step]))
+                numbers.append(n)
+            except RequestError as problem:
+                answers[n] = {"token": token} | problem.document | {"status": problem.status}
+        results = await self.streams.step_many(jobs)
+        for n, (stream, _), found in zip(numbers, jobs, results, strict=True):
+            if isinstance(found, RequestError):
+                answers[n] = {"token": stream.token} | found.document | {"status": found.status}
             else:
-                answers.append(result)
+                answers[n] = _answer_step(stream, found)
         return answers
+
+
+def _answer_step(stream: Stream, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last result of a step; a text without a word has none."""
+    return {"token": stream.token} | (results[-1] if results else {"step": stream.slot.steps, "prediction": None})
 
 
 class _Connection:

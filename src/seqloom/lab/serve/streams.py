@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from seqloom.lab.serve import logs
@@ -95,24 +96,93 @@ class Streams:
         Raises:
             RequestError: 413 or 422 if a step cannot be read; the stream has then not moved.
         """
-        checked = stream.version.format.check_steps(steps)
-        if not checked:
+        if not steps:
             return []
-        # a client that leaves does not stop a step that has begun, so the lock must be held until its end
-        return await asyncio.shield(asyncio.create_task(self._step(stream, checked, probabilities)))
+        found = (await self.step_many([(stream, steps)], probabilities))[0]
+        if isinstance(found, RequestError):
+            raise found
+        return found
 
-    async def _step(self, stream: Stream, steps: list[Any], probabilities: bool) -> list[Result]:
-        async with stream.lock:
-            if self._by_token.get(stream.token) is not stream:
-                raise RequestError(404, "the stream was stopped")
-            before = stream.slot.steps
-            results = await stream.run.steps.run((stream.version, probabilities), (stream.slot, steps), 1)
-        numbered = [{"step": before + n} | result for n, result in enumerate(results, 1)]
-        self._metrics.steps.labels(stream.run.name).inc(len(numbered))
-        for listener in stream.listeners:
-            for result in numbered:
-                _put(listener, result)
-        return numbered
+    async def step_many(
+        self, jobs: Sequence[tuple[Stream, list[Any]]], probabilities: bool = False
+    ) -> list[list[Result] | RequestError]:
+        """Run steps of several streams, in one call of the model if they belong to one checkpoint.
+
+        Args:
+            jobs: Streams with their steps. A stream that occurs again waits for its earlier steps.
+            probabilities: Whether results have the probabilities of all classes.
+
+        Returns:
+            For each stream the results of its steps, or what is wrong with them.
+        """
+        answers: list[list[Result] | RequestError] = [[] for _ in jobs]
+        groups: dict[ModelVersion, list[int]] = {}
+        waiting, seen = [], set()
+        for n, (stream, _) in enumerate(jobs):
+            if stream.lock.locked() or stream.token in seen:
+                waiting.append(n)
+            else:
+                seen.add(stream.token)
+                groups.setdefault(stream.version, []).append(n)
+        for numbers in [*groups.values(), *([n] for n in waiting)]:
+            # a client that leaves does not stop a step that has begun, so the locks must be held until its end
+            some = await asyncio.shield(asyncio.create_task(self._step([jobs[n] for n in numbers], probabilities)))
+            for n, answer in zip(numbers, some, strict=True):
+                answers[n] = answer
+        return answers
+
+    async def _step(
+        self, jobs: Sequence[tuple[Stream, list[Any]]], probabilities: bool
+    ) -> list[list[Result] | RequestError]:
+        """Run steps of streams of one checkpoint, each of which occurs once."""
+        for stream, _ in jobs:
+            await stream.lock.acquire()
+        try:
+            return await self._step_locked(jobs, probabilities)
+        finally:
+            for stream, _ in jobs:
+                stream.lock.release()
+
+    async def _step_locked(
+        self, jobs: Sequence[tuple[Stream, list[Any]]], probabilities: bool
+    ) -> list[list[Result] | RequestError]:
+        version, run = jobs[0][0].version, jobs[0][0].run
+        answers: list[list[Result] | RequestError] = self._check(jobs, version)
+        good = [n for n, answer in enumerate(answers) if not isinstance(answer, RequestError)]
+        if not good:
+            return answers
+        before = [stream.slot.steps for stream, _ in jobs]
+        work = [(jobs[n][0].slot, answers[n]) for n in good]
+        results = await run.steps.run((version, probabilities), work, len(good))
+        for n, found in zip(good, results, strict=True):
+            answers[n] = found
+            if not isinstance(found, RequestError):
+                for k, result in enumerate(found, before[n] + 1):
+                    result["step"] = k
+                if listeners := jobs[n][0].listeners:
+                    _tell(listeners, found)
+        run.count_steps(sum(len(found) for found in results if not isinstance(found, RequestError)))
+        return answers
+
+    def _check(self, jobs: Sequence[tuple[Stream, list[Any]]], version: ModelVersion) -> list[Any]:
+        """Return, for each stream, steps that it can read, or what is wrong with them."""
+        if all(self._by_token.get(stream.token) is stream and stream.version is version for stream, _ in jobs):
+            try:
+                checked = iter(version.format.check_steps([step for _, steps in jobs for step in steps], False))
+                return [[next(checked) for _ in steps] for _, steps in jobs]
+            except RequestError:  # of one of them
+                pass
+        return [self._check_one(stream, steps, version) for stream, steps in jobs]
+
+    def _check_one(self, stream: Stream, steps: list[Any], version: ModelVersion) -> list[Any] | RequestError:
+        if self._by_token.get(stream.token) is not stream:
+            return RequestError(404, "the stream was stopped")
+        if stream.version is not version:
+            return RequestError(409, "the stream was reset meanwhile; send the step again")
+        try:
+            return version.format.check_steps(steps)
+        except RequestError as error:
+            return error
 
     async def reset(self, stream: Stream) -> None:
         """Forget the steps of a stream; it goes on with the newest checkpoint."""
@@ -153,6 +223,12 @@ class Streams:
         for stream in self._by_token.values():
             stream.close()
         self._by_token.clear()
+
+
+def _tell(listeners: set[asyncio.Queue[Result | None]], results: list[Result]) -> None:
+    for listener in listeners:
+        for result in results:
+            _put(listener, result)
 
 
 def _put(queue: asyncio.Queue[Result | None], item: Result | None) -> None:
