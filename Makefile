@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz kills sanitize audit docs lint check format wheel clean
+.PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -41,6 +41,12 @@ fuzz: .venv/installed
 # Commands that are killed (SIGKILL) at file operations and at random moments, and started again: N cases in all.
 kills: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.kills --cases $(N) --seed $(SEED)
+
+# Hostile and ordinary requests to `seqloom serve`, then Schemathesis against its OpenAPI document.
+hostile: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.serving --hostile $(N)0
+	$(PIP) schemathesis
+	PYTHONPATH=tests $(BIN)/python -m pytest tests/lab/serve/test_openapi.py
 
 # The engine and the emulated CUDA text under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: .venv/installed

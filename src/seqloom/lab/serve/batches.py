@@ -146,8 +146,10 @@ class Batches:
         loop = asyncio.get_running_loop()
         try:
             results = await loop.run_in_executor(self._thread, self._call, jobs[0].key, [job.work for job in jobs])
-        except Exception as error:
-            results = [error] * len(jobs)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a panic of polars is not an Exception
+            results = [error if isinstance(error, Exception) else RuntimeError(type(error).__name__)] * len(jobs)
         for job, result in zip(jobs, results, strict=True):
             if job.future.done():
                 continue

@@ -15,6 +15,7 @@ from seqloom.lab.serve.problems import RequestError, explain_invalid
 
 JSON = "application/json"
 BODY_SECONDS = 10.0  # for a body to arrive after its headers
+THROWN_AWAY = 16  # times the limit on bodies that is read of a body that is too large
 MOST_PROMPTS = 16
 MOST_TEXTS = 16
 
@@ -84,16 +85,27 @@ async def read_object(request: Request, kind: TypeAdapter[Any], limit: int) -> d
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the bytes of a body; 408 if the client is too slow, 413 if there are too many."""
-    body = bytearray()
+    """Return the bytes of a body; 408 if the client is too slow, 413 if there are too many.
+
+    A body that is too large is read to its end, within bounds, and thrown away: a client that is still sending would
+    find its connection reset and never see the answer.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length[:20]) > THROWN_AWAY * limit:
+        raise too_large(limit)
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
-                body += piece
-                if len(body) > limit:
-                    raise too_large(limit)
+                size += len(piece)
+                if size <= limit:
+                    body += piece
+                elif size > THROWN_AWAY * limit:
+                    break
     except TimeoutError:
         raise RequestError(408, "the body did not arrive in time; send it faster", {"Connection": "close"}) from None
+    if size > limit:
+        raise too_large(limit)
     return bytes(body)
 
 

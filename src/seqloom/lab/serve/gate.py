@@ -37,11 +37,15 @@ class ServerState:
     Attributes:
         is_stopping: Whether the server has been asked to stop.
         in_flight: Requests being answered.
+        taken: Requests whose headers have arrived.
+        answered: Requests whose answer was written completely.
         sockets: Functions that ask the open WebSockets to close.
     """
 
     is_stopping: bool = False
     in_flight: int = 0
+    taken: int = 0
+    answered: int = 0
     sockets: set[Callable[[], None]] = field(default_factory=set)
 
 
@@ -84,7 +88,10 @@ class Gate:
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
             await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self.state.answered += 1
 
+        self.state.taken += 1
         self.state.in_flight += counts
         self.metrics.in_flight.set(self.state.in_flight)
         try:
@@ -142,9 +149,6 @@ class Gate:
             raise RequestError(
                 503, f"this server answers at most {most} requests at a time; try again", {"Retry-After": "1"}
             )
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length[:20]) > self.settings.max_body:
-            raise too_large(self.settings.max_body)
 
     def _check_origin(self, headers: dict[bytes, bytes]) -> None:
         """Refuse pages of other sites, also those that give a name of theirs the address of this machine."""

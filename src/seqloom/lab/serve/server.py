@@ -122,7 +122,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]
             if self.force_exit:
                 break
         await super().shutdown(sockets=sockets)
-        logs.write("stopped")
+        logs.write("stopped", {"taken": self._state.taken, "answered": self._state.answered})
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -140,12 +140,15 @@ class Server(uvicorn.Server):  # type: ignore[misc]
 
 def _bind(settings: ServeSettings) -> socket.socket:
     """Return a socket that listens on the address."""
+    listener = None
     try:
         family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         where = f"{settings.host}:{settings.port}"
         raise UserError(f"cannot listen on {where}: {error.strerror}; choose another --host or --port") from None
     listener.setblocking(False)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from seqloom.core.errors import UserError
+
 Array = np.ndarray[Any, Any]
 Unit = Literal["seconds", "business days", "months"]
 Style = Literal["time", "date", "month", "unix", "number"]
@@ -19,6 +21,7 @@ MODE_SHARE = 0.3  # of the steps that must be equal for the most frequent one to
 NAMES = {MINUTE: "every minute", HOUR: "hourly", DAY: "daily", WEEK: "weekly"}
 MONTH_NAMES = {1: "monthly", 3: "quarterly", 12: "yearly"}
 UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
+DATE_RANGE = (-62_135_596_800.0, 250_000_000_000.0)  # seconds: from the year 1 to 9892, room for a forecast
 FORMATS = {"time": "%Y-%m-%d %H:%M:%S", "date": "%Y-%m-%d", "month": "%Y-%m"}
 
 
@@ -124,10 +127,18 @@ class Calendar:
         return days.astype("datetime64[s]").astype(np.float64) + within
 
     def follow(self, stamp: object, count: int) -> list[str | float]:
-        """Return the next `count` stamps after one, as they are written in the file."""
+        """Return the next `count` stamps after one, as they are written in the file.
+
+        Raises:
+            UserError: If it is not a time stamp like those of the file.
+        """
         from seqloom.lab.data.coders.times import to_seconds
 
         last = to_seconds(pl.Series([stamp]))
+        is_number = self.style in ("unix", "number")
+        if not np.isfinite(last).all() or not (is_number or DATE_RANGE[0] <= last[0] <= DATE_RANGE[1]):
+            expected = "a number" if is_number else "a date such as 2026-01-31"
+            raise UserError(f"{str(stamp)[:40]!r} in {self.column!r} is not a time stamp; give {expected}")
         return self.format(self.advance(np.repeat(last, count), np.arange(1, count + 1)))
 
     def format(self, stamps: Array) -> list[str | float]:

@@ -112,6 +112,8 @@ class WindowsTask(Task):
             return None
         stamp = row[time]
         if isinstance(stamp, (list, tuple)):
+            if not stamp or stamp[-1] is None:
+                return None
             stamp = stamp[min(len(stamp), len(row[self.encoding.plan.target[0]])) - 1]
         return self.calendar.follow(stamp, self.horizon)
 

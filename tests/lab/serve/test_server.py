@@ -1,0 +1,190 @@
+"""The server process: slow, idle and vanishing clients, and a stop that loses no request."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from lab.serve.conftest import open_site
+from seqloom.core.errors import UserError
+from seqloom.lab.serve import bodies, connections
+from seqloom.lab.serve.server import Server, Site
+
+BODY = json.dumps({"rows": ["mint honey"]}).encode()
+REQUEST = (
+    b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
+
+
+@contextmanager
+def serve(folder, **settings):
+    """Run a server in a thread; yields it and its port."""
+    parts = open_site([folder / "cups"], port=0, grace=0.1, **settings)
+    ready = threading.Event()
+    server = Server(Site(parts.runs, parts.settings, parts.metrics), lambda _: ready.set())
+    thread = threading.Thread(target=server.serve_site)
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield server, int(server.address.rpartition(":")[2])
+    finally:
+        server.should_exit = True
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def ask(port, method="GET", path="/healthz", body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content
+
+
+def read_all(one):
+    parts = []
+    while part := one.recv(65_536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_used_port_is_refused_with_one_sentence(folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        parts = open_site([folder / "cups"], port=taken.getsockname()[1])
+        with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1:"):
+            Server(Site(parts.runs, parts.settings, parts.metrics), print)
+
+
+def test_idle_connections_make_room_for_new_ones(folder):
+    with serve(folder, max_connections=8) as (server, port):
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+        assert ask(port, "POST", "/v1/predict", BODY)[0] == 200
+        assert len(server._open.all) <= 8
+        for one in idle[:20]:
+            with one, suppress(ConnectionResetError):
+                assert one.recv(1) == b""  # closed by the server; otherwise this would wait
+        for one in idle[20:]:
+            one.close()
+
+
+def test_a_connection_without_a_request_is_closed(folder, monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    with serve(folder) as (_, port), socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+        slow.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: loc")
+        with suppress(ConnectionResetError):
+            assert slow.recv(1) == b""
+        assert ask(port)[0] == 200
+
+
+def test_a_slow_body_is_given_up_and_a_vanished_client_is_forgotten(folder, monkeypatch):
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.2)
+    with serve(folder) as (_, port):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+            slow.sendall(REQUEST % len(BODY) + BODY[:4])
+            assert read_all(slow).startswith(b"HTTP/1.1 408")
+        for part in (b"", REQUEST[:30], REQUEST % len(BODY), REQUEST % len(BODY) + BODY):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as gone:
+                gone.sendall(part)
+        assert ask(port, "POST", "/v1/predict", BODY)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"GARBAGE\r\n\r\n",
+        b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused(folder, text):
+    with serve(folder) as (_, port):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as other:
+            other.sendall(text)
+            assert read_all(other).split(b" ")[1] in (b"400", b"415")
+        assert ask(port)[0] == 200
+
+
+def test_a_stop_finishes_what_was_taken(folder):
+    with serve(folder) as (server, port):
+        run = server.config.app.app.router.routes[0].endpoint.__self__.runs.by_name["cups"]
+        begun, go, call = threading.Event(), threading.Event(), run.rows._call
+
+        def wait(key, jobs):
+            begun.set()
+            go.wait(30)
+            return call(key, jobs)
+
+        run.rows._call = wait
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(ask(port, "POST", "/v1/predict", BODY)))
+        asking.start()
+        assert begun.wait(30)
+        server.should_exit = True
+        while not server._state.is_stopping:
+            time.sleep(0.01)
+        go.set()
+        asking.join(30)
+    assert answers[0][0] == 200
+    with pytest.raises(ConnectionError):
+        ask(port)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_no_request_is_lost_when_the_process_is_terminated_under_load(folder):
+    words = [sys.executable, "-m", "seqloom", "serve", str(folder / "cups"), "--port", "0", "--json", "--quiet"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = iter(process.stdout.readline, "}\n")
+    address = json.loads("".join(lines) + "}")["address"]
+    port, statuses, lost, stop = int(address.rpartition(":")[2]), [], [], threading.Event()
+
+    def work():
+        while not stop.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            try:
+                connection.connect()
+            except OSError:  # the port is closed: the request was not taken
+                return
+            try:
+                while True:
+                    connection.request("POST", "/v1/predict", BODY, {"Content-Type": "application/json"})
+                    answer = connection.getresponse()
+                    answer.read()
+                    statuses.append(answer.status)
+                    if answer.getheader("connection") == "close":
+                        break
+            except OSError as error:
+                lost.append(repr(error))
+            finally:
+                connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while len(statuses) < 50:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert process.returncode == 0, errors
+    last = json.loads(errors.splitlines()[-1])
+    assert last["event"] == "stopped"
+    assert set(statuses) == {200}
+    # every request that the server took was answered, and its answer arrived; a connection that the server had not
+    # taken from the queue of the kernel may be reset when the port closes
+    assert last["taken"] == last["answered"] == len(statuses)
+    assert len(lost) <= len(threads)
