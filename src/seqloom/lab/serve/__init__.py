@@ -3,7 +3,7 @@
     settings.py       address and limits; defines the flags of `seqloom serve`
     row_format.py     what a row and a step of a run look like: checks them, describes them, gives examples
     model_version.py  a run as it was loaded: predicts rows, continues texts
-    stepper.py        one step of many streams in one call of the model
+    stepper.py        one step of many streams in one call of the model; running_readout.py what a readout keeps
     batches.py        jobs of several requests in one call
     runs.py           the served runs by name; loads new checkpoints
     streams.py        the kept state of each stream, by token

@@ -16,6 +16,7 @@ from seqloom.lab.serve.problems import RequestError, explain_invalid
 JSON = "application/json"
 BODY_SECONDS = 10.0  # for a body to arrive after its headers
 THROWN_AWAY = 16  # times the limit on bodies that is read of a body that is too large
+THROWN_AWAY_SECONDS = 2.0  # for the rest of such a body
 MOST_PROMPTS = 16
 MOST_TEXTS = 16
 
@@ -95,14 +96,19 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise too_large(limit)
     body, size = bytearray(), 0
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS) as timer:
             async for piece in request.stream():
                 size += len(piece)
                 if size <= limit:
                     body += piece
                 elif size > THROWN_AWAY * limit:
                     break
+                elif body:
+                    body.clear()
+                    timer.reschedule(asyncio.get_running_loop().time() + THROWN_AWAY_SECONDS)
     except TimeoutError:
+        if size > limit:
+            raise too_large(limit) from None
         raise RequestError(408, "the body did not arrive in time; send it faster", {"Connection": "close"}) from None
     if size > limit:
         raise too_large(limit)

@@ -3,12 +3,7 @@
 After t steps, the result of a stream matches the prediction for a row of these t steps.
 
 The states of all streams lie in one set of tensors, a slot for each stream; a call gathers the slots of its streams,
-runs the layer and writes them back. The outputs that a readout needs from earlier steps are part of the state:
-
-    last        nothing
-    mean        sum_t y_t and t
-    max         max_t y_t
-    attention   sum_t e_t y_t and sum_t e_t,  e_t = exp(v . tanh(W y_t + b) - |v|_1)
+runs the layer and writes them back. What the readout needs from earlier steps is part of the state.
 """
 
 from __future__ import annotations
@@ -29,6 +24,7 @@ from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import END, START, Batch, Labels, Tags, Task
 from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.row_format import WIDE
+from seqloom.lab.serve.running_readout import RunningReadout
 from seqloom.lab.training.for_task import (
     ForClassify,
     ForGenerate,
@@ -42,7 +38,6 @@ from seqloom.lab.training.for_task import (
 from seqloom.lab.training.predict import NOT_FINITE, build_results, encode_rows, is_finite, predict_pieces
 from seqloom.models.classify import Classify
 
-READOUT_STATES = {"last": 0, "max": 1, "mean": 2, "max_mean": 3, "attention": 2}  # tensors
 FIRST_SLOTS = 64  # of the tensors of states; they double when they are full
 STREAMING_KINDS = (ForClassify, ForRegress, ForMultilabel, ForTag, ForGenerate)
 
@@ -133,7 +128,7 @@ class LayerStepper(Stepper):
     def __init__(self, task: Task, model: ForTask, max_steps: int) -> None:
         self.task, self.model, self.max_steps = task, model, max_steps
         self.layer: Any = model.model.layer
-        self.readout: Any = getattr(model.model, "readout", None) if isinstance(model.model, Classify) else None
+        self.readout = RunningReadout(model.model.readout if isinstance(model.model, Classify) else None)
         self.device = next(model.parameters()).device
         self.dims, self.is_tensor = _probe_state(self.layer, self.device)
         self.pool: list[Tensor] = []  # the state of the layer and of the readout; the first call makes them
@@ -242,40 +237,20 @@ class LayerStepper(Stepper):
         inner, extra = self._split_state(state)
         if vectors.shape[1] == 1:  # every row has one step, as rows without any are left out
             y, inner = self.layer.step(vectors[:, 0], inner)
-            summary, after = self._read_step(y, extra)
+            summary, after = self.readout.read_step(y, extra)
             results = [[result] for result in self._build(self.model.model.head(summary), probabilities)]
             return results, [*_flatten(inner), *after]
         lengths = batch.lengths.to(self.device)
         y, inner = self.layer(vectors, inner, lengths=lengths + starts)
-        summary, after = self._read_out(y[:, int(starts) :], lengths, extra)
+        summary, after = self.readout.read_steps(y[:, int(starts) :], lengths, extra)
         results = self._choose(self.model.model.head(summary), lengths, probabilities)
         return results, [*_flatten(inner), *after]
-
-    def _read_step(self, y: Tensor, before: list[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
-        """Do what `_read_out` does for one step y (B, H), with fewer operations."""
-        name = "last" if self.readout is None else self.readout.name
-        if name == "last":
-            return y, []
-        if name == "attention" or before is None:
-            summary, after = self._read_out(
-                y.unsqueeze(1), torch.ones(len(y), dtype=torch.long, device=y.device), before
-            )
-            return summary.squeeze(1), after
-        parts, after, old = [], [], iter(before)
-        if name != "mean":
-            parts.append(torch.maximum(y, next(old)))
-            after.append(parts[0])
-        if name != "max":
-            total, n = next(old) + y, next(old) + 1
-            parts.append((total / n).to(y))
-            after += [total, n]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1), after
 
     def _split_state(self, state: list[Tensor] | None) -> tuple[Any, list[Tensor] | None]:
         """Return the state of the layer, in the form that it takes, and that of the readout."""
         if state is None:
             return None, None
-        count = len(state) - READOUT_STATES[self.readout.name if self.readout is not None else "last"]
+        count = len(state) - self.readout.states
         return state[0] if self.is_tensor else tuple(state[:count]), state[count:]
 
     def _embed(self, x: Tensor, batch: Batch) -> Tensor:
@@ -285,40 +260,6 @@ class LayerStepper(Stepper):
             assert batch.letters is not None
             vectors = torch.cat([vectors, inner.characters(batch.letters.to(self.device))], -1)
         return vectors
-
-    def _read_out(self, y: Tensor, lengths: Tensor, before: list[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
-        """Summarise y (B, T, H) up to each step, and return what the next call needs."""
-        if self.readout is None or self.readout.name == "last":
-            return y, []
-        name, parts, after = self.readout.name, [], []
-        last = (lengths - 1).clamp(min=0)
-        rows = torch.arange(len(y), device=y.device)
-        old = iter(before or ())
-        if name in ("max", "max_mean"):
-            high = y.cummax(1).values
-            high = torch.maximum(high, next(old).unsqueeze(1)) if before else high
-            parts.append(high)
-            after.append(high[rows, last])
-        if name in ("mean", "max_mean"):
-            total = y.double().cumsum(1)
-            n = (
-                torch.arange(1, y.shape[1] + 1, device=y.device, dtype=torch.float64)
-                .view(1, -1, 1)
-                .expand(len(y), -1, 1)
-            )
-            if before:
-                total, n = total + next(old).unsqueeze(1), n + next(old).unsqueeze(1)
-            parts.append((total / n).to(y))
-            after += [total[rows, last], n[rows, last]]
-        if name == "attention":
-            score = self.readout.query(torch.tanh(self.readout.key(y))).double()
-            e = torch.exp(score - self.readout.query.weight.abs().sum())
-            top, bottom = (e * y).cumsum(1), e.cumsum(1)
-            if before:
-                top, bottom = top + next(old).unsqueeze(1), bottom + next(old).unsqueeze(1)
-            parts.append((top / bottom).to(y))
-            after += [top[rows, last], bottom[rows, last]]
-        return torch.cat(parts, -1), after
 
     def _choose(self, scores: Tensor, lengths: Tensor, probabilities: bool) -> list[list[Result]]:
         """Return the results of scores (B, T, K), for each real step of each row."""
