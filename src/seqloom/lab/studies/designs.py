@@ -8,7 +8,7 @@ from torch import nn
 
 from seqloom.attention import LinformerAttention
 from seqloom.lab.studies.data.mnist import PIXELS
-from seqloom.lab.studies.data.symbols import COPY, PIXEL_ROWS
+from seqloom.lab.studies.data.symbols import COPY, DIGITS, PIXEL_ROWS
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, rates
 from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
@@ -16,7 +16,7 @@ from seqloom.layers.transformer.layer import Projected, Transformer
 
 HEADS = 4
 ROWS = 128  # of the NTM's memory: more than the longest sequence to copy
-RANK = 32  # of Linformer: its projections of 784 steps have half of the parameters
+RANKS = {64: 16, 784: 32}  # of Linformer, by steps: its projections have up to half of the parameters
 NTM, DENSE = "ntm", "dense attention"
 CELLS = (NTM, "lstm", "gru", "attn_rnn")
 ATTENTIONS = {DENSE: "dense", "performer": "performer", "linformer": "linformer", "linear attention": "linear"}
@@ -50,15 +50,21 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
         precision="float32",
     )
     quick = TrialSettings(
-        (read_symbols("copy, 6 symbols", COPY, 250, 7, (7, 13), models=CELLS, against=NTM),),
-        (NTM, "lstm"),
+        (
+            read_symbols("copy, 6 symbols", COPY, 300, 7, (7, 13), models=CELLS, against=NTM),
+            read_symbols("64 pixels", DIGITS, 150, 64, models=tuple(ATTENTIONS), against=DENSE, budget=12_000),
+        ),
+        (NTM, "lstm", "attn_rnn", *ATTENTIONS),
         seeds=2,
         budget=6_000,
-        lrs=(1e-2,),
+        lrs=(3e-3, 1e-2, 3e-2),
         starts=("default",),
         batch=32,
         valid=128,
-        test=256,
+        test=512,
+        tuning=0.5,
+        widen=True,
+        widen_by=0.02,
         precision="float32",
     )
 
@@ -67,8 +73,8 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
             return layer(NTM, symbols, hidden, start, condition.task["T"], rows=ROWS)
         if model not in ATTENTIONS:
             return layer(model, symbols, hidden, start, condition.task["T"])
-        kind = ATTENTIONS[model]
-        attention = partial(LinformerAttention, rank=RANK, max_length=PIXELS) if kind == "linformer" else kind
+        kind, steps = ATTENTIONS[model], condition.task["T"]
+        attention = partial(LinformerAttention, rank=RANKS[steps], max_length=steps) if kind == "linformer" else kind
         return Projected(Transformer(hidden, HEADS, attention=attention, position="sinusoidal"), symbols)
 
     def grid(self, model: str) -> list[tuple[float, str]]:
@@ -79,7 +85,8 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
             f"{super().caption()}\ncopy: read symbols of 8 kinds, then repeat them; trained on 1 to 6 symbols, the "
             f"result is the accuracy for twice as many as the longest; NTM: a memory of {ROWS} rows. 784 pixels: MNIST "
             "in 16 grey values, in reading order, from a bidirectional Transformer of two layers with sinusoidal "
-            f"positions, read out at the last pixel, 200,000 parameters, bfloat16; Linformer: rank {RANK}. "
+            f"positions, read out at the last pixel, 200,000 parameters, bfloat16; Linformer: rank {RANKS[PIXELS]}. "
+            f"64 pixels: 8 x 8 digits in the same way, rank {RANKS[64]}. "
             "Transformer-XL is part of the study extensions, ODE-GRU of the "
             "study irregular."
         )

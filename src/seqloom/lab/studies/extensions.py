@@ -51,15 +51,26 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
         precision="float32",
     )
     quick = TrialSettings(
-        (read_symbols("memory: first symbol", FIRST, 100, 24, late=8, models=MEMORIES, against=XL_ATTN, segment=8),),
-        (XL_ATTN, XL, SEGMENTS),
+        (
+            read_symbols("memory: first symbol", FIRST, 100, 24, late=8, models=MEMORIES, against=XL_ATTN),
+            read_symbols(
+                "decoder: parity", "parity", 250, 10, (10, 40), late=8, models=DECODERS, against=BY_ATTN, grows=True
+            ),
+            read_symbols(
+                "states: 4 slots", "keyed 4", 250, 24, models=("1 state", "2 states", "4 states"), against="1 state"
+            ),
+        ),
+        (*MEMORIES, *DECODERS, "1 state", "2 states", "4 states"),
         seeds=2,
         budget=6_000,
-        lrs=(1e-2,),
+        lrs=(3e-3, 1e-2, 3e-2),
         starts=("default",),
         batch=32,
         valid=128,
-        test=256,
+        test=512,
+        tuning=0.5,
+        widen=True,
+        widen_by=0.02,
         precision="float32",
     )
 

@@ -50,15 +50,18 @@ class Irregular(Trials[TrialSettings], name="irregular"):
         precision="float32",
     )
     quick = TrialSettings(
-        (wave("irregular gaps", 150, 16, True),),
-        (ODE, "gru + gaps", "gru"),
+        (wave("irregular gaps", 400, 16, True),),
+        MODELS,
         seeds=2,
         budget=2_000,
-        lrs=(1e-2,),
+        lrs=(1e-2, 3e-2, 1e-1),
         starts=("default",),
         batch=32,
-        valid=128,
-        test=512,
+        valid=256,
+        test=1_000,
+        tuning=0.5,
+        widen=True,
+        widen_by=0.02,
         precision="float32",
     )
 

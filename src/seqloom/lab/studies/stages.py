@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from seqloom.lab.studies.data.symbols import TEXT
+from seqloom.lab.studies.data.symbols import COPY, FIRST, TEXT
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, rates, starts
 from seqloom.lab.studies.support.outcome import Trial
@@ -43,15 +43,22 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
         precision="float32",
     )
     quick = TrialSettings(
-        (read_symbols("parity", "parity", 250, 10, (10, 40), late=8, grows=True),),
+        (
+            read_symbols("parity", "parity", 250, 10, (10, 40), late=8, grows=True),
+            read_symbols("first symbol", FIRST, 250, 24, late=8),
+            read_symbols("copy", COPY, 250, 13),
+        ),
         (BOTH, "lstm", ALONE),
         seeds=2,
         budget=6_000,
-        lrs=(1e-2,),
+        lrs=(3e-3, 1e-2, 3e-2),
         starts=("default",),
         batch=32,
         valid=128,
-        test=256,
+        test=512,
+        tuning=0.5,
+        widen=True,
+        widen_by=0.02,
         precision="float32",
     )
 
