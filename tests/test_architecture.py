@@ -26,7 +26,7 @@ FLOORS = (
     {"core"},
 )
 FLOOR = {folder: depth for depth, folders in enumerate(FLOORS) for folder in folders}
-LAB = ("Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit")
+LAB = ("Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "explore", "fit")
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")  # which re-exports everything
 MODULES = {".".join(("seqloom", *file.relative_to(PACKAGE).with_suffix("").parts)): file for file in FILES}
 MODULES = {name.removesuffix(".__init__"): file for name, file in MODULES.items()}

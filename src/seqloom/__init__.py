@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seqloom.lab.estimators import SequenceClassifier as SequenceClassifier
     from seqloom.lab.estimators import SequenceRegressor as SequenceRegressor
     from seqloom.lab.estimators import SequenceTagger as SequenceTagger
+    from seqloom.lab.explore.notebook import explore as explore
     from seqloom.lab.training.fit import fit as fit
     from seqloom.lab.training.run import Run as Run
     from seqloom.layers.dropouts import Dropouts
@@ -180,6 +181,7 @@ _LAB = {
     "SequenceClassifier": "lab.estimators",
     "SequenceRegressor": "lab.estimators",
     "SequenceTagger": "lab.estimators",
+    "explore": "lab.explore.notebook",
     "fit": "lab.training.fit",
 }
 

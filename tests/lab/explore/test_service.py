@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from seqloom.cli.main import main
@@ -150,9 +151,21 @@ def test_the_command_saves_a_page(run, tmp_path, capsys):
     assert facts["bytes"] == page.stat().st_size and facts["examples"] == {"turns": 1}
 
 
+def test_the_command_writes_the_attributions_of_the_held_out_rows(run, tmp_path, capsys):
+    table = tmp_path / "table.parquet"
+    with pytest.raises(SystemExit) as done:
+        main(["explore", str(run.folder), "--export-attributions", str(table), "--json"])
+    assert not done.value.code
+    frame = pl.read_parquet(table)
+    assert json.loads(capsys.readouterr().out)["rows"] == frame["row"].n_unique() >= 70
+    turned = frame.filter((pl.col("token") == "not") & (pl.col("step") == 3))
+    assert turned["occlusion"].median() > 0.5 and not frame["gradient"].has_nulls()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["{run}", "--export-attributions", "{folder}/a.txt"], "must end with .parquet or .csv"),
         ([], "explore needs at least one run"),
         (["no-such-run"], "there is no run 'no-such-run'"),
         (["{run}", "--port", "99999"], "between 0 and 65535"),

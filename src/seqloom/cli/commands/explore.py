@@ -38,6 +38,12 @@ def explore(
             negative_bool="no-",
         ),
     ] = True,
+    export_attributions: Annotated[
+        Path | None,
+        Parameter(
+            help="Write the contribution of every step of the held-out rows to a .parquet or .csv file, and stop."
+        ),
+    ] = None,
     port: Annotated[int, Parameter(help="Port of the server on this machine; 0 chooses a free one.")] = 0,
     browser: Annotated[bool, Parameter(help="Open the page in a browser.", negative=None, negative_bool="no-")] = True,
     trust: Annotated[bool, Parameter(help="Execute the Python code stored in a run (cell.py). Read it first.")] = False,
@@ -53,7 +59,12 @@ def explore(
     folders = [find_run_folder(run) for run in runs]
     if save is not None and save.is_dir():
         raise UserError(f"--save: {save} is a folder; give a file such as {save / 'page.html'}")
+    if export_attributions is not None and len(folders) > 1:
+        raise UserError(f"--export-attributions takes one run, got {len(folders)}")
     service = _open(folders, trust)
+    if export_attributions is not None:
+        _export(service, export_attributions, json)
+        return
     if save is not None:
         _save(service, save, examples, input or [], model, json)
         return
@@ -115,3 +126,23 @@ def _save(service: Service, place: Path, examples: int, inputs: list[str], with_
         for entry in service.entries.values() if with_models else ():
             if entry.name not in inside:
                 console.note(f"{entry.name} is recorded only: {explain_not_portable(entry.subject)}")
+
+
+def _export(service: Service, place: Path, json: bool) -> None:
+    from seqloom.lab.explore.attribution_table import check_table_path, write_attributions
+
+    check_table_path(place)
+    (entry,) = service.entries.values()
+    last = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if done * 10 // total > last:
+            last = done * 10 // total
+            console.note(f"{done:,} of {total:,} rows")
+
+    rows = write_attributions(entry.subject, place, report=report)
+    if json:
+        console.show_json({"table": str(place), "rows": rows})
+    else:
+        console.note(f"attributions of {plurals.count(rows, 'row')} written to {place}")

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.task import Features
 from seqloom.lab.explore.contributions import (
     Target,
     choose_target,
@@ -26,7 +25,6 @@ from seqloom.lab.explore.contributions import (
 from seqloom.lab.explore.finding import Statement, describe
 from seqloom.lab.explore.inside import Array, Inside, look_inside
 from seqloom.lab.explore.subject import Example, Outputs, Subject
-from seqloom.lab.training.for_task import ForTask
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.intervene import Clamp, record
 from seqloom.tools.trace import has_weights
@@ -136,7 +134,7 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
     inside = look_inside(subject, example, target, request.clamps, request.uniform_attention, plain.wanted)
     notes += inside.notes
     if not inside.layers and not inside.attention:
-        notes.append(_explain_nothing_inside(subject.model))
+        notes.append(_explain_nothing_inside(subject.network))
     growth = ([], torch.zeros(0)) if _has_step_outputs(subject, plain) else compute_growth(run, example)
     windows, effects = occlude(run, example, target, subject.deletes)
     gradients = integrate_gradients(run, subject.network, example, target)
@@ -145,7 +143,7 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
     document = {
         "name": subject.name,
         "kind": subject.kind,
-        "parameters": sum(p.numel() for p in subject.model.parameters()),
+        "parameters": sum(p.numel() for p in subject.network.parameters()),
         "steps": list(example.steps),
         "unknown": [i for i, unknown in enumerate(example.unknown) if unknown],
         "notes": notes,
@@ -167,7 +165,7 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
             for name, w in inside.attention.items()
         ],
         "arrays": {name: _describe_array(array) for name, array in arrays.items()},
-        "features": list(subject.task.input.names) if isinstance(subject.task.input, Features) else [],
+        "features": list(subject.features),
     }
     return Explanation(document, arrays)
 
@@ -189,12 +187,12 @@ def _order(statements: Sequence[Statement]) -> list[Statement]:
     return sorted(statements, key=lambda one: not one.confirmed)
 
 
-def _explain_nothing_inside(model: ForTask) -> str:
-    kind = type(model.model).__name__
+def _explain_nothing_inside(model: nn.Module) -> str:
+    kind = type(model).__name__
     has_parts = any(isinstance(m, Recurrent) or has_weights(m) for m in model.modules())
     if has_parts:
         return "The layers of this model did not run for this input, so there is nothing inside to show."
-    if find_layer(model.model) is None:
+    if find_layer(model) is None:
         return f"This model ({kind}) has no layers of seqloom inside: no states, gates or attention to show."
     return f"This model ({kind}) has neither cells nor attention: no states, gates or attention to show."
 
@@ -250,7 +248,7 @@ def _collect_arrays(subject: Subject, example: Example, inside: Inside) -> dict[
         if layer.effect is not None:
             arrays[f"{layer.name}/effect"] = layer.effect
     arrays |= {f"attention/{name}": weights for name, weights in inside.attention.items()}
-    if isinstance(subject.task.input, Features):
+    if subject.features:
         arrays["input"] = example.batch.x[0].float().numpy()
     return arrays
 

@@ -10,11 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from seqloom import __version__
 from seqloom.core.errors import UserError
+from seqloom.lab.explore.explanation import Explanation, pack_array
 from seqloom.lab.explore.portable_model import explain_not_portable, pack_model
 from seqloom.lab.explore.rows import Row
 from seqloom.lab.explore.server import read_static
-from seqloom.lab.explore.service import Service
+from seqloom.lab.explore.service import Entry, Service
+from seqloom.lab.explore.subject import Subject
 from seqloom.lab.files import scratch
 
 EXAMPLES = 12  # recorded for each run by default
@@ -76,6 +79,22 @@ def record_examples(
             recording["models"][name] = pack_model(entry.subject)
         recording["curves"][name] = service.answer("curves", {"run": name})
     return recording
+
+
+def record_explanation(subject: Subject, explanation: Explanation) -> Recording:
+    """Return a recording of one explanation."""
+    entry, document = Entry(subject.name, subject=subject), explanation.document | {"key": "0"}
+    arrays = {f"0/{name}": base64.b64encode(pack_array(array)).decode() for name, array in explanation.arrays.items()}
+    text = " ".join(document["steps"][:100])
+    row = {"row": 0, "text": text, "truth": "", "prediction": document["prediction"]["text"]}
+    return {
+        "about": {"version": __version__, "runs": [entry.describe()]},
+        "rows": {subject.name: [row | {"loss": None, "confidence": None}]},
+        "curves": {},
+        "explanations": {subject.name: {"0": document}},
+        "models": {},
+        "arrays": arrays,
+    }
 
 
 def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -55,8 +55,11 @@ class Entry:
         """Return what the page needs to know about the run; a problem is a sentence."""
         if self.run is None and self._subject is None:
             return {"name": self.name, "problem": self.problem}
+        if self.run is None:
+            facts = {"kind": self.subject.kind, "data": "", "model": type(self.subject.network).__name__, "unit": ""}
+            return {"name": self.name, "problem": "", "features": list(self.subject.features)} | facts
         try:
-            task = self.run.task if self.run is not None else self.subject.task
+            task = self.run.task
         except (UserError, OSError) as error:
             return {"name": self.name, "problem": str(error)}
         return {
@@ -64,7 +67,7 @@ class Entry:
             "problem": "",
             "kind": task.kind,
             "data": task.name,
-            "model": self.run.settings.model if self.run is not None else type(self.subject.network).__name__,
+            "model": self.run.settings.model,
             "unit": task.input.unit if isinstance(task.input, Tokens) else "",
             "features": list(task.input.names) if isinstance(task.input, Features) else [],
         }

@@ -82,6 +82,11 @@ class Subject:
         return isinstance(self.task.input, Tokens)
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the input's features; empty for tokens."""
+        return self.task.input.names if isinstance(self.task.input, Features) else ()
+
+    @property
     def is_per_step(self) -> bool:
         """Whether each input step has its own output."""
         target = self.task.target
