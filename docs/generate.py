@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import compiled_cells
+import forms
 import goals
 import study_pages
 from records import GRU, RESULTS, ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, Row, import_pyplot, span
@@ -25,7 +26,7 @@ from records import GRU, RESULTS, ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, Ro
 IMAGES = ROOT / "docs" / "images"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals")),
+    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms")),
     ROOT / "docs" / "tutorials" / "own-cell.md",
 )
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
@@ -337,6 +338,7 @@ PARTS = {
         *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies),
         *compiled_cells.PARTS,
         *goals.PARTS,
+        *forms.PARTS,
         *study_pages.PARTS,
     )
 }

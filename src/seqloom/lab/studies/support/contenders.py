@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -60,7 +61,7 @@ def rates(lrs: Sequence[float], wanted: Sequence[str]) -> tuple[float, ...]:
 def multiple(cell: str, device: str) -> int:
     """Return the number that hidden sizes must be a multiple of."""
     if device != "cuda":
-        return MULTIPLE
+        return math.lcm(MULTIPLE, find_variant(cell).settings.get("heads", 1))
     return FUSED if issubclass(find_kind(cell), AttnRNNCell) else CUDNN if cell in OF_CUDNN else MULTIPLE
 
 
