@@ -122,14 +122,9 @@ export function Chart({ frame, series, height = 150, low, high, label, bars, log
       <Cursor frame={frame} height={TOP + body} />
       {series.map((s, i) =>
         bars ? (
-          <g key={s.label + i} class={`bars line${i % 6}`}>
-            {s.xs.map((x, j) => {
-              const v = s.ys[j];
-              if (v === null || x < frame.from || x >= frame.to) return null;
-              const from = Math.min(y(0), y(v));
-              return <rect key={x} x={place(frame, x) - step * 0.4} width={Math.max(0.6, step * 0.8)} y={from}
-                height={Math.max(0.5, Math.abs(y(v) - y(0)))} class={v < 0 ? "negative" : "positive"} />;
-            })}
+          <g key={s.label + i}>
+            <path class="positive" d={drawBars(s, frame, y, step, (v) => v >= 0)} />
+            <path class="negative" d={drawBars(s, frame, y, step, (v) => v < 0)} />
           </g>
         ) : (
           <path key={s.label + i} class={`line line${i % 6} ${s.strong ? "strong" : ""}`} d={trace(s, frame, (v) => y(scale(v)))} />
@@ -139,6 +134,19 @@ export function Chart({ frame, series, height = 150, low, high, label, bars, log
       <StepAxis frame={frame} y={height - BOTTOM + 16} />
     </svg>
   );
+}
+
+/** All bars of one sign as one path, so that a long sequence stays fast. */
+function drawBars(series: Series, frame: Frame, y: (v: number) => number, step: number, has: (v: number) => boolean): string {
+  let path = "";
+  const width = Math.max(0.6, step * 0.8);
+  series.xs.forEach((x, i) => {
+    const v = series.ys[i];
+    if (v === null || x < frame.from || x >= frame.to || !has(v)) return;
+    const height = Math.max(0.5, Math.abs(y(v) - y(0)));
+    path += `M${(place(frame, x) - width / 2).toFixed(1)},${Math.min(y(0), y(v)).toFixed(1)}h${width.toFixed(1)}v${height.toFixed(1)}h${(-width).toFixed(1)}z`;
+  });
+  return path;
 }
 
 function trace(series: Series, frame: Frame, y: (v: number) => number): string {

@@ -182,9 +182,14 @@ export function Prediction({ shown, view, change, title }: { shown: Explanation;
 }
 
 /** The words of an input, with the contribution of each as colour, bar and number. */
-export function Strip({ shown, view, change, from, to }: { shown: Explanation; view: View; change: Change; from: number; to: number }) {
+const STRIP = 160; // words that are written out at once; the charts show more
+
+export function Strip({ shown, view, change, from: start, to: end }: { shown: Explanation; view: View; change: Change; from: number; to: number }) {
+  const middle = view.cursor !== null && view.cursor >= start && view.cursor < end && end - start > STRIP ? view.cursor - STRIP / 2 : start;
+  const from = Math.max(start, Math.min(Math.floor(middle / 40) * 40, end - STRIP)); // moves in leaps, so that words stay in place
+  const to = Math.min(end, from + STRIP);
   const values = useContributions(shown, view.method);
-  const most = Math.max(...values.map(Math.abs), 1e-9);
+  const most = useMemo(() => values.reduce((a, v) => Math.max(a, Math.abs(v)), 1e-9), [values]);
   const unknown = useMemo(() => new Set(shown.unknown), [shown]);
   const press = (step: number, extend: boolean) => {
     const anchor = view.span?.[0] ?? view.cursor ?? step;
@@ -192,7 +197,7 @@ export function Strip({ shown, view, change, from, to }: { shown: Explanation; v
   };
   return (
     <section class="card" aria-label="Steps">
-      <h2>Steps</h2>
+      <h2>Steps{to - from < shown.steps.length ? ` ${from} to ${to - 1}` : ""}</h2>
       <p class="help">Bars above the line speak for <bdi>{shown.target.label}</bdi>, bars below against it. Shift + click marks a span.</p>
       <div class="strip" dir="auto">
         {shown.steps.slice(from, to).map((word, i) => {

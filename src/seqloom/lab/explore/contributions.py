@@ -25,6 +25,8 @@ MAX_OCCLUSIONS = 200  # windows of a long sequence that are left out one by one
 MAX_SERIES_WINDOWS = 30  # of a series, in which a single step means little
 POINTS = 32  # on the path of integrated gradients; the error of their sum is reported
 BATCH_STEPS = 40_000  # steps in one batch of prefixes or occlusions
+BUDGET = 100_000  # steps to run for one kind of contribution; longer inputs get fewer prefixes, windows and points
+LEAST_PARTS = 8  # prefixes, windows and points of the longest inputs
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,16 @@ def read_target(outputs: Outputs, target: Target) -> Tensor:
 def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
     """Return the last steps of some prefixes, and the outputs (prefixes, K) of a model for them."""
     n = len(example.steps)
-    count = min(n, MAX_PREFIXES)
+    count = min(n, MAX_PREFIXES, _divide_budget(n // 2 + 1))
     ends = sorted({round((i + 1) * n / count) for i in range(count)})
     rows = [cut_batch(example.batch, end) for end in ends]
     values = torch.cat([run(batch).values for batch in _stack_prefixes(example.batch, [len(r.x[0]) for r in rows])])
     return [end - 1 for end in ends], values
+
+
+def _divide_budget(steps: int) -> int:
+    """Return how many runs of so many steps are affordable."""
+    return max(LEAST_PARTS, BUDGET // steps)
 
 
 def _stack_prefixes(batch: Batch, ends: Sequence[int]) -> list[Batch]:
@@ -95,7 +102,8 @@ def occlude(run: Run, example: Example, target: Target, delete: bool) -> tuple[l
             their mean in training, which is 0.
     """
     n = len(example.steps)
-    count = min(n, MAX_OCCLUSIONS if example.batch.x.ndim == 2 else MAX_SERIES_WINDOWS)
+    most = MAX_OCCLUSIONS if example.batch.x.ndim == 2 else MAX_SERIES_WINDOWS
+    count = min(n, most, _divide_budget(n))
     edges = [round(i * n / count) for i in range(count + 1)]
     windows = [(a, b) for a, b in itertools.pairwise(edges) if b > a]
     full = read_target(run(example.batch), target)[0]
@@ -155,12 +163,13 @@ def integrate_gradients(run: Run, network: nn.Module, example: Example, target: 
     if layer is None:
         return None
     n = len(example.steps)
-    size = max(1, min(POINTS, BATCH_STEPS // n))
-    middles = (torch.arange(POINTS) + 0.5) / POINTS  # the midpoint rule
+    points = min(POINTS, _divide_budget(2 * n))  # a gradient costs twice as much
+    size = max(1, min(points, BATCH_STEPS // n))
+    middles = (torch.arange(points) + 0.5) / points  # the midpoint rule
     total: Tensor | None = None
     for alphas in middles.split(size):
         gradient, vectors, _ = _differentiate(run, layer, example.batch, target, alphas)
-        part = (gradient * vectors).sum((0, 2)) / POINTS
+        part = (gradient * vectors).sum((0, 2)) / points
         total = part if total is None else total + part
     assert total is not None
     _, _, ends = _differentiate(run, layer, example.batch, target, torch.tensor([0.0, 1.0]))
