@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import Dim
 
 import seqloom
 
@@ -37,13 +37,9 @@ def write(model: nn.Module, file: Path) -> None:
     """Export the model with any number of rows and steps."""
     rows, steps = Dim("rows", min=1, max=256), Dim("steps", min=1, max=4096)
     example = (torch.randn(2, 8, 3), torch.zeros(1, 2, 16))
-    with torch.no_grad():
-        program = export(model.eval(), example, dynamic_shapes=({0: rows, 1: steps}, {1: rows}))
-        onnx = torch.onnx.export(
-            program, input_names=["x", "state"], output_names=["forecast", "new_state"], dynamo=True, verbose=False
-        )
-    assert onnx is not None
-    onnx.save(file)
+    shapes = ({0: rows, 1: steps}, {1: rows})
+    names = {"input_names": ["x", "state"], "output_names": ["forecast", "new_state"]}
+    seqloom.export_onnx(model.eval(), example, file, shapes, **names)
 
 
 def main(file: Path | None = None) -> float:

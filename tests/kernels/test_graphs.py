@@ -1,8 +1,7 @@
-"""torch.compile, torch.export and ONNX: one graph, every length."""
+"""torch.compile and torch.export: one graph, every length."""
 
 import copy
 import warnings
-from functools import cache
 
 import pytest
 import torch
@@ -72,15 +71,6 @@ def test_compile_returns_autocasts_type_and_carries_full_precision():
     assert y.dtype == torch.bfloat16 and h.dtype == torch.float32
 
 
-@pytest.fixture(scope="module")
-def _one_registry():
-    """Share the exporter's table of operators, which takes half of the time of an export to build."""
-    module = pytest.importorskip("torch.onnx._internal.exporter._registration")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.ONNXRegistry, "from_torchlib", staticmethod(cache(module.ONNXRegistry.from_torchlib)))
-        yield
-
-
 def exported(name):
     """Most cells in one layer: that layers follow each other, or run both ways, is the same code for all."""
     torch.manual_seed(1)  # 0 draws an ln_lstm in which every rounding, the loop's too, grows a hundredfold
@@ -102,24 +92,14 @@ def elsewhere(layer):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_one_registry")
 @pytest.mark.parametrize("name", sorted(Cell.registry))
-def test_export_and_onnx_take_any_batch_and_length(name, tmp_path):
+def test_export_takes_any_batch_and_length(name):
     layer, arguments, shapes = exported(name)
     program = torch.export.export(layer, arguments, dynamic_shapes=shapes)
     other = elsewhere(layer)
     with torch.no_grad():
         expected = layer(*other)
         torch.testing.assert_close(program.module()(*other), expected)
-    onnxruntime = pytest.importorskip("onnxruntime")
-    with torch.no_grad():
-        torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "layer.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
-    flat = [t.numpy() for t in torch.utils._pytree.tree_leaves(other)]
-    names = [i.name for i in session.get_inputs()]
-    actual = session.run(None, dict(zip(names, flat, strict=True)))
-    for ours, theirs in zip(torch.utils._pytree.tree_leaves(expected), actual, strict=True):
-        torch.testing.assert_close(torch.tensor(theirs), ours, rtol=1e-4, atol=1e-5)
 
 
 SEGMENTS = ("transformer_xl", "memory_transformer")  # as many as the example has

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, get_args
 
@@ -56,7 +55,7 @@ def export_run(run: Run, to: Target, out: Path | str, *, int8: bool = False, lic
         work.chmod(0o755)
         if out.is_dir():
             out.rmdir()
-        shutil.copytree(work, out)
+        work.rename(out)
     files = {str(f.relative_to(out)): f.stat().st_size for f in sorted(out.rglob("*")) if f.is_file()}
     return {"run": str(run.folder), "to": to, "out": str(out), "int8": int8, "files": files, **facts, **loss}
 

@@ -1,0 +1,112 @@
+"""ONNX files of recurrent layers: native operators or a Scan, with the values of torch."""
+
+import warnings
+from functools import cache
+
+import pytest
+import torch
+from torch.export import Dim
+
+import seqloom
+import seqloom.cells
+from seqloom.core.cell import Cell
+from seqloom.tools.onnx.export import export_onnx
+from seqloom.tools.onnx.operators import has_native_operator
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+B, T = Dim("B", min=1, max=256), Dim("T", min=1, max=4096)
+SIZES = ((1, 1), (4, 13), (2, 40))  # rows and steps that the example does not have
+NATIVE = ("gru", "lstm", "rnn")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_registry():
+    """Share the exporter's table of operators, which takes half of the time of an export to build."""
+    module = pytest.importorskip("torch.onnx._internal.exporter._registration")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        patch.setattr(module.ONNXRegistry, "from_torchlib", staticmethod(cache(module.ONNXRegistry.from_torchlib)))
+        yield
+
+
+class Several(torch.nn.Module):
+    """Layers of one cell beside each other, so that one export serves all."""
+
+    def __init__(self, cell, forms, **settings):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            seqloom.Recurrent(cell, 8, 8, layers, bidirectional=both, batch_first=True, **settings)
+            for layers, both in forms
+        )
+
+    def forward(self, x, states, lengths):
+        return [layer(x, state, lengths) for layer, state in zip(self.layers, states, strict=True)]
+
+    def draw(self, rows, steps):
+        with torch.no_grad():
+            states = [layer(torch.randn(rows, 2, 8))[1] for layer in self.layers]
+        lengths = torch.randint(0, steps + 1, (rows,))
+        lengths[0] = steps
+        return torch.randn(rows, steps, 8), states, lengths
+
+
+def largest_difference(module, file):
+    """Export a module, and compare it with torch for other numbers of rows and steps."""
+    x, states, lengths = module.draw(3, 7)
+    shapes = [{1: B} if isinstance(s, torch.Tensor) else tuple({1: B} for _ in s) for s in states]
+    export_onnx(module, (x, states, lengths), file, ({0: B, 1: T}, shapes, {0: B}))
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names, worst = [i.name for i in session.get_inputs()], 0.0
+    for rows, steps in SIZES:
+        arguments = module.draw(rows, steps)
+        with torch.no_grad():
+            expected = torch.utils._pytree.tree_leaves(module(*arguments))
+        flat = [t.numpy() for t in torch.utils._pytree.tree_leaves(arguments)]
+        actual = session.run(None, dict(zip(names, flat, strict=True)))
+        worst = max([worst, *(float((torch.tensor(a) - e).abs().max()) for a, e in zip(actual, expected, strict=True))])
+    return worst
+
+
+def list_operators(file):
+    return {node.op_type for node in onnx.load(file).graph.node}
+
+
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_every_cell_in_both_directions_and_two_layers_has_the_values_of_torch(name, tmp_path):
+    torch.manual_seed(1)  # 0 draws an ln_lstm in which every rounding, the loop's too, grows a hundredfold
+    forms = [(1, False), (1, True), (2, False), (2, True)] if name in NATIVE else [(2, True)]
+    module, file = Several(name, forms).eval(), tmp_path / "layer.onnx"
+    assert largest_difference(module, file) < 1e-5
+    operators = list_operators(file)
+    assert (name.upper() in operators) == (name in NATIVE) == has_native_operator(module.layers[0])
+    assert ("Scan" in operators) == (name not in (*NATIVE, "min_gru", "min_lstm"))  # these two run in parallel
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("gru", {"reset_after": False, "bias": False}),
+        ("rnn", {"nonlinearity": "elu"}),
+        ("lstm", {"learn_initial_state": True}),
+    ],
+)
+def test_native_operators_have_the_settings_of_the_cell(name, settings, tmp_path):
+    assert largest_difference(Several(name, [(1, True)], **settings).eval(), tmp_path / "layer.onnx") < 1e-5
+    assert name.upper() in list_operators(tmp_path / "layer.onnx")
+
+
+def test_a_cell_whose_equations_onnx_lacks_is_no_native_operator():
+    assert not has_native_operator(seqloom.LSTM(4, 8, proj_size=3))
+    assert not has_native_operator(seqloom.RNN(4, 8, nonlinearity="gelu"))
+    assert not has_native_operator(torch.nn.GRU(4, 8))
+
+
+def test_a_file_holds_no_path_of_this_machine(tmp_path):
+    layer = seqloom.GRU(3, 4, batch_first=True).eval()
+    export_onnx(layer, (torch.randn(2, 5, 3),), tmp_path / "gru.onnx", ({0: B, 1: T},), input_names=["x"])
+    content = (tmp_path / "gru.onnx").read_bytes()
+    assert b".py" not in content
+    assert onnx.load_from_string(content).graph.input[0].name == "x"
