@@ -18,11 +18,26 @@ pytestmark = pytest.mark.xdist_group("complexity")  # whose fixture is made once
 
 
 @pytest.fixture(scope="module")
-def rows():
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("complexity")
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
     said = []
-    actual = list(Complexity(TINY).run(said.append))
+    actual = list(Complexity(TINY, folder=folder).run(said.append))
     assert len(said) == Complexity(TINY).parts
     return {row.form: row for row in actual}
+
+
+@pytest.mark.slow
+def test_measured_forms_are_stored_and_read_again(rows, folder, tmp_path):
+    again = Complexity(TINY, folder=folder)
+    again.replays = True
+    assert {row.form: row for row in again.run(lambda _: None)} == rows and not again.missing
+    nothing = Complexity(TINY, folder=tmp_path)
+    nothing.replays = True
+    assert not list(nothing.run(lambda _: None)) and nothing.missing == list(FORM)
 
 
 @pytest.mark.slow

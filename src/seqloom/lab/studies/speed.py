@@ -65,6 +65,9 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
                 rounds=self.settings.rounds,
             )
             key = {"study": self.name, "settings": settings.model_dump(mode="json")}
+            if ledger.get(key) is None and self.replays:
+                self.missing.append(f"H={hidden} B={batch} T={length} {dtype}")
+                continue
             if ledger.get(key) is None:
                 rows = [asdict(row) for row in race.time_layers(settings, kinds, before) if _ran(row)]
                 ledger.add(key, {"rows": rows})

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # takes long to import
 PRINTED = {"none": (28.4, 1.0), "additive": (31.2, 1.2), "dot": (31.2, 1.2), "transformer": (35.7, 0.6)}
 HEADS = 8
 SMOOTHING = 0.1
+BEAM = 5  # hypotheses
 
 
 def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **more: object) -> Condition:
@@ -126,7 +127,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
         assert isinstance(model, Translate)
         corpus, hypotheses = self.read(condition), []
         source, target, n, _ = corpus.parts[split]
-        beam = Beam(condition.task.get("beam", 5), 0.6, target.shape[1])
+        beam = Beam(condition.task.get("beam", BEAM), 0.6, target.shape[1])
         for begin in range(0, len(source), ROWS):
             with fast(model, device):
                 beams = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
@@ -193,11 +194,14 @@ class Translation(Corpora[TrialSettings], name="translation"):
         ]
 
     def caption(self) -> str:
+        task = self.settings.conditions[0].task
         return (
             f"{super().caption()}\n"
-            "BLEU: sacreBLEU, 13a, lower-cased, against the raw test_2016_flickr, beam width 5; the article does not "
-            "name its data.\nnone, additive, dot: GRUs with a bidirectional encoder and this attention; transformer: "
-            "3 layers on each side."
+            "BLEU: sacreBLEU, 13a, lower-cased, against the raw test_2016_flickr, beam width "
+            f"{task.get('beam', BEAM)}; at most {task['T']} words, a vocabulary of {task['vocabulary']:,}; "
+            "the article does not name its data.\n"
+            "none, additive, dot: GRUs with a bidirectional encoder and this attention; transformer: "
+            f"{count(task['layers'], 'layer')} on each side."
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:

@@ -52,7 +52,7 @@ def restore_study(folder: Path) -> Study[Any, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is not the document of a study of this version: {error}") from error
     for row in stored["rows"]:  # so that no model must be built to find its size
-        if "hidden" in row:
+        if {"hidden", "model", "condition"} <= set(row):
             study.known_sizes[row["model"], row["condition"]] = row["hidden"]
     return study
 
