@@ -51,17 +51,28 @@ def studies_overview() -> str:
             continue
         better = [other(row) for row in rows if row["result"] == "attn_rnn worse" and row is not against]
         worse = [other(row) for row in rows if row["result"] == "attn_rnn better" and row is not against]
-        cells = [study, condition, score(against[ATTN]), score(against["other"]), effect(against), against["seeds"]]
+        mark = mark_quick(f"{study}-fair")
+        cells = [
+            f"{study}{mark}",
+            condition,
+            score(against[ATTN]),
+            score(against["other"]),
+            effect(against),
+            against["seeds"],
+        ]
         verdict = VERDICTS.get(against["result"], against["result"])
-        table.append((ORDER.index(verdict), [*cells, verdict, shorten(better), shorten(worse)]))
+        table.append((ORDER.index(verdict), bool(mark), [*cells, verdict, shorten(better), shorten(worse)]))
     lines = [
         "| study | condition | AttnRNN | GRU | effect, 95% interval | seeds | against the GRU | better than AttnRNN "
         "| worse than AttnRNN |",
         "|---|---|--:|--:|---|---|---|---|---|",
-        *("| " + " | ".join(cells) + " |" for _, cells in sorted(table, key=lambda pair: pair[0])),
+        *("| " + " | ".join(cells) + " |" for *_, cells in sorted(table, key=lambda row: row[:2])),
     ]
-    counts = [f"{sum(place == i for place, _ in table)} {word}" for i, word in enumerate(("losses", "ties", "wins"))]
-    return f"{', '.join(counts)} against the GRU in {len(table)} conditions.\n\n" + "\n".join([*lines, ""])
+    places = [place for place, is_quick, _ in table if not is_quick]
+    counts = [f"{places.count(i)} {word}" for i, word in enumerate(("losses", "ties", "wins"))]
+    beside = len(table) - len(places)
+    rest = f" {beside} conditions of quick runs, without tuning, are not counted." if beside else ""
+    return f"{', '.join(counts)} against the GRU in {len(places)} conditions.{rest}\n\n" + "\n".join([*lines, ""])
 
 
 def other_studies() -> str:
@@ -70,7 +81,7 @@ def other_studies() -> str:
     listed = {study for study, row in all_differences() if row["comparison"] == f"{ATTN} - {GRU}"}
     for name in names("fair"):
         if name.removesuffix("-fair") not in listed:
-            lines.append(f"| {name.removesuffix('-fair')} | {escape(load(name)['verdict'])} |")
+            lines.append(f"| {name.removesuffix('-fair')}{mark_quick(name)} | {escape(load(name)['verdict'])} |")
     return "\n".join([*lines, ""])
 
 
@@ -86,13 +97,22 @@ def every_study() -> str:
             f"{n} {kind}{'s' if n != 1 else ''}" for n, kind in zip(counts[1:], ("tie", "win"), strict=True)
         ]
         shown = f"{document['study']}, as printed" if document["protocol"] == "paper" else document["study"]
-        short = "" if document["command"].find("--quick") < 0 else " (quick)"
         better = dict.fromkeys(other(row) for row in differences(name) if row["result"] == "attn_rnn worse")
         others = shorten([model for model in better if model != GRU])
-        cells = [f"{shown}{short}", ", ".join(words) if rows else "", others, escape(tell_short(document, rows))]
+        cells = [
+            f"{shown}{mark_quick(name)}",
+            ", ".join(words) if rows else "",
+            others,
+            escape(tell_short(document, rows)),
+        ]
         table.append((document["protocol"] == "paper", -counts[0], not rows, shown, cells))
     lines = ["| study | AttnRNN against the GRU | also better than AttnRNN | in short |", "|---|---|---|---|"]
     return "\n".join([*lines, *("| " + " | ".join(row[-1]) + " |" for row in sorted(table)), ""])
+
+
+def mark_quick(name: str) -> str:
+    """Return a mark for a stored quick run: small models, short trainings, no tuning."""
+    return " (quick)" if "--quick" in load(name)["command"] else ""
 
 
 def tell_short(document: Row, rows: Sequence[Row]) -> str:
