@@ -213,7 +213,7 @@ class Complexity(Study[ComplexitySettings, Growth], name="complexity"):
 
 
 def _read_growth(stored: Mapping[str, Any]) -> Growth:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
     values |= {name: Exponent(**stored[name]) for name in ("time_exponent", "memory_exponent")}
     return Growth(**values)
 
