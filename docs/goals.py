@@ -14,7 +14,7 @@ LEDGERS = "*/goals/*.jsonl"
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal: where it is in the ledger, the target, published numbers, and why it was missed, if it was."""
+    """A goal: its key in the ledger, the metric, the target and published numbers."""
 
     key: str
     name: str
@@ -23,7 +23,6 @@ class Goal:
     published: str
     lower: bool = False
     percent: bool = True
-    reason: str = ""
 
     def show(self, value: float) -> str:
         if self.percent:
@@ -39,8 +38,7 @@ GOALS = (
     Goal("psmnist", "permuted MNIST, accuracy", "accuracy", 0.966, "LSTM 95, best 98.8"),
     Goal(
         "copy", "copy after 1,000 steps, loss", "loss", 1e-4, "TCN 3.5e-5; blanks and guesses 2e-2",
-        lower=True, percent=False,
-    ),
+        lower=True, percent=False),
     Goal("adding", "adding in 10,000 steps, MSE", "mse", 1e-4, "LEM 2.4e-5", lower=True, percent=False),
     Goal("imdb", "IMDB, accuracy", "accuracy", 0.90, "LSTM 84 to 87, bigram NB-SVM 91.2"),
     Goal(
@@ -52,6 +50,20 @@ GOALS = (
     Goal("conll", "CoNLL-2000 chunks, F1", "span_f1", 0.945, "BiLSTM-CRF 94.1 to 94.5"),
     Goal("etth1", "ETTh1, 96 hours ahead, MSE", "mse", 0.355, "SegRNN 0.351, ridge 0.370", lower=True, percent=False),
 )  # fmt: skip
+
+
+# Why a goal was missed, or not reached by every seed.
+REASONS = {
+    "smnist": "it overfits, the training loss is 2e-4; a recipe with 256 units and more dropout was not run to its end",
+    "psmnist": "63 % of the planned steps, one seed; with this much dropout the training loss stays at 0.12 and "
+    "validation at 93.3, so the dropout holds the model back; the recipe with half of it was not run",
+    "copy": "the other seed had 76 % of the symbols after 32 % of the planned steps and was still improving",
+    "imdb": "the loss of the training reviews is at its floor after four of six epochs; a recipe with a bag of word "
+    "pairs beside the GRU is written and was not run",
+    "multi30k": "no GPU time was left; with 10 epochs and dropout 0.3 the same model had 36.8",
+    "conll": "no GPU time was left; an earlier model with 256 units had 94.15",
+    "etth1": "first run of the recipe, with another schedule than the paper's; nothing was tuned",
+}
 
 
 def read_ledger() -> list[dict[str, Any]]:
@@ -91,7 +103,7 @@ def goals_table() -> str:
             verdict = "**reached**" if met == len(values) else f"reached by {met} of {len(values)}" if met else "missed"
             recipe = describe(group[0])
         shown = ", ".join(goal.show(value) for value in values)
-        note = f": {goal.reason}" if goal.reason and not (group and met == len(values)) else ""
+        note = "" if group and met == len(values) else f": {REASONS[goal.key]}"
         lines.append(f"| {goal.name} | {target} | {goal.published} | {shown} | {verdict}{note} | {recipe} |")
     return "\n".join([*lines, ""])
 
