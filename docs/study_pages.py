@@ -351,34 +351,53 @@ def sources_table() -> str:
         ),
         ("ODE-GRU: a state in continuous time fits irregular samples", against("irregular", "ode_gru", "gru + gaps")),
     ]
-    lines = ["| argument | measured (exploratory unless it says primary) |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {claim} | {escape('; '.join(parts))} |" for claim, *parts in rows), ""])
+    lines = ["| argument | measured |", "|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| {claim} | {escape('; '.join(filter(None, parts)))} |" for claim, *parts in rows), ""]
+    )
 
 
 def against(study: str, reference: str, other_model: str) -> str:
     """Return every comparison of two models in a study: means, effect with its interval, seeds and result."""
     parts = []
-    for row in differences(f"{study}-fair"):
+    for row in differences(stored(study)) if (STUDIES / stored(study)).exists() else ():
         if row["comparison"] == f"{reference} - {other_model}":
             means = f"{score(row[reference])} against {score(row['other'])}"
             parts.append(f"{row['condition']}: {means} ({effect(row)}; n = {row['seeds']}): {row['result']}")
-    return f"{reference} - {other_model}: {'; '.join(parts)}"
+    return f"{reference} - {other_model}: {'; '.join(parts)}" if parts else ""
+
+
+def stored(study: str) -> str:
+    """Return the folder of a study: that of the full form, or else that of the quick form."""
+    return f"{study}-fair" if (STUDIES / f"{study}-fair" / "study.json").exists() else f"{study}-quick"
 
 
 def remembered() -> str:
-    """Return the bits of the first input in the state after 1, 64 and 1,024 steps, and the primary comparison."""
-    bits: dict[str, dict[str, list[str]]] = {}  # by condition and model
-    values = trials("memory-fair")
-    for condition, model in dict.fromkeys((t["condition"], t["model"]) for t in values):
-        mine = [t["scores"] for t in values if (t["condition"], t["model"]) == (condition, model)]
-        after = [statistics.mean(run[f"bits at {n:,}"] for run in mine) for n in (1, 64, 1_024)]
-        bits.setdefault(condition, {})[model] = [f"{mean:.2f}" for mean in after]
+    """Return the bits of the first input in the state after few and many steps, and the primary comparison."""
+    values = trials(stored("memory"))
+    distances = load(stored("memory"))["settings"]["conditions"][0]["task"]["distances"]
+    shown = [n for n in (1, 4, 16, 64, 1_024) if n in distances]
     listed = []
-    for condition, by_model in bits.items():
-        named = ", ".join(f"{model} {' / '.join(means)}" for model, means in by_model.items())
-        listed.append(f"{condition}: {named}")
+    for condition in dict.fromkeys(t["condition"] for t in values):
+        named = []
+        for model in dict.fromkeys(t["model"] for t in values):
+            runs = [t["scores"] for t in values if (t["condition"], t["model"]) == (condition, model)]
+            after = [statistics.mean(run[f"bits at {n:,}"] for run in runs) for n in shown]
+            named.append(f"{model} {' / '.join(f'{bits:.2f}' for bits in after)}")
+        listed.append(f"{condition}: {', '.join(named)}")
+    steps = " / ".join(f"{n:,}" for n in shown)
+    kind = "Primary question" if load(stored("memory"))["settings"]["seeds"] >= 10 else "Exploratory"
     primary = against("memory", ATTN, GRU)
-    return f"bits left of 3 after 1 / 64 / 1,024 steps: {'; '.join(listed)}. Primary, mean bits: {primary}"
+    return f"bits left of 3 after {steps} steps: {'; '.join(listed)}. {kind}, mean bits: {primary}"
 
 
-PARTS = (studies_overview, other_studies, every_study, claims_table, sources_table)
+def quick_studies() -> str:
+    """Return the verdicts of the studies of which only the quick form has been run."""
+    lines = ["| study | command | verdict |", "|---|---|---|"]
+    for name in names("quick"):
+        document = load(name)
+        lines.append(f"| {document['study']} | `{document['command']}` | {escape(document['verdict'])} |")
+    return "\n".join([*lines, ""])
+
+
+PARTS = (studies_overview, other_studies, every_study, claims_table, sources_table, quick_studies)

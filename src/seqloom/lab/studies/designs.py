@@ -8,15 +8,15 @@ from torch import nn
 
 from seqloom.attention import LinformerAttention
 from seqloom.lab.studies.data.mnist import PIXELS
-from seqloom.lab.studies.data.symbols import COPY, DIGITS, PIXEL_ROWS
+from seqloom.lab.studies.data.symbols import ABOUT, COPY, PIXEL_ROWS
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, rates
-from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
 from seqloom.layers.transformer.layer import Projected, Transformer
 
 HEADS = 4
 ROWS = 128  # of the NTM's memory: more than the longest sequence to copy
-RANKS = {64: 16, 784: 32}  # of Linformer, by steps: its projections have up to half of the parameters
+RANKS = {13: 6, 784: 32}  # of Linformer, by steps: its projections have up to half of the parameters
 NTM, DENSE = "ntm", "dense attention"
 CELLS = (NTM, "lstm", "gru", "attn_rnn")
 ATTENTIONS = {DENSE: "dense", "performer": "performer", "linformer": "linformer", "linear attention": "linear"}
@@ -52,7 +52,7 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
     quick = TrialSettings(
         (
             read_symbols("copy, 6 symbols", COPY, 300, 7, (7, 13), models=CELLS, against=NTM),
-            read_symbols("64 pixels", DIGITS, 150, 64, models=tuple(ATTENTIONS), against=DENSE, budget=12_000),
+            read_symbols("copy with attention", COPY, 250, 13, models=tuple(ATTENTIONS), against=DENSE),
         ),
         (NTM, "lstm", "attn_rnn", *ATTENTIONS),
         seeds=2,
@@ -81,12 +81,11 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
     def caption(self) -> str:
+        ranks = ", ".join(f"{rank} for {steps} steps" for steps, rank in RANKS.items())
         return (
-            f"{super().caption()}\ncopy: read symbols of 8 kinds, then repeat them; trained on 1 to 6 symbols, the "
-            f"result is the accuracy for twice as many as the longest; NTM: a memory of {ROWS} rows. 784 pixels: MNIST "
-            "in 16 grey values, in reading order, from a bidirectional Transformer of two layers with sinusoidal "
-            f"positions, read out at the last pixel, 200,000 parameters, bfloat16; Linformer: rank {RANKS[PIXELS]}. "
-            f"64 pixels: 8 x 8 digits in the same way, rank {RANKS[64]}. "
-            "Transformer-XL is part of the study extensions, ODE-GRU of the "
-            "study irregular."
+            f"{super().caption()}\ncopy: trained on 1 to (T - 1) / 2 symbols, tested on (T - 1) / 2; NTM: a memory of "
+            f"{ROWS} rows. pixels: a bidirectional Transformer of two layers with sinusoidal positions, read out at "
+            "the "
+            f"last pixel (784 pixels: bfloat16); Linformer: rank {ranks}.\n{describe_conditions(self, ABOUT)}\n"
+            "Transformer-XL is part of the study extensions, ODE-GRU of the study irregular."
         )

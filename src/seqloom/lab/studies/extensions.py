@@ -7,10 +7,10 @@ from functools import partial
 
 from torch import nn
 
-from seqloom.lab.studies.data.symbols import FIRST, TEXT
+from seqloom.lab.studies.data.symbols import ABOUT, FIRST, TEXT
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, layer, rates
-from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
 from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
 from seqloom.layers.transformer.layer import Projected, Transformer
 
@@ -77,12 +77,11 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
     def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:
         if model in SLOTS:
             return layer("attn_rnn", symbols, hidden, start, condition.task["T"], slots=SLOTS[model])
-        segment = condition.task.get("segment", SEGMENT)
         layers: dict[str, Callable[[], nn.Module]] = {
-            XL: partial(TransformerXL, hidden, HEADS, segment=segment, memory=segment),
-            SEGMENTS: partial(TransformerXL, hidden, HEADS, segment=segment, memory=0),
-            XL_ATTN: partial(MemoryTransformer, hidden, HEADS, segment=segment, slots=1, cell="attn_rnn"),
-            XL_GRU: partial(MemoryTransformer, hidden, HEADS, segment=segment, cell="gru"),
+            XL: partial(TransformerXL, hidden, HEADS, segment=SEGMENT, memory=SEGMENT),
+            SEGMENTS: partial(TransformerXL, hidden, HEADS, segment=SEGMENT, memory=0),
+            XL_ATTN: partial(MemoryTransformer, hidden, HEADS, segment=SEGMENT, slots=1, cell="attn_rnn"),
+            XL_GRU: partial(MemoryTransformer, hidden, HEADS, segment=SEGMENT, cell="gru"),
             SELF: partial(Transformer, hidden, HEADS, causal=True, position="rotary"),
             BY_ATTN: partial(Transformer, hidden, HEADS, causal=True, attention=Recurrence),
             BY_GRU: partial(Transformer, hidden, HEADS, causal=True, attention=partial(Recurrence, cell="gru")),
@@ -96,20 +95,12 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
     def caption(self) -> str:
-        segments = {
-            c.task.get("segment", SEGMENT) for c in self.settings.conditions if c.task.get("against") == XL_ATTN
-        }
-        size = " or ".join(map(str, sorted(segments))) or "no"
         return (
-            f"{super().caption()}\nmemory: Transformers of two layers that read segments of {size} steps; "
+            f"{super().caption()}\nmemory: Transformers of two layers that read segments of {SEGMENT} steps; "
             f"{XL}: each segment attends to the one before it; {SEGMENTS}: it does not; {XL_ATTN}, {XL_GRU}: it "
             "attends "
             "to the state of a recurrent cell that has read all segments before it. decoder: causal Transformers of "
             f"two layers; {BY_ATTN}, {BY_GRU}: a cell in place of the self-attention. states: one layer of AttnRNN "
             "with "
-            "so many states that share all weights (`slots`).\n"
-            "memory has 85,000 parameters (text 90,000). first symbol: named in the last eighth of 32 steps. text: "
-            "the next character of tiny Shakespeare. S3: "
-            "products of permutations, trained on up to 40 steps, tested at 256. 8 slots: the last bit written to one "
-            "of 8 slots. recall: the value of a key, 8 pairs."
+            f"so many states that share all weights (`slots`).\n{describe_conditions(self, ABOUT)}"
         )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from seqloom.lab.studies.data.symbols import COPY, FIRST, TEXT
+from seqloom.lab.studies.data.symbols import ABOUT, COPY, FIRST, TEXT
 from seqloom.lab.studies.support.conditions import Condition, TrialSettings
-from seqloom.lab.studies.support.contenders import layer, rates, starts
+from seqloom.lab.studies.support.contenders import MULTIPLE, layer, rates, starts
 from seqloom.lab.studies.support.outcome import Trial
-from seqloom.lab.studies.support.symbol_trials import SymbolTrials, read_symbols
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
 from seqloom.layers.hybrid import RNNAttend
 from seqloom.layers.transformer.layer import Projected, Transformer
 
@@ -71,6 +71,9 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
             return both
         return layer(model, symbols, hidden, start, condition.task["T"])
 
+    def multiple(self, model: str) -> int:
+        return MULTIPLE if model == "lstm" else super().multiple(model)
+
     def grid(self, model: str) -> list[tuple[float, str]]:
         s = self.settings
         if model == ALONE:
@@ -81,10 +84,7 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
         return (
             f"{super().caption()}\nlstm + attention: one layer of LSTM, then self-attention over its outputs, a "
             f"residual and LayerNorm; attention alone: a causal Transformer of two layers, {HEADS} heads, rotary "
-            "positions. recall: the value of a key, 8 pairs, trained at 64 steps, tested at 128. S3: products of "
-            "permutations, trained on up to 40 steps, tested at 256, accuracy in the last eighth. text: the next "
-            "character "
-            "of tiny Shakespeare."
+            f"positions.\n{describe_conditions(self, ABOUT)}"
         )
 
     def verdict(self, rows: Sequence[Trial]) -> str:

@@ -10,7 +10,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from seqloom.lab.data import digits
 from seqloom.lab.data.synthetic.state import make_state_problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.data.examples import LabelledRows
@@ -19,11 +18,22 @@ from seqloom.lab.studies.data.place import find
 
 KINDS = 8  # symbols of "first symbol"
 FIRST, COPY, TEXT, PIXEL_ROWS = "first symbol", "copy", "text", "pixels"
-DIGITS = "digits"
 CHARACTERS, SPACES = 65, 0.1527  # of the text: different characters; share of the most frequent one, the space
 SHADES, ONES = 16, 0.1135  # of "pixels": grey values; share of the most frequent digit, 1
 VALID_IMAGES = 5_000  # of the training images
 HELD_OUT = 0.05  # share of the text for validation, and again for the test: its end
+
+ABOUT = {  # what a problem asks, for captions
+    FIRST: f"name the first of random symbols of {KINDS} kinds",
+    COPY: f"repeat symbols of {KINDS} kinds after a mark",
+    TEXT: "the next character of tiny Shakespeare",
+    PIXEL_ROWS: f"MNIST digits in {SHADES} grey values, pixel by pixel",
+    "recall": "the value of a key, 8 pairs",
+    "parity": "the parity of all bits so far",
+    "S3": "the product of permutations so far",
+    "keyed 4": "the last bit written to one of 4 slots",
+    "keyed 8": "the last bit written to one of 8 slots",
+}
 
 Draw = Callable[[torch.Generator, int, int, str], tuple[Tensor, Tensor]]  # generator, rows, steps, split -> x and y
 
@@ -43,13 +53,13 @@ class SymbolProblem:
 
 
 def make_problem(name: str) -> SymbolProblem:
-    """Return "first symbol", "copy", "text", "pixels", "digits", or the state-tracking problem with this name."""
+    """Return "first symbol", "copy", "text", "pixels", or the state-tracking problem with this name."""
     if name == FIRST:
         return SymbolProblem(name, KINDS, KINDS, 1 / KINDS, _draw_first)
     if name == COPY:
         return SymbolProblem(name, KINDS + 2, KINDS, 1 / KINDS, _draw_copy)
-    if name in (PIXEL_ROWS, DIGITS):
-        return _make_pixels(name)
+    if name == PIXEL_ROWS:
+        return _make_pixels()
     if name == TEXT:
         return _make_text()
     state = make_state_problem(name)
@@ -81,30 +91,24 @@ def _draw_copy(random: torch.Generator, rows: int, steps: int, split: str) -> tu
 
 
 @cache
-def _make_pixels(name: str) -> SymbolProblem:
-    """Return MNIST, or the 8 x 8 digits, as grey values in reading order; the digit is asked at the last pixel."""
+def _make_pixels() -> SymbolProblem:
+    """Return MNIST as grey values in reading order; the digit is asked at the last pixel."""
     on = dict[tuple[str, torch.device], LabelledRows]()
 
     def draw(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
         at = random.device
         if (split, at) not in on:  # before a CUDA graph is recorded: its warm-up draws, too
-            on[split, at] = _read_images(name, split).to(at)
+            on[split, at] = _read_images(split).to(at)
         data = on[split, at]
         some = data.rows(torch.randint(len(data), (rows,), generator=random, device=at))
         labels = torch.where(torch.arange(steps, device=at) == steps - 1, some.y.unsqueeze(1), IGNORE)
         return some.x.long() * SHADES // 256, labels
 
-    return SymbolProblem(name, SHADES, 10, ONES if name == PIXEL_ROWS else 0.1, draw)
+    return SymbolProblem(PIXEL_ROWS, SHADES, 10, ONES, draw)
 
 
-def _read_images(name: str, split: str) -> LabelledRows:
+def _read_images(split: str) -> LabelledRows:
     """Return images as bytes (N, steps)."""
-    if name == DIGITS:
-        parts = digits.load()
-        x, y = {"train": parts.train, "valid": parts.validation, "test": parts.test}[split]
-        low, high = parts.train[0].min(), parts.train[0].max()
-        grey = ((x.flatten(1) - low) / (high - low) * 255).to(torch.uint8)
-        return LabelledRows(grey, torch.full((len(grey),), grey.shape[1]), y)
     if split == "test":
         return mnist(split)
     images = mnist("train").shuffle()

@@ -164,6 +164,22 @@ class SymbolTrials(Trials[S]):
         return " ".join([rank_models(self, rows), *filter(None, texts)])
 
 
+def describe_conditions(study: Trials[Any], about: dict[str, str]) -> str:
+    """Describe the problems of the conditions that a study has, and their sizes if they have their own."""
+    parts = []
+    for c in study.settings.conditions:
+        size = f" ({c.task['budget']:,} parameters)" if "budget" in c.task else ""
+        T, main = c.task["T"], c.task["main"]
+        lengths = (
+            f"{T} steps"
+            if main == T
+            else f"trained at {'up to ' * bool(c.task.get('grows'))}{T} steps, tested at {main}"
+        )
+        late = "" if c.task["late"] == 1 else f", scored in the last 1/{c.task['late']} of them"
+        parts.append(f"{c.name}: {about[c.task['problem']]}; {lengths}{late}{size}")
+    return ". ".join(parts) + "."
+
+
 def rank_models(study: Trials[Any], rows: Sequence[Trial]) -> str:
     """Return the means of all models per condition, best first; they are exploratory."""
     first, parts = study.metrics[0], []
