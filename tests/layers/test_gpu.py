@@ -273,3 +273,71 @@ def test_sorting_rows_by_length_does_not_change_the_results(name, hidden, dtype,
         actual.append([y, h, *torch.autograd.grad(y.square().mean() + h.mean(), [x, *layer.parameters()])])
     for a, b in zip(*actual, strict=True):
         assert (a - b).norm() <= 0.01 * b.norm()
+
+
+def run_both(layer, x, hx):
+    """Return outputs, last states and gradients."""
+    y, state = layer(x, hx)
+    states = state if isinstance(state, tuple) else (state,)
+    leaves = [x, *layer.parameters()]
+    return [y, *states, *torch.autograd.grad(y.square().sum() + sum(s.sum() for s in states), leaves)]
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("settings", [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}])
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_a_planned_call_of_cudnn_equals_torchs_layer(name, settings):
+    ours = getattr(seqloom, name)(64, 64, kernel="aten", device="cuda", **settings)
+    theirs = getattr(torch.nn, name)(64, 64, device="cuda", **settings)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(9, 8, 64, device="cuda", requires_grad=True)
+    state = theirs(x)[1]
+    given = tuple(torch.randn_like(s) for s in state) if isinstance(state, tuple) else torch.randn_like(state)
+    for hx in (None, given):
+        torch.testing.assert_close(run_both(ours, x, hx), run_both(theirs, x, hx), rtol=0, atol=1e-5)
+    (plan,) = ours.__dict__["_plans"].plans.values()
+    assert plan.backend == "aten"
+    lengths = [9, 4] * 4 if not settings.get("batch_first") else [8, 4, 1] * 3
+    ours(x, lengths=lengths)[0].sum().backward()  # layer by layer, without cuDNN's warning
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_a_planned_call_of_cudnn_has_second_derivatives(name):
+    ours = getattr(seqloom, name)(8, 16, num_layers=2, device="cuda", dtype=torch.float64, kernel="aten")
+    slow, x = copy.deepcopy(ours), torch.randn(5, 3, 8, device="cuda", dtype=torch.float64, requires_grad=True)
+    slow.kernel = "loop"
+    results = []
+    for layer in (ours, slow):
+        leaves = [x, *layer.parameters()]
+        first = torch.autograd.grad(layer(x)[0].sin().sum(), leaves, create_graph=True)
+        results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("H", [100, 300])
+@pytest.mark.parametrize("kind", [seqloom.AttnRNN, seqloom.GRU, seqloom.LSTM])
+def test_products_follow_the_precision_that_torch_is_told(kind, H):
+    torch.manual_seed(0)
+    layer, x = kind(H, H, device="cuda"), torch.randn(20, 8, H, device="cuda")
+    true, errors = copy.deepcopy(layer).cpu().double(), []
+    exact = run_both(true, x.cpu().double().requires_grad_(), None)
+    matmul, rnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, rnn.allow_tf32
+    try:
+        for allowed in (True, False):
+            matmul.allow_tf32 = rnn.allow_tf32 = allowed
+            actual = run_both(layer, x.requires_grad_(), None)
+            errors.append(max(float((a.cpu() - b).norm() / b.norm()) for a, b in zip(actual, exact, strict=True)))
+    finally:
+        matmul.allow_tf32, rnn.allow_tf32 = before
+    assert errors[1] < 1e-5
+
+
+@pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM])
+def test_odd_sizes_run_on_the_gated_kernels(kind):
+    layer = kind(100, 100, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(6, 4, 100, device="cuda", dtype=torch.bfloat16)
+    assert seqloom.explain(layer, x).kernels == (f"{kind.__name__.lower()}_cuda",)
+    slow = copy.deepcopy(layer)
+    slow.kernel = "loop"
+    torch.testing.assert_close(layer(x)[0], slow(x)[0], rtol=0.05, atol=0.05)

@@ -13,6 +13,9 @@ from torch.nn.utils import parametrizations, parametrize
 import seqloom
 from seqloom.kernels.aten.plan import AtenPlan
 from seqloom.kernels.cpu.plan import StackPlan
+from seqloom.kernels.registry import find_kernel
+from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.plans import KernelPlan
 
 CELLS = ("rnn", "gru", "lstm", "attn_rnn")
 each_cell = pytest.mark.parametrize("cell", CELLS)
@@ -401,3 +404,20 @@ def test_gradients_in_buckets_of_a_distributed_model_stay_right(tmp_path):
         torch.testing.assert_close(list(layer.parameters()), list(slow.parameters()))
     finally:
         torch.distributed.destroy_process_group()
+
+
+@each_cell
+@pytest.mark.parametrize("settings", [{}, {"num_layers": 2, "batch_first": True}])
+@pytest.mark.parametrize("shape", [(5, 3, 4), (5, 4)])
+def test_a_plan_of_chosen_kernels_has_the_loops_values(cell, settings, shape):
+    layer, x = make(cell, kernel="loop", **settings), torch.randn(shape, dtype=torch.float64)
+    weights = list(layer.parameters())
+    cells, home = list(layer.cells), {name: i for i, name in enumerate(layer._parameters)}
+    names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
+    plan = KernelPlan(Stack(cells, names, x.shape, layer.batch_first, 1), [find_kernel(f"{cell}_cpu")] * len(cells))
+    y, state = plan.run(x, [], weights, True)
+    torch.testing.assert_close([y, *tensors(state)], run(layer, x)[: 1 + len(tensors(state))])
+    hx = [torch.randn_like(s) for s in tensors(state)]
+    y, state = plan.run(x, hx, weights, True)
+    actual = layer(x, tuple(hx) if len(hx) > 1 else hx[0])
+    torch.testing.assert_close([y, *tensors(state)], [actual[0], *tensors(actual[1])])

@@ -23,9 +23,9 @@ def numeric_flags() -> tuple[object, ...]:
     A recorded CUDA graph or a prepared plan repeats what torch did under the flags of its first call.
     """
     return (
-        torch.backends.cuda.matmul.fp32_precision,
+        torch._C._get_fp32_precision_getter("cuda", "matmul"),
         torch._C._get_fp32_precision_getter("cuda", "rnn"),
-        torch.backends.cudnn.enabled,
+        torch._C._get_cudnn_enabled(),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_fp16_accumulation(),

@@ -113,7 +113,7 @@ KERNELS = (
             "cuda",
             "NVIDIA GPU, bf16 and fp16: a cluster of blocks takes some rows",
             Gated(kind),
-            **_ON_A_PART,
+            **_ON_A_PART | {"hidden_multiple": tuning.HIDDEN_MULTIPLE if kind.norm else 1},
         )
         for cell, kind in KINDS.items()
     ),
@@ -135,7 +135,7 @@ KERNELS = (
             "grid",
             "large NVIDIA GPU, bf16 and fp16: groups of blocks",
             Gated(kind, grid=True),
-            **_ON_GPU,
+            **_ON_GPU | {"hidden_multiple": tuning.HIDDEN_MULTIPLE if kind.norm else 1},
         )
         for cell, kind in KINDS.items()
     ),

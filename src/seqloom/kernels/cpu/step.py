@@ -32,8 +32,9 @@ CELLS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "ln_gru": (1, 3, ("reset_after",)),
     "lstm": (2, 4, ("proj_size",)),
     "ln_lstm": (2, 4, ("proj_size",)),
-    "attn_rnn": (3, 1, ("heads", "context", "norm", "slots", "input_norm")),
+    "attn_rnn": (3, 1, ("heads", "context", "norm", "slots", "input_norm", "initial")),
 }
+SHAPES_KEPT = 256  # functions for inputs of different shapes
 NO_MEMORY = "the CPU engine could not allocate memory for a step"
 SUPPORTED_SETTINGS = {
     "nonlinearity": ("tanh", "relu"),
@@ -130,7 +131,8 @@ class CellStack:
         self.records = (StepStruct * len(cells))(*map(_record, cells, own))
         self.strides = [w.stride() for w in home.values()]
         self.settings = [(cell, name, getattr(cell, name)) for cell in cells for name in CELLS[cell.name][2]]
-        self.by_shape: dict[torch.Size, StepFunction] = {}
+        self.by_shape: dict[torch.Size, StepFunction] = {}  # of inputs of `step`
+        self.by_sequence: dict[torch.Size, StepFunction] = {}  # of sequences of one step
         self.alive: list[Any] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -143,31 +145,43 @@ class CellStack:
         transposed = [w.stride() for w in home.values()] != self.strides
         return transposed or any(getattr(cell, name) != known for cell, name, known in self.settings)
 
-    def start(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return the state a stream begins with, in torch's form."""
+    def start(self, x: Tensor, time: int | None = None) -> HiddenState:
+        """Return the state a stream begins with, in torch's form.
+
+        Args:
+            x: The input.
+            time: The dimension of the time, if the input is a sequence of one step.
+        """
+        x = x if time is None else x.squeeze(time)
         row = x if x.dim() == 2 else x.unsqueeze(0)
         starts = [cell.start(row) for cell in self.cells]
         whole = tuple(torch.stack(parts) for parts in zip(*starts, strict=True))
         whole = whole if x.dim() == 2 else tuple(s.squeeze(1) for s in whole)
         return whole[0] if len(whole) == 1 else whole
 
-    def add(self, shape: torch.Size) -> StepFunction:
+    def add(self, shape: torch.Size, time: int | None = None) -> StepFunction:
         """Return a function of x and hx, in torch's form, that runs a step for inputs of one shape.
 
         The function returns y and the state, or None for inputs that need the checks of `forward`. It keeps everything
         in local variables, which Python reads fastest.
 
         Args:
-            shape: (B, D) or (D,).
+            shape: (B, D) or (D,), or that of a sequence of one step.
+            time: The dimension of the time, if it is a sequence.
         """
-        rows, H, dtype, call = shape[:-1], self.cells[0].hidden_size, self.dtype, load_step()
+        table = self.by_shape if time is None else self.by_sequence
+        if len(table) >= SHAPES_KEPT:
+            table.clear()
+        rows = torch.Size(n for i, n in enumerate(shape[:-1]) if i != time)
+        H, dtype, call = self.cells[0].hidden_size, self.dtype, load_step()
         assert not isinstance(call, str)  # why_not_step has looked
-        fits = 1 <= rows.numel() <= tuning.STEP_MOST_ROWS
-        if len(shape) not in (1, 2) or shape[-1] != self.cells[0].input_size or not fits:
+        fits = len(rows) <= 1 and 1 <= rows.numel() <= tuning.STEP_MOST_ROWS
+        if not fits or not shape or shape[-1] != self.cells[0].input_size:
+            table[shape] = _decline
             return _decline
         m: int = getattr(self.cells[0], "slots", 1)
         slots = () if m == 1 else (m,)
-        y_like = torch.empty(*rows, H, dtype=dtype, device="cpu")
+        y_like = torch.empty(*shape[:-1], H, dtype=dtype, device="cpu")
         h_like = torch.empty(len(self.cells), *rows, *slots, H, dtype=dtype, device="cpu")
         whole = Whole(ctypes.addressof(self.records), len(self.cells), rows.numel())
         self.alive.append(whole)
@@ -208,7 +222,7 @@ class CellStack:
                 raise MemoryError(NO_MEMORY)
             return y, (h1, c1)
 
-        self.by_shape[shape] = run = step_two_states if CELLS[self.cells[0].name][0] == 2 else step_one_state
+        table[shape] = run = step_two_states if CELLS[self.cells[0].name][0] == 2 else step_one_state
         return run
 
 

@@ -279,8 +279,7 @@ class Recurrent(Layer):
         if type(input) is not Tensor or input.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
             return None
         time = 1 if self.batch_first and input.dim() == 3 else 0
-        result = try_engine_step(self, self.__dict__, input.squeeze(time), hx) if input.shape[time] == 1 else None
-        return None if result is None else (result[0].unsqueeze(time), result[1])
+        return try_engine_step(self, self.__dict__, input, hx, time) if input.shape[time] == 1 else None
 
     def select(self, state: StateT, rows: Tensor) -> StateT:
         return map_state(lambda s: s.index_select(1, rows), state)

@@ -8,7 +8,7 @@ each kind of input. Every call compares all of it; a difference makes a new plan
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,12 @@ from seqloom.kernels.cpu import plan as cpu
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.gpu.wavefront import CHUNK_STEPS
 
 if TYPE_CHECKING:  # a cycle
     from seqloom.layers.recurrent.layer import Recurrent
 
+MIN_WAVEFRONT_STEPS = 4 * CHUNK_STEPS  # stacks over longer sequences may run as a wavefront
 PLANS_KEPT = 64  # kinds of calls of one layer; batches of ever new shapes start again
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
@@ -74,7 +76,7 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
             return None
         states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
         train = is_grad_enabled() and _needs_gradient(x, states, weights)
-        key = x.shape, x.dtype, x.device, train, numeric_flags() if x.is_cuda else _count_threads()
+        key = x.shape, x.dtype, x.device, train, _read_gpu_flags() if x.is_cuda else _count_threads()
     except (AttributeError, RuntimeError, TypeError):  # a tensor without memory: `run_with` takes or refuses it
         return None
     plan = known.plans.get(key)
@@ -84,6 +86,11 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
         return None
     result: tuple[Tensor, Tensor | State] = plan.run(x.contiguous(), states, weights, train)
     return result
+
+
+def _read_gpu_flags() -> tuple[object, ...]:
+    """Return what the choice of a kernel on a GPU depends on, beside the layer and its input."""
+    return torch.cuda.is_current_stream_capturing(), *numeric_flags()
 
 
 def _take_states(states: list[Tensor], x: Tensor, shapes: list[torch.Size]) -> bool:
@@ -161,13 +168,17 @@ class LayerPlans:
         names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
         try:
-            backends = {self._choose(layer, i, stack, x).backend for i in range(len(self.cells))}
+            kernels = [self._choose(layer, i, stack, x) for i in range(len(self.cells))]
         except UserError:  # `run_with` raises it
             return DECLINE
+        backends = {kernel.backend for kernel in kernels}
         if backends == {"cpu"} and not any(map(cpu.why_not_plan, self.cells)):
             return cpu.StackPlan(stack, weights)
         if backends == {"aten"} and not aten.why_not_plan(self.cells, weights):
             return aten.AtenPlan(stack, weights)
+        is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
+        if x.is_cuda and stack.ways == 1 and is_short and "aten" not in backends:
+            return KernelPlan(stack, kernels)
         return DECLINE
 
     def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
@@ -175,6 +186,38 @@ class LayerPlans:
         cell = self.cells[index]
         like = x.new_empty(stack.B, stack.T, cell.input_size)
         return choose(cell, ScanJob(like, cell.start(like)), layer.kernel).kernel
+
+
+class KernelPlan:
+    """Run a stack in one direction on kernels that were chosen before.
+
+    Args:
+        stack: The cells, and the form of the input.
+        kernels: One for each cell.
+    """
+
+    def __init__(self, stack: Stack, kernels: Sequence[Kernel]) -> None:
+        self.backend, self.h_shapes, self.rows = kernels[0].backend, stack.state_shapes, stack.B
+        self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
+        self.scans = [(cell, kernel.code.run) for cell, kernel in zip(stack.cells, kernels, strict=True)]
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
+        """Run the stack; the arguments and results are those of `StackPlan.run`."""
+        y = x.unsqueeze(0) if self.is_single else x if self.is_batch_first else x.transpose(0, 1)
+        if self.is_single:
+            states = [s.unsqueeze(1) for s in states]
+        ends: list[State] = []
+        for i, (cell, run) in enumerate(self.scans):
+            state = tuple(s[i] for s in states) if states else cell.start(y)
+            y, end = run(cell, ScanJob(y, state))
+            ends.append(end)
+        if len(ends) == 1:
+            last = ends[0] if self.is_single else tuple(s.unsqueeze(0) for s in ends[0])
+        else:
+            last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+            last = tuple(s.squeeze(1) for s in last) if self.is_single else last
+        y = y.squeeze(0) if self.is_single else y if self.is_batch_first else y.transpose(0, 1).contiguous()
+        return y, last[0] if len(last) == 1 else last
 
 
 class _Decline:

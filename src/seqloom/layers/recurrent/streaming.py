@@ -17,12 +17,19 @@ if TYPE_CHECKING:  # a cycle, and the engine's Python side, which only streams n
 
 
 def try_engine_step(
-    layer: Recurrent, own: dict[str, Any], x: Tensor, hx: Tensor | State | None
+    layer: Recurrent, own: dict[str, Any], x: Tensor, hx: Tensor | State | None, time: int | None = None
 ) -> tuple[Tensor, Tensor | State] | None:
     """Run a step on the engine; return None if `forward` has to do it, or has to raise the error.
 
-    `own` is the module's `__dict__`: at this speed every attribute look-up counts. Weights are compared by address at
-    every step. Whether a setting of a cell has changed is checked only at the start of a stream (hx is None).
+    Weights are compared by address at every step. Whether a setting of a cell has changed is checked only at the start
+    of a stream (hx is None).
+
+    Args:
+        layer: The layer.
+        own: Its `__dict__`: at this speed every attribute look-up counts.
+        x: (B, D) or (D,), or a sequence of one step; the output has the same form.
+        hx: The state in torch's form; None at the start.
+        time: The dimension of the time, if x is a sequence.
     """
     if (
         type(x) is not Tensor
@@ -46,8 +53,9 @@ def try_engine_step(
             stack = own["_stack"] = _build_stack(layer, settings)
         if stack.reason is not None or (is_grad_enabled() and _has_gradient(x, hx, weights)):
             return None
-        run = stack.by_shape.get(x.shape) or stack.add(x.shape)
-        return run(x, stack.start(x) if hx is None else hx)
+        table = stack.by_shape if time is None else stack.by_sequence
+        run = table.get(x.shape) or stack.add(x.shape, time)
+        return run(x, stack.start(x, time) if hx is None else hx)
     except (AttributeError, RuntimeError, TypeError):  # a tensor without an address: `forward` takes or refuses it
         return None
 

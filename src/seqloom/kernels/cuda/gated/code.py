@@ -204,9 +204,9 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
     return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
 
 
-def why_not_job(cell: Cell, job: ScanJob) -> str | None:
-    """Return why no gated kernel can run this job for a cell of this size; None if one may."""
-    dtype, H, multiple = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, tuning.HIDDEN_MULTIPLE
+def why_not_job(cell: Cell, job: ScanJob, multiple: int = tuning.HIDDEN_MULTIPLE) -> str | None:
+    """Return why no gated kernel can run this job for a cell of this size, a `multiple`; None if one may."""
+    dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
     if not job.x.is_cuda:
         return "it is for CUDA tensors"
     if dtype not in TYPES:

@@ -9,9 +9,10 @@ means and deviations of layer normalisation. No host synchronisation; determinis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
@@ -52,7 +53,9 @@ class Gated:
             return "it applies the reset gate after the product (reset_after=True)"
         if cell.name == "lstm" and cell.proj_size:
             return "it has no projected LSTM (proj_size)"
-        return why_not_job(cell, job) or why_not_setting(self._read_setting(cell, job, dtype), job)
+        multiple = tuning.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
+        reason = why_not_job(cell, job, multiple)
+        return reason or why_not_setting(self._read_setting(_round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
@@ -70,18 +73,52 @@ class Gated:
         return f"{cell.name}_grid is faster above {narrow} units" if leaves else None
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-        """Run the cell over the job's sequences."""
-        dtype, w = autocast_dtype(job.x.device.type) or job.x.dtype, cell.own_parameters()
+        """Run the cell over the job's sequences; hidden sizes between two multiples of a tile run as the larger one."""
+        H, own = cell.hidden_size, cell.own_parameters()
+        more = _round_up(H) - H
+        if not more:
+            return self._run(cell, job, own)
+        padded = {name: _pad_weight(name, w, self.kind.gates, more) for name, w in own.items()}
+        view = bind_weights(cell, padded)
+        view.hidden_size = view.output_size = H + more
+        state, keep = (tuple(F.pad(t, (0, more)) for t in part) for part in (job.state, job.keep))
+        mask = None if job.mask is None else F.pad(job.mask, (0, more))
+        y, last = self._run(view, replace(job, state=state, keep=keep, mask=mask), padded)
+        return y[..., :H].contiguous(), tuple(s[..., :H].contiguous() for s in last)
+
+    def _run(self, cell: Cell, job: ScanJob, w: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        dtype = autocast_dtype(job.x.device.type) or job.x.dtype
         start = cell.start(job.x) if job.reset is not None else ()
 
         def bind(own: Mapping[str, Tensor]) -> Cell:
             return bind_weights(cell, {CELL_WEIGHTS[name]: t for name, t in own.items()})
 
-        inputs = GatedInputs.of(self._read_setting(cell, job, dtype), bind, job)
+        inputs = GatedInputs.of(self._read_setting(cell.hidden_size, job, dtype), bind, job)
         own = {name: w.get(theirs) for name, theirs in CELL_WEIGHTS.items()}
         y, last = run_scan(inputs, cell.project(job.x), own, job.state, start)
         return y, tuple(s.to(t.dtype) for s, t in zip(last, job.state, strict=True))
 
-    def _read_setting(self, cell: Cell, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
+    @property
+    def _needs_whole_tiles(self) -> bool:
+        """Whether padding would change the result: the mean of a normalisation is over all units."""
+        return self.kind.norm or self.kind.memory
+
+    def _read_setting(self, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
         flags = job.mask is not None, bool(job.keep), job.reset is not None
-        return GatedSetting(self.kind, cell.hidden_size, dtype, *flags, self.grid)
+        return GatedSetting(self.kind, hidden, dtype, *flags, self.grid)
+
+
+def _round_up(hidden: int) -> int:
+    """Return the hidden size in whole tiles."""
+    return -(-hidden // tuning.HIDDEN_MULTIPLE) * tuning.HIDDEN_MULTIPLE
+
+
+def _pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:
+    """Return a weight for `more` units, with zeros for them: a GRU then halves their state at every step.
+
+    An LSTM halves their memory. So they stay 0, and no other unit sees them.
+    """
+    if name.startswith("initial_"):
+        return F.pad(w, (0, more))
+    columns = (0, more if name == "weight_hh" else 0) if w.dim() == 2 else ()
+    return F.pad(w.unflatten(0, (gates, -1)), (*columns, 0, more)).flatten(0, 1)
