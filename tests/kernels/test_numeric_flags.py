@@ -58,3 +58,18 @@ def test_a_recording_is_not_used_under_other_flags(change):
         assert other is not first
     assert numeric_flags() == before
     assert graphs.record("test", _Work)[0] is first
+
+
+def test_no_recording_is_discarded_while_a_user_captures_a_graph(monkeypatch):
+    monkeypatch.setattr(graphs, "_cache", graphs.OrderedDict())
+    monkeypatch.setattr(graphs.tuning, "GRAPHS_KEPT", 2)
+    oldest, _ = graphs.record("oldest", _Work)
+    graphs.record("other", _Work)
+    with monkeypatch.context() as capture:
+        capture.setattr(torch.cuda, "is_available", lambda: True)
+        capture.setattr(torch.cuda, "current_stream", lambda: "the stream of the capture")
+        capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        graphs.record("captured", _Work)
+        assert len(graphs._cache) == 3
+    graphs.record("oldest", _Work)
+    assert len(graphs._cache) == 2 and graphs.record("oldest", _Work)[0] is oldest

@@ -33,11 +33,13 @@ def record(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], None]]
     key = (key, stream, numeric_flags())
     if key not in _cache:
         _cache[key] = make(), None
-        while len(_cache) > tuning.GRAPHS_KEPT:
-            _cache.popitem(last=False)
     _cache.move_to_end(key)
     work, graph = _cache[key]
-    if stream is None or torch.cuda.is_current_stream_capturing():
+    if stream is not None and torch.cuda.is_current_stream_capturing():
+        return work, work.launch  # and nothing is discarded: freeing a graph would end the capture
+    while len(_cache) > tuning.GRAPHS_KEPT:
+        _cache.popitem(last=False)
+    if stream is None:
         return work, work.launch
     if graph is None:
         graph = _capture(work)
