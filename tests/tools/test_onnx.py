@@ -93,7 +93,7 @@ def test_every_cell_has_the_values_of_torch_at_three_lengths_and_batches(name, t
     check_values(module, file)
     operators = list_operators(file)
     assert (name.upper() in operators) == (name in NATIVE) == has_native_operator(module.layers[0])
-    assert ("Scan" in operators) == (name not in (*NATIVE, "min_gru", "min_lstm"))  # these two run in parallel
+    assert ("Scan" in operators) == (name not in NATIVE)
 
 
 @pytest.mark.parametrize(

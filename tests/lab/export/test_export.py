@@ -14,8 +14,6 @@ import polars as pl
 import pytest
 import torch
 
-import seqloom.cells  # noqa: F401  # fills the registry
-from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.text import WORDS
 from seqloom.lab.data.registry import open_task
@@ -166,8 +164,8 @@ def test_the_pt2_file_predicts_without_seqloom(tasks, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-@pytest.mark.parametrize("name", sorted(Cell.registry))
-def test_the_c_file_of_every_cell_equals_torch_under_sanitizers(name, tasks, tmp_path):
+@pytest.mark.parametrize("name", ["attn_rnn", "gru", "lstm", "ntm", "ode_gru"])  # what cells are made of
+def test_the_c_file_equals_torch_under_sanitizers(name, tasks, tmp_path):
     model = make_model(tasks["series"], model=name, hidden=4, layers=2)
     stream = Stream(model, tasks["series"]).eval()
     file = tmp_path / "model.c"

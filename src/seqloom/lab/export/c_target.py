@@ -59,6 +59,8 @@ class Stream(nn.Module):
         self.model: Any = model
         self.exported = ExportedModel(model, task.kind, ("x", "lengths"))
         self.layer: Recurrent = self.model.model.layer
+        cells = [self.layer.cell_at(i) for i in range(len(self.layer.cells))]
+        self.counts = [len(cell.start(torch.zeros(1, 1, cell.input_size))) for cell in cells]  # of states
         coder = task.encoding.x if task.encoding is not None else None
         self.scale = coder.scale if isinstance(coder, SeriesCoder) else None
         self.target = task.encoding.y.scale if task.encoding is not None and isinstance(task.target, Values) else None
@@ -87,9 +89,8 @@ class Stream(nn.Module):
         """Return the output (1, K) and the new states."""
         inner, after, rest = self.model.model, [], list(states)
         y = self._embed(x)
-        for i in range(len(self.layer.cells)):
+        for i, count in enumerate(self.counts):
             cell = self.layer.cell_at(i)
-            count = len(cell.start(torch.zeros(1, 1, cell.input_size)))
             y, state = cell.step(cell.project(y.unsqueeze(1)).squeeze(1), tuple(rest[:count]))
             rest = rest[count:]
             after += list(state)

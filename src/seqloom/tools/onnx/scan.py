@@ -59,7 +59,7 @@ class ScannedRecurrent(Recurrent):
 
 
 def _run_as_scan(cell: Cell, job: ScanJob, kernel: str, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
-    """Put a Scan into the graph, unless the cell has a parallel kernel or the job resets states."""
+    """Put a Scan into the graph, unless the job resets states or torch would not scan."""
     if values or job.reset is not None or choose(cell, job, "auto").kernel.backend != "scan":
         return run_job(cell, job, kernel, values)
     now = job.per_step()
