@@ -54,6 +54,22 @@ class Pretrained(ModelHubMixin, library_name="seqloom"):
         shutil.copytree(self.folder, save_directory, dirs_exist_ok=True)
 
     @classmethod
+    def from_pretrained(cls, name: Path | str, **options: Any) -> Self:  # type: ignore[override]  # noqa: ANN401
+        """Read a model from a folder, or download it from the hub.
+
+        Args:
+            name: A folder, or a repository such as me/reviews.
+            **options: `revision`, `token`, `cache_dir`, `local_files_only` and others of huggingface_hub.
+
+        Raises:
+            UserError: If there is no such folder, or it does not hold a model.
+        """
+        path = Path(name)
+        if not path.is_dir() and (path.is_absolute() or str(name).startswith(".") or str(name).count("/") > 1):
+            raise UserError(f"there is no folder {name}; give a folder, or a repository such as me/reviews")
+        return super().from_pretrained(str(name), **options)
+
+    @classmethod
     def _from_pretrained(
         cls,
         *,
@@ -69,8 +85,6 @@ class Pretrained(ModelHubMixin, library_name="seqloom"):
         if not folder.is_dir():
             from huggingface_hub import snapshot_download
 
-            if folder.is_absolute() or model_id.startswith(".") or model_id.count("/") > 1:
-                raise UserError(f"there is no folder {model_id}; give a folder, or a repository such as me/reviews")
             folder = Path(
                 snapshot_download(
                     model_id,
