@@ -92,12 +92,27 @@ function isWide(series: Series[]): boolean {
   return sizes.length > 0 && Math.max(...sizes) / Math.min(...sizes) >= 100;
 }
 
-export function Chart({ frame, series, height = 150, low, high, label, bars, logarithmic: wanted }: ChartProps) {
+/** The part of a line inside the window; xs are sorted. */
+function cut(series: Series, frame: Frame): Series {
+  const { xs, ys } = series;
+  const find = (x: number) => {
+    let [low, high] = [0, xs.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] < x) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  };
+  const [from, to] = [find(frame.from), find(frame.to)];
+  return from === 0 && to === xs.length ? series : { ...series, xs: xs.slice(from, to), ys: ys.slice(from, to) };
+}
+
+export function Chart({ frame, series: all, height = 150, low, high, label, bars, logarithmic: wanted }: ChartProps) {
+  const series = all.map((s) => cut(s, frame));
   const logarithmic = wanted && isWide(series);
   const scale = (v: number) => (logarithmic ? Math.log10(Math.max(v, LOG_FLOOR)) : v);
-  const inside = series.flatMap((s) =>
-    s.ys.filter((v, i): v is number => v !== null && s.xs[i] >= frame.from && s.xs[i] < frame.to).map(scale),
-  );
+  const inside = series.flatMap((s) => s.ys.filter((v): v is number => v !== null).map(scale));
   let bottom = low ?? Math.min(...inside, bars ? 0 : Infinity);
   let top = high ?? Math.max(...inside, bars ? 0 : -Infinity);
   if (!inside.length) [bottom, top] = [0, 1];

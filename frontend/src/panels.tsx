@@ -205,7 +205,7 @@ export function Strip({ shown, view, change, from: start, to: end }: { shown: Ex
           const share = values[t] / most;
           const marked = view.span && t >= view.span[0] && t <= view.span[1];
           return (
-            <button type="button" key={t} class={`step${t === view.cursor ? " current" : ""}${marked ? " marked" : ""}${unknown.has(t) ? " unknown" : ""}`}
+            <button type="button" key={i} class={`step${t === view.cursor ? " current" : ""}${marked ? " marked" : ""}${unknown.has(t) ? " unknown" : ""}`}
               onClick={(e) => press(t, e.shiftKey)} onMouseEnter={() => change({ cursor: t })}
               aria-label={`step ${t}, ${word}, contribution ${format(values[t])}${unknown.has(t) ? ", not in the vocabulary" : ""}`}>
               <span class="meter" aria-hidden="true"><span class={share < 0 ? "down" : "up"} style={{ height: `${50 * Math.abs(share)}%` }} /></span>
@@ -306,7 +306,7 @@ export function Contributions({ shown, view, change, frame }: { shown: Explanati
   const { occlusion, windows, gradients, gap, deletes } = shown.contributions;
   const values = useContributions(shown, view.method);
   const fits = gradients && gradients.length === shown.steps.length;
-  const xs = shown.steps.map((_, t) => t);
+  const xs = useMemo(() => shown.steps.map((_, t) => t), [shown]);
   const help = view.method === "gradients" && fits
     ? `Integrated gradients from a zero input; their sum misses the change of the output by ${format(gap, 4)}.`
     : `The output minus the output ${deletes ? "without the step" : shown.features.length ? "with the step replaced by the average" : "with the step replaced by an unknown token"}.`;
@@ -332,13 +332,15 @@ export function Memory({ source, shown, view, change, frame, dark }: { source: S
   const { matrix, error } = useMatrix(source, shown, layer ? `${layer.name}/${letter}` : null);
   const [hover, setHover] = useState<[number, number] | null>(null);
   const units = matrix?.shape[1] ?? 0;
+  const followed = view.unit !== null && view.unit < units ? view.unit : null;
+  const xs = useMemo(() => Array.from({ length: matrix?.shape[0] ?? 0 }, (_, t) => t), [matrix]);
+  const line = useMemo(() => (matrix && followed !== null ? xs.map((t) => matrix.get(t, followed)) : []), [matrix, followed]);
   const rows = useMemo(() => (layer ? orderUnits(view.order, units, layer.ranking, layer.groups) : []), [layer, units, view.order]);
   if (!layer) return null;
   const steps = matrix?.shape[0] ?? 0;
   const labels = steps === shown.steps.length ? frame.labels : Array.from({ length: steps }, (_, t) => `part ${t}`);
   const inner: Frame = steps === shown.steps.length ? frame : { ...frame, labels, from: 0, to: Math.max(1, steps), onCursor: () => undefined, cursor: null, span: null };
-  const unit = view.unit !== null && view.unit < units ? view.unit : null;
-  const xs = Array.from({ length: steps }, (_, t) => t);
+  const unit = followed;
   return (
     <Panel title="Memory" name={`${layer.name}-${letter}`}
       help={`${layer.cell}: ${MEANINGS[letter!] ?? `${letter} of the equations`}. Click a row to follow a unit.`}
@@ -363,7 +365,7 @@ export function Memory({ source, shown, view, change, frame, dark }: { source: S
             onUnit={(u) => change({ unit: u })} onHover={(u, t) => setHover([u, t])} />
           <p class="readout"><Scale matrix={matrix} dark={dark} /> {hover && hover[1] < steps && hover[0] < units ? `unit ${hover[0]}, step ${hover[1]}: ${format(matrix.get(hover[1], hover[0]))}${layer.groups.length ? `, group ${layer.groups[hover[0]] + 1}` : ""}` : ""}</p>
           {unit !== null && (
-            <Chart frame={inner} series={[{ label: `${letter} of unit ${unit}`, xs, ys: xs.map((t) => matrix.get(t, unit)), strong: true }]} height={120} label={`${letter} of unit ${unit} over time`} />
+            <Chart frame={inner} series={[{ label: `${letter} of unit ${unit}`, xs, ys: line, strong: true }]} height={120} label={`${letter} of unit ${unit} over time`} />
           )}
         </>
       )}
@@ -425,7 +427,7 @@ export function Attention({ source, shown, frame, dark }: { source: Source; show
 export function Flow({ shown, other, frame }: { shown: Explanation; other: Explanation | null; frame: Frame }) {
   const lines = (e: Explanation, suffix: string): ChartSeries[] =>
     e.layers.filter((l) => l.flow && l.flow.length === shown.steps.length).map((l) => ({ label: l.name + suffix, xs: l.flow!.map((_, t) => t), ys: l.flow! }));
-  const series = [...lines(shown, ""), ...(other ? lines(other, ` of ${other.name}`) : [])].slice(0, 6);
+  const series = useMemo(() => [...lines(shown, ""), ...(other ? lines(other, ` of ${other.name}`) : [])].slice(0, 6), [shown, other]);
   if (!series.length) return null;
   return (
     <Panel title="Gradient flow |dL/dh_t|" name="gradient-flow" help="How much the explained output depends on the state after each step; L is that output."

@@ -25,7 +25,7 @@ MAX_OCCLUSIONS = 200  # windows of a long sequence that are left out one by one
 MAX_SERIES_WINDOWS = 30  # of a series, in which a single step means little
 POINTS = 32  # on the path of integrated gradients; the error of their sum is reported
 BATCH_STEPS = 40_000  # steps in one batch of prefixes or occlusions
-BUDGET = 100_000  # steps to run for one kind of contribution; longer inputs get fewer prefixes, windows and points
+BUDGET = 40_000  # steps to run for one kind of contribution; longer inputs get fewer prefixes, windows and points
 LEAST_PARTS = 8  # prefixes, windows and points of the longest inputs
 
 
