@@ -41,11 +41,15 @@ def test_these_models_run_in_a_page(run, model):
         ({"model": "tcn"}, "not this TCN"),
         ({"model": "local_transformer"}, "not this Projected"),
         ({"readout": "attention"}, "no attention readout"),
-        ({"hidden": 2048}, "a page holds 14 MB"),
     ],
 )
 def test_other_models_say_why_they_do_not(run, settings, reason):
     assert reason in explain_not_portable(change(run, **settings))
+
+
+def test_a_model_that_is_too_large_says_so(subject, monkeypatch):
+    monkeypatch.setattr("seqloom.lab.explore.portable_model.MAX_BYTES", 1000)
+    assert "its weights have" in explain_not_portable(subject)
 
 
 def test_a_model_of_numbers_is_recorded_only(folder):
