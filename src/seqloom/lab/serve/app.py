@@ -25,7 +25,10 @@ from seqloom.lab.serve.streams import Streams
 from seqloom.models.decoding.sampling import Sampling
 
 HERE = Path(__file__).parent
-PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
+)
 SWEEPS_PER_IDLE_TIME = 10  # looks for idle streams within the time after which they are dropped
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
