@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from lab.serve.conftest import open_site
+from lab.serve.small_runs import open_site
 from seqloom.core.errors import UserError
 from seqloom.lab.serve import logs
 from seqloom.lab.serve.runs import load_runs

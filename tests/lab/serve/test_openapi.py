@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lab.serve.conftest import open_site
+from lab.serve.small_runs import open_site
 from lab.serve.test_server import serve
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import seqloom
-from lab.serve.conftest import open_site
+from lab.serve.small_runs import open_site
 
 EXAMPLES = {
     "cups": [{"order": "mint honey kettle"}, {"order": "spoon"}, {"order": ""}],

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 
 import seqloom
-from lab.serve.conftest import open_site
+from lab.serve.small_runs import open_site
 from seqloom.lab.training import checkpoint
 
 

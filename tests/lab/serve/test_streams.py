@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import seqloom
-from lab.serve.conftest import TRAINING, open_site, write_pulses
+from lab.serve.small_runs import TRAINING, open_site, write_pulses
 from seqloom.lab.serve.model_version import load_version
 from seqloom.lab.serve.settings import ServeSettings
 
