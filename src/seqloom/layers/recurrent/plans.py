@@ -39,7 +39,16 @@ _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_threads
 _settings = itemgetter(
-    "kernel", "check", "training", "dropout", "dropouts", "batch_first", "bidirectional", "num_layers", "input_size"
+    "kernel",
+    "check",
+    "training",
+    "dropout",
+    "dropouts",
+    "batch_first",
+    "bidirectional",
+    "num_layers",
+    "input_size",
+    "residual",
 )
 PLAIN = (bool, int, float, str, tuple, type(None))  # types of a cell's settings
 
@@ -256,6 +265,8 @@ def _why_no_plan(layer: Recurrent, cells: list[Cell]) -> str | None:
         return "the layer overrides run_with"
     if layer.check:
         return "check=True looks at the input"
+    if layer.residual and layer.num_layers > 1:
+        return "there are residuals between layers"
     if noise.zoneout not in (0, (0, 0)):
         return "there is zoneout"
     if layer.training and (noise.recurrent or noise.weight or (layer.dropout and layer.num_layers > 1)):
