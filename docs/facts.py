@@ -69,10 +69,31 @@ def claims_facts() -> list[str]:
         f"{count_unstable()} did on permuted MNIST, {WORDS[permuted('gru')[2]]} GRU did",
         f"with {WORDS[deepest_stack()]} layers it falls behind every other cell",
         f"equal weights on {count_attention_wins()}",
+        f"Arguments of the {WORDS[count_texts()]} texts",
+        "its 95% interval",
+        describe_quick_studies(),
     ]
 
 
 FACTS = {"README.md": readme_facts, "docs/results/claims.md": claims_facts}
+
+
+def count_texts() -> int:
+    """Return how many texts the first table of docs/sources.md lists."""
+    page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    return len(re.findall(r"^\| the .*\|$", page.partition("\n## ")[0], re.M))
+
+
+def describe_quick_studies() -> str:
+    """Return the sizes, seeds and learning rates of the quick studies of what the sources argue."""
+    names = ("stages", "extensions", "memory", "irregular", "designs")
+    documents = [study_pages.load(f"{n}-quick") for n in names if (study_pages.STUDIES / f"{n}-quick").exists()]
+    sizes = [round(row["parameters"], -2) for d in documents for row in d["rows"] if row.get("parameters")]
+    seeds, rates = ({f(d["settings"]) for d in documents} for f in (lambda s: s["seeds"], lambda s: len(s["lrs"])))
+    return (
+        f"models of {min(sizes):,} to {max(sizes):,} parameters on a CPU, {WORDS[min(seeds)]} to {WORDS[max(seeds)]} "
+        f"seeds and {WORDS[max(rates)]} learning rates each"
+    )
 
 
 def find_bad_stack() -> int:

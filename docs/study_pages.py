@@ -61,18 +61,16 @@ def studies_overview() -> str:
             against["seeds"],
         ]
         verdict = VERDICTS.get(against["result"], against["result"])
-        table.append((ORDER.index(verdict), bool(mark), [*cells, verdict, shorten(better), shorten(worse)]))
+        table.append((ORDER.index(verdict), [*cells, verdict, shorten(better), shorten(worse)]))
     lines = [
         "| study | condition | AttnRNN | GRU | effect, 95% interval | seeds | against the GRU | better than AttnRNN "
         "| worse than AttnRNN |",
         "|---|---|--:|--:|---|---|---|---|---|",
-        *("| " + " | ".join(cells) + " |" for *_, cells in sorted(table, key=lambda row: row[:2])),
+        *("| " + " | ".join(cells) + " |" for _, cells in sorted(table, key=lambda row: row[0])),
     ]
-    places = [place for place, is_quick, _ in table if not is_quick]
+    places = [place for place, _ in table]
     counts = [f"{places.count(i)} {word}" for i, word in enumerate(("losses", "ties", "wins"))]
-    beside = len(table) - len(places)
-    rest = f" {beside} conditions of quick runs, without tuning, are not counted." if beside else ""
-    return f"{', '.join(counts)} against the GRU in {len(places)} conditions.{rest}\n\n" + "\n".join([*lines, ""])
+    return f"{', '.join(counts)} against the GRU in {len(places)} conditions.\n\n" + "\n".join([*lines, ""])
 
 
 def other_studies() -> str:
@@ -81,14 +79,14 @@ def other_studies() -> str:
     listed = {study for study, row in all_differences() if row["comparison"] == f"{ATTN} - {GRU}"}
     for name in names("fair"):
         if name.removesuffix("-fair") not in listed:
-            lines.append(f"| {name.removesuffix('-fair')}{mark_quick(name)} | {escape(load(name)['verdict'])} |")
+            lines.append(f"| {name.removesuffix('-fair')} | {escape(load(name)['verdict'])} |")
     return "\n".join([*lines, ""])
 
 
 def every_study() -> str:
     """Return one row for each stored study: results against a GRU, other models that are better, and the verdict."""
     table = []
-    for name in [*names("fair"), *names("paper")]:
+    for name in [*names("fair"), *names("quick"), *names("paper")]:
         document = load(name)
         rows = [row for row in differences(name) if row["comparison"] == f"{ATTN} - {GRU}"]
         verdicts = [VERDICTS.get(row["result"], row["result"]) for row in rows]
@@ -112,7 +110,7 @@ def every_study() -> str:
 
 def mark_quick(name: str) -> str:
     """Return a mark for a stored quick run: small models, short trainings, no tuning."""
-    return " (quick)" if "--quick" in load(name)["command"] else ""
+    return " (quick)" if name.endswith("-quick") else ""
 
 
 def tell_short(document: Row, rows: Sequence[Row]) -> str:
@@ -124,7 +122,7 @@ def tell_short(document: Row, rows: Sequence[Row]) -> str:
             top = max(mine, key=lambda row: abs(math.log(max(row[ATTN], 1e-9) / max(row["other"], 1e-9))))
             one = f"largest {word}" if len(mine) > 1 else word
             parts.append(f"{one}: {top['condition']}, {score(top[ATTN])} against {score(top['other'])}")
-    if parts and document["protocol"] == "fair":
+    if parts and document["protocol"] != "paper":
         return "; ".join(parts)
     first = re.split(r"(?<=[a-z0-9)])\. (?=[A-Za-z])", document["verdict"], maxsplit=1)[0].rstrip(".")
     return first if len(first) <= LONGEST else first[: first.rfind(";", 0, LONGEST)] + "; ..."
