@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 
+from seqloom.cli.main import main
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.text import WORDS
 from seqloom.lab.data.registry import open_task
@@ -294,3 +295,19 @@ def test_a_run_that_cannot_be_exported_says_what_to_do(run, work, monkeypatch):
     with pytest.raises(UserError, match="use `seqloom translate`"):
         check_exportable(run)
     assert not (work / "new").exists()
+
+
+def test_the_command_prints_files_on_stdout_and_mistakes_on_one_line(run, work, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(work)
+    (work / "empty").mkdir()
+    for words, code in ((["texts", "--to", "safetensors", "--json"], 0), (["empty"], 2), (["texts", "--to", "exe"], 2)):
+        with pytest.raises(SystemExit) as end:
+            main(["export", *words])
+        out, err = capsys.readouterr()
+        assert (end.value.code or 0) == code
+        if code:
+            assert not out and len(err.strip().splitlines()) == 1
+        else:
+            assert json.loads(out)["files"]["model.safetensors"] > 0
+    assert run.name == "texts" and (work / "exports" / "texts-safetensors" / "README.md").is_file()
