@@ -1,9 +1,23 @@
+import { readFileSync } from "node:fs";
 import { defineConfig } from "vite";
+
+// Preact is part of the build, and its licence asks to be part of every copy.
+const licence = readFileSync("node_modules/preact/LICENSE", "utf8");
 
 // The build is part of the Python package: three files with fixed names, which `seqloom explore` serves and
 // `seqloom explore --save` writes into one page.
 export default defineConfig({
   base: "./",
+  plugins: [
+    {
+      name: "licence",
+      generateBundle(_, bundle) {
+        for (const chunk of Object.values(bundle)) {
+          if (chunk.type === "chunk") chunk.code = `/* Includes Preact:\n${licence}*/\n${chunk.code}`;
+        }
+      },
+    },
+  ],
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   build: {
     outDir: "../src/seqloom/lab/explore/static",
