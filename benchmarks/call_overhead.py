@@ -40,11 +40,11 @@ def forward(layer: nn.Module, x: Tensor) -> None:
         layer(x)
 
 
-def both(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
+def both(layer: nn.Module, parameters: list[nn.Parameter], x: Tensor, dy: Tensor) -> None:
     """Run the layer and its backward pass; the weights' gradients are replaced."""
     y, _ = layer(x)
     y.backward(dy)
-    for p in layer.parameters():
+    for p in parameters:
         p.grad = None
 
 
@@ -81,7 +81,7 @@ def low(times: list[float]) -> float:
 
 def make_call(layer: nn.Module, mode: str, x: Tensor, dy: Tensor) -> Call:
     """Return a call of one mode."""
-    return partial(forward, layer, x) if mode == "forward" else partial(both, layer, x, dy)
+    return partial(forward, layer, x) if mode == "forward" else partial(both, layer, list(layer.parameters()), x, dy)
 
 
 def compare(name: str, device: str, dtype: torch.dtype, repetitions: int, wait: Call) -> list[dict[str, Any]]:

@@ -330,7 +330,7 @@ def test_products_follow_the_precision_that_torch_is_told(kind, H):
             errors.append(max(float((a.cpu() - b).norm() / b.norm()) for a, b in zip(actual, exact, strict=True)))
     finally:
         matmul.allow_tf32, rnn.allow_tf32 = before
-    assert errors[1] < 1e-5
+    assert errors[1] < errors[0] / 10
 
 
 @pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM])

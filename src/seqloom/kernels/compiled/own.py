@@ -32,6 +32,9 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     least = both if torch.is_grad_enabled() else forward
     if not least <= cell.hidden_size <= most:
         return f"the compiled kernel was measured to be faster than cuDNN from {least} to {most} units"
+    shortest = tuning.COMPILED_OWN_STEPS[0 if torch.is_grad_enabled() else 1]
+    if job.x.shape[1] < shortest:
+        return f"cuDNN is faster for fewer than {shortest} steps"
     if job.x.shape[0] > tuning.COMPILED_OWN_ROWS:
         return f"the compiled kernel was measured with up to {tuning.COMPILED_OWN_ROWS} rows"
     return kernel.why_not_auto(cell, job)
