@@ -13,7 +13,7 @@ import re
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ PAGES = (
     ROOT / "docs" / "tutorials" / "own-cell.md",
 )
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
+COMPETITORS = ("attn_rnn", "uniform weights", "gru")
 MNIST = "sequential MNIST"  # the condition of the study on the front page
 DTYPES = ("bfloat16", "float16", "float32", "tf32")
 SLOWER = 0.97  # ratios above this are called even
@@ -244,8 +245,7 @@ def results_table() -> str:
         f"| {mnist['lstm'][0]:.1f} ({done}) | LN-GRU {mnist['ln_gru'][0]:.1f} "
         f"| ahead of the GRU by {mnist['attn_rnn'][0] - mnist['gru'][0]:.2f} points |"
     )
-    lines.append(state_row("parity"))
-    lines.append(state_row("S3"))
+    lines += map(state_row, ("parity", "S3", "register"))
     near = adding["T = 1,000, marks anywhere"]
     lines.append(
         "| add 2 of 1,000 numbers, mean absolute error | "
@@ -285,6 +285,22 @@ def untuned_accuracies() -> str:
         f"sequential MNIST with a learning rate of 0.001 its validation accuracy is {own:.1f} %, a GRU's {gru:.1f} "
         f"({len(scores['gru'])} seeds).\n"
     )
+
+
+def competition() -> str:
+    """Return how many steps the competition of state and input saves on problems of state tracking."""
+    stored = study("state-fair")
+    steps = {m: join_words(f"{models[m]['steps to solve']:,.0f}" for models in stored.values()) for m in COMPETITORS}
+    return (
+        f"Competition saves training: on {join_words(stored)} AttnRNN needs {steps['attn_rnn']} steps (medians),\n"
+        f"with equal weights {steps['uniform weights']}, a GRU {steps['gru']}.\n"
+    )
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Join words by commas and "and"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}"
 
 
 def verdict(name: str, condition: str, other: str) -> str:
@@ -335,7 +351,7 @@ def percent(row: Row) -> str:
 PARTS = {
     part.__name__: part
     for part in (
-        *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies),
+        *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies, competition),
         *compiled_cells.PARTS,
         *goals.PARTS,
         *forms.PARTS,
