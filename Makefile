@@ -10,17 +10,21 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs lint check format wheel clean
+.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
 
 test: .venv/installed lint
-	$(PYTEST)
+	$(PYTEST) -m "not long"
+
+# Full sweeps of which `make test` runs a part: users' types, ONNX and C of every cell, memory over many steps.
+test-long: .venv/installed
+	$(PYTEST) -m long
 
 # Without what is marked slow: emulated CUDA kernels, compilers, exports, trainings, processes that are killed.
 test-quick: .venv/installed lint
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not long"
 
 # The tests of the Ray cluster, which skip elsewhere.
 test-cluster: .venv/installed
@@ -46,7 +50,7 @@ kills: .venv/installed
 hostile: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.serving --hostile $(N)0
 	$(PIP) schemathesis
-	PYTHONPATH=tests $(BIN)/python -m pytest tests/lab/serve/test_openapi.py
+	PYTHONPATH=tests $(BIN)/python -m pytest tests/lab/serve/test_serve_openapi.py
 
 # The engine and the emulated CUDA text under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: .venv/installed

@@ -26,7 +26,7 @@ GRU("4", 8)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_users_file_passes_the_type_checker_in_strict_mode_and_mistakes_are_seen(tmp_path):
     names = [*seqloom.__all__, "Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit"]
     lines = [f"from seqloom import {name}" for name in names]

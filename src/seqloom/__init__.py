@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from seqloom.models.tag import Tag
     from seqloom.models.transcribe import Transcribe
     from seqloom.models.translate import Translate
-    from seqloom.tools import measure, testing
+    from seqloom.tools import intervene, measure, testing
     from seqloom.tools.compile_report import compile_report
     from seqloom.tools.convert import convert
     from seqloom.tools.explain import explain
@@ -136,6 +136,7 @@ __all__ = [
     "convert",
     "explain",
     "export_onnx",
+    "intervene",
     "measure",
     "scan",
     "testing",
@@ -167,7 +168,7 @@ _MODULES = {
         "models.tag": "Tag",
         "models.transcribe": "Transcribe",
         "models.translate": "Translate",
-        "tools": "measure testing",
+        "tools": "intervene measure testing",
         "tools.convert": "convert",
         "tools.compile_report": "compile_report",
         "tools.explain": "explain",

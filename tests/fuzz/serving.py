@@ -186,7 +186,8 @@ def main() -> int:
         flags.add_argument(f"--{name}", type=int, default=default)
     given = flags.parse_args()
     _allow_files(given.idle + 500)
-    from lab.serve.small_runs import train_runs
+    sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "serve"))
+    from small_runs import train_runs
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SEQLOOM_CACHE": f"{folder}/cache", "SEQLOOM_STATE": f"{folder}/state"}

@@ -357,7 +357,7 @@ def test_a_library_for_another_machine_is_reported_with_the_remedy(installed):
     assert y.shape == (3, 2, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_compiled_scan_of_any_cell_is_the_loop():
     cell = seqloom.LSTMCell(5, 8)  # whose state is two tensors
     x = torch.randn(3, 7, 5)

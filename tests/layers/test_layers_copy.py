@@ -41,13 +41,15 @@ def remembered(layer, steps, lr):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("position", "steps"), [("rotary", 100), ("sinusoidal", 250)])
+@pytest.mark.parametrize(
+    ("position", "steps"), [("rotary", 100), pytest.param("sinusoidal", 250, marks=pytest.mark.long)]
+)
 def test_a_transformer_remembers_ten_symbols_over_thirty_steps(position, steps):
     layer = Transformer(64, 4, 2, causal=True, position=position)
     assert remembered(layer, steps, 3e-3) > 0.999
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hybrid_remembers_ten_symbols_over_thirty_steps():
     """There is no position encoding: the recurrence provides the position."""
     assert remembered(Hybrid(64, 64, layers=2), 350, 6e-3) > 0.999

@@ -84,7 +84,12 @@ def list_operators(file):
     return {node.op_type for node in onnx.load(file).graph.node}
 
 
-@pytest.mark.parametrize("name", sorted(Cell.registry))
+QUICK = ("attn_rnn", "gru", "lstm", "rnn")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n not in QUICK)) for n in sorted(Cell.registry)]
+)
 def test_every_cell_has_the_values_of_torch_at_three_lengths_and_batches(name, tmp_path):
     torch.manual_seed(1)  # 0 draws an ln_lstm in which every rounding, the loop's too, grows a hundredfold
     every = [(1, False), (1, True), (2, False), (2, True)]

@@ -10,14 +10,14 @@ collect_ignore_glob = [] if all(map(find_spec, PACKAGES)) else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    from lab.serve.small_runs import train_runs
+    from small_runs import train_runs
 
     return train_runs(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="session")
 def site(folder):
-    from lab.serve.small_runs import open_site
+    from small_runs import open_site
 
     opened = open_site([folder / name for name in ("cups", "pulses", "level", "verse")])
     with opened.client:

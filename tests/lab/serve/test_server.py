@@ -12,8 +12,8 @@ import time
 from contextlib import contextmanager, suppress
 
 import pytest
+from small_runs import open_site
 
-from lab.serve.small_runs import open_site
 from seqloom.core.errors import UserError
 from seqloom.lab.serve import bodies, connections
 from seqloom.lab.serve.server import Server, Site

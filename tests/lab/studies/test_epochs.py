@@ -239,7 +239,7 @@ def test_real_images_are_digits_of_784_steps(monkeypatch):
         pytest.skip("the public data sets are not beside this checkout")
     monkeypatch.setenv("SEQLOOM_DATA", str(place))
     study = Mnist()
-    sequential, permuted = study.settings.conditions
+    sequential, permuted, *_ = study.settings.conditions
     one, two = study.examples(sequential, "test"), study.examples(permuted, "test")
     assert one.x.shape == (10_000, 784) and one.y.bincount().tolist()[:2] == [980, 1135]
     assert torch.equal(one.y, two.y) and not torch.equal(one.x, two.x)

@@ -4,9 +4,9 @@ import asyncio
 import json
 
 import pytest
+from small_runs import open_site
 
 import seqloom
-from lab.serve.small_runs import open_site
 
 EXAMPLES = {
     "cups": [{"order": "mint honey kettle"}, {"order": "spoon"}, {"order": ""}],

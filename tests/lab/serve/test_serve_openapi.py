@@ -4,9 +4,8 @@ import subprocess
 import sys
 
 import pytest
-
-from lab.serve.small_runs import open_site
-from lab.serve.test_server import serve
+from small_runs import open_site
+from test_server import serve
 
 
 def test_every_example_of_the_document_works(client):

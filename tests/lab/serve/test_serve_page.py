@@ -3,8 +3,7 @@
 import shutil
 
 import pytest
-
-from lab.serve.test_server import serve
+from test_server import serve
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

@@ -4,8 +4,8 @@ import json
 import logging
 
 import pytest
+from small_runs import open_site
 
-from lab.serve.small_runs import open_site
 from seqloom.core.errors import UserError
 from seqloom.lab.serve import logs
 from seqloom.lab.serve.runs import load_runs

@@ -3,8 +3,9 @@
 import asyncio
 import shutil
 
+from small_runs import open_site
+
 import seqloom
-from lab.serve.small_runs import open_site
 from seqloom.lab.training import checkpoint
 
 

@@ -4,8 +4,8 @@ import json
 import math
 
 import pytest
+from test_server import serve
 
-from lab.serve.test_server import serve
 from seqloom.cli.main import main
 from seqloom.lab.bench import load, serving
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 import torch
+from small_runs import TRAINING, open_site, write_pulses
 
 import seqloom
-from lab.serve.small_runs import TRAINING, open_site, write_pulses
 from seqloom.lab.serve.model_version import load_version
 from seqloom.lab.serve.settings import ServeSettings
 
