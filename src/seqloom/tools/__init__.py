@@ -1,7 +1,7 @@
-"""Tools for layers: convert, explain, trace, measure, test."""
+"""Tools for layers: convert, explain, trace, intervene, measure, test."""
 
 from __future__ import annotations
 
-from seqloom.tools import measure, testing
+from seqloom.tools import intervene, measure, testing
 
-__all__ = ["measure", "testing"]
+__all__ = ["intervene", "measure", "testing"]
