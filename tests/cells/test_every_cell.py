@@ -37,7 +37,7 @@ def test_a_cell_names_its_source_and_its_equations(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in ("ntm", "ode_gru"))) for n in NAMES])
 def test_a_cell_learns_to_carry_its_first_input(name):
     """Train it to output the sign of the first, marked input after five steps of noise."""
     torch.manual_seed(0)

@@ -247,7 +247,7 @@ def test_the_command_in_the_document_gives_the_same_settings():
     assert bound.arguments["settings"] == settings and settings.seconds == 5400
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_prints_the_table_so_far_and_exits_with_130(tmp_path):
     words = [sys.executable, "-m", "seqloom", "compare", "--models", "rnn", "--seeds", "500", "--steps", "9"]
     words += ["--workers", "1", "--out", str(tmp_path / "c")]

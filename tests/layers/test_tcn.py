@@ -112,7 +112,7 @@ def learned(model, steps, length, device="cpu"):
         return float(model.loss(*(t.to(device) for t in adding(1000, length))))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_to_add_two_marked_numbers():
     assert learned(Classify(TCN(2, 16, layers=3, kernel=4), outputs=1), 400, 24) < 0.01
 

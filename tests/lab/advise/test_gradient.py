@@ -8,7 +8,7 @@ from seqloom.lab.advise.gradient import measure_gradient
 CPU = torch.device("cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_gradient_points_to_the_side_that_decides_a_tag():
     x, ids = tokens(600, 8, kinds=4)
     (before, steps), (after, _) = (measure_gradient(sample_of("tag", x, shift(ids, lag)), 40.0, CPU) for lag in (2, -2))

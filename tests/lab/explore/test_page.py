@@ -99,10 +99,11 @@ def test_typing_moves_the_prediction_and_the_link_restores_the_view(opened):
     page.locator(".letters button", has_text="z").click()
     page.locator("body").press("ArrowRight")
     page.locator("body").press("Shift+ArrowRight")
+    page.wait_for_function("JSON.parse(decodeURIComponent(location.hash.slice(1))).span")
     again = opened(json.loads(page.evaluate("decodeURIComponent(location.hash.slice(1))")))
     assert "'not'" in show_finding(again)
     assert again.locator(".letters button[aria-pressed=true]").inner_text() == "z"
-    assert again.locator(".step.marked").count() == 2
+    again.locator(".step.marked").nth(1).wait_for()
 
 
 def test_holding_a_gate_moves_the_prediction(opened):

@@ -165,7 +165,7 @@ def test_the_pt2_file_predicts_without_seqloom(tasks, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-@pytest.mark.parametrize("name", ["gru", "ntm"])  # together they use most operators
+@pytest.mark.parametrize("name", ["gru", pytest.param("ntm", marks=pytest.mark.long)])  # they use most operators
 def test_the_c_file_equals_torch_under_sanitizers(name, tasks, tmp_path):
     model = make_model(tasks["series"], model=name, hidden=4, layers=2)
     stream = Stream(model, tasks["series"]).eval()

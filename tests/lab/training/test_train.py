@@ -559,7 +559,7 @@ def test_half_precision_trains_on_a_cpu_and_fp16_asks_for_a_gpu(tmp_path):
         train(opened("classify"), TrainSettings(steps=3, precision="fp16", **SMALL), tmp_path / "half")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_model_trains_as_a_plain_one_does(tmp_path):
     plain, fast = (
         train(opened("classify"), TrainSettings(steps=3, dropout=0, compile=c, **SMALL), tmp_path / f"run{c}")
