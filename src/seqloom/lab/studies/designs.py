@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from seqloom.attention import LinformerAttention
 from seqloom.lab.studies.data.mnist import PIXELS
 from seqloom.lab.studies.data.symbols import ABOUT, COPY, PIXEL_ROWS
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, rates
 from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
 from seqloom.layers.transformer.layer import Projected, Transformer
@@ -25,8 +26,9 @@ ATTENTIONS = {DENSE: "dense", "performer": "performer", "linformer": "linformer"
 class Designs(SymbolTrials[TrialSettings], name="designs"):
     """NTM on copying past its training length; Performer and Linformer against dense attention on 784 pixels."""
 
-    full = TrialSettings(
-        (
+    full = replace(
+        EXPLORATORY,
+        conditions=(
             read_symbols("copy, 12 symbols", COPY, 2_500, 13, (13, 25, 49, 97), models=CELLS, against=NTM, main=25),
             read_symbols(
                 *("784 pixels", PIXEL_ROWS, 1_000, PIXELS),
@@ -36,36 +38,17 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
                 precision="bfloat16",
             ),
         ),
-        (*CELLS, *ATTENTIONS),
-        seeds=3,
+        models=(*CELLS, *ATTENTIONS),
         budget=60_000,
-        lrs=(1e-3, 3e-3, 1e-2),
-        starts=("default",),
-        valid=1_024,
         test=4_096,
-        tuning=0.5,
-        tuning_seeds=2,
-        widen=True,
-        widen_by=0.01,
-        precision="float32",
     )
-    quick = TrialSettings(
-        (
+    quick = replace(
+        EXPLORATORY_QUICK,
+        conditions=(
             read_symbols("copy, 6 symbols", COPY, 300, 7, (7, 13), models=CELLS, against=NTM),
             read_symbols("copy with attention", COPY, 250, 13, models=tuple(ATTENTIONS), against=DENSE),
         ),
-        (NTM, "lstm", "attn_rnn", *ATTENTIONS),
-        seeds=2,
-        budget=6_000,
-        lrs=(3e-3, 1e-2, 3e-2),
-        starts=("default",),
-        batch=32,
-        valid=128,
-        test=512,
-        tuning=0.5,
-        widen=True,
-        widen_by=0.02,
-        precision="float32",
+        models=(NTM, "lstm", "attn_rnn", *ATTENTIONS),
     )
 
     def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:

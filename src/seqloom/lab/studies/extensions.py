@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torch import nn
 
 from seqloom.lab.studies.data.symbols import ABOUT, FIRST, TEXT
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, layer, rates
 from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
 from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
@@ -24,8 +25,9 @@ MEMORIES, DECODERS = (XL_ATTN, XL, SEGMENTS, XL_GRU), (BY_ATTN, SELF, BY_GRU)
 class Extensions(SymbolTrials[TrialSettings], name="extensions"):
     """AttnRNN as the memory of Transformer-XL, as the recurrence of a decoder, and with 1 to 8 states."""
 
-    full = TrialSettings(
-        (
+    full = replace(
+        EXPLORATORY,
+        conditions=(
             read_symbols(
                 "memory: first symbol", FIRST, 1_500, 32, late=8, models=MEMORIES, against=XL_ATTN, budget=85_000
             ),
@@ -37,21 +39,12 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
             read_symbols("decoder: text", TEXT, 1_500, 64, late=2, models=DECODERS, against=BY_ATTN),
             read_symbols("states: recall", "recall", 1_500, 64, models=tuple(SLOTS), against="1 state"),
         ),
-        (*MEMORIES, *DECODERS, *SLOTS),
-        seeds=3,
+        models=(*MEMORIES, *DECODERS, *SLOTS),
         budget=60_000,
-        lrs=(1e-3, 3e-3, 1e-2),
-        starts=("default",),
-        valid=1_024,
-        test=2_048,
-        tuning=0.5,
-        tuning_seeds=2,
-        widen=True,
-        widen_by=0.01,
-        precision="float32",
     )
-    quick = TrialSettings(
-        (
+    quick = replace(
+        EXPLORATORY_QUICK,
+        conditions=(
             read_symbols("memory: first symbol", FIRST, 100, 24, late=8, models=MEMORIES, against=XL_ATTN),
             read_symbols(
                 "decoder: parity", "parity", 250, 10, (10, 40), late=8, models=DECODERS, against=BY_ATTN, grows=True
@@ -60,18 +53,7 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
                 "states: 4 slots", "keyed 4", 250, 24, models=("1 state", "2 states", "4 states"), against="1 state"
             ),
         ),
-        (*MEMORIES, *DECODERS, "1 state", "2 states", "4 states"),
-        seeds=2,
-        budget=6_000,
-        lrs=(3e-3, 1e-2, 3e-2),
-        starts=("default",),
-        batch=32,
-        valid=128,
-        test=512,
-        tuning=0.5,
-        widen=True,
-        widen_by=0.02,
-        precision="float32",
+        models=(*MEMORIES, *DECODERS, "1 state", "2 states", "4 states"),
     )
 
     def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:

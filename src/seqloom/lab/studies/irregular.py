@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, starts
 from seqloom.lab.studies.support.epochs import use_precision
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric
@@ -34,35 +35,22 @@ class Irregular(Trials[TrialSettings], name="irregular"):
 
     metrics = (TrialMetric("MSE", lower=True, log=True), TrialMetric("MAE", lower=True))
     against = ODE
-    full = TrialSettings(
-        (wave("irregular gaps", 1_000, 16, True), wave("equal gaps", 1_000, 16, False)),
-        MODELS,
-        seeds=3,
+    full = replace(
+        EXPLORATORY,
+        conditions=(wave("irregular gaps", 1_000, 16, True), wave("equal gaps", 1_000, 16, False)),
+        models=MODELS,
         budget=30_000,
-        lrs=(1e-3, 3e-3, 1e-2),
-        starts=("default",),
-        valid=1_024,
         test=4_096,
-        tuning=0.5,
-        tuning_seeds=2,
-        widen=True,
         widen_by=0.001,
-        precision="float32",
     )
-    quick = TrialSettings(
-        (wave("irregular gaps", 400, 16, True),),
-        MODELS,
-        seeds=2,
+    quick = replace(
+        EXPLORATORY_QUICK,
+        conditions=(wave("irregular gaps", 400, 16, True),),
+        models=MODELS,
         budget=2_000,
         lrs=(1e-2, 3e-2, 1e-1),
-        starts=("default",),
-        batch=32,
         valid=256,
         test=1_000,
-        tuning=0.5,
-        widen=True,
-        widen_by=0.02,
-        precision="float32",
     )
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:

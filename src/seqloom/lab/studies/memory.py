@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import Chart, PageBlock
 from seqloom.lab.studies.data.symbols import FIRST, KINDS, TEXT, split_text
-from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, layer
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, format_contests, groups
 from seqloom.lab.studies.support.probe import fit_probes
@@ -56,44 +57,31 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
         TrialMetric("accuracy"),
         TrialMetric("training task"),
     )
-    full = TrialSettings(
-        (
+    full = replace(
+        EXPLORATORY,
+        conditions=(
             probe(UNTRAINED, FIRST, start="default"),
             probe(UNTRAINED_CHRONO, FIRST, start="chrono"),
             probe(LATER, FIRST, start="default", before=32),
             probe(RECALL, FIRST, 1_000),
             probe(ON_TEXT, TEXT, 1_000),
         ),
-        CELLS,
+        models=CELLS,
         seeds=10,
-        lrs=(1e-3, 3e-3, 1e-2),
         starts=("default", "chrono"),
         valid=512,
-        test=2_048,
-        tuning=0.5,
-        tuning_seeds=2,
-        widen=True,
-        widen_by=0.01,
-        precision="float32",
     )
-    quick = TrialSettings(
-        (
+    quick = replace(
+        EXPLORATORY_QUICK,
+        conditions=(
             probe(UNTRAINED, FIRST, start="default", distances=SHORT),
             probe(LATER, FIRST, start="default", distances=SHORT, before=32),
             probe(RECALL, FIRST, 200, T=24, distances=SHORT),
         ),
-        CELLS,
-        seeds=2,
+        models=CELLS,
         budget=4_000,
-        lrs=(3e-3, 1e-2, 3e-2),
-        starts=("default",),
-        batch=32,
         valid=250,
         test=1_000,
-        tuning=0.5,
-        widen=True,
-        widen_by=0.02,
-        precision="float32",
     )
 
     def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> Recurrent:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import nn
 
 from seqloom.lab.studies.data.symbols import ABOUT, COPY, FIRST, TEXT
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import MULTIPLE, layer, rates, starts
 from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
@@ -23,43 +24,25 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
     """What self-attention adds to an LSTM, and what remains without the LSTM, on recall, state tracking and text."""
 
     against = BOTH
-    full = TrialSettings(
-        (
+    full = replace(
+        EXPLORATORY,
+        conditions=(
             read_symbols("recall", "recall", 2_000, 64, (64, 128)),
             read_symbols("S3", "S3", 2_000, 40, (40, 64, 128, 256), late=8, grows=True),
             read_symbols(TEXT, TEXT, 2_000, 64),
         ),
-        MODELS,
-        seeds=3,
+        models=MODELS,
         budget=56_000,
-        lrs=(1e-3, 3e-3, 1e-2),
         starts=("default", "chrono"),
-        valid=1_024,
-        test=2_048,
-        tuning=0.5,
-        tuning_seeds=2,
-        widen=True,
-        widen_by=0.01,
-        precision="float32",
     )
-    quick = TrialSettings(
-        (
+    quick = replace(
+        EXPLORATORY_QUICK,
+        conditions=(
             read_symbols("parity", "parity", 250, 10, (10, 40), late=8, grows=True),
             read_symbols("first symbol", FIRST, 250, 24, late=8),
             read_symbols("copy", COPY, 250, 13),
         ),
-        (BOTH, "lstm", ALONE),
-        seeds=2,
-        budget=6_000,
-        lrs=(3e-3, 1e-2, 3e-2),
-        starts=("default",),
-        batch=32,
-        valid=128,
-        test=512,
-        tuning=0.5,
-        widen=True,
-        widen_by=0.02,
-        precision="float32",
+        models=(BOTH, "lstm", ALONE),
     )
 
     def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:

@@ -69,3 +69,35 @@ class Spec:
 
     def __str__(self) -> str:
         return f"{self.condition.name}, {self.model}, {'tuning' if self.split == VALID else f'seed {self.seed}'}"
+
+
+# Settings of exploratory studies; each names its conditions, models and parameters with `replace`.
+EXPLORATORY = TrialSettings(
+    (),
+    (),
+    seeds=3,
+    lrs=(1e-3, 3e-3, 1e-2),
+    starts=("default",),
+    valid=1_024,
+    test=2_048,
+    tuning=0.5,
+    tuning_seeds=2,
+    widen=True,
+    widen_by=0.01,
+    precision="float32",
+)
+EXPLORATORY_QUICK = TrialSettings(
+    (),
+    (),
+    seeds=2,
+    budget=6_000,
+    lrs=(3e-3, 1e-2, 3e-2),
+    starts=("default",),
+    batch=32,
+    valid=128,
+    test=512,
+    tuning=0.5,
+    widen=True,
+    widen_by=0.02,
+    precision="float32",
+)
