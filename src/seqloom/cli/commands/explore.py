@@ -1,4 +1,4 @@
-"""The command that shows the inside of trained runs in a browser."""
+"""`seqloom explore`: show the inside of trained runs in a browser."""
 
 from __future__ import annotations
 

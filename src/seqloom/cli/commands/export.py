@@ -1,4 +1,4 @@
-"""The command export: a run as files that predict elsewhere."""
+"""`seqloom export`: write a run as files that predict without seqloom."""
 
 from __future__ import annotations
 

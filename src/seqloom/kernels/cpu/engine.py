@@ -51,17 +51,10 @@ def load_library() -> ctypes.CDLL | str:
             continue
         for function in (engine.seqloom_args_size, engine.seqloom_record):
             function.restype = ctypes.c_int64
-        if engine.seqloom_args_size() not in (ctypes.sizeof(Args), ctypes.sizeof(Args) - 16):
+        if engine.seqloom_args_size() != ctypes.sizeof(Args):
             return f"{file.name} belongs to another version of seqloom; install it again"
         return engine
     return problem or _why_not_built()
-
-
-@cache
-def reads_layouts() -> bool:
-    """Return whether the library reads the fields of Args that say in which order steps and rows lie."""
-    engine = load_library()
-    return not isinstance(engine, str) and engine.seqloom_args_size() == ctypes.sizeof(Args)
 
 
 def list_libraries() -> list[Path]:

@@ -63,7 +63,7 @@ class ServeBenchSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Level:
-    """The latencies at one load.
+    """Latencies of the requests at one load.
 
     Attributes:
         load: Share of the highest throughput.

@@ -18,7 +18,9 @@ def check_plot(value: Path | None) -> Path | None:
     if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
         raise UserError(f"the file name of a chart must end in .svg, .png or .pdf, got {value.name!r}")
     if value is not None and not value.absolute().parent.is_dir():
-        raise UserError(f"there is no folder {value.parent}")
+        raise UserError(
+            f"the chart cannot be written: there is no folder {value.parent}; create it or choose another file"
+        )
     return value
 
 

@@ -130,7 +130,7 @@ def _needs_gradient(x: Tensor, states: list[Tensor], weights: list[Tensor]) -> b
 
 
 class LayerPlans:
-    """The plans of a layer, and what they depend on."""
+    """The prepared calls of a layer, and the settings and weights they were made for."""
 
     def __init__(self, layer: Recurrent, own: dict[str, Any], weights: list[Tensor]) -> None:
         self.layer, self.layer_settings = weakref.ref(layer), _settings(own)

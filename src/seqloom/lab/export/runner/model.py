@@ -29,7 +29,7 @@ BATCH_STEPS = 16_384  # time steps in a batch, padding included
 
 
 class Model:
-    """An exported model.
+    """An exported model that predicts rows.
 
     Args:
         folder: The folder with model.onnx and model.json; default: the folder of this file.

@@ -180,7 +180,7 @@ class Table:
             table = read_numbers(row, "a list of steps")
             table = table.reshape(-1, len(columns)) if table.ndim == 1 and len(columns) == 1 else table
             if table.ndim != 2 or table.shape[1] != len(columns):
-                raise InputError(f"shape {table.shape}; give steps of the columns {', '.join(columns)}")
+                raise InputError(f"the row has shape {table.shape}; give one list per step, of {', '.join(columns)}")
             row = {name: table[:, k].tolist() for k, name in enumerate(columns)}
         lists = {name: read_column(row, name) for name in columns}
         steps = len(lists[about["targets"][0]])

@@ -75,7 +75,9 @@ def _draw_first(random: torch.Generator, rows: int, steps: int, split: str) -> t
 
 
 def _draw_copy(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
-    """Draw n symbols, a mark, and n blank steps in which to repeat them; n is (steps - 1) / 2, in training up to that.
+    """Draw n symbols, a mark, and n blank steps in which the symbols are to be repeated.
+
+    For tests n is (steps - 1) / 2; for training it is random and at most that.
 
     Graves et al. 2014, arXiv 1410.5401, section 4.1, with symbols in place of random bits.
     """
