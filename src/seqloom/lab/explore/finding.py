@@ -13,7 +13,7 @@ from seqloom.lab.explore.subject import Example, Subject
 from seqloom.tools.intervene import Clamp, record
 
 LEAST_CHANGE = 0.02  # of a probability that counts as an effect; smaller ones change with the seed
-SMALL_CHANGE = 0.05  # of a probability without the first steps, if these hardly matter
+SMALL_CHANGE = 0.05  # of a probability without the first steps, if the last ones alone give the same prediction
 LEAST_STEPS = 6  # of an input whose beginning may not matter
 GATE_WORDS = {
     ("gru", "z"): ("kept its state (z rose", "opened to the input (z fell"),
@@ -242,7 +242,7 @@ def _received(weights: Array) -> tuple[int, float]:
 def _describe_beginning(
     subject: Subject, example: Example, inside: Inside, target: Target, run: Run
 ) -> list[Statement]:
-    """Say how many steps at the start hardly matter."""
+    """Say how many steps at the end give the same prediction alone."""
     n = len(example.steps)
     if n < LEAST_STEPS or subject.is_per_step or subject.kind == "transcribe":
         return []
@@ -261,8 +261,8 @@ def _describe_beginning(
         return []
     return [
         Statement(
-            f"The first {count} of {n} steps hardly matter.",
-            f"occlusion: {p:.2f} with them, {last:.2f} without them",
+            f"The last {n - count} of {n} steps alone give the same prediction.",
+            f"occlusion: {p:.2f} with the others, {last:.2f} without them",
             True,
         )
     ]
