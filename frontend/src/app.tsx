@@ -1,35 +1,14 @@
 /** The page: one cursor over all views of an input. */
-import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useState } from "preact/hooks";
 import { clampWindow, format } from "./arrays";
 import { type Frame } from "./chart";
 import { Attention, Contributions, Curves, Findings, Flow, Growth, Input, Intervene, Memory, Notes, Prediction, Series, Similar, Strip } from "./panels";
+import { CopyButton, useDark, useWidth } from "./panel";
 import type { Source } from "./source";
 import type { About, Explanation, Question, RunInfo } from "./types";
 import { readView, writeView, START, type View } from "./view";
 
 const WINDOW = 600; // steps of a long sequence that are shown at first
-
-export function useDark(): boolean {
-  const query = useMemo(() => matchMedia("(prefers-color-scheme: dark)"), []);
-  const [dark, setDark] = useState(query.matches);
-  useEffect(() => {
-    const change = () => setDark(query.matches);
-    query.addEventListener("change", change);
-    return () => query.removeEventListener("change", change);
-  }, [query]);
-  return dark;
-}
-
-function useWidth() {
-  const ref = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(900);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => setWidth(Math.max(240, Math.floor(entry.contentRect.width) - 2)));
-    observer.observe(ref.current!);
-    return () => observer.disconnect();
-  }, []);
-  return [ref, width] as const;
-}
 
 function makeQuestion(view: View, run: string): Question | null {
   if (!run || (view.row === null && !view.input.trim())) return null;
@@ -198,21 +177,6 @@ export function App({ source }: { source: Source }) {
       </footer>
     </div>
   );
-}
-
-function CopyButton({ text, label, title }: { text: string | (() => string); label: string; title: string }) {
-  const [done, setDone] = useState(false);
-  const copy = async () => {
-    const value = typeof text === "string" ? text : text();
-    try {
-      await navigator.clipboard.writeText(value);
-    } catch {
-      prompt("Copy this:", value); // a page from disk has no clipboard in some browsers
-    }
-    setDone(true);
-    setTimeout(() => setDone(false), 1500);
-  };
-  return <button type="button" onClick={copy} title={title}>{done ? "copied" : label}</button>;
 }
 
 function writePython(run: string, shown: Explanation, info: RunInfo): string {

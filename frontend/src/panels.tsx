@@ -1,46 +1,14 @@
 /** The views of one input. */
-import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { diverging, format, formatOutput, orderUnits, spread, toCsv, type Matrix } from "./arrays";
 import { Chart, Legend, type Frame, type Series as ChartSeries } from "./chart";
 import { AttentionMap, Heat } from "./heat";
-import { savePng, saveSvg, saveText } from "./save";
+import { Panel } from "./panel";
 import type { Source } from "./source";
 import type { Clamp, Curve, Explanation, Match, Question, Row, RunInfo } from "./types";
 import type { View } from "./view";
 
 type Change = (part: Partial<View>) => void;
-
-interface PanelProps {
-  title: string;
-  name?: string;
-  csv?: () => string;
-  tools?: ComponentChildren;
-  children: ComponentChildren;
-  help?: string;
-}
-
-/** A titled picture that saves as SVG, PNG and CSV. */
-function Panel({ title, name, csv, tools, children, help }: PanelProps) {
-  const figure = useRef<HTMLDivElement>(null);
-  return (
-    <section class="card" aria-label={title}>
-      <div class="title">
-        <h2>{title}</h2>
-        {tools}
-        {name && (
-          <span class="save">
-            <button type="button" aria-label={`Save ${title} as SVG`} onClick={() => saveSvg(figure.current!, name)}>SVG</button>
-            <button type="button" aria-label={`Save ${title} as PNG`} onClick={() => savePng(figure.current!, name)}>PNG</button>
-            {csv && <button type="button" aria-label={`Save ${title} as CSV`} onClick={() => saveText(`${name}.csv`, csv(), "text/csv")}>CSV</button>}
-          </span>
-        )}
-      </div>
-      {help && <p class="help">{help}</p>}
-      <div ref={figure} class="figure">{children}</div>
-    </section>
-  );
-}
 
 const SORTS: [string, string][] = [
   ["worst", "worst first"],
