@@ -1,0 +1,221 @@
+"""Time layers against torch.nn on a GPU, eagerly and as CUDA graphs: python benchmarks/speed_table.py [--json FILE].
+
+Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes.
+Layers of one shape are timed in turns; the median of the rounds counts. Every kernel is checked against float64 first
+and not timed if it is more than twice as far from it as the reference loop in its own type. The record is written as it
+grows, so a run that is stopped loses nothing.
+"""
+
+import argparse
+import itertools
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from record import build_parser, print_row, write_record
+from torch import Tensor, nn
+
+import seqloom
+from seqloom.tools.explain import explain
+
+TYPES = {  # type of the numbers, whether products may be tf32
+    "bfloat16": (torch.bfloat16, False),
+    "float16": (torch.float16, False),
+    "float32": (torch.float32, False),
+    "tf32": (torch.float32, True),
+}
+CELLS = {"attn_rnn": seqloom.AttnRNN, "gru": seqloom.GRU, "lstm": seqloom.LSTM}
+BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
+CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
+PREPARE_STEPS = 128  # long enough for every choice that depends on the length
+
+
+def main() -> None:
+    parser = build_parser(__doc__)
+    parser.add_argument("--types", default=",".join(TYPES))
+    parser.add_argument("--cells", default=",".join(CELLS), help="of seqloom; torch's GRU and LSTM run beside them")
+    parser.add_argument("--kernels", default="auto", help="of seqloom's layers: auto, or names such as cuda,grid,aten")
+    parser.add_argument("--hidden", default="64,128,256,512,1024")
+    parser.add_argument("--batch", default="1,16,64,256")
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--modes", default="eager,graph")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=3, help="weights that every kernel is checked with; 0: no check")
+    parser.add_argument("--processes", type=int, default=12, help="that compile and check kernels first; 0: none")
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    args.hidden, args.batch = ([int(n) for n in text.split(",")] for text in (args.hidden, args.batch))
+    args.types, args.cells, args.kernels, args.modes = (
+        text.split(",") for text in (args.types, args.cells, args.kernels, args.modes)
+    )
+    rows: list[dict[str, Any]] = []
+    refused = check_all(args) if args.processes else []
+    for mode in args.modes:
+        for name in args.types:
+            for hidden, batch in itertools.product(args.hidden, args.batch):
+                rows += measure(args, mode, name, hidden, batch, refused)
+            write_record(args.json, length=args.length, refused=refused, rows=rows)
+    write_record(args.json, length=args.length, refused=refused, rows=rows, finished=True)
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Set what the types "float32" (torch's defaults) and "tf32" mean."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def check_all(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compile and check all kernels in several processes; return those that are wrong or cannot run."""
+    tasks = list(itertools.product(args.types, args.cells, args.kernels, args.hidden))
+    tasks.sort(key=lambda task: (-task[3], task))  # the longest first
+    job = partial(check_kernel, device=args.device, batches=args.batch, draws=args.draws)
+    if args.processes < 2:
+        found = [job(task) for task in tasks]
+    else:
+        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+            found = list(pool.imap_unordered(job, tasks))
+    for problem in filter(None, found):
+        print("refused:", problem, file=sys.stderr, flush=True)
+    return [problem for problem in found if problem]
+
+
+def check_kernel(task: tuple[str, str, str, int], device: str, batches: list[int], draws: int) -> dict[str, Any] | None:
+    """Compile the kernels of one layer for all batches; return what is wrong with its outputs or gradients."""
+    name, cell, kernel, hidden = task
+    dtype, tf32 = TYPES[name]
+    allow_tf32(tf32)
+    problem = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden}
+    try:
+        for batch in batches:
+            layer, x = build(cell, dtype, device, hidden, batch, PREPARE_STEPS, kernel=kernel)
+            with torch.no_grad():
+                layer(x)
+            layer(x)[0].sum().backward()
+            is_torch = name_kernel(layer, x).endswith("_aten")  # float32 may be tf32 there, by torch's default
+            del layer, x
+            if is_torch or not draws:
+                continue
+            found = [
+                compare_with_loop(cell, kernel, dtype, device, hidden, min(batch, CHECK_ROWS)) for _ in range(draws)
+            ]
+            worst = max(statistics.geometric_mean(ratios) for ratios in zip(*found, strict=True))
+            if not worst <= 2:
+                return problem | {"why": f"{worst:.2f} times as far from float64 as the loop with {batch} rows"}
+    except Exception as error:  # the table names what it lacks
+        return problem | {"why": f"{type(error).__name__}: {str(error)[:300]}"}
+    return None
+
+
+def compare_with_loop(cell: str, kernel: str, dtype: torch.dtype, device: str, hidden: int, rows: int) -> list[float]:
+    """Return the kernel's distance from float64 over the loop's, for outputs and each gradient."""
+    layer, x = build(cell, dtype, device, hidden, rows, CHECK_STEPS, kernel=kernel)
+    runs = []
+    for other, numbers in ((kernel, dtype), ("loop", dtype), ("loop", torch.float64)):
+        own = CELLS[cell](hidden, hidden, kernel=other, device=device, dtype=numbers)
+        own.load_state_dict(layer.state_dict())
+        tokens = x.detach().to(numbers).requires_grad_()
+        y = own(tokens)[0]
+        pull = torch.linspace(-1, 1, y.numel(), device=device).view(y.shape).to(dtype).to(numbers)
+        runs.append([y.detach(), *torch.autograd.grad(y, [tokens, *own.parameters()], pull)])
+    return [compare_errors(*parts, torch.finfo(dtype).eps) for parts in zip(*runs, strict=True)]
+
+
+def compare_errors(ours: Tensor, loop: Tensor, exact: Tensor, eps: float) -> float:
+    """Return the ratio of two distances from float64, each at least a last bit of every number."""
+    last_bit = eps * max(float(exact.norm()), 1e-30)
+    far, near = (float((t.double() - exact).norm()) for t in (ours, loop))
+    return max(far, last_bit) / math.hypot(near, last_bit)
+
+
+def build(
+    cell: str, dtype: torch.dtype, device: str, hidden: int, batch: int, length: int, **more: Any
+) -> tuple[nn.Module, Tensor]:
+    """Return a layer and its input, (length, batch, hidden)."""
+    layer = (CELLS | BASELINES)[cell](hidden, hidden, device=device, dtype=dtype, **more)
+    return layer, torch.randn(length, batch, hidden, device=device, dtype=dtype, requires_grad=True)
+
+
+def measure(
+    args: argparse.Namespace, mode: str, name: str, hidden: int, batch: int, refused: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the times of one shape, torch's layers first."""
+    dtype, tf32 = TYPES[name]
+    allow_tf32(tf32)
+    wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"]) for r in refused}
+    wanted = [(cell, kernel) for cell in args.cells for kernel in args.kernels]
+    wanted = [(c, k) for c, k in wanted if (name, c, k, hidden) not in wrong]
+    for pass_ in ("forward", "both"):
+        calls: dict[tuple[str, str], Callable[[], object]] = {}
+        for cell, kernel in [*((baseline, "cuDNN") for baseline in BASELINES), *wanted]:
+            more = {} if cell in BASELINES else {"kernel": kernel}
+            layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
+            call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
+            if mode == "graph":
+                call = record_graph(call)
+            calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel] = call
+        times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+        for i in range(2 + args.rounds):
+            for key, call in calls.items():
+                spent = time_call(call, args.device)
+                if i >= 2:
+                    times[key].append(spent)
+        for (cell, kernel), values in times.items():
+            us = round(1e6 * statistics.median(values) / args.length, 4)
+            row = {"type": name, "hidden": hidden, "batch": batch, "mode": mode, "pass": pass_}
+            row |= {"layer": cell, "kernel": kernel, "us_per_step": us}
+            print_row(row)
+            yield row
+
+
+def run_forward(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
+    with torch.no_grad():
+        layer(x)
+
+
+def run_both(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
+    y = layer(x)[0]
+    torch.autograd.grad(y, [x, *layer.parameters()], dy)
+
+
+def name_kernel(layer: nn.Module, x: Tensor, needs_gradients: bool = True) -> str:
+    with torch.set_grad_enabled(needs_gradients):
+        return str(explain(layer, x).kernels[0])
+
+
+def record_graph(call: Callable[[], object]) -> Callable[[], object]:
+    """Record a call as a CUDA graph; return what replays it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def time_call(call: Callable[[], object], device: str) -> float:
+    """Return the seconds of one call, by CUDA events on a GPU."""
+    if device == "cpu":
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+if __name__ == "__main__":
+    main()
