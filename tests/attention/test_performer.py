@@ -23,7 +23,14 @@ def error(kind, count, causal=False, draws=40):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "causal"), [("positive", False), ("positive", True), ("trigonometric", False)])
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [
+        ("positive", False),
+        pytest.param("positive", True, marks=pytest.mark.long),
+        pytest.param("trigonometric", False, marks=pytest.mark.long),
+    ],
+)
 def test_the_error_falls_with_the_square_root_of_the_number_of_features(kind, causal):
     counts = [64, 256, 1024, 4096]
     errors = [error(kind, count, causal) for count in counts]

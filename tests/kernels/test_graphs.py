@@ -31,7 +31,7 @@ def _fresh():
         (seqloom.GRU, {"num_layers": 2, "bidirectional": True}, NO_CODE),
         (seqloom.LSTM, {"num_layers": 2, "learn_initial_state": True}, NO_CODE),
         (seqloom.MinGRU, {"num_layers": 2}, "inductor"),
-        (seqloom.AttnRNN, {"num_layers": 2}, "inductor"),
+        pytest.param(seqloom.AttnRNN, {"num_layers": 2}, "inductor", marks=pytest.mark.long),
     ],
 )
 def test_compile_makes_one_graph_with_the_same_values_and_gradients(kind, settings, backend):
@@ -106,7 +106,13 @@ SEGMENTS = ("transformer_xl", "memory_transformer")  # as many as the example ha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(LAYERS) - set(SEGMENTS)))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in ("performer", "linformer", "local_transformer")))
+        for name in sorted(set(LAYERS) - set(SEGMENTS))
+    ],
+)
 def test_every_other_layer_exports_with_any_batch_and_length(name):
     """Use lengths around those at which attention needs one more block or chunk."""
     layer = make(name, 5, 8).eval()

@@ -34,7 +34,7 @@ def test_ett_by_its_usual_borders_gives_the_known_errors_of_repeating():
         ("ucr_uea/JapaneseVowels", {}, "classify", 9, (243, 27, 370)),
         ("ucr_uea/Covid3Month", {}, "regress", 1, (126, 14, 61)),
         ("names_nationality", {}, "classify", 18, (16038, 2006, 2006)),
-        ("ud_english_ewt", {}, "tag", 17, (12544, 2001, 2077)),
+        pytest.param("ud_english_ewt", {}, "tag", 17, (12544, 2001, 2077), marks=pytest.mark.long),
     ],
 )
 def test_a_data_set_is_read_as_published(path, options, kind, target, counts):
@@ -62,7 +62,7 @@ def test_multi30k_is_paired_by_language():
     assert list(sizes(task).values()) == [29000, 1014, 1000, 1000, 461]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_imdb_is_read_warned_about_and_batched_fast():
     task = open_task(DATA / "imdb")
     assert sizes(task) == {"train": 22_500, "valid": 2_500, "test": 25_000}

@@ -80,7 +80,7 @@ def test_two_processes_end_with_the_losses_and_weights_of_one(tmp_path, monkeypa
     assert_alike(run_two(tmp_path, "two"), one)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_carry_their_own_states_and_accumulate(tmp_path, monkeypatch):
     more = {"model": "lstm", "accumulate": 2, "batch": 5, "checkpoint_steps": 3}
     one = run(tmp_path, monkeypatch, "one", "text", more)
