@@ -52,15 +52,17 @@ def test_keeping_the_weights_of_every_round_does_not_change_a_training():
 
     def count_trained(kept):
         def loss(model, batch):
-            if kept:
-                model.keep()
             return model(*batch).square().mean()
+
+        def prepare(model, random, done):
+            if kept:
+                model.keep(done)
 
         def build():
             model = nn.Linear(3, 2)
             return SnapshotModel(model, 3, 6) if kept else model
 
-        return train_many([SmallTraining("", build, draw, loss, Recipe(6, 0.1), 0)], "cpu")[0].model
+        return train_many([SmallTraining("", build, draw, loss, Recipe(6, 0.1), 0, prepare=prepare)], "cpu")[0].model
 
     plain, kept = count_trained(False), count_trained(True)
     torch.testing.assert_close(list(kept.model.parameters()), list(plain.parameters()), rtol=0, atol=0)
@@ -68,15 +70,27 @@ def test_keeping_the_weights_of_every_round_does_not_change_a_training():
     assert torch.equal(kept.kept[0][2], plain.weight)
     again = SnapshotModel(nn.Linear(3, 2), 3, 6)
     weights = []
-    for _ in range(6):
+    for done in range(6):
         with torch.no_grad():
-            again.keep()
+            again.keep(done)
             again.model.weight += 1
         weights.append(again.model.weight.detach().clone())
     again.finish()
     for place in range(3):  # after two steps, four and six
         again.go_to(place)
         assert torch.equal(again.model.weight, weights[2 * place + 1])
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(6, 3), (7, 3), (100, 40), (3, 5), (1, 1)])
+def test_every_round_has_the_weights_of_its_last_step(steps, rounds):
+    model = SnapshotModel(nn.Linear(1, 1, bias=False), rounds, steps)
+    with torch.no_grad():
+        model.model.weight.zero_()
+        for done in range(steps):
+            model.keep(done)
+            model.model.weight += 1
+    model.finish()
+    assert model.kept[0].flatten().tolist() == [(k + 1) * steps // rounds for k in range(rounds)]
 
 
 def test_the_best_round_is_chosen_on_validation_rows_before_the_test(reviews):

@@ -67,7 +67,9 @@ def test_an_untrained_model_keeps_its_weights_and_is_never_tuned():
     assert (untrained.name, trained.name) == (UNTRAINED, RECALL)
     assert not study.tunes(untrained, "gru") and study.tunes(trained, "gru")
     model = study.build("gru", 8, "default", untrained)
-    loss = study.loss(model, study.draw(untrained)(rng(), CPU))
+    draw = study.draw(untrained)
+    draw.prepare(rng(), 0)
+    loss = study.loss(model, draw(rng(), CPU))
     loss.backward()
     assert float(loss.detach()) == 0 and all(not p.grad.any() for p in model.parameters())
 

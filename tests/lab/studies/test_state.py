@@ -6,7 +6,7 @@ import torch
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.state import MODELS, UNIFORM, State, StateSettings, track
 from seqloom.lab.studies.support.contenders import count_trained
-from seqloom.lab.studies.support.growing import GrowingBatches
+from seqloom.lab.studies.support.growing import AHEAD, GrowingBatches
 from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.state_report import PUBLISHED, contrasts, count_solved
 
@@ -39,17 +39,34 @@ def trial(condition, model, seed, accuracy, steps=None):
 
 def test_the_training_length_grows_from_one_step_to_all():
     study = State(TINY)
-    draw = GrowingBatches(study.problem(TINY.conditions[0]).draw, 4, 8, growing=16)
+    draw = GrowingBatches(study.problem(TINY.conditions[0]).draw, 4, 8, growing=120)
     random = torch.Generator().manual_seed(0)
-    asked = [int((draw(random, CPU)[1] != IGNORE).sum(1)[0]) for _ in range(20)]
-    assert asked == [min(8, 1 + i // 2) for i in range(20)]
+    asked, seen = [], []
+    for done in range(2 * AHEAD + 1):
+        draw.prepare(random, done)
+        x, y, labels = draw(random, CPU)
+        asked.append(int((y != IGNORE).sum(1)[0]))
+        seen.append(x)
+        assert int(labels) == 4 * asked[-1] == int((y != IGNORE).sum())
+        torch.testing.assert_close(y[:, : asked[-1]], x.cumsum(1)[:, : asked[-1]] % 2)
+    assert asked == [min(8, 1 + i // 15) for i in range(2 * AHEAD + 1)]
+    assert len(torch.stack(seen).flatten(1).unique(dim=0)) == len(seen)  # no batch comes twice
+
+
+def test_without_growing_every_label_is_asked_from_the_first_step_on():
+    draw = GrowingBatches(State(TINY).problem(TINY.conditions[0]).draw, 4, 8, growing=0)
+    draw.prepare(torch.Generator().manual_seed(0), 0)
+    _, y, labels = draw(torch.Generator(), CPU)
+    assert int(labels) == 32 and not (y == IGNORE).any()
 
 
 def test_a_step_without_a_label_has_a_finite_loss():
     study = State(replace(TINY, conditions=(track("recall", 4),)))
     model = study.build("gru", 8, "default", study.settings.conditions[0])
-    x, y = study.problem(study.settings.conditions[0]).draw(torch.Generator(), 2, 8)
-    assert float(study.loss(model, (x, y)).detach()) == 0 and int((y != IGNORE).sum()) == 0
+    draw = study.draw(study.settings.conditions[0])
+    draw.prepare(torch.Generator(), 0)
+    x, y, labels = draw(torch.Generator(), CPU)
+    assert float(study.loss(model, (x, y, labels)).detach()) == 0 and int((y != IGNORE).sum()) == 0
 
 
 @pytest.mark.parametrize("model", MODELS)

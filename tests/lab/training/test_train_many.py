@@ -90,6 +90,42 @@ def test_a_step_whose_gradient_is_not_finite_changes_nothing_and_is_counted():
     )
 
 
+def test_what_is_due_before_a_step_runs_before_every_step_in_order():
+    calls = []
+
+    def prepare(model, noise, done):
+        calls.append((done, model.head.weight.detach().clone(), torch.is_grad_enabled()))
+
+    with_it, without = train_many([training(steps=4, prepare=prepare), training(steps=4)], "cpu")
+    assert [done for done, *_ in calls] == [0, 1, 2, 3] and with_it.losses == without.losses
+    assert not torch.equal(calls[0][1], calls[1][1]) and not any(grad for *_, grad in calls)
+
+
+@pytest.mark.gpu
+def test_a_graph_reads_what_was_prepared_for_its_step():
+    class Counted:
+        """Batches that are drawn two at a time."""
+
+        def prepare(self, model, noise, done):
+            if done % 2 == 0:
+                x = torch.rand(2, 32, 6, 2, generator=noise, device=noise.device)
+                self.x = x if done == 0 else self.x.copy_(x)
+                self.next = torch.zeros(1, dtype=torch.long, device=noise.device) if done == 0 else self.next.zero_()
+
+        def __call__(self, noise, device):
+            x = self.x.index_select(0, self.next).squeeze(0)
+            self.next += 1
+            return x, x[..., 0].mean(1)
+
+    def one(device):
+        batches = Counted()
+        return train_many([training(batch=batches, prepare=batches.prepare)], device)[0]
+
+    alone, cpu = one("cuda"), one("cpu")
+    assert alone.losses == one("cuda").losses and alone.losses[-1] < 0.3 * alone.losses[0]
+    assert alone.losses[-1] < 2 * cpu.losses[-1] + 0.01
+
+
 def test_the_rate_rises_and_falls():
     recipe = Recipe(100, 1.0, warm_up=0.1)
     rates = [recipe.rate(i) for i in range(100)]

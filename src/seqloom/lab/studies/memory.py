@@ -16,10 +16,10 @@ from seqloom.lab.report.page import Chart, PageBlock
 from seqloom.lab.studies.data.symbols import FIRST, KINDS, TEXT, split_text
 from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, layer
+from seqloom.lab.studies.support.growing import Generate
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, format_contests, groups
 from seqloom.lab.studies.support.probe import fit_probes
 from seqloom.lab.studies.support.symbol_trials import MIN_WIDTH, SymbolReader, SymbolTrials, draw_curve, rank_models
-from seqloom.lab.studies.support.trials import Draw, Tensors
 from seqloom.layers.recurrent.layer import Recurrent
 
 UNTRAINED, UNTRAINED_CHRONO, LATER = "untrained", "untrained, chrono biases", "untrained, the 33rd input"
@@ -102,13 +102,13 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
     def count_seeds(self, model: str) -> int:
         return self.settings.seeds if model in PRIMARY else min(self.settings.seeds, OTHER_SEEDS)
 
-    def draw(self, condition: Condition) -> Draw:
-        """Draw batches; without labels if the condition is not trained, so that every gradient is 0."""
-        draw, trains = super().draw(condition), not condition.task["start"]
+    def generate(self, condition: Condition) -> Generate:
+        """Draw sequences; without labels if the condition is not trained, so that every gradient is 0."""
+        draw, trains = super().generate(condition), not condition.task["start"]
 
-        def draw_some(random: torch.Generator, device: torch.device) -> Tensors:
-            x, y = draw(random, device)
-            return (x, y) if trains else (x, torch.full_like(y, IGNORE))
+        def draw_some(random: torch.Generator, rows: int, steps: int) -> tuple[Tensor, Tensor]:
+            x, y = draw(random, rows, steps)
+            return x, (y if trains else torch.full_like(y, IGNORE))
 
         return draw_some
 

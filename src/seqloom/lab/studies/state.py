@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.lab.data.synthetic.state import StateProblem, make_state_problem
@@ -19,7 +18,7 @@ from seqloom.lab.studies.support import state_report
 from seqloom.lab.studies.support.conditions import VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, rates, starts
 from seqloom.lab.studies.support.epochs import SnapshotModel
-from seqloom.lab.studies.support.growing import GROWING, GrowingBatches
+from seqloom.lab.studies.support.growing import GROWING, GrowingBatches, labelled_loss
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric
 from seqloom.lab.studies.support.state_report import PRIMARY, SOLVED
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
@@ -146,16 +145,17 @@ class State(Trials[StateSettings], name="state"):
         tracker = Tracker(read, hidden, problem.symbols, problem.classes)
         return SnapshotModel(tracker, self.settings.rounds, self.steps(condition), self.settings.precision)
 
-    def draw(self, condition: Condition) -> Draw:
+    def draw(self, condition: Condition) -> GrowingBatches:
         s = self.settings
         return GrowingBatches(self.problem(condition).draw, s.batch, s.train_length, GROWING * self.steps(condition))
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        assert isinstance(model, SnapshotModel)
-        model.keep()
-        x, y = batch
-        losses = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORE, reduction="sum")
-        return losses / (y != IGNORE).sum().clamp(min=1)
+        return labelled_loss(model, batch)
+
+    def prepare(self, draw: Draw, model: nn.Module, random: torch.Generator, done: int) -> None:
+        assert isinstance(model, SnapshotModel) and isinstance(draw, GrowingBatches)
+        model.keep(done)
+        draw.prepare(random, done)
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         assert isinstance(model, SnapshotModel)

@@ -24,4 +24,4 @@ def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
         torch._foreach_div_(gradients, scale)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         torch._foreach_mul_(gradients, torch.minimum(limit / norm, scale))
-    return largest.isfinite()
+    return largest < math.inf  # false for NaN, too

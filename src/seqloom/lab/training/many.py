@@ -59,6 +59,9 @@ class SmallTraining:
     recipe: Recipe
     seed: int
     dtype: torch.dtype = torch.float32  # of the weights
+    # Called before every step with the model, the generator and the number of finished steps. It is not recorded with
+    # the step, so what is due once in many steps belongs here: every kernel of a recorded step takes its time.
+    prepare: Callable[[nn.Module, torch.Generator, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,38 +128,45 @@ class _Step:
             fused=self.on_gpu,
         )
         self.rates = torch.tensor([recipe.rate(i) for i in range(recipe.steps)], device=device)
-        self.spans = min(LOSS_SPANS, recipe.steps)
-        self.sums = torch.zeros(self.spans, device=device)
-        self.counts = torch.zeros(self.spans, device=device)  # steps of each span with a finite gradient
-        self.done = torch.zeros((), dtype=torch.long, device=device)
+        self.losses = torch.full((recipe.steps,), math.nan, device=device)  # NaN: the step was skipped
+        self.nan = self.losses[0].clone()
+        self.done = torch.zeros(1, dtype=torch.long, device=device)
+
+    def prepare(self, done: int) -> None:
+        """Do what is due before a step; `done` steps are finished."""
+        if self.training.prepare is not None:
+            with torch.no_grad():
+                self.training.prepare(self.model, self.noise, done)
 
     def __call__(self) -> None:
         recipe = self.training.recipe
-        at = self.done.clamp(max=recipe.steps - 1)
-        rate = self.rates.index_select(0, at.view(1)).squeeze()
+        rate = self.rates.index_select(0, self.done).squeeze()
         for group in self.optimiser.param_groups:
             group["lr"].copy_(rate) if self.on_gpu else group.update(lr=float(rate))
         loss = self.training.loss(self.model, self.training.batch(self.noise, self.done.device))
         loss.backward()
         finite = clip_gradients([p.grad for p in self.model.parameters() if p.grad is not None], recipe.clip)
-        finite = (finite & loss.detach().isfinite()).float()
+        value = torch.where(finite, loss.detach().float(), self.nan)
+        finite = value.abs() < math.inf
         if self.on_gpu:
-            setattr(self.optimiser, "found_inf", 1 - finite)  # noqa: B010  (makes a fused step skip itself)
+            setattr(self.optimiser, "found_inf", (~finite).float())  # noqa: B010  (makes a fused step skip itself)
             self.optimiser.step()
         elif finite:
             self.optimiser.step()
         self.optimiser.zero_grad()
-        span = (at * self.spans // recipe.steps).view(1)
-        self.sums.index_add_(0, span, loss.detach().float().nan_to_num(0.0, 0.0, 0.0).view(1) * finite)
-        self.counts.index_add_(0, span, finite.view(1))
+        self.losses.index_copy_(0, self.done, value.view(1))
         self.done += 1
 
     def finish(self, seconds: float) -> TrainedModel:
         """Return the result of the training."""
-        steps, counts = self.training.recipe.steps, self.counts.tolist()
-        losses = [s / n if n else math.nan for s, n in zip(self.sums.tolist(), counts, strict=True)]
-        skipped = steps - round(sum(counts))
-        failed = "" if counts[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
+        steps, values = self.training.recipe.steps, self.losses.tolist()
+        spans: list[list[float]] = [[] for _ in range(min(LOSS_SPANS, steps))]
+        for i, value in enumerate(values):
+            if math.isfinite(value):
+                spans[i * len(spans) // steps].append(value)
+        losses = [sum(span) / len(span) if span else math.nan for span in spans]
+        skipped = steps - sum(map(len, spans))
+        failed = "" if spans[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
         return TrainedModel(self.training.name, self.model.eval(), losses, seconds / steps, failed, skipped)
 
 
@@ -170,7 +180,8 @@ def _train_one(training: SmallTraining, device: torch.device) -> TrainedModel:
         try:
             step = _Step(training, device)
             torch.manual_seed(training.seed)  # for dropout
-            for _ in range(training.recipe.steps):
+            for done in range(training.recipe.steps):
+                step.prepare(done)
                 step()
         except Exception as error:
             return _build_failure(training, error)
@@ -201,14 +212,15 @@ class _Recording:
     """A step as a CUDA graph on its own stream; the warm-up steps before the recording are part of the training."""
 
     def __init__(self, training: SmallTraining, device: torch.device) -> None:
-        self.step, self.left = _Step(training, device), training.recipe.steps
+        self.step, self.done, self.steps = _Step(training, device), 0, training.recipe.steps
         self.stream = torch.cuda.Stream(device)
         self.events: list[torch.cuda.Event] = []
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
-            for _ in range(min(3, self.left)):
+            for _ in range(min(3, self.steps)):
+                self.step.prepare(self.done)
                 self.step()
-                self.left -= 1
+                self.done += 1
         torch.cuda.synchronize(device)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(self.step.noise)
@@ -216,13 +228,14 @@ class _Recording:
             self.step()
 
     def replay(self) -> None:
-        if not self.left:
+        if self.done == self.steps:
             return
-        self.left -= 1
         if len(self.events) >= MAX_STEPS_AHEAD:
             self.events.pop(0).synchronize()
         with torch.cuda.stream(self.stream):
+            self.step.prepare(self.done)
             self.graph.replay()
             event = torch.cuda.Event()
             event.record()
         self.events.append(event)
+        self.done += 1

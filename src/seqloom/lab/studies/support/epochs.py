@@ -25,27 +25,26 @@ S = TypeVar("S", bound=TrialSettings)
 
 
 class SnapshotModel(nn.Module):
-    """A model that saves its weights at the end of each of `rounds` equal parts of `steps` steps.
-
-    Every step copies the weights on the device to the slot of its round, without host synchronisation, so that a step
-    can be a CUDA graph.
-    """
+    """A model that saves its weights on the device at the end of each of `rounds` equal parts of `steps` steps."""
 
     def __init__(self, model: nn.Module, rounds: int, steps: int, precision: str = "natural") -> None:
         super().__init__()
         self.model, self.rounds, self.steps, self.precision = model, rounds, steps, precision
         self.kept: list[Tensor] = []  # (rounds, ...) per weight, allocated when training starts
 
-    def keep(self) -> None:
-        """Save the weights; call once per step, before its loss."""
-        weights = [p.detach() for p in self.model.parameters()]
+    def keep(self, done: int) -> None:
+        """Save the weights if a round ends after `done` steps; call before every step."""
+        weights = [p.detach() for p in self.model.parameters()] if not self.kept or self._ends_at(done) else []
         if not self.kept:
             self.kept = [p.new_zeros(self.rounds, *p.shape) for p in weights]
-            self.done = torch.zeros((), dtype=torch.long, device=weights[0].device)
-        place = ((self.done * self.rounds - 1) // self.steps).clamp(min=0).view(1)
-        for copies, p in zip(self.kept, weights, strict=True):
-            copies.index_copy_(0, place, p.unsqueeze(0))
-        self.done += 1
+        for place in self._ends_at(done):
+            for copies, p in zip(self.kept, weights, strict=True):
+                copies[place].copy_(p)
+
+    def _ends_at(self, done: int) -> range:
+        """Return the rounds that end after `done` steps: (k + 1) * steps // rounds == done."""
+        first, last = (-(-at * self.rounds // self.steps) - 1 for at in (done, done + 1))
+        return range(max(0, first), min(last, self.rounds))
 
     def finish(self) -> None:
         """Save the final weights as those of the last round."""
@@ -109,9 +108,11 @@ class Epochs(Trials[S]):
         return draw
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        assert isinstance(model, SnapshotModel)
-        model.keep()
         return F.cross_entropy(model(*batch[:-1]), batch[-1])
+
+    def prepare(self, draw: Draw, model: nn.Module, random: torch.Generator, done: int) -> None:
+        assert isinstance(model, SnapshotModel)
+        model.keep(done)
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         assert isinstance(model, SnapshotModel)

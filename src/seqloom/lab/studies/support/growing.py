@@ -5,31 +5,56 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.support.trials import Tensors
 
 GROWING = 0.6  # share of the steps in which the training length grows
+AHEAD = 50  # batches drawn at once
 
 Generate = Callable[[torch.Generator, int, int], tuple[Tensor, Tensor]]  # generator, rows, steps -> x and y
 
 
 class GrowingBatches:
-    """Draw batches of `length` steps in which labels past the current training length are ignored.
+    """Batches of `length` steps in which labels past the current training length are ignored.
 
-    The training length grows from 1 to `length` in `growing` steps. It is a tensor on the device, so that drawing a
-    batch can be part of a CUDA graph.
+    The training length grows from 1 to `length` in `growing` steps; 0: all labels are asked from the first step on.
+    Drawing takes many small kernels, so `prepare` draws the batches of AHEAD steps at once, and a training step, which
+    may be a CUDA graph, takes one of them by its number: x (rows, length), y (rows, length) and the number of labels.
     """
 
     def __init__(self, draw: Generate, rows: int, length: int, growing: float) -> None:
         self.draw, self.rows, self.length, self.growing = draw, rows, length, growing
-        self.done: Tensor | None = None
+        self.batches: Tensors = ()  # (AHEAD, ...) each
+        self.next: Tensor | None = None
+
+    def prepare(self, random: torch.Generator, done: int) -> None:
+        """Draw the next batches if those of the last call are used up; call before every step, after `done` of them."""
+        if done % AHEAD:
+            return
+        x, y = (t.view(AHEAD, self.rows, self.length) for t in self.draw(random, AHEAD * self.rows, self.length))
+        if self.growing:
+            steps = torch.arange(done, done + AHEAD, dtype=torch.double, device=random.device)
+            longest = 1 + torch.floor(steps * self.length / max(1.0, self.growing))
+            y = torch.where(torch.arange(self.length, device=random.device) < longest.view(-1, 1, 1), y, IGNORE)
+        new = (x, y, (y != IGNORE).sum((1, 2)).clamp(min=1))
+        if self.next is None:
+            self.batches, self.next = tuple(t.clone() for t in new), torch.zeros_like(new[2][:1])
+        else:
+            for old, t in zip(self.batches, new, strict=True):
+                old.copy_(t)
+            self.next.zero_()
 
     def __call__(self, random: torch.Generator, device: torch.device) -> Tensors:
-        if self.done is None:
-            self.done = torch.zeros((), device=device)
-        x, y = self.draw(random, self.rows, self.length)
-        longest = 1 + torch.floor(self.done * self.length / max(1.0, self.growing))
-        self.done += 1
-        return x, torch.where(torch.arange(self.length, device=device) < longest, y, IGNORE)
+        assert self.next is not None
+        batch = tuple(t.index_select(0, self.next).squeeze(0) for t in self.batches)
+        self.next += 1
+        return batch
+
+
+def labelled_loss(model: nn.Module, batch: Tensors) -> Tensor:
+    """Return the mean cross-entropy over the labels of a batch (x, y, number of labels)."""
+    x, y, labels = batch
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORE, reduction="sum") / labels

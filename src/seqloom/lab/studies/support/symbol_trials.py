@@ -18,7 +18,7 @@ from seqloom.lab.studies.data.symbols import SymbolProblem, make_problem
 from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED
 from seqloom.lab.studies.support.epochs import use_precision
-from seqloom.lab.studies.support.growing import GROWING, GrowingBatches
+from seqloom.lab.studies.support.growing import GROWING, Generate, GrowingBatches, labelled_loss
 from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 
@@ -73,18 +73,20 @@ class SymbolTrials(Trials[S]):
         return int(condition.task.get("budget", self.settings.budget))
 
     def draw(self, condition: Condition) -> Draw:
-        problem, task, batch = self.problem(condition), condition.task, self.settings.batch
-        if not task.get("grows"):
-            return lambda random, _: problem.draw(random, batch, task["T"], "train")
-        growing = GROWING * self.steps(condition)
-        return GrowingBatches(
-            lambda random, rows, steps: problem.draw(random, rows, steps, "train"), batch, task["T"], growing
-        )
+        growing = GROWING * self.steps(condition) if condition.task.get("grows") else 0.0
+        return GrowingBatches(self.generate(condition), self.settings.batch, condition.task["T"], growing)
+
+    def generate(self, condition: Condition) -> Generate:
+        """Return a function that draws training sequences."""
+        problem = self.problem(condition)
+        return lambda random, rows, steps: problem.draw(random, rows, steps, "train")
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        x, y = batch
-        losses = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORE, reduction="sum")
-        return losses / (y != IGNORE).sum().clamp(min=1)
+        return labelled_loss(model, batch)
+
+    def prepare(self, draw: Draw, model: nn.Module, random: torch.Generator, done: int) -> None:
+        assert isinstance(draw, GrowingBatches)
+        draw.prepare(random, done)
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         task = condition.task

@@ -48,6 +48,9 @@ class Trials(Study[S, Trial]):
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         raise NotImplementedError
 
+    def prepare(self, draw: Draw, model: nn.Module, random: torch.Generator, done: int) -> None:
+        """Do what is due before a training step, after `done` of them; it is not recorded in a CUDA graph."""
+
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         """Return every metric by name, on "valid" or "test"."""
         raise NotImplementedError
@@ -279,8 +282,9 @@ class Trials(Study[S, Trial]):
             model: Callable[[], Any] = partial(self._kept.get, (c.after, spec.model, spec.seed))
         else:
             model = partial(self.build, spec.model, self.find_hidden(spec.model, c), spec.start, c)
-        recipe = Recipe(self.steps(c), spec.lr, constant=self.settings.constant_rate)
-        return SmallTraining(str(spec), model, self.draw(c), self.loss, recipe, spec.seed)
+        recipe, draw = Recipe(self.steps(c), spec.lr, constant=self.settings.constant_rate), self.draw(c)
+        prepare = partial(self.prepare, draw)
+        return SmallTraining(str(spec), model, draw, self.loss, recipe, spec.seed, prepare=prepare)
 
     def _score(self, spec: Spec, one: TrainedModel, device: torch.device) -> Trial:
         c, scores, failed = spec.condition, {}, one.failed
