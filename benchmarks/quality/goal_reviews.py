@@ -7,7 +7,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from goal_size import Size
-from goal_training import Batch, Training
+from goal_training import Batch, Training, draw_by_length
 from torch import Tensor, nn
 
 from seqloom.core.init import Init
@@ -18,6 +18,7 @@ from seqloom.layers.recurrent.layer import Recurrent
 
 WORDS, PAIRS, BAG = 30_000, 1 << 18, 1 << 20  # known words, hashed pairs with a vector, and words and pairs of the bag
 LENGTH = 800  # words of a review
+LENGTHS = (128, 176, 240, 360, LENGTH)  # words of the reviews of one batch
 BAG_SCALE = 0.1  # of the sum over a few hundred terms, so that its size is that of a logit
 MIXES = tuple(i / 20 for i in range(21))  # weights of the bag that are tried on validation rows
 
@@ -117,10 +118,10 @@ def classify_reviews(cell: str, seed: int, size: Size) -> Training:
         layer = Recurrent(cell, width + pairs, H, batch_first=True, bidirectional=True, init=Init("orthogonal"))
         return ReviewClassifier(layer, width, pairs, size, odds)
 
-    def draw(random: torch.Generator) -> Batch:
-        places = torch.randint(len(train), (B,), generator=random, device=size.device)
+    def take(places: Tensor, longest: int) -> Batch:
         rows = train.rows(places)
-        return rows.x, rows.lengths, terms["train"].index_select(0, places), rows.y.float()
+        own = terms["train"].index_select(0, places)[:, -2 * longest :]  # zeros stand first
+        return rows.x[:, :longest], rows.lengths, own, rows.y.float()
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         *inputs, y = batch
@@ -129,26 +130,35 @@ def classify_reviews(cell: str, seed: int, size: Size) -> Training:
         return F.binary_cross_entropy_with_logits(recurrent, smooth) + F.binary_cross_entropy_with_logits(bag, y)
 
     def score(model: nn.Module, split: str) -> dict[str, float]:
+        return score_together([model], split)
+
+    def score_together(models: list[nn.Module], split: str) -> dict[str, float]:
+        """Score the mean of the models' log-odds; the weight of the bag is chosen on validation rows."""
         rows = data[split].part(0, size.rows(25_000))
-        logits = []
-        for x, n, t in zip(rows.x.split(500), rows.lengths.split(500), terms[split].split(500), strict=False):
-            logits.append(torch.stack(model(x, n, t[: len(x)]), 1))
-        both, right = torch.cat(logits), rows.y.bool()
+        order = rows.lengths.argsort()
+        logits = torch.empty(len(rows), 2, device=size.device)
+        for places in order.split(1_000):
+            longest = int(rows.lengths[places].max())
+            x, n, t = rows.x[places, :longest], rows.lengths[places], terms[split][places, -2 * longest :]
+            logits[places] = torch.stack([torch.stack(model(x, n, t), 1) for model in models]).mean(0)
+        right = rows.y.bool()
 
         def rate(mix: float) -> float:
-            return float((((1 - mix) * both[:, 0] + mix * both[:, 1] > 0) == right).float().mean())
+            return float((((1 - mix) * logits[:, 0] + mix * logits[:, 1] > 0) == right).float().mean())
 
         if split == "valid":
-            setattr(model, "mix", max(MIXES, key=rate))  # noqa: B010
-        mix = float(getattr(model, "mix"))  # noqa: B009
+            setattr(models[0], "mix", max(MIXES, key=rate))  # noqa: B010
+        mix = float(getattr(models[0], "mix"))  # noqa: B009
         return {"accuracy": rate(mix), "recurrent": rate(0.0), "bag": rate(1.0), "mix": mix}
 
+    bounds = (length,) if size.tiny else LENGTHS
     settings = {"model": f"bi_{cell}", "hidden": H, "batch": B, "words": length, "vocabulary": WORDS, "epochs": 4}
     settings |= {"hashed_pairs": PAIRS, "bag": BAG, "readout": "max_mean", "dropout": 0.5, "word_dropout": 0.25}
     settings |= {"label_smoothing": 0.1, "precision": "bf16"}
     return Training(
-        "imdb", f"bi_{cell} and bag", seed, build, draw, loss, score, size.steps(4 * 22_500 // 64), 3e-3, settings,
-        ema=0.995, score_every=1 / 4,
+        "imdb", f"bi_{cell} and bag", seed, build, draw_by_length(train.lengths, bounds, B, take), loss, score,
+        size.steps(4 * 22_500 // 64), 3e-3, settings, ema=0.995, score_every=1 / 8, keep="accuracy",
+        together=score_together,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from goal_characters import SharedDropout
 from goal_size import Size
-from goal_training import Batch, Training
+from goal_training import Batch, Training, draw_by_length
 from torch import Tensor, nn
 
 from seqloom.core.masks import make_mask
@@ -24,6 +24,7 @@ UNKNOWN = 1  # id; 0 is padding
 AFFIXES = 8  # features of a word: suffixes of 1 to 4 letters, prefixes of 1 to 3, and its shape
 LETTERS = 16  # of a word; longer ones keep their ends
 PIECE = 48  # words of a training row; longer sentences are cut
+LENGTHS = (12, 18, 24, 32, PIECE)  # words of the rows of one batch
 FILES = {"ewt": ("ud_english_ewt", "en_ewt-ud-test.conllu.gz"), "conll": ("conll2000", "test.txt.gz")}
 
 
@@ -83,12 +84,16 @@ class Vocabulary:
 
 
 @cache
-def read_sentences(task: str, device: torch.device, tiny: bool) -> tuple[Vocabulary, dict[str, list[tag.Sentence]]]:
+def read_sentences(
+    task: str, device: torch.device, tiny: bool, has_validation: bool = True
+) -> tuple[Vocabulary, dict[str, list[tag.Sentence]]]:
     folder, file = FILES[task]
     (path,) = find(folder, file)
     parts = (tag.ewt if task == "ewt" else tag.conll2000)(path.parents[1])
     if tiny:
         parts = {name: sentences[:60] for name, sentences in parts.items()}
+    if not has_validation:
+        parts["train"] = parts["train"] + parts.pop("dev")
     return Vocabulary.learn(parts["train"]), parts
 
 
@@ -139,21 +144,43 @@ class Tagger(nn.Module):
         return scores.argmax(-1) if self.crf is None else self.crf.decode(scores, lengths)[0]
 
 
-def tag_words(task: str, seed: int, size: Size, crf: bool, epochs: int, batch: int = 64) -> Training:
-    """Return a training of a tagger with 2 x 400 units."""
-    known, parts = read_sentences(task, size.device, size.tiny)
+class Together(nn.Module):
+    """Several taggers as one: the mean of their scores, and a CRF with the mean of their weights."""
+
+    def __init__(self, taggers: list[nn.Module]) -> None:
+        super().__init__()
+        self.taggers = nn.ModuleList(taggers)
+        crfs = [tagger.crf for tagger in taggers]
+        self.crf = crfs[0] and CRF(crfs[0].tags).to(crfs[0].A)
+        if self.crf is not None:
+            for mine, *theirs in zip(self.crf.parameters(), *(crf.parameters() for crf in crfs), strict=True):
+                mine.copy_(torch.stack(theirs).mean(0))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return torch.stack([tagger(*inputs) for tagger in self.taggers]).mean(0)
+
+    decode = Tagger.decode
+
+
+def tag_words(
+    task: str, seed: int, size: Size, crf: bool, epochs: int, batch: int = 64, has_validation: bool = True
+) -> Training:
+    """Return a training of a tagger with 2 x 400 units; without validation it learns from those sentences, too."""
+    known, parts = read_sentences(task, size.device, size.tiny, has_validation)
     pieces = [s[i : i + PIECE] for s in parts["train"] for i in range(0, len(s), PIECE)]
     train, B, H = known.encode(pieces, size.device), size.batch(batch), size.units(400)
 
-    def draw(random: torch.Generator) -> Batch:
-        rows = torch.randint(len(pieces), (B,), generator=random, device=size.device)
-        return tuple(t.index_select(0, rows) for t in train)
+    def take(places: Tensor, length: int) -> Batch:
+        *rows, lengths = (t.index_select(0, places) for t in train)
+        return *(t[:, :length] for t in rows), lengths
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         *inputs, tags, lengths = batch
         return model.loss(model(*inputs, lengths), tags, lengths)  # type: ignore[operator]
 
     def score(model: nn.Module, split: str) -> dict[str, float]:
+        if split == "valid" and not has_validation:
+            return {}
         sentences = parts["dev" if split == "valid" else split]
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         predicted: list[list[str]] = [[] for _ in sentences]
@@ -170,10 +197,12 @@ def tag_words(task: str, seed: int, size: Size, crf: bool, epochs: int, batch: i
 
     settings = {"model": "bi_lstm", "hidden": H, "layers": 2, "batch": B, "epochs": epochs, "dropout": 0.33}
     settings |= {"word_dropout": "0.25 / (0.25 + count)", "crf": crf, "label_smoothing": 0.0 if crf else 0.05}
+    name = "bi_lstm" + ", CRF" * crf + ", all training sentences" * (not has_validation)
     return Training(
-        task, "bi_lstm" + ", CRF" * crf, seed, lambda: Tagger(known, H, crf, 0.33, size), draw, loss, score,
-        size.steps(epochs * len(pieces) // batch), 2e-3, settings | {"precision": "bf16"},
+        task, name, seed, lambda: Tagger(known, H, crf, 0.33, size), draw_by_length(train[-1], LENGTHS, B, take), loss,
+        score, size.steps(epochs * len(pieces) // batch), 2e-3, settings | {"precision": "bf16"},
         weight_decay=0.01, ema=0.998, score_every=0.2,
+        together=lambda models, split: score(Together(models), split),
     )  # fmt: skip
 
 
@@ -182,4 +211,9 @@ def ewt(seed: int, size: Size) -> Training:
 
 
 def conll(seed: int, size: Size) -> Training:
-    return tag_words("conll", seed, size, crf=True, epochs=40, batch=32)
+    return tag_words("conll", seed, size, crf=True, epochs=30, batch=32)
+
+
+def conll_all(seed: int, size: Size) -> Training:
+    """Learn from all training sentences, with the settings of `conll`."""
+    return tag_words("conll", seed, size, crf=True, epochs=30, batch=32, has_validation=False)

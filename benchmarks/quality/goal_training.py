@@ -2,12 +2,15 @@
 
 The learning rate follows the larger of two shares: steps done of all steps, and seconds passed of the limit. So a
 training always ends with an annealed rate, and its record has the number of steps that were taken.
+
+Trainings of one recipe with different seeds can be scored together in the end, as one model that averages theirs.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,20 +31,22 @@ BEGAN = time.perf_counter()
 WARM_UP_STEPS = 3  # eager steps before a step is recorded
 
 Batch = tuple[Tensor, ...]
+Draw = Callable[[torch.Generator], Batch]
 
 
 @dataclass(frozen=True)
 class Training:
     """One training towards a goal.
 
-    `draw` returns batches of one shape from the generator; `score` returns numbers of the "valid" or "test" split.
+    `draw` returns batches of one shape from the generator, or is a list of such functions with the share of the steps
+    that use each: one for each range of lengths. `score` returns numbers of the "valid" or "test" split.
     """
 
     goal: str
     recipe: str
     seed: int
     build: Callable[[], nn.Module]  # called under manual_seed(seed)
-    draw: Callable[[torch.Generator], Batch]
+    draw: Draw | Sequence[tuple[Draw, float]]
     loss: Callable[[nn.Module, Batch], Tensor]
     score: Callable[[nn.Module, str], dict[str, float]]
     steps: int
@@ -54,7 +59,34 @@ class Training:
     betas: tuple[float, float] = (0.9, 0.999)
     score_every: float = 0.1  # share of the training between validations
     grow: Callable[[float], None] | None = None  # called with the share of the training that is done
-    final: Callable[[nn.Module], dict[str, float]] | None = None  # replaces the test score
+    final: Callable[[nn.Module], dict[str, Any]] | None = None  # replaces the test score
+    keep: str = ""  # the validation metric by which the best weights are kept; empty: the last
+    lower: bool = False  # whether less is better of it
+    together: Callable[[list[nn.Module], str], dict[str, Any]] | None = None  # scores several seeds as one model
+
+
+def draw_by_length(
+    lengths: Tensor, bounds: Sequence[int], rows: int, take: Callable[[Tensor, int], Batch]
+) -> list[tuple[Draw, float]]:
+    """Return a function for each range of lengths that draws rows of it at random, and the share of its rows.
+
+    Args:
+        lengths: (N,), of the training rows.
+        bounds: The longest row of each range, growing; the last holds all others.
+        rows: Rows of a batch.
+        take: Returns the rows at places (B,), cut to a length.
+    """
+    draws: list[tuple[Draw, float]] = []
+    for first, last in zip((0, *bounds), bounds, strict=False):
+        places = ((lengths > first) & (lengths <= last)).nonzero().squeeze(1)
+
+        def draw(random: torch.Generator, places: Tensor = places, last: int = last) -> Batch:
+            at = torch.randint(len(places), (rows,), generator=random, device=places.device)
+            return take(places.index_select(0, at), last)
+
+        if len(places):
+            draws.append((draw, len(places) / len(lengths)))
+    return draws
 
 
 class Trainer:
@@ -93,7 +125,11 @@ class Trainer:
         self.finite = torch.zeros((), device=device)
         self.done, self.counted, self.seen, self.began = 0, 0.0, 0.0, time.perf_counter()
         self.curve: list[dict[str, float]] = []
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.draws = training.draw if isinstance(training.draw, Sequence) else [(training.draw, 1.0)]
+        self.choices = random.Random(training.seed)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.can_record = self.on_gpu
+        self.best: tuple[float, int, list[Tensor]] | None = None  # its metric, its step and the weights
         self.stream = torch.cuda.Stream(device) if self.on_gpu else None
         self.events: list[torch.cuda.Event] = []
 
@@ -109,27 +145,29 @@ class Trainer:
         rate = t.lr * min(share / t.warm_up if t.warm_up else 1.0, 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
         rate = max(rate, t.lr * 1e-3)
         self.done += 1
+        (which,) = self.choices.choices(range(len(self.draws)), [share for _, share in self.draws])
         if not self.on_gpu:
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-            self._step()
+            self._step(which)
             return
         if len(self.events) >= STEPS_AHEAD:
             self.events.pop(0)
         with torch.cuda.stream(self.stream):
             self.lr.fill_(rate)
-            if self.graph is not None:
-                self.graph.replay()
+            if which in self.graphs:
+                self.graphs[which].replay()
             else:
-                self._step()
+                self._step(which)
             event = torch.cuda.Event()
             event.record()
         self.events.append(event)
-        if self.graph is None and self.done == WARM_UP_STEPS:
+        if self.can_record and self.done == WARM_UP_STEPS:
             try:
                 self._record()
             except RuntimeError as error:  # a step that cannot be a graph is started operation by operation
                 torch.cuda.synchronize(self.device)
+                self.can_record = False
                 print(f"{self.training.goal} without a graph: {explain(error)}", file=sys.stderr, flush=True)
 
     def is_ready(self) -> bool:
@@ -137,16 +175,24 @@ class Trainer:
         return len(self.events) < STEPS_AHEAD or self.events[0].query()
 
     def _record(self) -> None:
+        """Record a step for each shape of batches, after one of it outside of a graph, and share their memory."""
         torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.noise)
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            self._step()
-        self.graph = graph
+        with torch.cuda.stream(self.stream):
+            for which in range(len(self.draws)):
+                self._step(which)
+                self.done += 1
+        torch.cuda.synchronize(self.device)
+        pool = torch.cuda.graph_pool_handle()
+        for which in range(len(self.draws)):
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self.noise)
+            with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+                self._step(which)
+            self.graphs[which] = graph
 
-    def _step(self) -> None:
-        t = self.training
-        loss = t.loss(self.model, t.draw(self.noise))
+    def _step(self, which: int) -> None:
+        t, draw = self.training, self.draws[which][0]
+        loss = t.loss(self.model, draw(self.noise))
         loss.backward()
         finite = clip_gradients([p.grad for p in self.weights if p.grad is not None], t.clip)
         finite = (finite & loss.detach().isfinite()).float()
@@ -180,7 +226,22 @@ class Trainer:
         self.counted = finite
         self.total.zero_()
         self.curve.append(facts | self.score("valid"))
+        if self.training.keep:
+            value = self.curve[-1][self.training.keep] * (-1 if self.training.lower else 1)
+            if self.best is None or value > self.best[0]:
+                source = self.average or [p.detach() for p in self.weights]
+                self.best = value, self.done, [p.clone() for p in source]
         return self.curve[-1]
+
+    def settle(self) -> nn.Module:
+        """Load the weights that count, kept, averaged or last, and return the model in evaluation mode."""
+        self.wait()
+        chosen = self.best[2] if self.best is not None else self.average
+        if chosen:
+            torch._foreach_copy_([p.detach() for p in self.weights], chosen)
+        self.graphs.clear()
+        self.average = []
+        return self.model.eval()
 
     def skipped(self) -> int:
         """Return the number of steps without a finite gradient."""
@@ -219,6 +280,7 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
     progress = ledger.with_suffix(".progress")
     ledger.parent.mkdir(parents=True, exist_ok=True)
     active: list[Trainer] = []
+    ended: dict[str, list[Trainer]] = {}
     for training in trainings:
         try:
             active.append(Trainer(training, device, limit - (time.perf_counter() - BEGAN)))
@@ -229,29 +291,49 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
         if not ready:
             time.sleep(2e-4)
         for trainer in ready:
+            t = trainer.training
             try:
                 trainer.advance()
-                ended = trainer.is_finished()
-                if ended or trainer.is_score_due():
-                    facts = trainer.validate()
-                    append(progress, {"goal": trainer.training.goal, "recipe": trainer.training.recipe}
-                           | {"seed": trainer.training.seed} | facts)  # fmt: skip
-                if ended:
+                is_last = trainer.is_finished()
+                if is_last or trainer.is_score_due():
+                    append(progress, {"goal": t.goal, "recipe": t.recipe, "seed": t.seed} | trainer.validate())
+                if is_last:
                     active.remove(trainer)
                     append(ledger, finish(trainer))
+                    if t.together is not None:
+                        ended.setdefault(t.recipe, []).append(trainer)
+                        if t.recipe not in {other.training.recipe for other in active} and len(ended[t.recipe]) > 1:
+                            append(ledger, finish_together(ended.pop(t.recipe)))
             except Exception as error:
-                active.remove(trainer)
-                append(ledger, describe(trainer.training) | {"failed": explain(error), "curve": trainer.curve})
+                active = [other for other in active if other is not trainer]
+                append(ledger, describe(t) | {"failed": explain(error), "curve": trainer.curve})
             torch.set_grad_enabled(True)
 
 
+@torch.no_grad()
 def finish(trainer: Trainer) -> dict[str, Any]:
     """Read the test split once and return the record."""
-    seconds = time.perf_counter() - trainer.began
+    t, seconds = trainer.training, time.perf_counter() - trainer.began
     count = sum(p.numel() for p in trainer.weights)
     facts = {"parameters": count, "steps": trainer.done, "seconds": round(seconds, 1), "skipped": trainer.skipped()}
-    facts |= {"valid": trainer.score("valid"), "test": trainer.score("test"), "curve": trainer.curve}
-    return describe(trainer.training) | facts
+    facts |= {"kept_step": trainer.best[1]} if trainer.best is not None else {}
+    model = trainer.settle()
+    facts["valid"] = t.score(model, "valid")
+    facts["test"] = t.score(model, "test") if t.final is None else t.final(model)
+    return describe(t) | facts | {"curve": trainer.curve}
+
+
+@torch.no_grad()
+def finish_together(trainers: list[Trainer]) -> dict[str, Any]:
+    """Score the trainings of one recipe as one model and return its record."""
+    trainers = sorted(trainers, key=lambda trainer: trainer.training.seed)
+    t = trainers[0].training
+    assert t.together is not None
+    models = [trainer.model for trainer in trainers]
+    facts = {"seeds": [trainer.training.seed for trainer in trainers]}
+    facts |= {"parameters": sum(p.numel() for trainer in trainers for p in trainer.weights)}
+    facts |= {"steps": t.steps, "recipe": f"{t.recipe}, {len(models)} seeds together"}
+    return describe(t) | facts | {"valid": t.together(models, "valid"), "test": t.together(models, "test")}
 
 
 def describe(training: Training) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import multi30k
 import torch
 from goal_size import Size
-from goal_training import Batch, Training
+from goal_training import Batch, Training, draw_by_length
 from multi30k import Pairs, Vocabulary
 from torch import Tensor, nn
 from translate_training import Settings, build, measure
@@ -19,6 +19,7 @@ from seqloom.models.decoding.beam import Beam
 from seqloom.models.translate import Translate
 
 LONGEST = 40  # words of a training sentence, on both sides
+LENGTHS = (12, 15, 18, 24, LONGEST)  # words of the sentences of one batch
 PENALTIES = (0.6, 1.0, 1.4)  # length penalties that are tried on validation sentences
 SPLITS = {"valid": "val", "test": "test_2016_flickr"}
 
@@ -40,7 +41,7 @@ def read_pairs(device: torch.device, tiny: bool) -> tuple[Vocabulary, Vocabulary
 def translate_all(model: Translate, data: Pairs, en: Vocabulary, penalty: float) -> list[list[str]]:
     """Return the words of every translation."""
     translations: list[list[str]] = [[] for _ in data.lengths]
-    for rows in data.buckets(256):
+    for rows in data.buckets(512):
         source, _, n, _ = data.batch(rows)
         for row, (best,) in zip(rows, model.translate(source, n, Beam(5, penalty, 60)).lists(), strict=True):
             translations[row] = [en.words[i] for i in best]
@@ -64,6 +65,35 @@ def rate_record(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"test": scores | {"length_penalty": float(best), "valid_bleu": rate[best]}}
 
 
+class Encoders(nn.Module):
+    """The encoders of several models, which read the same source."""
+
+    def __init__(self, models: list[Translate]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(model.encoder for model in models)
+
+    def forward(self, source: Tensor, lengths: Tensor | None = None) -> list[Any]:
+        return [encoder(source, lengths) for encoder in self.encoders]
+
+
+class Decoders(nn.Module):
+    """The decoders of several models as one: the mean of their log-probabilities."""
+
+    def __init__(self, models: list[Translate]) -> None:
+        super().__init__()
+        self.decoders = nn.ModuleList(model.decoder for model in models)
+
+    def start(self, memories: list[Any]) -> list[Any]:
+        return [decoder.start(memory) for decoder, memory in zip(self.decoders, memories, strict=True)]  # type: ignore[operator]
+
+    def step(self, tokens: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
+        steps = [decoder.step(tokens, state) for decoder, state in zip(self.decoders, states, strict=True)]  # type: ignore[operator]
+        return torch.stack([logits.float().log_softmax(-1) for logits, _ in steps]).mean(0), [new for _, new in steps]
+
+    def select(self, states: list[Any], rows: Tensor) -> list[Any]:
+        return [decoder.select(state, rows) for decoder, state in zip(self.decoders, states, strict=True)]  # type: ignore[operator]
+
+
 def multi(seed: int, size: Size) -> Training:
     """Train the additive GRU of `translate.py` for 20 epochs with dropout 0.4 and averaged weights."""
     de, en, data = read_pairs(size.device, size.tiny)
@@ -71,12 +101,11 @@ def multi(seed: int, size: Size) -> Training:
     small = dict(dim=16, hidden=32) if size.tiny else {}
     s = Settings(epochs=20, dropout=0.4, seed=seed, **small)
     lengths = torch.tensor(train.lengths, device=size.device)
-    sources, targets = train.source[:, :LONGEST], train.target[:, : LONGEST + 1]
 
-    def draw(random: torch.Generator) -> Batch:
-        rows = torch.randint(len(lengths), (B,), generator=random, device=size.device)
-        n, m = lengths.index_select(0, rows).unbind(1)
-        return sources.index_select(0, rows), targets.index_select(0, rows), n, m
+    def take(places: Tensor, length: int) -> Batch:
+        n, m = lengths.index_select(0, places).unbind(1)
+        source, target = train.source[:, :length], train.target[:, : length + 1]
+        return source.index_select(0, places), target.index_select(0, places), n, m
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         with size.low():
@@ -87,7 +116,7 @@ def multi(seed: int, size: Size) -> Training:
         with size.low():
             return {"perplexity": measure(model, data[split])}
 
-    def final(model: nn.Module) -> dict[str, object]:
+    def final(model: nn.Module) -> dict[str, Any]:
         """Choose the length penalty by BLEU on validation sentences, and translate the test set with it."""
         assert isinstance(model, Translate)
         limit = 40 if size.tiny else None
@@ -96,14 +125,20 @@ def multi(seed: int, size: Size) -> Training:
             return {"translations": both}
         rate = {p: rate_translations(translate_all(model, data["valid"], en, p), "valid", limit) for p in PENALTIES}
         best = max(PENALTIES, key=lambda p: rate[p]["bleu"])
-        translations = translate_all(model, data["test"], en, best)
-        scores: dict[str, object] = {**rate_translations(translations, "test", limit)}
+        scores = rate_translations(translate_all(model, data["test"], en, best), "test", limit)
         return scores | {"length_penalty": best, "valid_bleu": rate[best]["bleu"]}
+
+    def together(models: list[Any], split: str) -> dict[str, Any]:
+        if split == "valid":
+            return {}  # `final` has its BLEU
+        return final(Translate(Encoders(models), Decoders(models)).eval())  # type: ignore[arg-type]
 
     settings = {"model": "gru with additive attention", "hidden": s.hidden, "dim": s.dim, "batch": B, "epochs": 20}
     settings |= {"dropout": s.dropout, "label_smoothing": s.smoothing, "beam": 5, "precision": "bf16"}
+    longer = torch.maximum(lengths[:, 0], lengths[:, 1] - 1)
     return Training(
-        "multi30k", "additive gru", seed, partial(build, "additive", len(de), len(en), s), draw, loss, score,
+        "multi30k", "additive gru", seed, partial(build, "additive", len(de), len(en), s),
+        draw_by_length(longer, LENGTHS, B, take), loss, score,
         size.steps(20 * 29_000 // 128), 1e-3, settings, warm_up=0.1, ema=0.998, betas=(0.9, 0.98), score_every=0.2,
-        final=final,
+        final=final, together=together,
     )  # fmt: skip
