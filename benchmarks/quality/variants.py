@@ -47,10 +47,10 @@ class Task:
 
     def build(self, form: str, **common: Any) -> Any:
         """Return the study in the form "full", "small" or "quick"."""
-        models, seeds, rest = common.pop("models"), common.pop("seeds"), common
+        models, seeds, starts, rest = common.pop("models"), common.pop("seeds"), common.pop("starts"), common
         if form == "quick":
             return self.study(replace(self.study.quick, models=models, seeds=2), **rest)
-        own = {"conditions": (self.condition,), "models": models, "seeds": seeds, **GRID, **self.more}
+        own = {"conditions": (self.condition,), "models": models, "seeds": seeds, **GRID, "starts": starts, **self.more}
         own |= {**SMALL, **self.small} if form == "small" else {}
         return self.study(replace(self.study.full, **own), **rest)
 
@@ -76,11 +76,11 @@ TASKS = {
 }  # fmt: skip
 
 
-def run(task: str, folder: Path, device: str, models: tuple[str, ...], seeds: int, form: str) -> None:
+def run(task: str, folder: Path, form: str, **common: Any) -> None:
     """Run one task and write its document whenever a result is complete."""
     place = folder / task
     place.mkdir(parents=True, exist_ok=True)
-    study = TASKS[task].build(form, folder=place, device=device, models=models, seeds=seeds)
+    study = TASKS[task].build(form, folder=place, **common)
     rows = []
     for row in study.run(lambda _: None):
         rows.append(row)
@@ -96,11 +96,15 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"cells, and {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--starts", nargs="+", default=list(GRID["starts"]), help="of the grid, the same for all models"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--form", choices=("full", "small", "quick"), default="full")
     args = parser.parse_args()
     for task in args.tasks:
-        run(task, args.out, args.device, tuple(args.models), args.seeds, args.form)
+        same = {"models": tuple(args.models), "seeds": args.seeds, "starts": tuple(args.starts)}
+        run(task, args.out, args.form, device=args.device, **same)
 
 
 if __name__ == "__main__":
