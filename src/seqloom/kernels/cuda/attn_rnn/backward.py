@@ -15,6 +15,7 @@ from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 INSIDE = ("seen", "aC", "o", "n", "q", "slope", "g")
 BACK = ("dq", "ds", "dg", "dn")
+WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the struct of arguments.cuh
 
 
 def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
@@ -25,13 +26,14 @@ def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
 class Chunk:
     """What is inside some steps, and its gradients: planes of (rows, H), padded to whole pieces.
 
-    The kernels' arguments and the views for products are made once for all chunks, to save time on the host. Only the
-    first chunk, which is the last in time, may have fewer than `steps` steps.
+    The kernels' arguments and the views for products are made once for all chunks, and may serve several backward
+    passes on one stream, to save time on the host; each begins with `load`. Only the first chunk of a pass, which is
+    the last in time, may have fewer than `steps` steps.
     """
 
-    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, u: Tensor, values: dict[str, Any]) -> None:
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, u: Tensor) -> None:
         self.setting, self.B, self.device = setting, B, u.device
-        self.values = values  # keeps the tensors alive: kernels get addresses
+        self.values: dict[str, Any] = {}
         H, rows = setting.hidden, B * steps
         self.pieces = n = count_pieces(rows, H, u.dtype)
         self.parts = max(1, min(tuning.SUM_BLOCKS, rows // 32))
@@ -53,6 +55,20 @@ class Chunk:
         )
         self.first = True
 
+    def load(self, values: dict[str, Any], weights: Weights) -> None:
+        """Begin a backward pass.
+
+        Args:
+            values: The kernels' arguments that belong to this pass, by name: x, y, h0, dy, du, dh, ...
+            weights: As in WEIGHT_NAMES.
+        """
+        self.values = values  # keeps the tensors alive: kernels get addresses
+        self.first = True
+
+    def unload(self) -> None:
+        """Forget the tensors of the pass."""
+        self.values = {}
+
     def go_back(self, begin: int, steps: int) -> None:
         """Go back through the steps begin .. begin + steps - 1, and add up the gradients of the weights."""
         rows = self.B * steps
@@ -72,12 +88,22 @@ class Chunk:
     def gradients(self, weights: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the gradients of the weights, in their type."""
         grads = [None if w is None else torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
-        names = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")
         values = {"products": self.products, "partial": self.partial, "pieces": self.pieces, "parts": self.parts}
         finish = self.setting.finish
-        arguments = finish.pack(values | dict(zip(names, grads, strict=True)))
+        arguments = finish.pack(values | dict(zip(WEIGHTS, grads, strict=True)))
         finish.launch(arguments, 4 * self.setting.hidden + 5, self.device)
         return grads
+
+
+def name_weights(weights: Weights) -> dict[str, Tensor | None]:
+    """Return the struct of weights of arguments.cuh, by name."""
+    return {name: None if w is None else align(w) for name, w in zip(WEIGHTS, weights, strict=True)}
+
+
+def align(t: Tensor) -> Tensor:
+    """Return the tensor contiguous, from a multiple of 16 bytes."""
+    t = t.contiguous()
+    return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
 def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
@@ -102,19 +128,25 @@ class FusedChunk(Chunk):
         reverse: CudaCode,
         setting: AttnRNNSetting,
         steps: int,
-        values: dict[str, Any],
+        u: Tensor,
         aux: int,
         slots: int = 1,
     ) -> None:
-        u: Tensor = values["x"]
-        super().__init__(setting, len(u) * slots, steps, u, values)
+        super().__init__(setting, len(u) * slots, steps, u)
         self.codes, self.rows = (inside, reverse), len(u)
         self.aux = u.new_empty(self.B * steps, aux, dtype=torch.float32)
-        named = values | self.planes | {"aux": self.aux}
+        named = self.planes | {"aux": self.aux}
         self.arguments = inside.pack(named), reverse.pack(named)
         # one block of `inside` to a multiprocessor, or several of a small layer: each loads the weights once
         per_multiprocessor = max(1, tuning.BLOCK_LARGEST_HIDDEN // setting.hidden)
         self.at_once = launch.multiprocessors(u.device) * per_multiprocessor
+
+    def load(self, values: dict[str, Any], weights: Weights) -> None:
+        dtype = values["x"].dtype
+        starts = {n: None if values[n] is None else values[n].to(dtype).contiguous() for n in ("h0", "start")}
+        super().load(values | starts | {"w": name_weights(weights)}, weights)
+        for arguments in self.arguments:
+            launch.fill(arguments, self.values)
 
     def _fill_planes(self, begin: int, steps: int) -> None:
         for arguments in self.arguments:
@@ -137,41 +169,45 @@ class DividedChunk(Chunk):
 
     find_code: Callable[..., Any]  # of the kernel "reverse"
 
-    def __init__(self, inputs: AttnRNNInputs, steps: int, values: dict[str, Any], weights: Weights) -> None:
-        u: Tensor = values["x"]
+    def __init__(self, inputs: AttnRNNInputs, steps: int, u: Tensor) -> None:
         B, _, H = u.shape
-        super().__init__(inputs.setting, B, steps, u, values)
+        super().__init__(inputs.setting, B, steps, u)
         rows, whole = B * steps, torch.float32
-        Wq, bq, Wo, self.bo, Wg, bg, scale, bias = weights
-        self.bqg, self.Wqg = torch.cat([bq, bg]), torch.cat([Wq, Wg[:, :H]]).t()
-        self.Wo, self.Wgo = Wo.t(), Wg[:, H:].t()
         self.past, self.qg = u.new_empty(rows, H, dtype=whole), u.new_empty(rows, 2 * H)
         self.attention = u.new_empty(rows, inputs.setting.heads, 4, dtype=whole)
         self.deviation = u.new_empty(rows, dtype=whole)
-        self.turned = torch.cat([Wq, Wo, Wg], 1).t().contiguous()  # for the way back
+        self.turned = u.new_empty(4 * H, H)  # the weights transposed, for the way back
         self.reverse = self.find_code(self.setting, "reverse", B, self.device)
-        self.arguments = self._pack_arguments(scale, bias)
+        self.arguments = self._pack_arguments()
         self._make_views(rows)
 
-    def _pack_arguments(self, scale: Tensor | None, bias: Tensor | None) -> dict[str, Any]:
-        """Return the arguments of each kernel; where the chunk begins and how long it is follows later."""
+    def _pack_arguments(self) -> dict[str, Any]:
+        """Return the arguments of each kernel; those of a pass follow with `load`, the steps with `go_back`."""
         H, inside = self.setting.hidden, self.planes
-        values = self.values | inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
-        values |= {"q": self.qg, "scale": scale, "bias": bias, "gate": inside["g"]}
+        values = inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
+        values |= {"q": self.qg, "gate": inside["g"]}
         values |= {"u": inside["o"], "s": inside["q"]}  # planes that hold nothing else yet
-        q, o, g = self.turned[:H], self.turned[H : 2 * H], self.turned[2 * H :]
-        values["w"] = {"q": q, "o": o, "g": g, "scale": scale, "bias": bias}
+        values["w"] = {"q": self.turned[:H], "o": self.turned[H : 2 * H], "g": self.turned[2 * H :]}
         codes = self.setting.pointwise
         arguments = {name: codes[name].pack(values) for name in ("before", "attend", "gelu")}
         arguments["end"] = codes["end"].pack(values | {"g": self.qg[:, H:]})
         return arguments | {"reverse": self.reverse.pack(values)}
 
+    def load(self, values: dict[str, Any], weights: Weights) -> None:
+        Wq, self.bq, Wo, self.bo, Wg, self.bg, scale, bias = weights
+        H = self.setting.hidden
+        self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
+        torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
+        norm = {"scale": scale, "bias": bias}
+        super().load(values | norm | {"w": norm}, weights)
+        for name in ("before", "end", "reverse"):
+            launch.fill(self.arguments[name], self.values)
+
     def _make_views(self, rows: int) -> None:
         """Make the views of this many rows that products take."""
         self.rows = rows
         self.seen, self.aC, self.o, self.s = (self.inside[i, :rows] for i in (0, 1, 2, 4))
-        self.both = self.qg[:rows]
-        self.gate = self.both[:, self.setting.hidden :]
+        self.query, self.gate = self.qg[:rows].split(self.setting.hidden, 1)
 
     def _fill_planes(self, begin: int, steps: int) -> None:
         rows = self.B * steps
@@ -180,7 +216,8 @@ class DividedChunk(Chunk):
         for name in ("before", "reverse"):
             self.arguments[name].from_, self.arguments[name].steps = begin, steps
         self._launch("before")
-        torch.addmm(self.bqg, self.seen, self.Wqg, out=self.both)
+        torch.addmm(self.bq, self.seen, self.Wq, out=self.query)
+        torch.addmm(self.bg, self.seen, self.Wgh, out=self.gate)
         self._launch("attend")
         torch.addmm(self.bo, self.aC, self.Wo, out=self.s)
         self._launch("gelu")

@@ -8,7 +8,6 @@ weights. The state and its gradient are carried in float32. No host synchronisat
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 8  # of a block: the columns of a product
@@ -31,7 +30,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    return scan.run(_TIER, cell, job)
+    return scan.run(TIER, cell, job)
 
 
 @cache
@@ -48,10 +47,10 @@ def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
     return CudaCode(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
 
 
-def _make_chunk(inputs: AttnRNNInputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
+def _make_chunk(inputs: AttnRNNInputs, steps: int, u: Tensor) -> FusedChunk:
     setting = inputs.setting
     inside, reverse = (find_code(setting, name) for name in ("inside", "reverse"))
-    return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), setting.aux)
+    return FusedChunk(inside, reverse, setting, steps, u, setting.aux)
 
 
 def count_steps(u: Tensor, slots: int = 1) -> int:
@@ -61,4 +60,4 @@ def count_steps(u: Tensor, slots: int = 1) -> int:
     return min(T, max(1, min(most, max(least, -(-T // tuning.BLOCK_CHUNKS) * each)) // each))
 
 
-_TIER = scan.Tier(lambda setting, name, *_: find_code(setting, name), _make_chunk, count_steps)
+TIER = scan.Tier(lambda setting, name, *_: find_code(setting, name), _make_chunk, count_steps)

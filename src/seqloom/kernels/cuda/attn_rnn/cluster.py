@@ -30,7 +30,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     dtype = autocast_dtype("cuda") or job.x.dtype
     largest = tuning.CLUSTER_LARGEST_HIDDEN.get(dtype.itemsize)
-    return scan.why_not(cell, job, TYPES, largest=largest) or scan.why_not_code(_TIER, cell, job)
+    return scan.why_not(cell, job, TYPES, largest=largest) or scan.why_not_code(TIER, cell, job)
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
@@ -47,7 +47,7 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    return scan.run(_TIER, cell, job)
+    return scan.run(TIER, cell, job)
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ class _ClusterChunk(DividedChunk):
     find_code = staticmethod(find_code)
 
 
-_TIER = scan.Tier(find_code, _ClusterChunk, count_steps)
+TIER = scan.Tier(find_code, _ClusterChunk, count_steps)

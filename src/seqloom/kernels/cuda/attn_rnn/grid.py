@@ -28,7 +28,7 @@ PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row, by bytes of a number: GROU
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     reason = scan.why_not(cell, job, TYPES, largest=tuning.GRID_LARGEST_HIDDEN)
-    return reason or scan.why_not_code(_TIER, cell, job)
+    return reason or scan.why_not_code(TIER, cell, job)
 
 
 def why_not_auto(_: Cell, job: ScanJob) -> str | None:
@@ -39,7 +39,7 @@ def why_not_auto(_: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    return scan.run(_TIER, cell, job)
+    return scan.run(TIER, cell, job)
 
 
 def allows_tf32() -> bool:
@@ -75,4 +75,4 @@ class _GridChunk(DividedChunk):
     find_code = staticmethod(find_code)
 
 
-_TIER = scan.Tier(find_code, _GridChunk, count_steps)
+TIER = scan.Tier(find_code, _GridChunk, count_steps)

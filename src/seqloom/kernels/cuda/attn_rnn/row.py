@@ -49,7 +49,7 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    return scan.run(_TIER, cell, job)
+    return scan.run(TIER, cell, job)
 
 
 @cache
@@ -74,4 +74,4 @@ class _RowChunk(DividedChunk):
     find_code = staticmethod(_find_code)
 
 
-_TIER = scan.Tier(_find_code, _RowChunk, count_steps)
+TIER = scan.Tier(_find_code, _RowChunk, count_steps)

@@ -16,12 +16,10 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop, tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
-from seqloom.kernels.cuda.attn_rnn.backward import Chunk
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights, find_setting
+from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, find_setting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.fused import why_not_fused
-
-WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the struct of arguments.cuh
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +29,7 @@ class Tier:
     find_code: Callable[
         [AttnRNNSetting, str, int, torch.device], Any
     ]  # of the kernel "forward" or "reverse", for B rows
-    chunk: Callable[[AttnRNNInputs, int, dict[str, Any], Weights], Chunk]
+    chunk: Callable[[AttnRNNInputs, int, Tensor], Chunk]  # of so many steps, for inputs like this u
     count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
     make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # saved for the backward; y if it is enough
 
@@ -128,17 +126,6 @@ def differentiate(
     return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
 
 
-def convert(values: dict[str, Any], weights: Weights) -> dict[str, Any]:
-    """Return the arguments of a backward with its states in the kernel's type, and the weights."""
-    dtype = values["x"].dtype
-    starts = {n: None if values[n] is None else values[n].to(dtype).contiguous() for n in ("h0", "start")}
-    return values | starts | {"w": _name_weights(weights)}
-
-
-def _name_weights(weights: Weights) -> dict[str, Tensor | None]:
-    return {name: None if w is None else _align(w) for name, w in zip(WEIGHTS, weights, strict=True)}
-
-
 class _TierScan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -152,11 +139,11 @@ class _TierScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.tier, ctx.inputs = tier, inputs
         B, T, _ = u.shape
-        x = u if _is_aligned(u) else u.contiguous()
+        x = u if is_aligned(u) else u.contiguous()
         y = (torch.empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
         last = torch.empty_like(h0, memory_format=torch.contiguous_format)
         states = tier.make_states(y)
-        values = _options(inputs) | {"w": _name_weights(weights), "x": x, "y": y, "last": last, "states": states}
+        values = read_options(inputs) | {"w": name_weights(weights), "x": x, "y": y, "last": last, "states": states}
         values |= {"h0": h0.contiguous(), "start": None if start is None else start.contiguous(), "B": B, "T": T}
         values |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
         code = tier.find_code(inputs.setting, "forward", B, u.device)
@@ -175,30 +162,26 @@ class _TierScan(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, None, *differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
         B, T, _ = u.shape
-        x, dy = _align(u), _align(dy.to(u.dtype))
+        x, dy = align(u), align(dy.to(u.dtype))
         du = torch.empty_like(x)
         dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
-        values = _options(inputs) | {"x": x, "y": states, "h0": h0.contiguous(), "B": B, "T": T}
+        values = read_options(inputs) | {"x": x, "y": states, "h0": h0.contiguous(), "B": B, "T": T}
         values |= {"start": None if start is None else start.contiguous()}
         values |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
         size = ctx.tier.count_steps(u)
-        chunk: Chunk = ctx.tier.chunk(inputs, size, values, weights)
+        chunk: Chunk = ctx.tier.chunk(inputs, size, x)
+        chunk.load(values, weights)
         for begin in reversed(range(0, T, size)):
             chunk.go_back(begin, min(size, T - begin))
         return None, None, du, dh, dstart, *chunk.gradients(weights)
 
 
-def _options(inputs: AttnRNNInputs) -> dict[str, Any]:
+def read_options(inputs: AttnRNNInputs) -> dict[str, Any]:
+    """Return the inputs without gradients by the names of the kernels' arguments."""
     return {"mask": inputs.mask, "keep": inputs.keep, "reset": inputs.reset, "lengths": inputs.lengths}
 
 
-def _is_aligned(t: Tensor) -> bool:
+def is_aligned(t: Tensor) -> bool:
     """Return whether every step begins at a multiple of 16 bytes."""
     return t.stride(2) == 1 and t.data_ptr() % 16 == 0 and t.stride(0) % 8 == 0 and t.stride(1) % 8 == 0
-
-
-def _align(t: Tensor) -> Tensor:
-    """Return the tensor contiguous, from a multiple of 16 bytes."""
-    t = t.contiguous()
-    return t if t.data_ptr() % 16 == 0 else t.clone()

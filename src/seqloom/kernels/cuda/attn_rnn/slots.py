@@ -8,7 +8,6 @@ slots if a backward may follow; the backward is that of attn_rnn_cuda, with othe
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import block, scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 
@@ -67,7 +66,7 @@ def find_code(setting: AttnRNNSetting, slots: int, name: str) -> CudaCode:
     return CudaCode(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, tuning.MOST_SLOTS // slots)
 
 
-def _make_chunk(inputs: AttnRNNInputs, steps: int, values: dict[str, Any], weights: Weights) -> FusedChunk:
+def _make_chunk(inputs: AttnRNNInputs, steps: int, u: Tensor) -> FusedChunk:
     setting, slots = inputs.setting, inputs.cell.slots
     inside, reverse = (find_code(setting, slots, name) for name in ("inside", "reverse"))
-    return FusedChunk(inside, reverse, setting, steps, scan.convert(values, weights), 4, slots)
+    return FusedChunk(inside, reverse, setting, steps, u, 4, slots)

@@ -52,9 +52,9 @@ class GridCode(CudaCode):
         """Return why the kernel cannot run on this device: too few multiprocessors, too little memory, no compiler."""
         return _why_not_grid(self, _find_index(device))
 
-    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
+    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int, index: int) -> None:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(index))
         sizes = (blocks, 1, 1, self.threads, 1, 1, self.shared)
         launch._call("cuLaunchCooperativeKernel", kernel, *sizes, stream, parameters)
 

@@ -16,6 +16,7 @@ from seqloom.kernels.cuda.runtime import nvrtc
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 OLDEST = (8, 0)  # Ampere: bf16 products, and copies in the background
+_Parameters = ctypes.c_void_p * 1  # of a launch: the address of the struct of arguments
 SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments that are no pointers
 
 
@@ -57,14 +58,17 @@ class CudaCode:
         if kernel is None or index != here:
             with torch.cuda.device(index):
                 kernel = self._loaded.setdefault(index, _load(self, index))
-                self._launch(kernel, arguments, blocks)
+                self._launch(kernel, arguments, blocks, index)
         else:
-            self._launch(kernel, arguments, blocks)
+            self._launch(kernel, arguments, blocks, index)
 
-    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int) -> None:
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
-        _call("cuLaunchKernel", kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters, None)
+    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int, index: int) -> None:
+        parameters = _Parameters(ctypes.addressof(arguments))
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(index))
+        driver = _driver()
+        code = driver.cuLaunchKernel(kernel, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, parameters, None)
+        if code:
+            _raise_error("cuLaunchKernel", code)
 
     @cached_property
     def _loaded(self) -> dict[int, ctypes.c_void_p]:
@@ -125,6 +129,25 @@ def pack(kind: type[ctypes.Structure], values: Mapping[str, object]) -> ctypes.S
     return kind(**fields)
 
 
+def fill(arguments: Any, values: Mapping[str, object]) -> None:  # noqa: ANN401  # a struct has any field
+    """Set those fields of a struct that have a value here, as `pack` does; None clears an address."""
+    kind: type[ctypes.Structure] = type(arguments)
+    for name in _list_given(kind, tuple(values)):
+        value = values[name]
+        if isinstance(value, Tensor):
+            setattr(arguments, name, value.data_ptr())
+        elif isinstance(value, dict):
+            fill(getattr(arguments, name), value)
+        else:
+            setattr(arguments, name, value)
+
+
+@cache
+def _list_given(kind: type[ctypes.Structure], names: tuple[str, ...]) -> tuple[str, ...]:
+    own = {name for name, _ in _list_fields(kind)}
+    return tuple(name for name in names if name in own)
+
+
 @cache
 def _list_fields(kind: type[ctypes.Structure]) -> tuple[tuple[str, Any], ...]:
     bases = [base for base in reversed(kind.__mro__) if "_fields_" in vars(base)]
@@ -165,9 +188,13 @@ def _call(name: str, *arguments: object) -> None:
     """Call a function of the driver; RuntimeError if it fails."""
     code = getattr(_driver(), name)(*arguments)
     if code:
-        text = ctypes.c_char_p()
-        _driver().cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} (code {code})")
+        _raise_error(name, code)
+
+
+def _raise_error(name: str, code: int) -> None:
+    text = ctypes.c_char_p()
+    _driver().cuGetErrorString(code, ctypes.byref(text))
+    raise RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} (code {code})")
 
 
 @cache
