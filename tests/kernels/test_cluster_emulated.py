@@ -54,7 +54,7 @@ def test_a_large_layer_is_left_to_the_kernel_that_is_faster_there(monkeypatch):
     whole = {H: cell_of(H, 4) for H in (256, 384)}
     told = {H: attn_rnn_cluster.why_not_auto(cell, job_of(cell, 2, 1, FP32)) for H, cell in whole.items()}
     assert told[256] is None and "attn_rnn_grid" in told[384]
-    monkeypatch.setattr(attn_rnn_grid, "allows_tf32", lambda: True)
+    monkeypatch.setattr(attn_rnn_cluster, "allows_tf32", lambda: True)
     assert attn_rnn_cluster.why_not_auto(whole[384], job_of(whole[384], 2, 1, FP32)) is None
 
 
@@ -111,7 +111,7 @@ def test_weights_in_shared_memory(monkeypatch, dtype):
 
 @pytest.mark.slow
 def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
-    monkeypatch.setattr(attn_rnn_grid, "allows_tf32", lambda: True)
+    monkeypatch.setattr(attn_rnn_cluster, "allows_tf32", lambda: True)
     cell = cell_of(48, 2)
     ratio, _ = worst(attn_rnn_cluster, cell, job_of(cell, 3, 3, FP32), FP32)
     assert 2 < ratio < 2**13

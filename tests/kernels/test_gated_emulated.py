@@ -19,7 +19,7 @@ from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.registry import find_kernel
 
 pytestmark = pytest.mark.usefixtures("emulated")
-BF16, FP16 = torch.bfloat16, torch.float16
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 KINDS = [find_kernel(f"{cell}_cuda").code.kind for cell in ("gru", "ln_gru", "lstm", "ln_lstm")]
 
 
@@ -78,7 +78,7 @@ def worst(name, cell, job, dtype, backend="cuda"):
 
 def test_every_size_has_a_division_that_holds_it():
     for kind, back in product(KINDS, (False, True)):
-        for hidden in range(16, tuning.GATED_LARGEST_HIDDEN + 1, 16):
+        for hidden in range(16, tuning.GATED_LARGEST_HIDDEN[2] + 1, 16):
             ways = list_divisions(kind, hidden, back)
             assert ways and ways[0].rows == 8
             for way in ways:
@@ -110,6 +110,9 @@ SHAPES = [
     ("lstm", 160, BF16, 3, 3, "keep"),
     ("ln_lstm", 48, BF16, 3, 4, ALL),
     ("ln_lstm", 144, FP16, 3, 3, ALL),
+    ("gru", 64, FP32, 9, 5, ""),  # one block that keeps its weights split
+    ("lstm", 144, FP32, 3, 4, ALL),  # a cluster
+    ("gru", 20, FP32, 3, 4, ALL),
 ]
 
 

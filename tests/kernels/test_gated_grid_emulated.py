@@ -3,7 +3,7 @@
 import emulator
 import pytest
 import torch
-from test_gated_emulated import ALL, BF16, FP16, KINDS, cell_of, job_of, worst
+from test_gated_emulated import ALL, BF16, FP16, FP32, KINDS, cell_of, job_of, worst
 
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
@@ -31,6 +31,8 @@ SHAPES = [
     ("ln_gru", 80, BF16, 3, 3, ALL),
     ("lstm", 64, FP16, 3, 3, ALL),
     ("ln_lstm", 144, BF16, 2, 3, "lengths keep"),
+    ("gru", 80, FP32, 3, 4, ALL),  # five blocks of 16 units
+    ("lstm", 64, FP32, 9, 3, ""),
 ]
 
 
@@ -54,7 +56,7 @@ FAULTS = {
     "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
     "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),
     "parts of sums that are written over": ("side_work(); wait_block();", "side_work();"),
-    "another block's units": ("c = UNITS * b.source() + 4 * k", "c = UNITS * b.source() + 4 * (k ^ 1)"),
+    "another block's units": ("c = UNITS * b.source() + 8 / SIZE * k", "c = UNITS * b.source() + 8 / SIZE * (k ^ 1)"),
     "sums of one block": ("from[j] = arrives ? at + other * PIECES", "from[j] = arrives ? at + rank * PIECES"),
 }
 

@@ -35,6 +35,11 @@ def numeric_flags() -> tuple[object, ...]:
     )
 
 
+def allows_tf32() -> bool:
+    """Return whether torch's flags let products of float32 on a GPU see 19 bits alone."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
 @cache
 def has_fast_products(dtype: torch.dtype) -> bool:
     """Return whether this processor has instructions for products in a 16-bit type; else torch emulates them."""

@@ -111,7 +111,7 @@ KERNELS = (
         Kernel(
             cell,
             "cuda",
-            "NVIDIA GPU, bf16 and fp16: a cluster of blocks takes some rows",
+            "NVIDIA GPU: a cluster of blocks takes some rows",
             Gated(kind),
             **_ON_A_PART | {"hidden_multiple": tuning.HIDDEN_MULTIPLE if kind.norm else 1},
         )
@@ -133,7 +133,7 @@ KERNELS = (
         Kernel(
             cell,
             "grid",
-            "large NVIDIA GPU, bf16 and fp16: groups of blocks",
+            "large NVIDIA GPU: groups of blocks",
             Gated(kind, grid=True),
             **_ON_GPU | {"hidden_multiple": tuning.HIDDEN_MULTIPLE if kind.norm else 1},
         )

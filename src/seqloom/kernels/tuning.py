@@ -119,23 +119,28 @@ PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on m
 
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
 
-GATED_LARGEST_HIDDEN = 1024  # 32 blocks of 32 units on a grid
+# Largest hidden size by bytes of a number: 32 blocks of 32 units on a grid, or of 16 in float32.
+GATED_LARGEST_HIDDEN = {2: 1024, 4: 512}
 # Up to this hidden size auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 + 1.60, cluster 1.28 +
 # 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU).
 GATED_CLUSTER_HIDDEN = 448
-# auto leaves float16 up to this hidden size to cuDNN, whose persistent kernels are as fast there.
-CUDNN_FLOAT16_HIDDEN = 128
+# auto leaves these types up to this hidden size to cuDNN, whose persistent kernels are as fast there.
+CUDNN_HIDDEN = {torch.float16: 128, torch.float32: 128}
 # So it does above this hidden size with more than this many rows: torch's products are large there, and weights of
 # ours come from the cache in every step.
 CUDNN_LARGE_HIDDEN, CUDNN_LARGE_ROWS = 512, 128
 # Rows, tiles of units to a block: warps to a tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
-GATED_REGISTERS = {8: 128, 12: 96, 16: 64}  # a thread's for weights, by warps
+# A thread's registers for weights, by bytes of a number and warps.
+GATED_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 112, 12: 72, 16: 40}}
 GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
-# A warp's tiles of weights in registers on a grid, by pass and rows. With more, registers spill.
-GATED_GRID_REGISTERS = {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16}
+# A warp's tiles of weights in registers on a grid, by bytes of a number, pass and rows. With more, registers spill.
+GATED_GRID_REGISTERS = {
+    2: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
+    4: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
+}
 GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
-GATED_PIECE_ROWS = 256  # of a product that is a weight's gradient
+GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number
 GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces
 
 # --- The C++ engine ----------------------------------------------------------------------------------------------

@@ -94,9 +94,7 @@ struct Block : Units {
   }
   // Write two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
-#if FORMAT == 2 && TF32
-    v = {to_float(to_tf32(v.low)), to_float(to_tf32(v.high))};
-#endif
+    v = round_factors(v);
     if constexpr (CLUSTER == 1) {
       if (active) put_pair_shared(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 2 * SIZE * lane, v);
     } else {
@@ -116,13 +114,6 @@ struct Block : Units {
       }
       wait_warp();
     }
-  }
-  DEV void put_pair_shared(u32 at, Pair v) const {
-#if FORMAT == 2
-    put_shared(at, v.low, v.high);
-#else
-    put_shared(at, v);
-#endif
   }
   // Send one of two numbers, by the half of the lanes, to all blocks, with a buffer.
   DEV void share_number(int buffer, float s) const {

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import autocast_dtype
+from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import grid, scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
@@ -38,7 +38,7 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     H, B, most = cell.hidden_size, len(job.x), tuning.CLUSTER_AUTO_HIDDEN
     if B > tuning.GRID_MOST_ROWS:
         return grid.why_not_auto(cell, job) if most < H else None
-    if (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not grid.allows_tf32():
+    if (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not allows_tf32():
         most = tuning.CLUSTER_AUTO_HIDDEN_FLOAT32
     crowded = tuning.CLUSTER_CROWDED_HIDDEN < H and tuning.CLUSTER_CROWDED_ROWS < B
     faster = (most < H or crowded) and grid.why_not(cell, job) is None
@@ -138,7 +138,7 @@ def make_code(setting: AttnRNNSetting, name: str, way: ClusterDivision, tf32: bo
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> ClusterCode:
     """Return the kernel that suits a batch of B, and torch's flag for products of float32."""
-    tf32 = grid.allows_tf32()
+    tf32 = allows_tf32()
     return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
 
 

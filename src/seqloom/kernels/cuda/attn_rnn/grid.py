@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
+from seqloom.core.precision import allows_tf32
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
@@ -40,11 +41,6 @@ def why_not_auto(_: Cell, job: ScanJob) -> str | None:
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
     return scan.run(TIER, cell, job)
-
-
-def allows_tf32() -> bool:
-    """Return whether torch's flags let products of float32 see 19 bits alone."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> GridCode:

@@ -1,6 +1,7 @@
 // Products with the units divided among blocks: a warp's share of a weight, and its product with a buffer.
 #pragma once
 #include "attn_rnn/units.cuh"
+#include "runtime/tf32.cuh"
 #if GRID
 #include "attn_rnn/grid.cuh"
 #else
@@ -52,13 +53,8 @@ struct Weight {
   }
 };
 
-// Split v into two numbers of 19 bits whose sum is v but for the last one or two bits; if v is not finite,
-// the second is NaN. Weights are split in every step if no registers are left to keep the parts.
+// Weights are split in every step if no registers are left to keep the parts.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
-DEV void split(u32& big, u32& small, u32 v, bool keep) {
-  big = keep ? to_tf32_finite(to_float(v)) : to_tf32_volatile(to_float(v));
-  small = to_bits(to_float(v) - to_float(big));
-}
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
 template <int IN_SHARED, int PRELOAD>
 DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, const Block& b, int g) {
@@ -75,20 +71,7 @@ DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, cons
       u32 w[4];
       W.get(w, k, i);
 #if FORMAT == 2 && !TF32
-      u32 big[4], small[4];
-#pragma unroll
-      for (int j = 0; j < 4; j++) split(big[j], small[j], w[j], KEEP_SPLIT);
-      // All of float32 but small * small. mma truncates its sums, so they are added up outside of it, where
-      // none waits for another.
-      u32 x[2], y[2];
-      float sum[4];
-      split(x[0], y[0], v[at][2 * i], true);
-      split(x[1], y[1], v[at][2 * i + 1], true);
-      mma_tf32_from_zero(sum, small[0], small[1], small[2], small[3], x[0], x[1]);
-      mma_tf32(sum, big[0], big[1], big[2], big[3], y[0], y[1]);
-      mma_tf32(sum, big[0], big[1], big[2], big[3], x[0], x[1]);
-#pragma unroll
-      for (int j = 0; j < 4; j++) c[tall][j] += sum[j];
+      multiply_exactly(c[tall], Parts<4>(w, KEEP_SPLIT), Parts<2>(v[at] + 2 * i, true));
 #else
       float (&sum)[4] = (k / TALL * WORDS / 4 + i) % 2 ? other[tall] : c[tall];
 #if FORMAT == 2

@@ -63,10 +63,12 @@ def _copy_states(seen: Tensor, values: dict[str, Any], begin: int) -> None:
 
 def _multiply(d: Tensor, r: Tensor) -> Tensor:
     """Compute d^T r in float32, in pieces of rows: there are many rows and few columns."""
-    rows, wanted = (
-        len(d),
-        max(1, min(len(d) // tuning.GATED_PIECE_ROWS, tuning.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1]))),
+    rows = len(d)
+    wanted = max(
+        1, min(rows // tuning.GATED_PIECE_ROWS[d.itemsize], tuning.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1]))
     )
     n = next(n for n in range(wanted, 0, -1) if rows % n == 0)
     d, r = d.view(n, rows // n, -1).transpose(1, 2), r.view(n, rows // n, -1)
-    return (torch.bmm(d, r, out_dtype=torch.float32) if d.is_cuda else torch.bmm(d.float(), r.float())).sum(0)
+    if d.is_cuda and d.dtype != torch.float32:
+        return torch.bmm(d, r, out_dtype=torch.float32).sum(0)
+    return torch.bmm(d.float(), r.float()).sum(0)

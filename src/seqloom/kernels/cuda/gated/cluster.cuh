@@ -29,9 +29,11 @@ constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;
 constexpr int SPANS = (UNITS + 63) / 64, SPAN = UNITS < 64 ? UNITS : 64;  // warps to a row, and units of each
 // Numbers of a unit in a buffer, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
-constexpr int ROW = 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW, SIDE = UNIT_VALUES * BUFFER;  // bytes
+constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16;  // bytes
+constexpr int BUFFER = ROWS * ROW, SIDE = UNIT_VALUES * BUFFER;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
-constexpr int CHUNKS = SPAN / 8, STAGE = 2 * UNIT_VALUES * SPAN;  // 16 bytes each; of a warp
+constexpr int CHUNK = 16 / SIZE, CHUNKS = SPAN / CHUNK;           // units of a message, messages of a warp
+constexpr int STAGE = SIZE * UNIT_VALUES * SPAN;
 constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS,
               MEMORY_SUMS = 16 * MEMORY * SLOTS * ROWS;
 constexpr int NORMS = GATES * NORM + MEMORY;
@@ -40,7 +42,8 @@ constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
 constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + SUMS, AT_BARRIERS = AT_MEMORY_SUMS + MEMORY_SUMS,
               AT_WEIGHTS = AT_BARRIERS + 32;
-constexpr int GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
+constexpr int WORDS = 2 * SIZE;  // of a lane in a tile of weights
+constexpr int GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 128 * WORDS;
 // Barriers: the two sides have 0 and 1.
 constexpr int SUMS_BARRIER = 2, MEMORY_BARRIER = 3;
 static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &&
@@ -97,7 +100,7 @@ struct Block {
   // Announce the bytes of step i, counted from 0.
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
-      expect(barrier(i & 1), UNIT_VALUES * ROWS * 2 * H);
+      expect(barrier(i & 1), UNIT_VALUES * ROWS * SIZE * H);
       if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS);
       if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS);
     }
@@ -110,28 +113,31 @@ struct Block {
       await(barrier(i & 1), i >> 1 & 1);
   }
   // Write two units of this lane into step i's side of all blocks.
-  DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
+  DEV void share(const Pair (&pairs)[UNIT_VALUES], int i) const {
+    Pair v[UNIT_VALUES];
+#pragma unroll
+    for (int k = 0; k < UNIT_VALUES; k++) v[k] = round_factors(pairs[k]);
     const u32 side = (i & 1) * SIDE + column * ROW;
     if constexpr (CLUSTER == 1) {
 #pragma unroll
       for (int k = 0; k < UNIT_VALUES; k++)
-        if (active) put_shared(memory + side + k * BUFFER + 2 * unit, v[k]);
+        if (active) put_pair_shared(memory + side + k * BUFFER + SIZE * unit, v[k]);
     } else {
       const u32 stage = memory + AT_STAGE + warp * STAGE;
 #pragma unroll
       for (int k = 0; k < UNIT_VALUES; k++)
-        if (2 * lane < SPAN) put_shared(stage + 2 * SPAN * k + 4 * lane, v[k]);
+        if (2 * lane < SPAN) put_pair_shared(stage + SIZE * (SPAN * k + 2 * lane), v[k]);
       wait_warp();
 #pragma unroll
       for (int n = 0; n < (UNIT_VALUES * CHUNKS * CLUSTER + 31) / 32; n++) {
         const int other = (lane + 32 * n) / (UNIT_VALUES * CHUNKS),
                   piece = (lane + 32 * n) % (UNIT_VALUES * CHUNKS);
-        const int first = base + 64 * span + 8 * (piece % CHUNKS);
+        const int first = base + 64 * span + CHUNK * (piece % CHUNKS);
         if (other < CLUSTER && first < H) {
           float w[4];
           const u32 peer = map_to_block(memory, other);
           get_shared(w, stage + 16 * piece);
-          send(peer + side + piece / CHUNKS * BUFFER + 2 * first, peer + AT_BARRIERS + 8 * (i & 1), w);
+          send(peer + side + piece / CHUNKS * BUFFER + SIZE * first, peer + AT_BARRIERS + 8 * (i & 1), w);
         }
       }
       wait_warp();

@@ -1,9 +1,10 @@
 // A warp's share of the gates' weights, and its products with a side of the buffers.
 #pragma once
 #include "gated/cluster.cuh"
+#include "runtime/tf32.cuh"
 
 // Tiles of B that fit into registers.
-constexpr int REGISTER_TILES = 8 / NTILES / (BACK ? 2 : 1),
+constexpr int REGISTER_TILES = 8 / NTILES / (BACK ? 2 : 1) / (SIZE / 2),
               AHEAD = DEEP < REGISTER_TILES ? DEEP : REGISTER_TILES;
 
 // A warp's tiles of weights in the order of their use, 0 .. ALL - 1. Most lie in registers; those that do not
@@ -11,7 +12,9 @@ constexpr int REGISTER_TILES = 8 / NTILES / (BACK ? 2 : 1),
 constexpr int WARP_TILES = GATES * DEEP;
 constexpr int UNCACHED_TILES = WARP_TILES - FROM_CACHE;
 constexpr int IN_REGISTERS = UNCACHED_TILES - IN_SHARED;
-constexpr int RING = FROM_CACHE < 64 / WARPS ? FROM_CACHE : 64 / WARPS;
+constexpr int UNDERWAY = 128 / SIZE / WARPS, RING = FROM_CACHE < UNDERWAY ? FROM_CACHE : UNDERWAY;
+// In float32 weights are split in every step if no registers are left to keep the parts.
+constexpr bool KEEP_SPLIT = IN_REGISTERS == WARP_TILES && WARPS <= 8 && 2 * WORDS * WARP_TILES <= 96;
 DEV constexpr int count_cached_before(int j) { return j * FROM_CACHE / WARP_TILES; }
 // The f-th tile that comes from the cache.
 DEV constexpr int find_cached_tile(int f) {
@@ -20,7 +23,7 @@ DEV constexpr int find_cached_tile(int f) {
 DEV constexpr int count_shared_before(int i) { return i * IN_SHARED / (UNCACHED_TILES ? UNCACHED_TILES : 1); }
 
 struct Weights {
-  u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][4], at;
+  u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][WORDS], at;
   const Element* from;  // (GATES, TILES, TILES, 32, 8): tiles of A, as lanes take them
   bool active;          // whether this warp has units
   int first;            // tile of the sum
@@ -29,77 +32,127 @@ struct Weights {
     active = r < TILES;
     first = b.slice * DEEP;
     from = W + ((i64)(active ? r : 0) * TILES + first) * 256 + 8 * b.lane;
-    at = b.memory + AT_WEIGHTS + b.warp * IN_SHARED * 512 + 16 * b.lane;
+    at = b.memory + AT_WEIGHTS + b.warp * IN_SHARED * 128 * WORDS + 16 * b.lane;
 #pragma unroll
     for (int j = 0; j < WARP_TILES; j++) {
       const int i = j - count_cached_before(j),
                 k = count_shared_before(i);  // of those that do not come from the cache
       if (count_cached_before(j + 1) > count_cached_before(j)) continue;
-      u32 w[4];
+      u32 w[WORDS];
       load(w, j);
       if (count_shared_before(i + 1) > k)
-        put_shared(at + 512 * k, w);
+#pragma unroll
+        for (int n = 0; n < WORDS; n += 4) {
+          const u32 four[4] = {w[n], w[n + 1], w[n + 2], w[n + 3]};
+          put_shared(at + 128 * (WORDS * k + n), four);
+        }
       else
 #pragma unroll
-        for (int n = 0; n < 4; n++) in_registers[i - k][n] = w[n];
+        for (int n = 0; n < WORDS; n++) in_registers[i - k][n] = w[n];
     }
   }
-  DEV void load(u32 (&w)[4], int j) const {
-    w[0] = w[1] = w[2] = w[3] = 0u;
-    if (active && first + j / GATES < TILES)
-      get_global(w, from + ((i64)(j % GATES) * TILES * TILES + j / GATES) * 256);
+  DEV void load(u32 (&w)[WORDS], int j) const {
+#pragma unroll
+    for (int n = 0; n < WORDS; n++) w[n] = 0u;
+    if (active && first + j / GATES < TILES) {
+      const Element* tile = from + ((i64)(j % GATES) * TILES * TILES + j / GATES) * 256;
+#if FORMAT == 2
+#pragma unroll
+      for (int n = 0; n < WORDS; n += 4) {
+        float four[4];
+        get_global(four, tile + n);
+#pragma unroll
+        for (int i = 0; i < 4; i++) w[n + i] = TF32 ? to_tf32(four[i]) : to_bits(four[i]);
+      }
+#else
+      get_global(w, tile);
+#endif
+    }
   }
   // Start the first loads from the cache before waiting for anything.
-  DEV void begin(u32 (&ring)[RING ? RING : 1][4]) const {
+  DEV void begin(u32 (&ring)[RING ? RING : 1][WORDS]) const {
 #pragma unroll
     for (int f = 0; f < RING; f++) load(ring[f], find_cached_tile(f));
   }
-  DEV void get(u32 (&w)[4], u32 (&ring)[RING ? RING : 1][4], int j) const {
+  DEV void get(u32 (&w)[WORDS], u32 (&ring)[RING ? RING : 1][WORDS], int j) const {
     const int f = count_cached_before(j), i = j - f, k = count_shared_before(i);
     if (count_cached_before(j + 1) > f) {
-      u32(&slot)[4] = ring[f % (RING ? RING : 1)];
+      u32(&slot)[WORDS] = ring[f % (RING ? RING : 1)];
 #pragma unroll
-      for (int n = 0; n < 4; n++) w[n] = slot[n];
+      for (int n = 0; n < WORDS; n++) w[n] = slot[n];
       if (f + RING < FROM_CACHE) load(slot, find_cached_tile(f + RING));
     } else if (count_shared_before(i + 1) > k)
-      get_shared(w, at + 512 * k);
+#pragma unroll
+      for (int n = 0; n < WORDS; n += 4) {
+        u32 four[4];
+        get_shared(four, at + 128 * (WORDS * k + n));
+#pragma unroll
+        for (int m = 0; m < 4; m++) w[n + m] = four[m];
+      }
     else
 #pragma unroll
-      for (int n = 0; n < 4; n++) w[n] = in_registers[i - k][n];
+      for (int n = 0; n < WORDS; n++) w[n] = in_registers[i - k][n];
   }
 };
+// Load tiles k .. of one number of all units, of eight rows, as B.
+template <int COUNT>
+DEV void load_rows(u32 (&t)[COUNT][SIZE], u32 side, int k, const Block& b) {
+#if FORMAT == 2  // columns are permuted as those of A: a lane has 4 pair .. 4 pair + 3
+#pragma unroll
+  for (int j = 0; j < COUNT && k + j < DEEP; j++)
+    get_shared(t[j], side + b.row * ROW + 64 * (b.slice * DEEP + k + j) + 16 * b.pair);
+#else
+  const u32 at = side + (b.lane & 7) * ROW + 32 * (b.slice * DEEP + k);
+#pragma unroll
+  for (int j = 0; j < COUNT && k + j < DEEP; j += 2)
+    if (j + 1 < COUNT && k + j + 1 < DEEP)
+      load4(t[j][0], t[j][1], t[j + 1 < COUNT ? j + 1 : j][0], t[j + 1 < COUNT ? j + 1 : j][1],
+            at + 32 * j + (b.lane >> 3) * 16);
+    else
+      load2(t[j][0], t[j][1], at + 32 * j + (b.lane >> 3 & 1) * 16);
+#endif
+}
+#if FORMAT == 2
+// Add the product of half a tile of weights to the sums of all rows.
+DEV void multiply_floats(float (&sum)[NTILES][4], const u32* w, const u32 (&v)[NTILES][AHEAD][SIZE], int k,
+                         int from) {
+#if TF32
+#pragma unroll
+  for (int n = 0; n < NTILES; n++) mma_tf32(sum[n], w[0], w[1], w[2], w[3], v[n][k][from], v[n][k][from + 1]);
+#else
+  const Parts<4> a(w, KEEP_SPLIT);
+#pragma unroll
+  for (int n = 0; n < NTILES; n++) multiply_exactly(sum[n], a, Parts<2>(v[n][k] + from, true));
+#endif
+}
+#endif
 // Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
-DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&ring)[RING ? RING : 1][4],
+DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&ring)[RING ? RING : 1][WORDS],
                   int i, const Block& b) {
-  const u32 at = b.memory + (i & 1) * SIDE + (b.lane & 7) * ROW + 32 * b.slice * DEEP;
+  const u32 at = b.memory + (i & 1) * SIDE;
   float sum[GATES][NTILES][4] = {};
-  u32 v[UNIT_VALUES][NTILES][AHEAD][2];
+  u32 v[UNIT_VALUES][NTILES][AHEAD][SIZE];
 #pragma unroll
   for (int k = 0; k < DEEP; k++) {
     if (k % AHEAD == 0)
 #pragma unroll
       for (int s = 0; s < UNIT_VALUES; s++)
 #pragma unroll
-        for (int n = 0; n < NTILES; n++)
-#pragma unroll
-          for (int j = 0; j < AHEAD && k + j < DEEP; j += 2) {
-            const u32 from = at + s * BUFFER + 8 * n * ROW + 32 * (k + j);
-            u32(&t)[AHEAD][2] = v[s][n];
-            if (j + 1 < AHEAD && k + j + 1 < DEEP)
-              load4(t[j][0], t[j][1], t[j + 1 < AHEAD ? j + 1 : j][0], t[j + 1 < AHEAD ? j + 1 : j][1],
-                    from + (b.lane >> 3) * 16);
-            else
-              load2(t[j][0], t[j][1], from + (b.lane >> 3 & 1) * 16);
-          }
+        for (int n = 0; n < NTILES; n++) load_rows(v[s][n], at + s * BUFFER + 8 * n * ROW, k, b);
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {  // sums that do not wait for each other
-      u32 w[4];
+      u32 w[WORDS];
       W.get(w, ring, k * GATES + gate);
+#if FORMAT == 2
+#pragma unroll
+      for (int j = 0; j < 2; j++) multiply_floats(sum[gate], w + 4 * j, v[BACK ? gate : 0], k % AHEAD, 2 * j);
+#else
 #pragma unroll
       for (int n = 0; n < NTILES; n++) {
         const u32(&t)[2] = v[BACK ? gate : 0][n][k % AHEAD];
         mma<TYPE>(sum[gate][n], w[0], w[1], w[2], w[3], t[0], t[1]);
       }
+#endif
     }
   }
 #pragma unroll
@@ -114,7 +167,7 @@ DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&
 template <class F>
 DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) {
   float c[UNIT_PRODUCTS][NTILES][4];
-  u32 ring[RING ? RING : 1][4];
+  u32 ring[RING ? RING : 1][WORDS];
   W.begin(ring);
   b.take(i);
   multiply(c, W, ring, i, b);

@@ -19,9 +19,9 @@ from seqloom.kernels.cuda.runtime import launch, nvrtc
 from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups
 from seqloom.kernels.fused import why_not_fused
 
-TYPES = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA text
-GRID_UNITS, GRID_WARPS = 32, 8  # of a block on a grid
-TILE = 512  # bytes of a tile of weights
+TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
+GRID_WARPS = 8  # of a block on a grid
+TILE = 512  # bytes of a tile of weights on a grid
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,17 @@ class GatedSetting:
     keep: bool
     reset: bool
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
+    tf32: bool = False  # products of float32 see 19 bits
+
+    @property
+    def size(self) -> int:
+        """Bytes of a number."""
+        return self.dtype.itemsize
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
         flags = {"NORM": self.kind.norm, "MEMORY": self.kind.memory}
-        flags |= {"MASK": self.mask, "KEEP": self.keep, "RESET": self.reset, "GRID": self.grid}
+        flags |= {"MASK": self.mask, "KEEP": self.keep, "RESET": self.reset, "GRID": self.grid, "TF32": self.tf32}
         sizes: dict[str, int | str] = {} if self.kind.unit is not None else {"CELL": self.kind.text}
         sizes |= {"HIDDEN": self.hidden, "FORMAT": TYPES[self.dtype]}
         if self.kind.unit is not None:
@@ -82,47 +88,56 @@ class GatedDivision:
     deep: int  # tiles of the sum to a warp
     in_shared: int = 0  # tiles in shared memory, not in registers
     from_cache: int = 0  # tiles that come from the GPU's cache in every step
+    size: int = 2  # bytes of a number
 
     @property
     def warps(self) -> int:
         return self.each * self.split
 
+    @property
+    def tile_bytes(self) -> int:
+        return 256 * self.size
+
     def shared_bytes(self, kind: Kind, back: bool) -> int:
         """Return the bytes of cluster.cuh: buffers, parts of sums, a stage, sums over rows, barriers, weights."""
         R, U, values, products = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
-        buffers = 2 * values * R * (32 * self.split * self.deep + 16)
-        parts, stage = products * 4 * self.split * R * (U + 4), R * spans * 2 * values * span
+        wide = self.split * self.deep
+        buffers = 2 * values * R * (64 * (wide | 1) if self.size == 4 else 32 * wide + 16)
+        parts, stage = products * 4 * self.split * R * (U + 4), R * spans * self.size * values * span
         sums = (32 * kind.norm + 16 * kind.memory) * self.cluster * spans * R
-        return buffers + parts + stage + sums + 32 + self.in_shared * self.warps * 512
+        return buffers + parts + stage + sums + 32 + self.in_shared * self.warps * self.tile_bytes
 
 
 def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
     """Place weights in registers first, then in shared memory, then in the cache; None if not even buffers fit."""
-    every, room = kind.gates * way.deep, (tuning.SHARED_BYTES - way.shared_bytes(kind, back)) // (512 * way.warps)
+    every, free = kind.gates * way.deep, tuning.SHARED_BYTES - way.shared_bytes(kind, back)
+    room = free // (way.tile_bytes * way.warps)
     if room < 0:
         return None
-    registers = tuning.GATED_REGISTERS[way.warps] - 16 * back * (1 + kind.norm)  # the reverse holds more besides
-    rest = every - min(every, registers // 4)
+    registers = tuning.GATED_REGISTERS[way.size][way.warps] - 16 * back * (1 + kind.norm)  # it holds more besides
+    tiles, underway = registers // (2 * way.size), 2 * tuning.GATED_TILES_UNDERWAY // way.size // way.warps
+    rest = every - min(every, tiles)
     if rest > room:
-        rest = every - min(every, registers // 4 - tuning.GATED_TILES_UNDERWAY // way.warps)
+        rest = every - min(every, max(0, tiles - underway))
     in_shared = max(0, min(rest, room))
     return replace(way, in_shared=in_shared, from_cache=rest - in_shared)
 
 
-def list_feasible(kind: Kind, hidden: int, rows: int, back: bool) -> list[GatedDivision]:
+def list_feasible(kind: Kind, hidden: int, rows: int, back: bool, size: int) -> list[GatedDivision]:
     """Return a division for each size of a cluster that has room for all units."""
     tiles, ways = hidden // 16, []
     for cluster in tuning.CLUSTER_SIZES:
         splits = ((n, s) for n, s in tuning.GATED_SPLITS[rows].items() if n * cluster >= tiles)
         each, split = min(splits, default=(0, 0))
         if each:
-            ways.append(place_weights(GatedDivision(rows, cluster, each, split, -(-tiles // split)), kind, back))
+            way = GatedDivision(rows, cluster, each, split, -(-tiles // split), size=size)
+            ways.append(place_weights(way, kind, back))
     return [way for way in ways if way is not None]
 
 
 @cache
-def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[GatedDivision, ...]:
+def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[GatedDivision, ...]:
     """Return the fastest division first, then those for larger batches."""
 
     def cost(way: GatedDivision) -> tuple[int, int, int]:
@@ -130,16 +145,16 @@ def list_divisions(kind: Kind, hidden: int, back: bool) -> tuple[GatedDivision, 
         few = way.cluster == 1 or 4 * way.in_shared <= kind.gates * way.deep
         return way.from_cache * way.warps, 0 if few else way.in_shared * way.warps, way.cluster
 
-    eight, sixteen = (list_feasible(kind, hidden, rows, back) for rows in (8, 16))
+    eight, sixteen = (list_feasible(kind, hidden, rows, back, size) for rows in (8, 16))
     ways = [min(eight, key=cost, default=None), min(sixteen, key=cost, default=None)]
     ways += [min((way for way in sixteen if not way.from_cache), key=lambda way: way.cluster, default=None)]
     return tuple(dict.fromkeys(way for way in ways if way is not None))
 
 
 @cache
-def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int) -> GatedDivision:
+def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2) -> GatedDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
-    ways = list_divisions(kind, hidden, back)
+    ways = list_divisions(kind, hidden, back, size)
     room = {way: way.rows * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
@@ -168,13 +183,19 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     return GatedCode(*named, *numbers, text=setting.generate(source))
 
 
+def count_grid_units(size: int) -> int:
+    """Return the units of a block on a grid, whose numbers have so many bytes: 16 words of a row."""
+    return 64 // size
+
+
 @cache
 def make_grid_code(setting: GatedSetting, name: str, rows: int) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
-    kind, blocks, back = setting.kind, -(-setting.hidden // GRID_UNITS), name == "reverse"
+    kind, units, back = setting.kind, count_grid_units(setting.size), name == "reverse"
+    blocks = -(-setting.hidden // units)
     products, values = (1, kind.gates) if back else (kind.gates, 1)
-    parts = products * 4 * GRID_WARPS * rows * (GRID_UNITS + 4)
-    rest = max(0, kind.gates * 16 - tuning.GATED_GRID_REGISTERS[name, rows])
+    parts = products * 4 * GRID_WARPS * rows * (units + 4)
+    rest = max(0, kind.gates * units // 2 - tuning.GATED_GRID_REGISTERS[setting.size][name, rows])
     in_shared = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
     packets = 2 * values * 6 * 32 + (3 * kind.norm + kind.memory) * blocks
     sizes = {"ROWS": rows, "CLUSTER": blocks, "IN_SHARED": in_shared}
@@ -187,32 +208,39 @@ def make_grid_code(setting: GatedSetting, name: str, rows: int) -> GridCode:
 def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
     """Return the kernel that suits a batch of B; on a grid 16 rows to a group if groups of 8 do not all run at once."""
     if setting.grid:
-        room = count_groups(-(-setting.hidden // GRID_UNITS), device)
+        room = count_groups(-(-setting.hidden // count_grid_units(setting.size)), device)
         return make_grid_code(setting, name, 8 if 8 * room >= B else 16)
     back, many = name == "reverse", launch.multiprocessors(device)
-    return make_code(setting, name, choose_division(setting.kind, setting.hidden, back, B, many))
+    return make_code(setting, name, choose_division(setting.kind, setting.hidden, back, B, many, setting.size))
 
 
 def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
     """Return weights (gates, H, H) as the kernel reads them: rows on a grid, else tiles as lanes take them.
 
-    A lane takes 16 bytes of a tile of 16 x 16: the A of mma.m16n8k16.
+    A lane takes eight numbers of a tile of 16 x 16: the A of mma.m16n8k16, or in float32 of two mma.m16n8k8, whose
+    columns are permuted: the lanes of a row have four columns each.
     """
     if setting.grid:
         return w.contiguous()
     gates, n = w.shape[0], w.shape[1] // 16
+    if setting.size == 4:
+        return w.view(gates, n, 2, 8, n, 4, 4).permute(0, 1, 4, 3, 5, 6, 2).contiguous()
     return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
 
 
-def why_not_job(cell: Cell, job: ScanJob, multiple: int = tuning.HIDDEN_MULTIPLE) -> str | None:
+def why_not_job(
+    cell: Cell, job: ScanJob, multiple: int = tuning.HIDDEN_MULTIPLE, takes_float32: bool = False
+) -> str | None:
     """Return why no gated kernel can run this job for a cell of this size, a `multiple`; None if one may."""
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
     if not job.x.is_cuda:
         return "it is for CUDA tensors"
-    if dtype not in TYPES:
-        return f"it computes in bfloat16 or float16, not {str(dtype).removeprefix('torch.')}"
-    if H % multiple or H > tuning.GATED_LARGEST_HIDDEN:
-        return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {tuning.GATED_LARGEST_HIDDEN}, not {H}"
+    if dtype not in TYPES or (dtype == torch.float32 and not takes_float32):
+        types = "bfloat16, float16 or float32" if takes_float32 else "bfloat16 or float16"
+        return f"it computes in {types}, not {str(dtype).removeprefix('torch.')}"
+    largest = tuning.GATED_LARGEST_HIDDEN[dtype.itemsize]
+    if H % multiple or largest < H:
+        return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {largest}, not {H}"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
         return "it gives dropout masks no gradient"
     if job.x.shape[0] == 0 or job.x.shape[1] == 0:

@@ -1,16 +1,16 @@
 // Gated cells on a group of blocks anywhere on the GPU, which takes some rows of the batch through time. A
-// block has 32 units and their rows of all weights, as A of mma. A warp has both tiles of them, and of every
-// sum the units of four other blocks: what these send is its B of mma as it arrives, a lane's words from one
-// of them. Pointwise work has 16 lanes to a row. A row of a block, 16 words of two units, is six packets of
-// three words: words 8half .. 8half + 7 in three of them. Packets have two sides, used in turn: a block sends
-// to one side only after it has received all of the other.
+// block has 32 units (16 in float32) and their rows of all weights, as A of mma. A warp has all tiles of
+// them, and of every sum the units of four other blocks: what these send is its B of mma as it arrives, a
+// lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a block, 16 words, is six
+// packets of three words: words 8half .. 8half + 7 in three of them. Packets have two sides, used in turn: a
+// block sends to one side only after it has received all of the other.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/packets.cuh"
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 2, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
+constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 4 / SIZE, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
 constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
@@ -48,7 +48,7 @@ struct Block {
     has_row = NTILES * warp < rows;
     column = NTILES == 2 ? 2 * warp + lane / 16 : warp;
     sends = column < rows && (NTILES == 2 || lane < 16);
-    active = sends && base + 2 * (lane % 16) < H;
+    active = sends && 2 * (lane % 16) < UNITS && base + 2 * (lane % 16) < H;
     unit = active ? base + 2 * (lane % 16) : base;
   }
   DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
@@ -74,15 +74,25 @@ struct Block {
 #pragma unroll
       for (int w = 0; w < 16; w++) v[n][w / 2][w % 2] = p[PACKETS * n + 3 * (w / 8) + w % 8 / 3][w % 8 % 3];
   }
+  // Return a word of this row: two units, or in float32 one.
+  DEV float get_word(Pair mine, int word) const {
+    const int row = lane & 16;
+#if FORMAT == 2
+    const float low = shuffle(mine.low, row + word / 2 % 16), high = shuffle(mine.high, row + word / 2 % 16);
+    return word % 2 ? high : low;
+#else
+    return shuffle(to_float(mine), row + word % 16);
+#endif
+  }
   // Send two units of this lane to all blocks, in step i.
   DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
-    const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = (lane & 16) + 8 * (j / 3) + 3 * (j % 3);
+    const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = 8 * (j / 3) + 3 * (j % 3);  // the first word
     Packet* to = packets + (i & 1) * SIDE + ((column * SPLIT + rank / SOURCES) * PACKETS + j) * SOURCES +
                  rank % SOURCES;
 #pragma unroll
     for (int k = 0; k < UNIT_VALUES; k++) {
-      const float w = to_float(active ? v[k] : 0u);
-      const float a = shuffle(w, from), b = shuffle(w, from + 1), c = shuffle(w, from + 2 & 31);
+      const Pair mine = active ? round_factors(v[k]) : Pair{};
+      const float a = get_word(mine, from), b = get_word(mine, from + 1), c = get_word(mine, from + 2);
       if (sends && lane % 16 < PACKETS)
         put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }

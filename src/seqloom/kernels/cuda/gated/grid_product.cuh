@@ -3,6 +3,7 @@
 // gate.
 #pragma once
 #include "gated/grid.cuh"
+#include "runtime/tf32.cuh"
 
 constexpr int WARP_TILES = GATES * TALL * DEEP, IN_REGISTERS = WARP_TILES - IN_SHARED;
 DEV constexpr int count_shared_before(int j) { return j * IN_SHARED / WARP_TILES; }
@@ -20,15 +21,17 @@ struct Weights {
       for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
         for (int tall = 0; tall < TALL; tall++) {
-          const int r = b.base + 16 * tall + b.row, c = UNITS * b.source() + 4 * k,
+          const int r = b.base + 16 * tall + b.row, c = UNITS * b.source() + 8 / SIZE * k,
                     j = find_tile(gate, k, tall), shared = count_shared_before(j);
           float v[4] = {};
-          if (c < H) {  // two words of four units, of rows r and r + 8
+          if (c < H) {  // two words, of rows r and r + 8
             const Element* p = W + ((i64)gate * H + r) * H + c;
             if (r < H) get_global(v[0], v[2], (const float*)p);
             if (r + 8 < H) get_global(v[1], v[3], (const float*)(p + 8 * H));
           }
-          const u32 w[4] = {to_bits(v[0]), to_bits(v[1]), to_bits(v[2]), to_bits(v[3])};
+          u32 w[4];
+#pragma unroll
+          for (int n = 0; n < 4; n++) w[n] = TYPE == FP32 && TF32 ? to_tf32(v[n]) : to_bits(v[n]);
           if (count_shared_before(j + 1) > shared)
             put_shared(at + 512 * shared, w);
           else
@@ -78,7 +81,13 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
           float (&sum)[4] = c[gate][tall];  // sums that do not wait for each other
           if (k == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
           W.get(w, find_tile(gate, k, tall));
+#if FORMAT == 2 && TF32
+          mma_tf32(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
+#elif FORMAT == 2
+          multiply_exactly(sum, Parts<4>(w, false), Parts<2>(t[k], true));
+#else
           mma<TYPE>(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
+#endif
         }
     if (message + 1 < UNIT_VALUES) continue;
     if (tile == 0) {

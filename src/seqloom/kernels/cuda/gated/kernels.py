@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import autocast_dtype
+from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
@@ -54,16 +54,16 @@ class Gated:
         if cell.name == "lstm" and cell.proj_size:
             return "it has no projected LSTM (proj_size)"
         multiple = tuning.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
-        reason = why_not_job(cell, job, multiple)
+        reason = why_not_job(cell, job, multiple, takes_float32=not self._needs_whole_tiles)
         return reason or why_not_setting(self._read_setting(_round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
-        fast, (wide, many) = tuning.CUDNN_FLOAT16_HIDDEN, (tuning.CUDNN_LARGE_HIDDEN, tuning.CUDNN_LARGE_ROWS)
+        fast, (wide, many) = tuning.CUDNN_HIDDEN.get(dtype, 0), (tuning.CUDNN_LARGE_HIDDEN, tuning.CUDNN_LARGE_ROWS)
         if job.is_plain and not (self.kind.norm or self.kind.memory):  # all that torch's own takes
-            if fast >= H and dtype == torch.float16:
-                return f"torch's own (cuDNN) is fast in float16 up to {fast} units"
+            if fast >= H:
+                return f"torch's own (cuDNN) is fast in {str(dtype).removeprefix('torch.')} up to {fast} units"
             if wide < H and len(job.x) > many:
                 return f"torch's own is faster above {wide} units and {many} rows"
         narrow = tuning.GATED_CLUSTER_HIDDEN
@@ -105,7 +105,7 @@ class Gated:
 
     def _read_setting(self, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
         flags = job.mask is not None, bool(job.keep), job.reset is not None
-        return GatedSetting(self.kind, hidden, dtype, *flags, self.grid)
+        return GatedSetting(self.kind, hidden, dtype, *flags, self.grid, dtype == torch.float32 and allows_tf32())
 
 
 def _round_up(hidden: int) -> int:

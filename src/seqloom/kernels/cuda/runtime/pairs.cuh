@@ -24,6 +24,7 @@ DEV Pair get_pair(const Element* p) {
 DEV void put_pair(Element* p, Pair v) { put_global(p, v.low, v.high); }
 DEV float get_one(const Element* p) { return *p; }
 DEV void put_one(Element* p, float v) { *p = v; }
+DEV void put_pair_shared(u32 at, Pair v) { put_shared(at, v.low, v.high); }
 #else
 typedef u16 Element;
 typedef u32 Pair;
@@ -37,4 +38,12 @@ DEV float get_one(const Element* p) {
   return v;
 }
 DEV void put_one(Element* p, float v) { *p = (u16)pack<TYPE>(v, 0.f); }
+DEV void put_pair_shared(u32 at, Pair v) { put_shared(at, v); }
 #endif
+// Return what products see of two numbers: with TF32 19 bits of each.
+DEV Pair round_factors(Pair v) {
+#if FORMAT == 2 && TF32
+  v = {to_float(to_tf32(v.low)), to_float(to_tf32(v.high))};
+#endif
+  return v;
+}
