@@ -16,16 +16,30 @@ from seqloom.lab.studies.data.mnist import PIXELS, mnist
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.recurrent.layer import Recurrent
 
+SIDE = 28  # pixels
+
 
 @cache
-def read_images(permuted: bool, device: torch.device) -> dict[str, LabelledRows]:
-    """Return 55,000, 5,000 and 10,000 images, in reading order or in one random order."""
+def read_images(device: torch.device) -> dict[str, LabelledRows]:
+    """Return 55,000, 5,000 and 10,000 images in reading order."""
+    train, test = (mnist(name).shuffle().to(device) for name in ("train", "test"))
+    return {"train": train.part(5_000, 60_000), "valid": train.part(0, 5_000), "test": test}
+
+
+def order_pixels(permuted: bool, device: torch.device) -> Tensor:
+    """Return the order (784,) in which pixels are read: one random order for permuted images."""
     order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(0)) if permuted else torch.arange(PIXELS)
-    parts = {}
-    for name in ("train", "test"):
-        rows = mnist(name).shuffle()
-        parts[name] = LabelledRows(rows.x.index_select(1, order), rows.lengths, rows.y).to(device)
-    return {"train": parts["train"].part(5_000, 60_000), "valid": parts["train"].part(0, 5_000), "test": parts["test"]}
+    return order.to(device)
+
+
+def shift_images(x: Tensor, most: int, random: torch.Generator) -> Tensor:
+    """Shift each image (B, 784) by up to `most` pixels in both directions, with zeros at its edges."""
+    wide = SIDE + 2 * most
+    padded = F.pad(x.view(-1, SIDE, SIDE), (most, most, most, most)).flatten(1)
+    side = torch.arange(SIDE, device=x.device)
+    y, z = torch.randint(2 * most + 1, (2, len(x), 1), generator=random, device=x.device)
+    places = ((side + y) * wide).unsqueeze(2) + (side + z).unsqueeze(1)  # (B, 28, 28)
+    return padded.gather(1, places.flatten(1))
 
 
 class ScanBlocks(nn.Module):
@@ -81,16 +95,18 @@ def classify_pixels(
     weight_decay: float = 0.01,
     smoothing: float = 0.0,
     ema: float = 0.999,
+    shift: int = 0,
     **settings: object,
 ) -> Training:
     """Return a training on sequential ("smnist") or permuted ("psmnist") MNIST."""
-    data = read_images(goal == "psmnist", size.device)
+    data, order = read_images(size.device), order_pixels(goal == "psmnist", size.device)
     train, B = data["train"], size.batch(batch)
-    cut = size.length(PIXELS) if size.tiny else PIXELS
+    order = order[: size.length(PIXELS)] if size.tiny else order
 
     def draw(random: torch.Generator) -> Batch:
         rows = train.rows(torch.randint(len(train), (B,), generator=random, device=size.device))
-        return rows.x[:, :cut], rows.y
+        x = shift_images(rows.x, shift, random) if shift else rows.x
+        return x.index_select(1, order), rows.y
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         with size.low():
@@ -98,19 +114,24 @@ def classify_pixels(
         return F.cross_entropy(scores, batch[1], label_smoothing=smoothing)
 
     def score(model: nn.Module, split: str) -> dict[str, float]:
+        return score_together([model], split)
+
+    def score_together(models: list[nn.Module], split: str) -> dict[str, float]:
         rows, right = data[split].part(0, size.rows(10_000)), 0
         for x, y in zip(rows.x.split(1_000), rows.y.split(1_000), strict=True):
             with size.low():
-                right += int((model(x[:, :cut]).argmax(-1) == y).sum())
+                chances = torch.stack([model(x.index_select(1, order)).softmax(-1) for model in models]).mean(0)
+            right += int((chances.argmax(-1) == y).sum())
         return {"accuracy": right / len(rows)}
 
     described = {"epochs": epochs, "batch": B, "dropout": dropout, "pixel_dropout": pixel_dropout, "mean": mean}
+    described |= {"shift_by_pixels": shift} if shift else {}
     return Training(
         goal, recipe, seed,
         lambda: PixelClassifier(body(), width, mean, dropout, pixel_dropout),
         draw, loss, score, size.steps(epochs * 55_000 // batch), lr,
         described | {"label_smoothing": smoothing, "precision": "bf16"} | settings,
-        weight_decay=weight_decay, ema=ema, score_every=0.05,
+        weight_decay=weight_decay, ema=ema, score_every=0.05, together=score_together,
     )  # fmt: skip
 
 
@@ -124,6 +145,20 @@ def smnist(seed: int, size: Size) -> Training:
     return classify_pixels(
         "smnist", "attn_rnn", seed, size, body, H, epochs=100, lr=2e-3, model="attn_rnn", hidden=H, zoneout=zoneout
     )
+
+
+def smnist_shift(seed: int, size: Size) -> Training:
+    """Train with images that are shifted by a pixel, since the recipe above learns the training images by heart."""
+    H, zoneout = size.units(128), 0.05
+    dropouts = Dropouts(zoneout=zoneout)
+
+    def body() -> nn.Module:
+        return Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)
+
+    return classify_pixels(
+        "smnist", "attn_rnn, shifted images", seed, size, body, H, epochs=60, lr=3e-3, model="attn_rnn", hidden=H,
+        zoneout=zoneout, shift=1,
+    )  # fmt: skip
 
 
 def smnist_wide(seed: int, size: Size) -> Training:
@@ -157,6 +192,19 @@ def psmnist(seed: int, size: Size) -> Training:
 
 def psmnist_light(seed: int, size: Size) -> Training:
     return permuted("attn_rnn, less dropout", seed, size, 0.1, 0.1, 0.05)
+
+
+def psmnist_shift(seed: int, size: Size) -> Training:
+    """Train one layer with shifted images and little dropout, and read the mean of its outputs."""
+    H, dropouts = size.units(256), Dropouts(recurrent=0.1)
+
+    def body() -> nn.Module:
+        return Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)
+
+    return classify_pixels(
+        "psmnist", "attn_rnn, shifted images", seed, size, body, H, epochs=60, lr=3e-3, model="attn_rnn", hidden=H,
+        recurrent_dropout=0.1, shift=1, mean=True,
+    )  # fmt: skip
 
 
 def psmnist_scan(seed: int, size: Size) -> Training:

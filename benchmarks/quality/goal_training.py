@@ -64,6 +64,10 @@ class Training:
     lower: bool = False  # whether less is better of it
     together: Callable[[list[nn.Module], str], dict[str, Any]] | None = None  # scores several seeds as one model
 
+    def is_like(self, other: Training) -> bool:
+        """Return whether the other differs in its seed alone."""
+        return (self.goal, self.recipe) == (other.goal, other.recipe)
+
 
 def draw_by_length(
     lengths: Tensor, bounds: Sequence[int], rows: int, take: Callable[[Tensor, int], Batch]
@@ -280,7 +284,7 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
     progress = ledger.with_suffix(".progress")
     ledger.parent.mkdir(parents=True, exist_ok=True)
     active: list[Trainer] = []
-    ended: dict[str, list[Trainer]] = {}
+    ended: dict[tuple[str, str], list[Trainer]] = {}
     for training in trainings:
         try:
             active.append(Trainer(training, device, limit - (time.perf_counter() - BEGAN)))
@@ -301,9 +305,11 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
                     active.remove(trainer)
                     append(ledger, finish(trainer))
                     if t.together is not None:
-                        ended.setdefault(t.recipe, []).append(trainer)
-                        if t.recipe not in {other.training.recipe for other in active} and len(ended[t.recipe]) > 1:
-                            append(ledger, finish_together(ended.pop(t.recipe)))
+                        same = [other for other in active if other.training.is_like(t)]
+                        group = ended.setdefault((t.goal, t.recipe), [])
+                        group.append(trainer)
+                        if not same and len(group) > 1:
+                            append(ledger, finish_together(group))
             except Exception as error:
                 active = [other for other in active if other is not trainer]
                 append(ledger, describe(t) | {"failed": explain(error), "curve": trainer.curve})

@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from goal_characters import shakespeare
-from goal_images import psmnist, psmnist_light, psmnist_scan, smnist, smnist_wide
+from goal_images import psmnist, psmnist_light, psmnist_scan, psmnist_shift, smnist, smnist_shift, smnist_wide
 from goal_reviews import imdb
 from goal_series import etth1, etth1_half, etth1_long
 from goal_size import Size
@@ -27,10 +27,12 @@ from goal_translation import multi
 
 RECIPES: dict[str, Callable[[int, Size], Training]] = {
     "smnist": smnist,
+    "smnist_shift": smnist_shift,
     "smnist_wide": smnist_wide,
     "psmnist": psmnist,
     "psmnist_light": psmnist_light,
     "psmnist_scan": psmnist_scan,
+    "psmnist_shift": psmnist_shift,
     "copy": copy,
     "adding": adding,
     "imdb": imdb,
