@@ -8,7 +8,6 @@ The corpora are generated, so that every word decides as its rule says, and the 
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 import seqloom
-from seqloom.lab.explore.saved_page import build_page, record_examples, write_page
+from seqloom.lab.explore.saved_page import build_page, read_page, record_examples, write_page
 from seqloom.lab.explore.service import Entry, Service
 
 PAGE = Path(__file__).parent / "playground.html"
@@ -75,13 +74,8 @@ def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: obj
     return Entry(run.name, run)
 
 
-def read_recording() -> dict:  # type: ignore[type-arg]
-    """Return what the present page holds."""
-    return json.loads(PAGE.read_text().split('type="application/json">')[1].split("</script>")[0])
-
-
 def main() -> None:
-    page = read_recording() if "--page" in sys.argv else record()
+    page = read_page(PAGE.read_text()) if "--page" in sys.argv else record()
     write_page(PAGE, build_page(page, "seqloom playground"))
     print(f"{PAGE.name}: {PAGE.stat().st_size / 1e6:.2f} MB")
 

@@ -1,5 +1,5 @@
 /** The page: one cursor over all views of an input. */
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import { clampWindow, format } from "./arrays";
 import { type Frame } from "./chart";
 import { Attention, Contributions, Curves, Findings, Flow, Growth, Input, Intervene, Memory, Notes, Prediction, Series, Similar, Strip } from "./panels";
@@ -9,6 +9,8 @@ import type { About, Explanation, Question, RunInfo } from "./types";
 import { readView, writeView, START, type View } from "./view";
 
 const WINDOW = 600; // steps of a long sequence that are shown at first
+const LONG = 200; // steps from which cards outside the screen are neither laid out nor painted
+const SETTLED = 120; // milliseconds without a change after which the link and the words follow
 
 function makeQuestion(view: View, run: string): Question | null {
   if (!run || (view.row === null && !view.input.trim())) return null;
@@ -45,6 +47,16 @@ function useExplanation(source: Source, question: Question | null) {
   return state;
 }
 
+/** The window of steps once it stands still: words take longer to lay out than a frame lasts. */
+function useSettled(from: number, to: number, total: number): [number, number] {
+  const [settled, setSettled] = useState({ from, to, total });
+  useEffect(() => {
+    const pause = setTimeout(() => setSettled({ from, to, total }), settled.total === total ? SETTLED : 0);
+    return () => clearTimeout(pause);
+  }, [from, to, total]);
+  return settled.total === total ? [settled.from, settled.to] : [from, to];
+}
+
 export function App({ source }: { source: Source }) {
   const [about, setAbout] = useState<About | null>(null);
   const [problem, setProblem] = useState("");
@@ -69,8 +81,11 @@ export function App({ source }: { source: Source }) {
   }, [source]);
 
   useEffect(() => {
-    const hash = writeView(view);
-    if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+    const pause = setTimeout(() => {
+      const hash = writeView(view);
+      if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+    }, SETTLED);
+    return () => clearTimeout(pause);
   }, [view]);
 
   const info = about?.runs.find((r) => r.name === view.run);
@@ -88,6 +103,8 @@ export function App({ source }: { source: Source }) {
   const onCursor = useCallback((step: number) => setView((v) => (v.cursor === step ? v : { ...v, cursor: step })), []);
   const [from, to] = clampWindow(range[0], range[1] - range[0], Math.max(1, total));
   const frame: Frame = { width, from, to, labels: shown?.steps ?? [], cursor: view.cursor, span: view.span, onCursor };
+
+  const words = useSettled(from, to, total);
 
   const onKey = useCallback((event: KeyboardEvent) => {
     const target = event.target as HTMLElement;
@@ -110,9 +127,26 @@ export function App({ source }: { source: Source }) {
     return () => removeEventListener("keydown", onKey);
   }, [onKey]);
 
+  const input = useMemo(() => ready && <Input source={source} info={info} view={view} change={change} />, [source, info, view.row, view.input]);
+  const answer = useMemo(() => shown && (
+    <>
+      <Notes notes={shown.notes} />
+      <div class={view.other ? "columns" : ""}>
+        <Findings shown={shown} change={change} title={view.other ? view.run : "Finding"} />
+        {view.other && (other.value ? <Findings shown={other.value} change={change} title={view.other} />
+          : <section class="card"><h2>{view.other}</h2><p>{other.error || "Computing…"}</p></section>)}
+      </div>
+      <div class={view.other ? "columns" : ""}>
+        <Prediction shown={shown} view={view} change={change} title={view.other ? `Prediction of ${view.run}` : "Prediction"} />
+        {view.other && other.value && <Prediction shown={other.value} view={null} change={change} title={`Prediction of ${view.other}`} />}
+      </div>
+    </>
+  ), [shown, other.value, other.error, view.run, view.other]); // not drawn again when the cursor moves
+  const curves = useMemo(() => ready && <Curves source={source} run={view.run} width={width} />, [source, ready, view.run, width]);
+
   const spoken = shown && view.cursor !== null && view.cursor < total ? speak(shown, view.cursor) : "";
   return (
-    <div class={busy ? "busy page" : "page"}>
+    <div class={`page${busy ? " busy" : ""}${total >= LONG ? " long" : ""}`}>
       <header>
         <h1>seqloom <span>explore</span></h1>
         {about && (
@@ -139,25 +173,16 @@ export function App({ source }: { source: Source }) {
         {problem && <p class="problem" role="alert">{problem}</p>}
         {!about && !problem && <p class="loading" role="status">Loading the models…</p>}
         {info?.problem && <p class="problem" role="alert">{view.run} cannot be shown: {info.problem}</p>}
-        {ready && <Input source={source} info={info} view={view} change={change} />}
+        {input}
         {ready && error && <p class="problem" role="alert">{error}</p>}
         {ready && !shown && !error && <p class="hint">{busy ? "Computing…" : "Type an input or choose an example to look inside the model."}</p>}
         {ready && shown && (
           <>
-            <Notes notes={shown.notes} />
-            <div class={view.other ? "columns" : ""}>
-              <Findings shown={shown} change={change} title={view.other ? view.run : "Finding"} />
-              {view.other && (other.value ? <Findings shown={other.value} change={change} title={view.other} />
-                : <section class="card"><h2>{view.other}</h2><p>{other.error || "Computing…"}</p></section>)}
-            </div>
-            <div class={view.other ? "columns" : ""}>
-              <Prediction shown={shown} view={view} change={change} title={view.other ? `Prediction of ${view.run}` : "Prediction"} />
-              {view.other && other.value && <Prediction shown={other.value} view={null} change={change} title={`Prediction of ${view.other}`} />}
-            </div>
+            {answer}
             {total > 1 && <WindowBar total={total} from={from} to={to} onRange={setRange} />}
             {shown.features.length > 0
               ? <Series source={source} shown={shown} frame={frame} />
-              : <Strip shown={shown} view={view} change={change} from={from} to={to} />}
+              : <Strip shown={shown} view={view} change={change} from={words[0]} to={words[1]} />}
             <Growth shown={shown} other={other.value} frame={frame} />
             <Contributions shown={shown} view={view} change={change} frame={frame} />
             <Memory source={source} shown={shown} view={view} change={change} frame={frame} dark={dark} />
@@ -167,7 +192,7 @@ export function App({ source }: { source: Source }) {
             <Similar source={source} shown={shown} view={view} change={change} question={makeQuestion(view, view.run)} />
           </>
         )}
-        {ready && <Curves source={source} run={view.run} width={width} />}
+        {curves}
       </main>
       <p class="spoken" role="status" aria-live="polite">{spoken}</p>
       <footer>

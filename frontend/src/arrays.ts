@@ -45,7 +45,9 @@ export function pack(values: ArrayLike<number>, shape: number[]): Matrix {
 }
 
 export function decodeBase64(text: string): ArrayBuffer {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length); // a loop: Uint8Array.from with a function takes 20 times as long
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
   return bytes.buffer;
 }
 

@@ -41,15 +41,23 @@ export function shorten(text: string, most = 10): string {
   return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : letters.join("");
 }
 
+const lengths = new WeakMap<string[], number>(); // of the longest label, which all pictures of a page share
+
+function findLongest(labels: string[]): number {
+  let most = lengths.get(labels);
+  if (most === undefined) lengths.set(labels, (most = labels.reduce((a, l) => Math.max(a, [...l].length), 1)));
+  return most;
+}
+
 /** Labels of steps below a picture, as many as fit. */
 export function StepAxis({ frame, y }: { frame: Frame; y: number }) {
   const width = (frame.width - LEFT - RIGHT) / (frame.to - frame.from);
-  const longest = Math.min(10, Math.max(...frame.labels.slice(frame.from, frame.to).map((l) => [...l].length), 1));
+  const longest = Math.min(10, findLongest(frame.labels));
   const every = Math.max(1, Math.ceil((longest * 7 + 10) / width));
   const marks = [];
   for (let t = frame.from; t < frame.to; t += every) {
     marks.push(
-      <text key={t} x={place(frame, t)} y={y} text-anchor="middle" class="axis">
+      <text key={marks.length} x={place(frame, t)} y={y} text-anchor="middle" class="axis">
         {shorten(frame.labels[t] ?? String(t))}
       </text>,
     );
@@ -92,7 +100,7 @@ function isWide(series: Series[]): boolean {
   return sizes.length > 0 && Math.max(...sizes) / Math.min(...sizes) >= 100;
 }
 
-/** The part of a line inside the window; xs are sorted. */
+/** The part of a line inside the window, with one point on each side of it; xs are sorted. */
 function cut(series: Series, frame: Frame): Series {
   const { xs, ys } = series;
   const find = (x: number) => {
@@ -104,7 +112,7 @@ function cut(series: Series, frame: Frame): Series {
     }
     return low;
   };
-  const [from, to] = [find(frame.from), find(frame.to)];
+  const [from, to] = [Math.max(0, find(frame.from) - 1), Math.min(xs.length, find(frame.to) + 1)];
   return from === 0 && to === xs.length ? series : { ...series, xs: xs.slice(from, to), ys: ys.slice(from, to) };
 }
 
@@ -164,16 +172,24 @@ function drawBars(series: Series, frame: Frame, y: (v: number) => number, step: 
   return path;
 }
 
+/** A line inside the window; a piece that crosses an edge is cut there. */
 function trace(series: Series, frame: Frame, y: (v: number) => number): string {
+  const { xs, ys } = series;
+  const [low, high] = [frame.from - 0.5, frame.to - 0.5];
   let path = "";
   let pen = "M";
-  series.xs.forEach((x, i) => {
-    const v = series.ys[i];
-    if (v === null || x < frame.from || x >= frame.to) {
-      if (v === null) pen = "M";
+  xs.forEach((x, i) => {
+    const v = ys[i];
+    if (v === null) {
+      pen = "M";
       return;
     }
-    path += `${pen}${place(frame, x).toFixed(1)},${y(v).toFixed(1)}`;
+    const at = Math.max(low, Math.min(high, x));
+    const near = at === x ? i : x < low ? i + 1 : i - 1; // the other end of the piece that crosses the edge
+    const other = ys[near];
+    if (other === null || other === undefined) return;
+    const height = near === i ? v : v + ((other - v) * (at - x)) / (xs[near] - x);
+    path += `${pen}${place(frame, at).toFixed(1)},${y(height).toFixed(1)}`;
     pen = "L";
   });
   return path;

@@ -78,7 +78,7 @@ export interface Recording {
   curves: Record<string, { lines: Curve[]; finished: string | null }>;
   explanations: Record<string, Record<string, Explanation>>; // by run, then by row number
   models?: Record<string, Packed>; // by run
-  arrays: Record<string, string>; // by key and name: base64
+  arrays: string[]; // key and name of each element that holds an array as base64
 }
 
 export class Recorded implements Source {
@@ -87,7 +87,7 @@ export class Recorded implements Source {
   private readonly models: Record<string, LocalModel> = {};
   private readonly matrices = new WeakMap<Explanation, Record<string, Matrix>>();
 
-  constructor(private readonly recording: Recording) {
+  constructor(private readonly recording: Recording, private readonly readArray: (number: number) => string | null) {
     for (const [run, packed] of Object.entries(recording.models ?? {})) this.models[run] = new LocalModel(run, packed);
   }
 
@@ -123,8 +123,9 @@ export class Recorded implements Source {
   async array(explanation: Explanation, name: string) {
     const computed = this.matrices.get(explanation)?.[name];
     if (computed) return computed;
-    const packed = this.recording.arrays[`${explanation.key}/${name}`];
-    if (packed === undefined) throw new Error(`This page was saved without ${name}.`);
+    const at = this.recording.arrays.indexOf(`${explanation.key}/${name}`);
+    const packed = this.readArray(at);
+    if (packed === null) throw new Error(`This page was saved without ${name}.`);
     return unpack(decodeBase64(packed), explanation.arrays[name]);
   }
 
@@ -140,5 +141,7 @@ export class Recorded implements Source {
 /** The recording inside this page, or the server that sent it. */
 export function findSource(): Source {
   const inside = document.getElementById("recording");
-  return inside?.textContent ? new Recorded(JSON.parse(inside.textContent)) : new Server();
+  if (!inside?.textContent) return new Server();
+  const arrays = document.getElementsByClassName("array"); // megabytes, which are read when they are drawn
+  return new Recorded(JSON.parse(inside.textContent), (number) => arrays[number]?.textContent ?? null);
 }

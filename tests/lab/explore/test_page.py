@@ -73,6 +73,15 @@ def opened(browser, address):
     assert not wrong
 
 
+def wait_for(page, expression):
+    """Wait until an expression is true; the page's policy forbids the `eval` of `Page.wait_for_function`."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{expression} did not become true in 30 s")
+
+
 def show_finding(page):
     page.locator(".finding .first").first.wait_for()
     return page.locator(".finding .first").first.inner_text()
@@ -99,7 +108,7 @@ def test_typing_moves_the_prediction_and_the_link_restores_the_view(opened):
     page.locator(".letters button", has_text="z").click()
     page.locator("body").press("ArrowRight")
     page.locator("body").press("Shift+ArrowRight")
-    page.wait_for_function("JSON.parse(decodeURIComponent(location.hash.slice(1))).span")
+    wait_for(page, "JSON.parse(decodeURIComponent(location.hash.slice(1) || '{}')).span")
     again = opened(json.loads(page.evaluate("decodeURIComponent(location.hash.slice(1))")))
     assert "'not'" in show_finding(again)
     assert again.locator(".letters button[aria-pressed=true]").inner_text() == "z"
@@ -175,7 +184,7 @@ def test_a_saved_page_runs_the_model_by_itself(opened, service, run, tmp_path):
     show_finding(page)
     for text in ("the film is not cold", "The SCORE isn't cold , but the plot is not great"):
         page.locator("textarea").fill(text)
-        page.wait_for_function("(n) => document.querySelectorAll('.step').length === n", arg=len(text.split()))
+        wait_for(page, f"document.querySelectorAll('.step').length === {len(text.split())}")
         with page.expect_download() as saved:
             page.get_by_role("button", name="Save Prediction as the sequence grows as CSV").click()
         header, *_, last = (line.split(",") for line in saved.value.path().read_text().splitlines())

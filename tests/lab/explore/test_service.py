@@ -13,7 +13,7 @@ import pytest
 
 from seqloom.cli.main import main
 from seqloom.core.errors import UserError
-from seqloom.lab.explore.saved_page import build_page, choose_rows, record_examples
+from seqloom.lab.explore.saved_page import build_page, choose_rows, read_page, record_examples
 from seqloom.lab.explore.server import make_server, read_static
 from seqloom.lab.explore.service import Entry, Service, open_entries
 from seqloom.lab.training.run import Run
@@ -122,9 +122,11 @@ def test_a_saved_page_holds_its_examples_and_runs_nothing_else(service):
     hostile = "</script><script>alert(1)</script> not good"
     recording = record_examples(service, 3, [hostile, TEXT])
     page = build_page(recording, "a <b> title")
-    assert page.count("<script") == 2 and "alert(1)</script>" not in page and "a &lt;b&gt; title" in page
-    data = re.search(r'<script id="recording" type="application/json">(.*?)</script>', page, re.DOTALL)[1]
-    stored = json.loads(data)
+    stored = read_page(page)
+    kinds = re.findall("<script[^>]*>", page)
+    assert [kind for kind in kinds if "text/plain" not in kind and "json" not in kind] == ['<script type="module">']
+    assert len(kinds) == 2 + len(stored["arrays"])
+    assert "alert(1)</script>" not in page and "a &lt;b&gt; title" in page
     assert [row["text"] for row in stored["rows"]["turns"]][:2] == [hostile, TEXT]
     assert len(stored["explanations"]["turns"]) == 5
     for number, document in stored["explanations"]["turns"].items():

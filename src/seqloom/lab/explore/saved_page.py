@@ -126,7 +126,10 @@ def build_page(recording: Mapping[str, Any], title: str = "seqloom explore") -> 
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    data = json.dumps(recording, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    arrays = recording["arrays"]  # outside the JSON: a page parses megabytes only when it draws them
+    document = {**recording, "arrays": list(arrays)}
+    data = json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    elements = "\n".join(f'<script class="array" type="text/plain">{array}</script>' for array in arrays.values())
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -136,8 +139,17 @@ def build_page(recording: Mapping[str, Any], title: str = "seqloom explore") -> 
         '<div id="app"><p class="loading">Loading the recorded examples…</p></div>\n'
         "<noscript>This page needs JavaScript to draw what is inside a model.</noscript>\n"
         f'<script id="recording" type="application/json">{data}</script>\n'
+        f"{elements}\n"
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
     )
+
+
+def read_page(page: str) -> Recording:
+    """Return the recording inside a page that `build_page` returned."""
+    data = page.split('<script id="recording" type="application/json">')[1].split("</script>", maxsplit=1)[0]
+    parts = [part.split("</script>")[0] for part in page.split('<script class="array" type="text/plain">')[1:]]
+    recording: Recording = json.loads(data)
+    return recording | {"arrays": dict(zip(recording["arrays"], parts, strict=True))}
 
 
 def write_page(path: Path | str, page: str) -> None:
