@@ -58,9 +58,8 @@ REASONS = {
     "psmnist": "63 % of the planned steps, one seed; with this much dropout the training loss stays at 0.12 and "
     "validation at 93.3, so the dropout holds the model back; the recipe with half of it was not run",
     "copy": "the other seed had 76 % of the symbols after 32 % of the planned steps and was still improving",
-    "imdb": "the loss of the training reviews is at its floor after four of six epochs; a recipe with a bag of word "
-    "pairs beside the GRU is written and was not run",
-    "multi30k": "no GPU time was left; with 10 epochs and dropout 0.3 the same model had 36.8",
+    "imdb": "the other seed has 89.97; recurrent layers alone had 88.7 to 89.4",
+    "multi30k": "62 % of the planned steps in the time it had",
     "conll": "no GPU time was left; an earlier model with 256 units had 94.15",
     "etth1": "first run of the recipe, with another schedule than the paper's; nothing was tuned",
 }
@@ -72,20 +71,52 @@ def read_ledger() -> list[dict[str, Any]]:
     return [record for record in map(json.loads, lines) if "failed" not in record]
 
 
-def choose_recipe(goal: Goal, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the trainings of one recipe: the one with the best mean on validation rows, or the newest without them."""
+@dataclass(frozen=True)
+class Recipe:
+    """The trainings of one recipe, each with its own seed, and their score as one model, if there is one."""
+
+    goal: Goal
+    seeds: list[dict[str, Any]]
+    together: dict[str, Any] | None
+
+    def rate(self) -> tuple[float, str]:
+        """Return the mean of the validation results, higher is better, or 0 without them, and the date."""
+        names = self.goal.metric, f"valid_{self.goal.metric}"
+        values = [one["valid"].get(names[0], one["test"].get(names[1])) for one in self.seeds]
+        known = [v for v in values if v is not None]
+        mean = statistics.fmean(known) if known else 0.0
+        return (-mean if self.goal.lower else mean), self.seeds[0]["date"]
+
+    def show(self) -> str:
+        """Return the test results."""
+        shown = ", ".join(self.goal.show(one["test"][self.goal.metric]) for one in self.seeds)
+        if self.together is None:
+            return shown
+        return f"{shown}; together {self.goal.show(self.together['test'][self.goal.metric])}"
+
+    def judge(self) -> tuple[str, bool]:
+        """Return the verdict, and whether every seed reached the goal."""
+        met = [self.goal.is_met(one["test"][self.goal.metric]) for one in self.seeds]
+        if all(met):
+            return "**reached**", True
+        if self.together is not None and self.goal.is_met(self.together["test"][self.goal.metric]):
+            alone = f"{sum(met)} of {len(met)} alone"
+            return f"**reached** by the mean of {len(self.together['seeds'])} models, {alone}", True
+        return (f"reached by {sum(met)} of {len(met)}" if any(met) else "missed"), False
+
+
+def choose_recipe(goal: Goal, records: list[dict[str, Any]]) -> Recipe | None:
+    """Return the recipe with the best mean on validation rows, or the newest without them."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record["goal"] == goal.key:
-            groups.setdefault(f"{record['recipe']}, {record['command']}", []).append(record)
-
-    def rate(group: list[dict[str, Any]]) -> tuple[float, str]:
-        values = [one["valid"].get(goal.metric) for one in group]
-        known = [v for v in values if v is not None]
-        mean = statistics.fmean(known) if known else 0.0
-        return (-mean if goal.lower else mean), group[0]["date"]
-
-    return max(groups.values(), key=rate) if groups else []
+            name = record["recipe"].removesuffix(f", {len(record.get('seeds', ()))} seeds together")
+            groups.setdefault(f"{name}, {record['command']}", []).append(record)
+    recipes = [
+        Recipe(goal, [one for one in group if "seeds" not in one], next((one for one in group if "seeds" in one), None))
+        for group in groups.values()
+    ]
+    return max(recipes, key=Recipe.rate, default=None)
 
 
 def goals_table() -> str:
@@ -93,18 +124,15 @@ def goals_table() -> str:
     records = read_ledger()
     lines = ["| goal | target | published | test result of each seed | | recipe |", "|---|--:|---|---|---|---|"]
     for goal in GOALS:
-        group = choose_recipe(goal, records)
+        recipe = choose_recipe(goal, records)
         target = f"{'at most' if goal.lower else 'at least'} {goal.show(goal.target)}"
-        values = [one["test"][goal.metric] for one in group]
-        met = sum(map(goal.is_met, values))
-        if not group:
-            verdict, recipe = "not run", ""
-        else:
-            verdict = "**reached**" if met == len(values) else f"reached by {met} of {len(values)}" if met else "missed"
-            recipe = describe(group[0])
-        shown = ", ".join(goal.show(value) for value in values)
-        note = "" if group and met == len(values) else f": {REASONS[goal.key]}"
-        lines.append(f"| {goal.name} | {target} | {goal.published} | {shown} | {verdict}{note} | {recipe} |")
+        if recipe is None:
+            lines.append(f"| {goal.name} | {target} | {goal.published} | | not run: {REASONS[goal.key]} | |")
+            continue
+        verdict, is_reached = recipe.judge()
+        note = "" if is_reached else f": {REASONS[goal.key]}"
+        shown = f"{goal.published} | {recipe.show()} | {verdict}{note} | {describe(recipe.seeds[0])}"
+        lines.append(f"| {goal.name} | {target} | {shown} |")
     return "\n".join([*lines, ""])
 
 
