@@ -53,6 +53,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
         valid=700,
         test=700,
         tuning=0.5,
+        tuning_seeds=2,
         widen=True,
         widen_by=0.01,
     )

@@ -22,6 +22,11 @@ SLOTS = {"1 state": 1, "2 states": 2, "4 states": 4, "8 states": 8}
 MEMORIES, DECODERS = (XL_ATTN, XL, SEGMENTS, XL_GRU), (BY_ATTN, SELF, BY_GRU)
 
 
+def states(name: str, problem: str) -> Condition:
+    """Return a condition for 1 to 8 states; the kernel for more than one computes in bfloat16."""
+    return read_symbols(name, problem, 1_500, 64, models=tuple(SLOTS), against="1 state", precision="bfloat16")
+
+
 class Extensions(SymbolTrials[TrialSettings], name="extensions"):
     """AttnRNN as the memory of Transformer-XL, as the recurrence of a decoder, and with 1 to 8 states."""
 
@@ -34,10 +39,10 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
             read_symbols(
                 "decoder: S3", "S3", 1_500, 40, (40, 64, 128, 256), late=8, models=DECODERS, against=BY_ATTN, grows=True
             ),
-            read_symbols("states: 8 slots", "keyed 8", 1_500, 64, models=tuple(SLOTS), against="1 state"),
-            read_symbols("memory: text", TEXT, 1_500, 32, late=2, models=MEMORIES, against=XL_ATTN, budget=90_000),
+            states("states: 8 slots", "keyed 8"),
+            states("states: recall", "recall"),
             read_symbols("decoder: text", TEXT, 1_500, 64, late=2, models=DECODERS, against=BY_ATTN),
-            read_symbols("states: recall", "recall", 1_500, 64, models=tuple(SLOTS), against="1 state"),
+            read_symbols("memory: text", TEXT, 1_500, 32, late=2, models=MEMORIES, against=XL_ATTN, budget=90_000),
         ),
         models=(*MEMORIES, *DECODERS, *SLOTS),
         budget=60_000,
@@ -77,12 +82,12 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
     def caption(self) -> str:
+        precision = ", in bfloat16" if self.device == "cuda" else ""
         return (
             f"{super().caption()}\nmemory: Transformers of two layers that read segments of {SEGMENT} steps; "
             f"{XL}: each segment attends to the one before it; {SEGMENTS}: it does not; {XL_ATTN}, {XL_GRU}: it "
-            "attends "
-            "to the state of a recurrent cell that has read all segments before it. decoder: causal Transformers of "
-            f"two layers; {BY_ATTN}, {BY_GRU}: a cell in place of the self-attention. states: one layer of AttnRNN "
-            "with "
-            f"so many states that share all weights (`slots`).\n{describe_conditions(self, ABOUT)}"
+            "attends to the state of a recurrent cell that has read all segments before it. "
+            f"decoder: causal Transformers of two layers; {BY_ATTN}, {BY_GRU}: a cell in place of the self-attention. "
+            f"states: one layer of AttnRNN with so many states that share all weights (`slots`){precision}.\n"
+            f"{describe_conditions(self, ABOUT)}"
         )

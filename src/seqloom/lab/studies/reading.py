@@ -62,6 +62,7 @@ class Reading(Corpora[TrialSettings], name="reading"):
         valid=1_000,
         test=1_000,
         tuning=0.5,
+        tuning_seeds=2,
         widen=True,
         widen_by=0.005,
     )

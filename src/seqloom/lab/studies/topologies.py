@@ -65,6 +65,7 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
         valid=700,
         test=700,
         tuning=0.5,
+        tuning_seeds=2,
         widen=True,
         widen_by=0.002,
     )
