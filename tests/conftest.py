@@ -5,6 +5,19 @@ import os
 import pytest
 import torch
 
+import seqloom.cells  # noqa: F401  (fills the registry)
+from seqloom.core.cell import Cell
+
+# `make test` runs a test of "every cell" for these, which cover every structure: one state and several, states of other
+# widths, one product and several in sequence, row sums, kernels written by hand. Other cells have the marker `long`
+# there, unless the test is marked `every_cell`.
+REPRESENTATIVES = frozenset(
+    {
+        *("attn_rnn", "gru", "indrnn", "ln_gru", "ln_lstm", "lstm", "min_gru", "min_lstm", "ntm", "ode_gru", "rnn"),
+        *("rnn_attention", "slstm", "t_lstm"),
+    }
+)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
@@ -28,3 +41,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if _is_of_other_cell(item) and not item.get_closest_marker("every_cell"):
+            item.add_marker(pytest.mark.long)
+
+
+def _is_of_other_cell(item):
+    """Return whether a parameter of the test is a cell of the package that is not a representative."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    names = [v.name if isinstance(v, type) and issubclass(v, Cell) else v for v in values]
+    names = [name.removeprefix("bi_") for name in names if isinstance(name, str)]
+    return any(name in Cell.registry and name not in REPRESENTATIVES for name in names)

@@ -6,6 +6,7 @@ import torch
 import seqloom
 import seqloom.cells
 from seqloom import measure
+from seqloom.cells.ideas import IDEAS
 from seqloom.core.cell import Cell
 from seqloom.tools.testing import check_cell, check_layer
 
@@ -13,6 +14,7 @@ NAMES = sorted(Cell.registry)
 PAIRS = [(1, 4), (3, 8), (8, 8), (5, 12), (16, 16), (7, 20), (24, 32), (64, 64), (64, 128), (100, 36)]
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cell_passes_the_public_check(name):
     check_cell(name)
@@ -30,10 +32,12 @@ def test_parameters_are_those_of_the_formula(name, size):
     assert measure.parameters(seqloom.Recurrent(name, *size)) == measure.FORMULAS[name][1](*size)
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cell_names_its_source_and_its_equations(name):
-    text = Cell.registry[name].__doc__
-    assert "'" in text and "=" in text and any(year in text for year in ("19", "20"))
+    kind = Cell.registry[name]
+    assert "'" in kind.__doc__ and "=" in kind.__doc__ and str(kind.year) in kind.__doc__
+    assert kind.idea in IDEAS and (kind.parent in Cell.registry or not kind.parent)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from seqloom.core.errors import UserError
 
@@ -41,3 +42,12 @@ def set_gate(index: int, bias: Tensor, bias_ih: nn.Parameter | None, bias_hh: nn
 def can_use_torch(x: Tensor) -> bool:
     """Return whether torch's function for one step may replace `step`; on a GPU it lacks forward-mode derivatives."""
     return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
+def is_plain(x: Tensor) -> bool:
+    """Return whether the values of x can be read without a cost: on a CPU, outside of traces and transforms."""
+    return (
+        type(x) is Tensor
+        and x.device.type == "cpu"
+        and not (torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x))
+    )

@@ -16,7 +16,7 @@ CONTEXT = ("h", "x", "h+x", "h*x")
 EPSILON = 1e-6  # keeps the norm of an input of zeros finite
 
 
-class AttnRNNCell(Cell, name="attn_rnn"):
+class AttnRNNCell(Cell, name="attn_rnn", year=2025, idea="memory", parent="gru"):
     """Attention over the state and the input, then one gate.
 
         u  = W_u x                              only where input_size != hidden_size; else u = x

@@ -10,7 +10,7 @@ from seqloom.cells._parts import apply_mask, can_use_torch, empty, set_gate
 from seqloom.core.cell import Cell, State
 
 
-class GRUCell(Cell, name="gru"):
+class GRUCell(Cell, name="gru", year=2014, idea="gru", parent="lstm"):
     """Reset and update gates around a tanh candidate.
 
         r  = sigmoid(W_r x + U_r h)

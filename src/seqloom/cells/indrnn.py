@@ -10,7 +10,7 @@ from seqloom.cells._parts import apply_mask, empty, init_linear
 from seqloom.core.cell import Cell, State
 
 
-class IndRNNCell(Cell, name="indrnn"):
+class IndRNNCell(Cell, name="indrnn", year=2018, idea="plain", parent="rnn"):
     """Independent units: each reads its own past only, so the recurrent matrix is a vector.
 
         h' = relu(W x + b + u * h)

@@ -11,7 +11,7 @@ from seqloom.cells.gru import GRUCell
 from seqloom.core.cell import State
 
 
-class LNGRUCell(GRUCell, name="ln_gru"):
+class LNGRUCell(GRUCell, name="ln_gru", year=2016, idea="gru", parent="gru"):
     """The GRU with layer normalisation of both products, for each gate separately.
 
         r  = sigmoid(N(W_r x) + N(U_r h))

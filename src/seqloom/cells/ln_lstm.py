@@ -12,7 +12,7 @@ from seqloom.cells.lstm import LSTMCell
 from seqloom.core.cell import State
 
 
-class LNLSTMCell(LSTMCell, name="ln_lstm"):
+class LNLSTMCell(LSTMCell, name="ln_lstm", year=2016, idea="lstm", parent="lstm"):
     """The LSTM with layer normalisation of both products and of the memory.
 
         i, f, o = sigmoid(N(W x) + N(U h))      each gate with its own rows

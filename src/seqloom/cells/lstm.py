@@ -11,7 +11,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
-class LSTMCell(Cell, name="lstm"):
+class LSTMCell(Cell, name="lstm", year=2000, idea="lstm", parent="original_lstm"):
     """A memory c with input, forget and output gates.
 
         i  = sigmoid(W_i x + U_i h)

@@ -11,7 +11,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
-class MinGRUCell(Cell, name="min_gru"):
+class MinGRUCell(Cell, name="min_gru", year=2024, idea="linear", parent="gru"):
     """A GRU without a reset gate, whose gate and candidate read only the input.
 
         z  = sigmoid(W_z x)

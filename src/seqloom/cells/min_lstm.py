@@ -11,7 +11,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
-class MinLSTMCell(Cell, name="min_lstm"):
+class MinLSTMCell(Cell, name="min_lstm", year=2024, idea="linear", parent="lstm"):
     """An LSTM whose gates read only the input and are scaled to add up to 1.
 
         f  = sigmoid(W_f x)

@@ -15,7 +15,7 @@ WEIGHT_PARTS = (3, 4)  # indices of the state tensors that are weights over rows
 MIN_WEIGHT = 1e-4  # keeps the logarithm of a learned initial weight finite
 
 
-class NTMCell(Cell, name="ntm"):
+class NTMCell(Cell, name="ntm", year=2014, idea="memory", parent="lstm"):
     """An LSTM controller with a memory M of N rows that it reads and writes by attention.
 
         r   = w_r M                                         what was read last

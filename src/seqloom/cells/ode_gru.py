@@ -11,7 +11,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
-class ODEGRUCell(Cell, name="ode_gru"):
+class ODEGRUCell(Cell, name="ode_gru", year=2019, idea="differential", parent="gru"):
     """A GRU whose state follows a differential equation between inputs.
 
         dh/dt = (1 - z) * (n - h)               z, n: GRU gates that read h alone

@@ -21,7 +21,7 @@ ACTIVATIONS = {
 TORCH_CELLS = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}
 
 
-class RNNCell(Cell, name="rnn"):
+class RNNCell(Cell, name="rnn", year=1990, idea="plain"):
     """The plain recurrent cell: one nonlinearity over the input and the previous output.
 
         h' = tanh(W x + U h)

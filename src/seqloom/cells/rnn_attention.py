@@ -13,7 +13,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
 
-class RNNAttentionCell(Cell, name="rnn_attention"):
+class RNNAttentionCell(Cell, name="rnn_attention", year=2016, idea="memory", parent="rnn"):
     """A plain RNN with attention over its last `window` outputs.
 
         K  = [h_(t-window) .. h_(t-1)]          as many as exist

@@ -71,6 +71,9 @@ class Cell(nn.Module, metaclass=_CellType):
         registry: Every named cell class by its name.
         output_size: Number of output features; `hidden_size` unless a subclass changes it.
         takes: Which of "mask" and "dt" the cell's `step` declares.
+        year: Year of the cell's publication; 0 if unknown.
+        idea: The group of cells that it belongs to in `seqloom list cells`, such as "one gate"; "" if none.
+        parent: Name of the cell that it changes; "" if none.
 
     Raises:
         UserError: If a size is not positive, or the name belongs to a cell of seqloom.
@@ -97,9 +100,15 @@ class Cell(nn.Module, metaclass=_CellType):
     registry: ClassVar[dict[str, type[Cell]]] = {}
     name: ClassVar[str] = ""
     takes: ClassVar[frozenset[str]] = frozenset()
+    year: ClassVar[int] = 0
+    idea: ClassVar[str] = ""
+    parent: ClassVar[str] = ""
 
-    def __init_subclass__(cls, name: str = "", **kwargs: object) -> None:
+    def __init_subclass__(
+        cls, name: str = "", year: int = 0, idea: str = "", parent: str = "", **kwargs: object
+    ) -> None:
         super().__init_subclass__(**kwargs)
+        cls.year, cls.idea, cls.parent = year, idea, parent
         cls.takes = frozenset(inspect.signature(cls.step).parameters) & {"mask", "dt"}
         cls.name = name  # not inherited: a subclass has other equations, so its parent's kernels do not apply
         if name:

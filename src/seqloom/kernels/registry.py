@@ -106,6 +106,7 @@ _ON_A_PART: Any = _ON_GPU | {"leaves_room": True}
 KERNELS = (
     Kernel("min_gru", "parallel", "parallel scan over time", linear),
     Kernel("min_lstm", "parallel", "parallel scan over time", linear),
+    Kernel("t_rnn", "parallel", "parallel scan over time", linear),
     Kernel("attn_rnn", "cuda", "NVIDIA GPU, bf16 and fp16: a block takes 8 rows", block, **_ON_A_PART),
     *(
         Kernel(

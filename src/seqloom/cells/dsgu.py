@@ -1,0 +1,54 @@
+"""The deep simple gated unit."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.cells._gated import GatedCell
+from seqloom.cells._parts import apply_mask, empty
+from seqloom.core.cell import State
+
+
+class DSGUCell(GatedCell, name="dsgu", year=2016, idea="one gate", parent="sgu"):
+    """A simple gated unit with one more product before its candidate.
+
+        g  = W_g x
+        s  = tanh(U_g (g * h))
+        n  = sigmoid(V (s * h))
+        z  = hardsigmoid(W_z x + U_z h)
+        h' = (1 - z) * h + z * n
+
+    hardsigmoid(a) is a / 6 + 1/2, clipped to [0, 1]. V has no bias. State: h (B, H). Gao & Glowacka 2016, Deep gate
+    recurrent neural network, arXiv 1604.02910.
+
+    Args:
+        input_size: Number of input features, D.
+        hidden_size: Number of units, H.
+        bias: Add a bias to both products.
+    """
+
+    w, u = 2, 2
+    keep = (1, 1, -1)
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size, bias)
+        self.weight_ho = empty(hidden_size, hidden_size)
+        self.reset_parameters()
+
+    def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
+        (h,) = state
+        seen = apply_mask(h, mask)
+        g, x_z = x.chunk(2, -1)
+        U_g, U_z = self.blocks()
+        s = torch.tanh(F.linear(g * seen, *U_g))
+        n = torch.sigmoid(F.linear(s * seen, self.weight_ho))
+        z = F.hardsigmoid(x_z + F.linear(seen, *U_z))
+        return {"s": s, "n": n, "z": z}
+
+    def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
+        (h,) = state
+        _, n, z = self.gates(x, state, mask).values()
+        h = (1 - z) * h + z * n
+        return h, (h,)
