@@ -14,7 +14,7 @@ from seqloom.core.cell import Cell
 REPRESENTATIVES = frozenset(
     {
         *("attn_rnn", "gru", "indrnn", "ln_gru", "ln_lstm", "lstm", "min_gru", "min_lstm", "ntm", "ode_gru", "rnn"),
-        *("rnn_attention", "slstm", "t_lstm"),
+        *("rnn_attention", "t_lstm"),
     }
 )
 

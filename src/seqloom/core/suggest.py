@@ -20,10 +20,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
         known: The valid names.
     """
     names = list(known)
-    similar = get_close_matches(name, names, n=1) or get_close_matches(
-        name.lower().replace("-", "_"), names, n=1, cutoff=MIN_SIMILARITY
+    similar = get_close_matches(name, names) or get_close_matches(
+        name.lower().replace("-", "_"), names, cutoff=MIN_SIMILARITY
     )
-    return f"did you mean {similar[0]!r}?" if similar else ""
+    swapped = [other for other in similar if sorted(other) == sorted(name)]  # the same letters in another order
+    return f"did you mean {(swapped or similar)[0]!r}?" if similar else ""
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title: str) -> None:
