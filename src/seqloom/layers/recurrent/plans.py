@@ -23,6 +23,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import numeric_flags
 from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.cpu import plan as cpu
+from seqloom.kernels.cuda.attn_rnn import plan as attn_rnn
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
@@ -186,9 +187,12 @@ class LayerPlans:
         if backends == {"aten"} and not aten.why_not_plan(self.cells, weights):
             return aten.AtenPlan(stack, weights)
         is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
-        if x.is_cuda and stack.ways == 1 and is_short and "aten" not in backends:
-            return KernelPlan(stack, kernels)
-        return DECLINE
+        if not x.is_cuda or stack.ways == 2 or not is_short or "aten" in backends:
+            return DECLINE
+        tiers: list[Any] = [getattr(kernel.code, "TIER", None) for kernel in kernels]  # those of AttnRNN have one
+        if None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
+            return attn_rnn.AttnRNNPlan(stack, tiers, weights, kernels[0].backend)
+        return KernelPlan(stack, kernels)
 
     def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
         """Return the kernel of one cell."""

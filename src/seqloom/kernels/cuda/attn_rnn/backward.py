@@ -69,6 +69,10 @@ class Chunk:
         """Forget the tensors of the pass."""
         self.values = {}
 
+    def count_bytes(self) -> int:
+        """Return the size of its memory, of which the planes and the products are nearly all."""
+        return self.inside.nbytes + self.back.nbytes + self.products.nbytes
+
     def go_back(self, begin: int, steps: int) -> None:
         """Go back through the steps begin .. begin + steps - 1, and add up the gradients of the weights."""
         rows = self.B * steps
@@ -177,9 +181,13 @@ class DividedChunk(Chunk):
         self.attention = u.new_empty(rows, inputs.setting.heads, 4, dtype=whole)
         self.deviation = u.new_empty(rows, dtype=whole)
         self.turned = u.new_empty(4 * H, H)  # the weights transposed, for the way back
-        self.reverse = self.find_code(self.setting, "reverse", B, self.device)
+        self.reverse = self._find_reverse()
         self.arguments = self._pack_arguments()
         self._make_views(rows)
+
+    def _find_reverse(self) -> CudaCode:
+        code: CudaCode = self.find_code(self.setting, "reverse", self.B, self.device)
+        return code
 
     def _pack_arguments(self) -> dict[str, Any]:
         """Return the arguments of each kernel; those of a pass follow with `load`, the steps with `go_back`."""
@@ -195,7 +203,7 @@ class DividedChunk(Chunk):
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
         Wq, self.bq, Wo, self.bo, Wg, self.bg, scale, bias = weights
-        H = self.setting.hidden
+        H, self.reverse = self.setting.hidden, self._find_reverse()  # torch's flags may have changed
         self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
         torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
         norm = {"scale": scale, "bias": bias}

@@ -1,0 +1,239 @@
+"""A prepared call of AttnRNN's GPU kernels: a stack of cells over sequences of equal lengths, one node for each cell.
+
+The kernels, their arguments and the addresses of the weights are found when a plan is made, so that a call allocates,
+sets a few addresses and launches. Its owner compares what it depends on at every call (`layers/recurrent/plans.py`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell
+from seqloom.core.checks import read_saved
+from seqloom.core.job import ScanJob
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
+from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_setting
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
+from seqloom.kernels.fused import differentiate
+from seqloom.kernels.stack import Stack
+
+Maybe = Tensor | None
+OWN = (*WEIGHT_NAMES, "weight_u", "bias_u")
+# Memory of backward passes that is kept for the next one: making it again takes longer than a short pass. Larger ones
+# run long enough to hide that.
+KEPT_BYTES, CHUNKS_KEPT = 32 << 20, 4
+_with_chunk: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep one, the oldest first
+
+
+def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
+    """Return why a stack of AttnRNN cells has no plan; None if it has one."""
+    for cell in cells:
+        if cell.slots > 1 or cell.input_norm:
+            return "slots and normalised inputs have no prepared call"
+        if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
+            return "the initial state is learned or computed"
+        if not set(cell.__dict__["_names"]) <= set(OWN):
+            return "the cell has weights that are not known here"
+    if any(w.data_ptr() % 16 for w in weights):
+        return "a weight does not begin at a multiple of 16 bytes"
+    return None
+
+
+class AttnRNNPlan:
+    """Run a stack of AttnRNN cells over inputs of one shape.
+
+    Args:
+        stack: The cells, in one direction, and the form of the input.
+        tiers: How each cell is divided over the GPU.
+        weights: All weights of the stack.
+        backend: The name of the first cell's kernel.
+    """
+
+    def __init__(self, stack: Stack, tiers: Sequence[Tier], weights: Sequence[Tensor], backend: str) -> None:
+        self.backend, self.h_shapes = backend, stack.state_shapes
+        self.cells = [PreparedCell(stack, i, tier, weights) for i, tier in enumerate(tiers)]
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
+        """Run the stack; the arguments and results are those of `StackPlan.run`."""
+        if len(self.cells) == 1:
+            return self.cells[0].run(x, states[0] if states else None, weights, train)
+        ends = []
+        for i, cell in enumerate(self.cells):
+            x, end = cell.run(x, states[0][i : i + 1] if states else None, weights, train)
+            ends.append(end)
+        return x, torch.cat(ends)
+
+
+class PreparedCell:
+    """One cell of a plan.
+
+    Args:
+        stack: All cells of the plan.
+        index: Which of them it is.
+        tier: How it is divided over the GPU.
+        weights: All weights of the stack.
+    """
+
+    def __init__(self, stack: Stack, index: int, tier: Tier, weights: Sequence[Tensor]) -> None:
+        cell, names = stack.cells[index], stack.names[index]
+        self.tier, self.B, self.T, self.H = tier, stack.B, stack.T, cell.hidden_size
+        self.places = [names.get(name) for name in OWN]
+        like = weights[0].detach()
+        self.dtype, self.device = like.dtype, like.device
+        self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
+        shape = torch.Size((*stack.shape[:-1], cell.input_size))
+        mine = {name: i for i, name in enumerate(OWN) if name in names}
+        self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
+        self.last_shape = self.stack.state_shapes[0]
+        self.h_like = torch.empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
+        job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
+        self.inputs = AttnRNNInputs(cell, read_setting(cell, job), None, None, None, None)
+        self.code = tier.find_code(self.inputs.setting, "forward", self.B, self.device)
+        own = [None if place is None else weights[place] for place in self.places]
+        values = {"w": name_weights(own[:8]), "B": self.B, "T": self.T}
+        B, T, H = self.B, self.T, self.H
+        by_row = {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H}
+        by_step = {"x_row": H, "x_step": B * H, "y_row": H, "y_step": B * H}
+        self.arguments: Any = self.code.arguments
+        self.by_row = bytes(self.code.pack(values | by_row))
+        self.as_given = bytes(self.code.pack(values | by_step)) if self.is_time_first else self.by_row
+        self.initial, self.stream = cell.initial, self._find_stream()
+        self.start = self._make_start()
+        self.chunks: dict[int | None, Chunk] = {}
+
+    def _find_stream(self) -> int | None:
+        """Return the number of the current stream; None while a graph is captured, whose memory is its own."""
+        if self.device.type != "cuda":
+            return 0
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        number: int = torch._C._cuda_getCurrentRawStream(self.device.index)
+        return number
+
+    def _make_start(self) -> Tensor:
+        """Return the cell's initial state, rounded to the type of the layer."""
+        return torch.full(self.last_shape, self.initial, dtype=self.dtype, device=self.device).float()
+
+    def run(self, x: Tensor, h0: Maybe, weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Tensor]:
+        """Return the outputs, and the last state (1, B, H), or (1, H) for a single sequence."""
+        own = [None if place is None else weights[place] for place in self.places]
+        if train:
+            y, last = _PreparedScan.apply(self, x, h0, *own)
+            return y, last
+        return self.go_forward(x, h0, own, False)[:2]
+
+    def go_forward(
+        self, x: Tensor, h0: Maybe, own: Sequence[Any], train: bool
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Return the outputs, the last state, and what the backward needs: u and all states (B, T, H), the first."""
+        u = x if own[8] is None else torch._C._nn.linear(x, own[8], own[9])
+        turns = train and self.is_time_first
+        if turns:
+            u = u.transpose(0, 1).contiguous()
+        if u.data_ptr() % 16:
+            u = u.clone()
+        if h0 is not None:
+            first = h0.float()
+        elif self.stream is not None and self.stream == self._find_stream():
+            first = self.start
+        else:  # that of another stream may not be ready
+            first = self._make_start()
+        y, last = torch.empty_like(u), torch.empty_like(self.h_like)
+        arguments = self.arguments.from_buffer_copy(self.by_row if train else self.as_given)
+        arguments.x, arguments.y = u.data_ptr(), y.data_ptr()
+        arguments.h0, arguments.last = first.data_ptr(), last.data_ptr()
+        self.code.start(arguments, self.B, self.device)
+        out = y.transpose(0, 1).contiguous() if turns else y
+        return out, last.to(self.dtype), (u, y, first)
+
+    def go_back(
+        self, u: Tensor, y: Tensor, first: Tensor, own: Sequence[Any], dy: Maybe, dlast: Maybe
+    ) -> tuple[Tensor, Tensor, list[Maybe]]:
+        """Return the gradients of u (B, T, H), the first state and the cell's weights."""
+        B, T, H = shape = self.B, self.T, self.H
+        u = u.view(shape)
+        if dy is None:
+            dy = torch.zeros_like(u)
+        elif self.is_time_first:
+            dy = dy.transpose(0, 1)
+        dy, du = align(dy).view(shape), torch.empty_like(u)
+        if dlast is None:
+            dh = torch.zeros(B, H, dtype=torch.float32, device=self.device)
+        else:
+            dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        values = {"x": u, "y": y, "h0": first, "start": None, "dy": dy, "du": du, "dh": dh, "B": B, "T": T}
+        size = self.tier.count_steps(u)
+        stream = self._find_stream()
+        chunk = self.chunks.pop(stream, None) or self.tier.chunk(self.inputs, size, u)
+        chunk.load(values, own[:8])
+        for begin in reversed(range(0, T, size)):
+            chunk.go_back(begin, min(size, T - begin))
+        gradients = chunk.gradients(own[:8])
+        chunk.unload()
+        self._keep(stream, chunk)
+        return du, dh, gradients
+
+    def _keep(self, stream: int | None, chunk: Chunk) -> None:
+        """Keep the memory of a short pass for the next one on this stream."""
+        if stream is None or chunk.count_bytes() > KEPT_BYTES:
+            return
+        if not self.chunks:
+            _with_chunk.append(weakref.ref(self))
+        self.chunks = {stream: chunk}
+        while len(_with_chunk) > CHUNKS_KEPT:
+            oldest = _with_chunk.popleft()()
+            if oldest is not None:
+                oldest.chunks = {}
+
+
+class _PreparedScan(torch.autograd.Function):
+    """x, the first state (or None) and the weights of OWN -> the outputs and the last state."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        cell: PreparedCell,
+        x: Tensor,
+        h0: Maybe,
+        *own: Maybe,
+    ) -> tuple[Tensor, Tensor]:
+        y, last, saved = cell.go_forward(x, h0, own, True)
+        ctx.cell = cell
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, h0, *saved, *own)
+        return y, last
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Maybe,
+        dlast: Maybe,
+    ) -> tuple[Maybe, ...]:
+        cell: PreparedCell = ctx.cell
+        x, h0, u, y, first, *own = read_saved(ctx)
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            states = [] if h0 is None else [h0]
+            inputs = [x, *states, *(w for w in own if w is not None)]
+            found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, dlast), True, True))
+            dx, dh0 = next(found), None if h0 is None else next(found)
+            return None, dx, dh0, *(None if w is None else next(found) for w in own)
+        du, dh, gradients = cell.go_back(u, y, first, own, dy, dlast)
+        needs, weight = ctx.needs_input_grad, own[8]
+        dx, dweight, dbias = None, None, None
+        if needs[1] or weight is not None:
+            flat = (du.transpose(0, 1) if cell.is_time_first else du).reshape(-1, cell.H)
+            if weight is None:
+                dx = flat.view(x.shape)
+            else:
+                dx = flat.mm(weight).view(x.shape) if needs[1] else None
+                dweight = flat.t().mm(x.view(-1, x.shape[-1])) if needs[11] else None
+                dbias = flat.sum(0) if needs[12] else None
+        dh0 = dh.view(h0.shape).to(h0.dtype) if needs[2] else None
+        return None, dx, dh0, *gradients, dweight, dbias

@@ -1,0 +1,109 @@
+"""Prepared calls of AttnRNN's GPU kernels, emulated on the CPU: the same bits as the calls that they replace."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import seqloom
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn import block, cluster, plan, row
+from seqloom.kernels.registry import find_kernel
+from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.plans import KernelPlan
+
+pytestmark = pytest.mark.usefixtures("emulated")
+H, BF16, FP32 = 16, torch.bfloat16, torch.float32
+
+
+def make_plans(kernel, code, dtype, shape, **settings):
+    """Return a layer, its prepared plan and one that runs the kernel's ordinary calls."""
+    layer = seqloom.AttnRNN(shape[-1], H, heads=2, kernel="loop", dtype=dtype, **settings)
+    for p in layer.parameters():
+        p.data.add_(0.05 * torch.randn_like(p))
+    home, cells = {name: i for i, name in enumerate(layer._parameters)}, list(layer.cells)
+    names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
+    stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
+    assert plan.why_not_plan(cells, weights) is None
+    prepared = plan.AttnRNNPlan(stack, [code.TIER] * len(cells), weights, kernel)
+    return layer, prepared, KernelPlan(stack, [find_kernel(f"attn_rnn_{kernel}")] * len(cells))
+
+
+def run(one, layer, x, hx, train):
+    """Return the outputs, the last state and, with `train`, every gradient."""
+    weights = list(layer.parameters())
+    leaves = [x.detach().requires_grad_(), *(s.detach().requires_grad_() for s in hx), *weights]
+    if not train:
+        with torch.no_grad():
+            return list(one.run(x, hx, weights, False))
+    y, last = one.run(leaves[0], leaves[1 : 1 + len(hx)], weights, True)
+    loss = y.float().square().sum() + last.float().sin().sum()
+    return [y, last, *torch.autograd.grad(loss, leaves)]
+
+
+CASES = [
+    ("row", row, FP32, (5, 3, 16), {}),
+    ("row", row, FP32, (5, 3, 6), {"batch_first": True, "num_layers": 2}),
+    ("row", row, FP32, (5, 6), {}),
+    pytest.param("cuda", block, BF16, (5, 3, 16), {"norm": False}, marks=pytest.mark.long),
+    pytest.param("cluster", cluster, BF16, (4, 3, 16), {"num_layers": 2}, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("kernel", "code", "dtype", "shape", "settings"), CASES)
+def test_a_prepared_call_has_the_bits_of_an_ordinary_one(kernel, code, dtype, shape, settings):
+    layer, prepared, ordinary = make_plans(kernel, code, dtype, shape, **settings)
+    x = torch.randn(shape, dtype=dtype)
+    given = torch.randn(prepared.h_shapes[0], dtype=dtype)
+    for hx in ([], [given]):
+        for train in (False, True, True):  # the third uses the memory of the second
+            actual, expected = (run(one, layer, x, hx, train) for one in (prepared, ordinary))
+            exact = {"rtol": 0, "atol": 0}
+            torch.testing.assert_close(actual[:2], expected[:2], **exact)
+            # the gradients of the input's weights are one product here, and autograd's elsewhere
+            torch.testing.assert_close(actual[2:], expected[2:], **(exact if shape[-1] == H else {}))
+
+
+def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
+    layer, prepared, _ = make_plans("row", row, FP32, (4, 2, 6))
+    x, weights = torch.randn(4, 2, 6, requires_grad=True), list(layer.parameters())
+    (mine,) = torch.autograd.grad(prepared.run(x, [], weights, True)[1].sum(), x)  # nothing depends on y
+    (slow,) = torch.autograd.grad(layer(x)[1].sum(), x)
+    torch.testing.assert_close(mine, slow)
+    (mine,) = torch.autograd.grad(prepared.run(x, [], weights, True)[0].sum(), x, create_graph=True)
+    (slow,) = torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
+    more = [torch.autograd.grad(d.square().sum(), [x, *weights], allow_unused=True) for d in (mine, slow)]
+    torch.testing.assert_close(*more)
+
+
+def test_a_backward_in_chunks_and_memory_that_is_kept(monkeypatch):
+    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
+    layer, prepared, ordinary = make_plans("row", row, FP32, (11, 2, 16))
+    x = torch.randn(11, 2, 16)
+    for _ in range(2):
+        torch.testing.assert_close(*(run(one, layer, x, [], True) for one in (prepared, ordinary)), rtol=0, atol=0)
+    cell = prepared.cells[0]
+    (chunk,) = cell.chunks.values()
+    assert not chunk.values  # the tensors of the pass are free
+    monkeypatch.setattr(plan, "CHUNKS_KEPT", 0)
+    monkeypatch.setattr(plan, "_with_chunk", type(plan._with_chunk)())
+    run(prepared, layer, x, [], True)
+    known, chunk = weakref.ref(chunk), None
+    monkeypatch.setattr(plan, "KEPT_BYTES", 0)
+    cell.chunks = {}
+    run(prepared, layer, x, [], True)
+    gc.collect()
+    assert known() is None and not cell.chunks
+
+
+def test_an_input_at_an_odd_address_is_copied():
+    layer, prepared, _ = make_plans("row", row, FP32, (4, 2, 16))
+    x = torch.randn(4 * 2 * 16 + 1)[1:].view(4, 2, 16)
+    torch.testing.assert_close(run(prepared, layer, x, [], True), run(prepared, layer, x.clone(), [], True))
+
+
+def test_cells_without_a_prepared_call_are_named():
+    for settings in ({"input_norm": True}, {"slots": 2}, {"learn_initial_state": True}):
+        layer = seqloom.AttnRNN(4, H, **settings)
+        assert plan.why_not_plan(list(layer.cells), list(layer.parameters()))
