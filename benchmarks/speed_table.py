@@ -1,9 +1,9 @@
 """Time layers against torch.nn on a GPU, eagerly and as CUDA graphs: python benchmarks/speed_table.py [--json FILE].
 
 Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes.
-Layers of one shape are timed in turns; the median of the rounds counts. Every kernel is checked against float64 first
-and not timed if it is more than twice as far from it as the reference loop in its own type. The record is written as it
-grows, so a run that is stopped loses nothing.
+Layers of one shape are timed in turns, three calls in a row each; the median of the rounds counts. Every kernel is
+checked against float64 first and not timed if it is more than twice as far from it as the reference loop in its own
+type. The record is written as it grows, so a run that is stopped loses nothing.
 """
 
 import argparse
@@ -32,6 +32,7 @@ TYPES = {  # type of the numbers, whether products may be tf32
 }
 CELLS = {"attn_rnn": seqloom.AttnRNN, "gru": seqloom.GRU, "lstm": seqloom.LSTM}
 BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
+CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
 CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
 PREPARE_STEPS = 128  # long enough for every choice that depends on the length
 
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,16,64,256")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--modes", default="eager,graph")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--draws", type=int, default=3, help="weights that every kernel is checked with; 0: no check")
     parser.add_argument("--processes", type=int, default=12, help="that compile and check kernels first; 0: none")
     parser.add_argument("--device", default="cuda")
@@ -160,10 +161,10 @@ def measure(
                 call = record_graph(call)
             calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel] = call
         times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-        for i in range(2 + args.rounds):
+        for i in range(1 + args.rounds):
             for key, call in calls.items():
-                spent = time_call(call, args.device)
-                if i >= 2:
+                spent = time_calls(call, args.device)
+                if i:
                     times[key].append(spent)
         for (cell, kernel), values in times.items():
             us = round(1e6 * statistics.median(values) / args.length, 4)
@@ -202,19 +203,21 @@ def record_graph(call: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def time_call(call: Callable[[], object], device: str) -> float:
-    """Return the seconds of one call, by CUDA events on a GPU."""
+def time_calls(call: Callable[[], object], device: str) -> float:
+    """Return the seconds of one of several calls in a row, by CUDA events on a GPU."""
     if device == "cpu":
         start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
+        for _ in range(CALLS):
+            call()
+        return (time.perf_counter() - start) / CALLS
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     begin.record()
-    call()
+    for _ in range(CALLS):
+        call()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return begin.elapsed_time(end) / 1e3 / CALLS
 
 
 if __name__ == "__main__":
