@@ -14,6 +14,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import code as _gated_code
+from seqloom.kernels.cuda.gated import kernels as _gated_kernels
 from seqloom.kernels.cuda.gated.code import GatedDivision, choose_division, list_divisions
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.registry import find_kernel
@@ -113,6 +114,7 @@ SHAPES = [
     ("gru", 64, FP32, 9, 5, ""),  # one block that keeps its weights split
     ("lstm", 144, FP32, 3, 4, ALL),  # a cluster
     ("gru", 20, FP32, 3, 4, ALL),
+    ("rnn", 48, BF16, 9, 4, ALL),
 ]
 
 
@@ -121,6 +123,20 @@ SHAPES = [
 def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
     cell = cell_of(name, 24, H)
     assert worst(name, cell, job_of(cell, B, T, dtype, wishes), dtype)[0] < 2
+
+
+@pytest.mark.slow
+def test_a_relu_in_float32():
+    cell = cell_of("rnn", 24, 32, nonlinearity="relu")
+    assert worst("rnn", cell, job_of(cell, 3, 4, FP32, ALL), FP32)[0] < 2
+
+
+@pytest.mark.slow
+def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
+    monkeypatch.setattr(_gated_kernels, "allows_tf32", lambda: True)
+    cell = cell_of("gru", 24, 48)
+    ratio, _ = worst("gru", cell, job_of(cell, 3, 3, FP32), FP32)
+    assert 2 < ratio < 2**13
 
 
 @pytest.mark.slow

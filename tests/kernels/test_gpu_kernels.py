@@ -63,9 +63,13 @@ def test_slots_of_a_full_block_in_a_large_batch():
         assert (ours - graph).float().norm() <= 0.05 * graph.float().norm()
 
 
-@pytest.mark.parametrize("dtype", [BF16, FP16])
+IN_FLOAT32 = ("gru", "lstm", "rnn")  # also in float32
+
+
 @pytest.mark.parametrize("backend", ["cuda", "grid"])
-@pytest.mark.parametrize("cell", GATED)
+@pytest.mark.parametrize(
+    ("cell", "dtype"), [*((c, t) for c in (*GATED, "rnn") for t in (BF16, FP16)), *((c, FP32) for c in IN_FLOAT32)]
+)
 def test_a_gated_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(cell, backend, dtype):
     check_kernel(f"{cell}_{backend}", cell, dtype, "cuda")
 

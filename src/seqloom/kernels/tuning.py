@@ -6,6 +6,8 @@ that follow from the text of a kernel (its layout in shared memory, for example)
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 # --- Kernels of this package for NVIDIA GPUs ---------------------------------------------------------------------
@@ -124,11 +126,32 @@ GATED_LARGEST_HIDDEN = {2: 1024, 4: 512}
 # Up to this hidden size auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 + 1.60, cluster 1.28 +
 # 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU).
 GATED_CLUSTER_HIDDEN = 448
-# auto leaves these types up to this hidden size to cuDNN, whose persistent kernels are as fast there.
-CUDNN_HIDDEN = {torch.float16: 128, torch.float32: 128}
-# So it does above this hidden size with more than this many rows: torch's products are large there, and weights of
-# ours come from the cache in every step.
-CUDNN_LARGE_HIDDEN, CUDNN_LARGE_ROWS = 512, 128
+
+
+class Region(NamedTuple):
+    """Sizes at which cuDNN was measured to be faster than our kernels; both ends of a range belong to it."""
+
+    cells: tuple[str, ...]
+    types: tuple[torch.dtype, ...]
+    hidden: tuple[int, int]
+    rows: tuple[int, int]
+    trains: bool | None = None  # with gradients, without, or None for either
+
+
+_16_BITS, _MANY = (torch.bfloat16, torch.float16), 1 << 40
+# Measured with 512 steps, 64 to 1,024 units and 1, 16, 64 and 256 rows (LOG, GRU and LSTM in float32 on GPUs);
+# between two sizes the border is in the middle. cuDNN has persistent kernels for up to 128 units in float16 and
+# float32, and for LSTMs of 8 to 48 rows in float16. Above 512 units its products are large if the rows are many.
+CUDNN_FASTER = (
+    Region(("gru", "rnn"), (torch.float16,), (1, 128), (1, 7), False),
+    Region(("gru", "rnn"), (torch.float16,), (1, 96), (1, 96), True),
+    Region(("gru", "rnn"), (torch.float16,), (97, 128), (1, 32), True),
+    Region(("lstm",), (torch.float16,), (1, 128), (1, 32), False),
+    Region(("lstm",), (torch.float16,), (1, 128), (1, 128), True),
+    Region(("lstm",), (torch.float16,), (384, 1024), (8, 48), False),
+    Region(("gru", "lstm", "rnn"), (torch.float32,), (1, 128), (1, _MANY)),
+    Region(("gru", "lstm", "rnn"), _16_BITS, (513, 1024), (129, _MANY)),
+)
 # Rows, tiles of units to a block: warps to a tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps.

@@ -1,4 +1,4 @@
-"""GRU and LSTM, with and without layer normalisation, on NVIDIA GPUs, as kernels of the registry.
+"""RNN, GRU and LSTM, the last two with and without layer normalisation, on NVIDIA GPUs, as kernels of the registry.
 
 A block, or a cluster of blocks, takes some rows of the batch through all of time (`<cell>_cuda`); above 448 units
 groups of blocks anywhere on the GPU do (`<cell>_grid`). They hold the weights in registers and shared memory; what does
@@ -28,7 +28,9 @@ KINDS = {
     "lstm": Kind("lstm", gates=4, states=2),
     "ln_gru": Kind("gru", gates=3, states=1, norm=True),
     "ln_lstm": Kind("lstm", gates=4, states=2, norm=True, memory=True),
+    "rnn": Kind("rnn_tanh", gates=1, states=1),
 }
+RNN_KINDS = {"tanh": KINDS["rnn"], "relu": Kind("rnn_relu", gates=1, states=1)}  # by nonlinearity
 # The kernels' names of the weights, and the cells', which may lack some.
 CELL_WEIGHTS = {
     "weight": "weight_hh",
@@ -51,21 +53,20 @@ class Gated:
         dtype = autocast_dtype("cuda") or job.x.dtype
         if cell.name == "gru" and not cell.reset_after:
             return "it applies the reset gate after the product (reset_after=True)"
+        if cell.name == "rnn" and cell.nonlinearity not in RNN_KINDS:
+            return f"it has {' and '.join(RNN_KINDS)}, not {cell.nonlinearity}"
         if cell.name == "lstm" and cell.proj_size:
             return "it has no projected LSTM (proj_size)"
         multiple = tuning.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
         reason = why_not_job(cell, job, multiple, takes_float32=not self._needs_whole_tiles)
-        return reason or why_not_setting(self._read_setting(_round_up(cell.hidden_size), job, dtype), job)
+        return reason or why_not_setting(self._read_setting(cell, _round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
-        fast, (wide, many) = tuning.CUDNN_HIDDEN.get(dtype, 0), (tuning.CUDNN_LARGE_HIDDEN, tuning.CUDNN_LARGE_ROWS)
-        if job.is_plain and not (self.kind.norm or self.kind.memory):  # all that torch's own takes
-            if fast >= H:
-                return f"torch's own (cuDNN) is fast in {str(dtype).removeprefix('torch.')} up to {fast} units"
-            if wide < H and len(job.x) > many:
-                return f"torch's own is faster above {wide} units and {many} rows"
+        if job.is_plain and is_cudnn_faster(cell.name, dtype, H, len(job.x)):
+            name = str(dtype).removeprefix("torch.")
+            return f"torch's own (cuDNN) is faster in {name} with {H} units and {len(job.x)} rows"
         narrow = tuning.GATED_CLUSTER_HIDDEN
         if self.grid:
             return f"{cell.name}_cuda is faster up to {narrow} units" if narrow >= H else None
@@ -93,7 +94,7 @@ class Gated:
         def bind(own: Mapping[str, Tensor]) -> Cell:
             return bind_weights(cell, {CELL_WEIGHTS[name]: t for name, t in own.items()})
 
-        inputs = GatedInputs.of(self._read_setting(cell.hidden_size, job, dtype), bind, job)
+        inputs = GatedInputs.of(self._read_setting(cell, cell.hidden_size, job, dtype), bind, job)
         own = {name: w.get(theirs) for name, theirs in CELL_WEIGHTS.items()}
         y, last = run_scan(inputs, cell.project(job.x), own, job.state, start)
         return y, tuple(s.to(t.dtype) for s, t in zip(last, job.state, strict=True))
@@ -103,9 +104,23 @@ class Gated:
         """Whether padding would change the result: the mean of a normalisation is over all units."""
         return self.kind.norm or self.kind.memory
 
-    def _read_setting(self, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
+    def _read_setting(self, cell: Cell, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
         flags = job.mask is not None, bool(job.keep), job.reset is not None
-        return GatedSetting(self.kind, hidden, dtype, *flags, self.grid, dtype == torch.float32 and allows_tf32())
+        kind = RNN_KINDS[cell.nonlinearity] if cell.name == "rnn" else self.kind
+        return GatedSetting(kind, hidden, dtype, *flags, self.grid, dtype == torch.float32 and allows_tf32())
+
+
+def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bool:
+    """Return whether cuDNN was measured to be faster for this cell, with gradients if they are enabled."""
+    trains = torch.is_grad_enabled()
+    return any(
+        cell in region.cells
+        and dtype in region.types
+        and region.hidden[0] <= hidden <= region.hidden[1]
+        and region.rows[0] <= rows <= region.rows[1]
+        and region.trains in (None, trains)
+        for region in tuning.CUDNN_FASTER
+    )
 
 
 def _round_up(hidden: int) -> int:
