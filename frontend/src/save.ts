@@ -47,10 +47,38 @@ export function drawSvg(figure: HTMLElement): { text: string; width: number; hei
       result.append(copy);
     }
   }
+  for (const label of listLegendTexts(figure, outer)) result.append(label);
   return { text: new XMLSerializer().serializeToString(result), width, height };
 }
 
-const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-family", "text-anchor", "opacity"];
+const STYLES = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
+  "font-size", "font-family", "font-weight", "text-anchor", "opacity",
+];
+
+/** The words of legends and captions, which are HTML, as SVG texts at the same places. */
+function listLegendTexts(figure: HTMLElement, outer: DOMRect): SVGTextElement[] {
+  const texts: SVGTextElement[] = [];
+  for (const part of figure.querySelectorAll(".legend, figcaption")) {
+    const walker = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode as Text;
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      const box = range.getBoundingClientRect();
+      if (!node.data.trim() || !box.width || node.parentElement!.closest("svg, .all")) continue;
+      const style = getComputedStyle(node.parentElement!);
+      const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
+      text.textContent = node.data.trim();
+      text.setAttribute("x", String(box.left - outer.left));
+      text.setAttribute("y", String(box.top - outer.top + 0.76 * box.height)); // the line on which letters stand
+      text.setAttribute("fill", style.color);
+      for (const name of ["font-size", "font-family", "font-weight"]) text.setAttribute(name, style.getPropertyValue(name));
+      texts.push(text);
+    }
+  }
+  return texts;
+}
 
 function inlineStyle(from: Element, to: Element): void {
   const style = getComputedStyle(from);

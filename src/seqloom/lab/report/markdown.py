@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from seqloom.core.plurals import count
-from seqloom.lab.report import tables, values
-from seqloom.lab.report.page import Chart, Dots, Grid, Page, PageBlock, Table, Words
+from seqloom.lab.report import values
+from seqloom.lab.report.page import Gallery, Grid, Page, PageBlock, Table, Words
 from seqloom.lab.report.text import format_column, format_fact, is_numeric
 
 MAX_COLUMNS = 24  # wider tables are not readable as Markdown
+MAX_GRID_COLUMNS = 14  # nor are wider matrices
 
 
 def render_markdown(page: Page) -> str:
@@ -29,18 +30,13 @@ def _render_block(block: PageBlock) -> str:
     return "\n\n".join([f"## {escape_line(block.title or 'Untitled')}", *words])
 
 
-def _render_content(block: Table | Chart | Dots | Grid) -> list[str]:
-    if isinstance(block, Grid) and len(block.columns) > tables.NUMBERED:
+def _render_content(block: values.Tabular | Gallery) -> list[str]:
+    if isinstance(block, Gallery):
+        titles = [f"- {escape_line(chart.title)}" for chart in block.charts]
+        return [text for text in ("Drawn in report.html:", "\n".join(titles), escape_prose(block.note)) if text]
+    if isinstance(block, Grid) and len(block.columns) > MAX_GRID_COLUMNS:
         return [f"{count(len(block.rows), 'row')} and {count(len(block.columns), 'column')}: see report.html."]
-    return [text for text in (format_table(_to_table(block)), escape_prose(block.note)) if text]
-
-
-def _to_table(block: Table | Chart | Dots | Grid) -> Table:
-    if isinstance(block, Table):
-        return block
-    if isinstance(block, Chart):
-        return values.tabulate_chart(block)
-    return values.tabulate_dots(block) if isinstance(block, Dots) else values.tabulate_grid(block)
+    return [text for text in (format_table(values.tabulate(block)), escape_prose(block.note)) if text]
 
 
 def format_table(table: Table) -> str:

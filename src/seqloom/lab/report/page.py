@@ -40,6 +40,7 @@ class Chart:
     log_y: bool = False
     note: str = ""
     x_names: list[str] = field(default_factory=list)
+    split: float | None = None  # the x at which a forecast begins
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,22 @@ class Dots:
 
 @dataclass(frozen=True)
 class Grid:
-    """A matrix drawn as shades: a confusion matrix or an alignment."""
+    """A matrix as shades: a confusion matrix or an alignment. With `by_row`, values are counts, shown as shares."""
 
     title: str
     rows: list[str]
     columns: list[str]
     values: list[list[float]]
+    note: str = ""
+    by_row: bool = False
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Small charts side by side, each with its title: rows of the data, drawn."""
+
+    title: str
+    charts: list[Chart]
     note: str = ""
 
 
@@ -74,7 +85,7 @@ class Words:
     paragraphs: list[str]
 
 
-PageBlock = Table | Chart | Dots | Grid | Words
+PageBlock = Table | Chart | Dots | Grid | Gallery | Words
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,16 @@ from typing import Any, cast
 
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.report.page import Chart, Curve, Dots, Grid, Page, PageBlock, Table, Words
+from seqloom.lab.report.page import Chart, Curve, Dots, Gallery, Grid, Page, PageBlock, Table, Words
 
-KINDS: dict[str, type[PageBlock]] = {"table": Table, "chart": Chart, "dots": Dots, "grid": Grid, "words": Words}
+KINDS: dict[str, type[PageBlock]] = {
+    "table": Table,
+    "chart": Chart,
+    "dots": Dots,
+    "grid": Grid,
+    "gallery": Gallery,
+    "words": Words,
+}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 
@@ -38,7 +45,7 @@ def page_to_json(page: Page) -> dict[str, Any]:
     """Convert a page to JSON types, after checking that its curves and grids have consistent sizes."""
     for block in page.blocks:
         _check_sizes(block)
-    blocks = [{"kind": NAMES[type(block)], **_to_record(block)} for block in page.blocks]
+    blocks = [{"kind": NAMES[type(block)], **to_record(block)} for block in page.blocks]
     record = {"title": page.title, "verdict": page.verdict, "blocks": blocks, "facts": page.facts}
     return cast(dict[str, Any], to_plain(record, "page"))
 
@@ -55,19 +62,23 @@ def _check_sizes(block: PageBlock) -> None:
                 raise UserError(
                     f"chart {block.title!r}: curve {curve.name!r} has parts of lengths {sizes}; they must be equal"
                 )
+    if isinstance(block, Gallery):
+        for chart in block.charts:
+            _check_sizes(chart)
     if isinstance(block, Grid):
         shape, wanted = [len(row) for row in block.values], [len(block.columns)] * len(block.rows)
         if shape != wanted:
             raise UserError(f"grid {block.title!r} has rows of {shape} values, but its names need {wanted}")
 
 
-def _to_record(thing: Curve | PageBlock) -> dict[str, object]:
+def to_record(thing: Curve | PageBlock) -> dict[str, object]:
+    """Return the fields of a block, and of what it contains, as dicts and lists."""
     return {field.name: _convert_field(getattr(thing, field.name)) for field in fields(thing)}
 
 
 def _convert_field(value: object) -> object:
     if isinstance(value, Curve | PageBlock):
-        return _to_record(value)
+        return to_record(value)
     return [_convert_field(item) for item in value] if isinstance(value, list) else value
 
 
@@ -84,6 +95,10 @@ def _read_block(record: Mapping[str, Any]) -> PageBlock:
     kind = values.pop("kind")
     if kind not in KINDS:
         raise UserError(f"unknown block kind {kind!r}; expected one of {', '.join(KINDS)}")
-    if kind == "chart":
-        values["curves"] = [Curve(**curve) for curve in values["curves"]]
-    return KINDS[kind](**values)
+    if kind == "gallery":
+        values["charts"] = [_read_chart(chart) for chart in values["charts"]]
+    return _read_chart(values) if kind == "chart" else KINDS[kind](**values)
+
+
+def _read_chart(record: Mapping[str, Any]) -> Chart:
+    return Chart(**{**record, "curves": [Curve(**curve) for curve in record["curves"]]})

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 MISSING = "-"
-# A number and an optional unit or interval: "79.4%", "80.2 +- 0.6", "1.2 [0.9, 1.5]", "3.4x".
-NUMBER = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?) ?(?:%|x|[µmn]?s|[kMG]i?B|\+-.*|±.*|\[.*|\(.*|\.\..*)?")
+# A number with an optional unit and interval: "79.4%", "80.2 +- 0.6", "78.1% +- 1.9", "1.2 [0.9, 1.5]", "3.4x".
+NUMBER = re.compile(
+    r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?) ?(?:%|x|[µmn]?s|[kMG]i?B)? ?(?:\+-.*|±.*|\[.*|\(.*|\.\..*)?"
+)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -11,6 +11,16 @@ from seqloom.lab.report.page import Chart, Dots, Grid, Table
 from seqloom.lab.report.text import is_number, parse_number
 
 MAX_ROWS = 16  # of the table of a chart
+Tabular = Table | Chart | Dots | Grid
+
+
+def tabulate(block: Tabular) -> Table:
+    """Return the numbers of a block as a table."""
+    if isinstance(block, Table):
+        return block
+    if isinstance(block, Chart):
+        return tabulate_chart(block)
+    return tabulate_dots(block) if isinstance(block, Dots) else tabulate_grid(block)
 
 
 def tabulate_chart(chart: Chart) -> Table:
@@ -33,22 +43,31 @@ def _name_place(chart: Chart, x: float) -> float | str:
 
 
 def tabulate_dots(dots: Dots) -> Table:
-    """Return one row per group and reference line: number of seeds, mean, lowest, highest."""
+    """Return one row per group and reference line: number of seeds, mean, its interval if any, lowest, highest."""
     rows: list[dict[str, Any]] = []
     for name, values in dots.groups.items():
-        there = [v for v in values if is_number(v)]
-        spread = (fmean(there), min(there), max(there)) if there else (None, None, None)
-        rows.append(dict(zip(("", "seeds", "mean", "lowest", "highest"), (name, len(there), *spread), strict=True)))
+        present = [v for v in values if is_number(v)]
+        row: dict[str, Any] = {"": name, "seeds": len(present), "mean": fmean(present) if present else None}
+        if dots.intervals:
+            low, high = dots.intervals.get(name, (None, None))
+            row |= {"low": low, "high": high}
+        rows.append(row | {"lowest": min(present, default=None), "highest": max(present, default=None)})
     for name, value in dots.lines.items():
-        rows.append({"": name, "seeds": None, "mean": value, "lowest": None, "highest": None})
+        rows.append({"": name, "mean": value})
     return Table(dots.title, rows)
 
 
 def tabulate_grid(grid: Grid) -> Table:
-    """Return the grid with its row names as the first column."""
+    """Return the grid with its row names as the first column; counts become percents of their row."""
     names = _make_distinct(["", *grid.columns])
-    rows = [dict(zip(names, [name, *values], strict=True)) for name, values in zip(grid.rows, grid.values, strict=True)]
+    lines = [_to_percents(line) for line in grid.values] if grid.by_row else grid.values
+    rows = [dict(zip(names, [name, *line], strict=True)) for name, line in zip(grid.rows, lines, strict=True)]
     return Table(grid.title, rows)
+
+
+def _to_percents(counts: list[float]) -> list[float]:
+    total = sum(v for v in counts if is_number(v))
+    return [round(100 * v / total, 1) if total and is_number(v) else v for v in counts]
 
 
 def _make_distinct(names: list[str]) -> list[str]:

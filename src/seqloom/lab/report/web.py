@@ -1,4 +1,8 @@
-"""A page as one self-contained HTML file: no other files, no network."""
+"""A page as one self-contained HTML file: no other files, no network.
+
+The page holds its content twice: as data for its script (built from `frontend/` into `static/`), which draws it, and as
+plain tables, which are what a reader without JavaScript sees.
+"""
 
 from __future__ import annotations
 
@@ -10,125 +14,77 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from seqloom.lab.report import marks, plots, tables, values
-from seqloom.lab.report.markup import Markup, join, prose, tag
-from seqloom.lab.report.page import Chart, Dots, Grid, Page, PageBlock, Table, Words
-from seqloom.lab.report.text import format_fact, make_slug
-
-FACTS_ID = "how-this-was-made"
-DOTS_NOTE = "Each dot is one seed, in the same order in every group; the bar is the mean."
-INTERVALS_NOTE = " The vertical line is the mean's 95% interval."
-BELOW_NOTE = "Hollow marks on the edge are values of 0 or less, which a logarithmic axis cannot show."
+from seqloom.lab.report.markup import Markup, join, prose, tag, typeset
+from seqloom.lab.report.page import Gallery, Page, PageBlock, Table, Words
+from seqloom.lab.report.payload import FACTS_ID, build_columns, build_payload
+from seqloom.lab.report.values import tabulate
 
 
 def render_html(page: Page) -> str:
-    """Return the page as an HTML document with inline style, script and pictures."""
-    taken, looks = {FACTS_ID, "verdict"}, dict[str, int]()
-    places = [make_slug(block.title, taken, "part") for block in page.blocks]
-    sections = [_render_section(block, place, looks) for block, place in zip(page.blocks, places, strict=True)]
-    links = [(place, block.title or "Untitled") for block, place in zip(page.blocks, places, strict=True)]
-    style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    """Return the page as an HTML document with inline style, script, data and tables."""
+    payload = build_payload(page)
+    style, script = (
+        files(__package__).joinpath("static", f"report.{kind}").read_text("utf-8") for kind in ("css", "js")
+    )
+    # "<" would end the script element; in JSON it stands only inside texts
+    data = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template(files(__package__).joinpath("page.html").read_text("utf-8")).substitute(
         title=join(page.title),
-        verdict=prose(page.verdict),
-        when=_render_origin(page.facts),
-        contents=_render_contents([*links, (FACTS_ID, "How this was made")]),
-        sections="\n".join(sections),
-        made=_render_facts(page.facts),
+        content=_render_content(page, payload),
         style=style,
+        data=data,
         script=script,
         # The content security policy allows this script only, and no loading from elsewhere.
         allowed=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     )
 
 
-def _render_contents(links: list[tuple[str, str]]) -> Markup:
-    if len(links) < 4:
-        return Markup()
-    items = [tag("li", tag("a", title, href=f"#{place}")) for place, title in links]
-    return tag("nav", tag("ol", *items), aria_label="On this page")
+def _render_content(page: Page, payload: Mapping[str, Any]) -> Markup:
+    """Return what a reader without JavaScript sees: the verdict, and the numbers of every block as a table."""
+    parts = [tag("h1", page.title)]
+    if payload["when"]:
+        parts.append(tag("p", payload["when"], class_="when"))
+    parts.append(tag("p", prose(page.verdict), class_="verdict"))
+    for block, record in zip(page.blocks, payload["blocks"], strict=True):
+        head = tag("h2", block.title or "Untitled")
+        parts.append(tag("section", head, _render_block(block), class_="card", id=record["id"]))
+    parts.append(_render_facts(payload))
+    return tag("main", *parts)
 
 
-def _render_origin(facts: Mapping[str, Any]) -> Markup:
-    """Return the line under the title: date and machine."""
-    machine = facts.get("hardware")
-    if isinstance(machine, Mapping):
-        gpus = [gpu["name"] if isinstance(gpu, Mapping) else str(gpu) for gpu in machine.get("gpus") or []]
-        machine = ", ".join(gpus) or machine.get("cpu")
-    parts = [str(fact) for fact in (str(facts.get("date") or "")[:10], machine) if fact]
-    return tag("p", " · ".join(parts), class_="when") if parts else Markup()
+def _render_block(block: PageBlock) -> Markup:
+    if isinstance(block, Words):
+        return tag("div", *(tag("p", prose(text)) for text in block.paragraphs), class_="words")
+    if isinstance(block, Gallery):
+        table = Table(block.title, [{"drawn with JavaScript": chart.title} for chart in block.charts])
+    else:
+        table = tabulate(block)
+    notes = [table.note, block.note] if table is not block else [block.note]
+    note = " ".join(text for text in notes if text)
+    return join(_render_table(table), tag("p", prose(note), class_="note") if note else Markup())
 
 
-def _render_section(block: PageBlock, place: str, looks: dict[str, int]) -> Markup:
-    head = tag("h2", block.title or "Untitled", id=f"{place}-title")
-    return tag("section", head, _render_body(block, looks), id=place, aria_labelledby=f"{place}-title")
+def _render_table(table: Table) -> Markup:
+    if not table.rows:
+        return tag("p", "There is nothing to show.", class_="hint")
+    columns = build_columns(table)
+    kinds = ["n" if column["keys"] is not None else None for column in columns]
+    top = [tag("th", column["name"], scope="col", class_=kind) for column, kind in zip(columns, kinds, strict=True)]
+    rows = []
+    for texts in zip(*(column["texts"] for column in columns), strict=True):
+        first, *others = (typeset(text) for text in texts)
+        cells = [tag("td", text, class_=kind) for text, kind in zip(others, kinds[1:], strict=True)]
+        rows.append(tag("tr", tag("th", first, scope="row", class_=kinds[0]), *cells))
+    inside = tag("table", tag("thead", tag("tr", *top)), tag("tbody", *rows))
+    return tag("div", inside, class_="scroll", role="region", tabindex=0, aria_label=f"Table: {table.title}")
 
 
-def _render_body(block: PageBlock, looks: dict[str, int]) -> Markup:
-    match block:
-        case Table():
-            return join(tables.render_table(block), _render_note(block.note))
-        case Chart():
-            if not block.curves:
-                return tag("p", "The chart has no curves.", class_="note")
-            mine = marks.choose_looks([curve.name for curve in block.curves], looks)
-            plot = _render_plot(block.title, plots.draw_chart(block, mine), plots.list_chart_stops(block, mine))
-            note = _render_note(block.note, BELOW_NOTE if plots.has_hidden_points(block) else "")
-            figure = tag("figure", plots.draw_chart_legend(block, mine), plot, note)
-            return join(figure, _render_numbers(values.tabulate_chart(block)))
-        case Dots():
-            if not block.groups:
-                return tag("p", "There are no groups to show.", class_="note")
-            mine = marks.choose_looks(list(block.groups), looks)
-            key = plots.draw_dots_legend(block) if block.lines else Markup()
-            plot = _render_plot(block.title, plots.draw_dots(block, mine), plots.list_dots_stops(block, mine))
-            about = DOTS_NOTE + (INTERVALS_NOTE if block.intervals else "")
-            figure = tag("figure", key, plot, _render_note(block.note, about))
-            return join(figure, _render_numbers(values.tabulate_dots(block)))
-        case Grid():
-            return join(tables.render_grid(block), _render_note(block.note))
-        case Words():
-            return tag("div", *(tag("p", prose(text)) for text in block.paragraphs), class_="words")
-
-
-def _render_plot(title: str, picture: Markup, stops: dict[str, Any]) -> Markup:
-    data = json.dumps(stops, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return tag(
-        "div",
-        picture,
-        tag("div", class_="tip", role="status", hidden=True),
-        tag("script", Markup(data), type="application/json"),
-        class_="plot",
-        role="group",
-        tabindex=0,
-        aria_label=f"{title}: read the values with the arrow keys",
-    )
-
-
-def _render_note(*texts: str) -> Markup:
-    parts = [text for text in texts if text]
-    return tag("p", prose(" ".join(parts)), class_="note") if parts else Markup()
-
-
-def _render_numbers(table: Table) -> Markup:
-    inside = join(tables.render_table(table, f"{table.title}, the numbers"), _render_note(table.note))
-    return tag("details", tag("summary", "The numbers"), inside)
-
-
-def _render_facts(facts: Mapping[str, Any]) -> Markup:
+def _render_facts(payload: Mapping[str, Any]) -> Markup:
     """Return the command to reproduce the report, then all other facts."""
-    pieces = []
-    if facts.get("command"):
-        code = tag("pre", tag("code", str(facts["command"])), tabindex=0)
-        pieces.append(tag("div", code, tag("button", "Copy", type="button", class_="copy", hidden=True), class_="run"))
-    for name, fact in facts.items():
-        if name == "command" or fact in (None, "", {}, []):
-            continue
-        records = fact if isinstance(fact, Mapping) else {"": fact}
-        pairs = [
-            tag("div", tag("dt", str(k).replace("_", " ")) if k else Markup(), tag("dd", format_fact(v)))
-            for k, v in records.items()
-        ]
-        listing = tag("dl", *pairs) if isinstance(fact, Mapping) else tag("p", prose(format_fact(fact)))
-        pieces.append(tag("div", tag("h3", name.replace("_", " ").capitalize()), listing, class_="fact"))
-    return join(*pieces) or tag("p", "No details were recorded.", class_="note")
+    parts = [tag("h2", "How this was made")]
+    if payload["command"]:
+        parts.append(tag("div", tag("pre", tag("code", payload["command"]), tabindex=0), class_="run"))
+    for name, pairs in payload["facts"]:
+        rows = [tag("div", tag("dt", key or name), tag("dd", prose(text))) for key, text in pairs]
+        parts.append(tag("div", tag("h3", name), tag("dl", *rows), class_="fact"))
+    return tag("section", *parts, class_="card", id=FACTS_ID)
