@@ -4,6 +4,7 @@ from sklearn import metrics as sk
 
 from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes
 from seqloom.lab.report.page import Chart, Grid, Table
+from seqloom.lab.report.values import tabulate
 from seqloom.lab.stats.class_metrics import trace_precision, trace_reliability, trace_roc
 from seqloom.lab.training.decision import Decision
 
@@ -35,9 +36,10 @@ def test_precision_and_recall_of_classes_are_scikit_learns():
         assert [row[name] for row in table.rows] == pytest.approx(values, abs=1e-4)
 
 
-def test_a_confusion_matrix_has_shares_of_the_true_class():
+def test_a_confusion_matrix_has_counts_that_are_shown_as_shares_of_the_true_class():
     grid = draw_confusions(("a", "b"), np.array([0, 0, 0, 0, 1, -1]), np.array([0, 0, 0, 1, 1, 0]))
-    assert isinstance(grid, Grid) and grid.values == [[75.0, 25.0], [0.0, 100.0]]
+    assert isinstance(grid, Grid) and grid.by_row and grid.values == [[3, 1], [0, 1]]
+    assert [list(row.values()) for row in tabulate(grid).rows] == [["a", 75.0, 25.0], ["b", 0.0, 100.0]]
 
 
 def test_many_classes_list_the_worst():

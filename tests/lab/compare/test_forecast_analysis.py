@@ -11,7 +11,7 @@ from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.report import write_report
-from seqloom.lab.report.page import Chart, Page, Table
+from seqloom.lab.report.page import Chart, Gallery, Page, Table
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.calibration import decide
 from seqloom.lab.training.settings import TrainSettings
@@ -64,7 +64,8 @@ def test_each_shop_has_a_picture_with_its_dates_and_both_intervals(analysed, tmp
         assert wide < narrow < value
     write_report(Page("Shops", "", blocks, {}), tmp_path, {})
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count('class="band"') >= 16 and ends[3] in page  # two bands in two sizes for each shop
+    assert page.count('"inner_low":[') >= 4 and ends[3] in page
+    assert all(chart.split == 13.5 for chart in charts)
 
 
 def test_each_shop_has_its_scores_and_the_worst_windows_have_dates(analysed):
@@ -75,3 +76,16 @@ def test_each_shop_has_its_scores_and_the_worst_windows_have_dates(analysed):
     assert {"MAE", "RMSE", "sMAPE", "MASE", "within 80 %", "within 95 %", "windows"} < set(scores[0])
     assert scores[3]["MAE"] > 2 * scores[2]["MAE"]  # the largest shop and the smallest one
     assert tables["Worst test rows"][0]["series"] in SHOPS and tables["Worst test rows"][0]["from"].startswith("2025-")
+
+
+def test_the_worst_windows_are_drawn_with_their_forecasts_and_do_not_overlap(analysed):
+    task, _, blocks = analysed
+    (gallery,) = (block for block in blocks if isinstance(block, Gallery))
+    assert 1 <= len(gallery.charts) <= 6
+    for chart in gallery.charts:
+        assert [curve.name for curve in chart.curves] == ["actual", "forecast"] and chart.split is not None
+        assert chart.title.split(",")[0] in SHOPS and "loss" in chart.title
+    starts = [(chart.title.split(",")[0], chart.x_names[-7]) for chart in gallery.charts]
+    for i, (shop, day) in enumerate(starts):
+        for other, start in starts[:i]:
+            assert shop != other or abs((date.fromisoformat(day) - date.fromisoformat(start)).days) >= task.horizon

@@ -64,15 +64,14 @@ def _tabulate(title: str, rows: list[dict[str, Any]], unit: str) -> Table:
 
 
 def draw_confusions(names: tuple[str, ...], y: Array, p: Array) -> PageBlock:
-    """Draw the confusion matrix with the shares of each true class, or list the most frequent confusions."""
+    """Draw the confusion matrix, by shares of each true class, or list the most frequent confusions."""
     keep = y >= 0
     y, p = y[keep].astype(int), p[keep].astype(int)
     if len(names) <= MATRIX_CLASSES:
-        counts = np.zeros((len(names), len(names)))
+        counts = np.zeros((len(names), len(names)), dtype=int)
         np.add.at(counts, (y, p), 1)
-        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        note = "Rows are true classes, columns predictions; each number is a share of the true class in percent."
-        return Grid("Confusion matrix", list(names), list(names), (100 * shares).round(1).tolist(), note)
+        note = "Rows are true classes, columns predictions. A shade is a share of the true class, also in percent."
+        return Grid("Confusion matrix", list(names), list(names), counts.tolist(), note, by_row=True)
     wrong = Counter(zip(y[y != p].tolist(), p[y != p].tolist(), strict=True))
     rows = [
         {"true": names[a], "predicted": names[b], "test examples": n} for (a, b), n in wrong.most_common(MATRIX_CLASSES)

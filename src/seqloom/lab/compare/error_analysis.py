@@ -13,14 +13,16 @@ from seqloom.core.plurals import count
 from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes, tabulate_labels
 from seqloom.lab.compare.forecast_analysis import analyse_forecasts, describe_window
 from seqloom.lab.compare.row_scores import Columns
+from seqloom.lab.compare.series_pictures import draw_classes, draw_row, is_apart
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Classes, Features, Labels, Tags, Task, Tokens, Values
-from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
+from seqloom.lab.report.page import Chart, Curve, Gallery, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.decision import Decision
 from seqloom.lab.training.for_task import ForClassify, ForTask
 
 WORST_ROWS = 10
+DRAWN_ROWS = 6
 TEXT_LENGTH = 200  # characters of a text that are shown
 CHART_POINTS = 200
 Originals = Callable[[list[int]], dict[int, tuple[str, str]]]
@@ -51,6 +53,8 @@ def analyse_errors(
     if task.kind == "classify" and isinstance(task.target, Classes):
         decision = model.decision if isinstance(model, ForClassify) else Decision()
         blocks += analyse_classes(task.target.names, columns if out_of_fold is None else out_of_fold, decision)
+        if (gallery := draw_classes(task, batch)) is not None:
+            blocks.append(gallery)
     elif isinstance(task.target, Labels):
         blocks.append(tabulate_labels(task.target.names, columns if out_of_fold is None else out_of_fold))
     elif task.kind == "tag" and isinstance(task.target, Tags):
@@ -63,13 +67,7 @@ def analyse_errors(
     elif task.kind == "translate":
         blocks.append(translate_examples(model, task, batch, is_late))
     if not is_late():
-        worst = list(_worst_rows(model, task, columns, batch, is_late))
-        originals = read([row["row"] for row in worst if "row" in row])  # windows have dates instead
-        for row in worst:
-            if row.get("row") in originals:
-                place, text = originals[row["row"]]
-                row |= {"row": place, "input": _shorten(text)}
-        blocks.append(Table("Worst test rows", worst, "The rows of largest loss."))
+        blocks += _show_worst_rows(model, task, columns, batch, is_late, read)
     return blocks
 
 
@@ -104,19 +102,41 @@ def _predicted_values(model: ForTask, task: Task, batch: int) -> PageBlock:
     return Chart("True and predicted values", "test rows, sorted by true value", task.target.names[0], curves)
 
 
-def _worst_rows(
+@torch.no_grad()
+def _show_worst_rows(
+    model: ForTask, task: Task, columns: Columns, batch: int, is_late: Callable[[], bool], read: Originals
+) -> list[PageBlock]:
+    """List the test rows of largest loss, and draw those that are series."""
+    worst = list(_find_worst_rows(model, task, columns, batch, is_late))
+    originals = read([fields["row"] for fields, _ in worst if "row" in fields])  # windows have dates instead
+    charts: list[Chart] = []
+    drawn: list[Batch] = []
+    for fields, row in worst:
+        if fields.get("row") in originals:
+            place, text = originals[fields["row"]]
+            fields |= {"row": place, "input": _shorten(text)}
+        is_wanted = len(charts) < DRAWN_ROWS and is_apart(task, row, drawn)
+        if is_wanted and (chart := draw_row(model, task, row, fields)) is not None:
+            charts.append(chart)
+            drawn.append(row)
+    blocks: list[PageBlock] = [Gallery("Worst test rows, drawn", charts)] if charts else []
+    return [*blocks, Table("Worst test rows", [fields for fields, _ in worst], "The rows of largest loss.")]
+
+
+def _find_worst_rows(
     model: ForTask, task: Task, columns: Columns, batch: int, is_late: Callable[[], bool]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[dict[str, Any], Batch]]:
+    """Yield the fields and the input of the rows of largest loss."""
     losses = np.nan_to_num(columns["nats"] / np.maximum(columns["targets"], 1), nan=-1.0)
     worst = np.argsort(-losses, kind="stable")[:WORST_ROWS]
     ranks = {int(row): rank for rank, row in enumerate(worst)}
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, tuple[dict[str, Any], Batch]] = {}
     start = 0
     for one in task.batches("test", batch=batch):
         for k in range(len(one)):
             if start + k in ranks and not (rows and is_late()):
-                loss = round(float(losses[start + k]), 4)
-                rows[ranks[start + k]] = _describe_row(model, task, one.shard(k, len(one))) | {"loss": loss}
+                row, loss = one.shard(k, len(one)), round(float(losses[start + k]), 4)
+                rows[ranks[start + k]] = (_describe_row(model, task, row) | {"loss": loss}, row)
         start += len(one)
     yield from (rows[rank] for rank in sorted(rows))
 

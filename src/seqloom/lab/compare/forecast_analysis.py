@@ -45,11 +45,21 @@ def _draw_forecasts(model: ForTask, task: WindowsTask, of_series: Array) -> list
     for series in np.unique(of_series)[:DRAWN_SERIES]:
         position = int(np.flatnonzero(of_series == series)[-1])
         window = task.get_windows("test", np.array([position]))
-        charts.append(_draw_window(task, window, model.predict(window), position, task.series_names[int(series)]))
+        name = task.series_names[int(series)] or task.target.names[0]  # type: ignore[union-attr]
+        charts.append(draw_window(task, window, model.predict(window), position, f"Forecast of {name}"))
     return charts
 
 
-def _draw_window(task: WindowsTask, window: Batch, prediction: Prediction, position: int, name: str) -> Chart:
+def draw_window(task: WindowsTask, window: Batch, prediction: Prediction, position: int, title: str) -> Chart:
+    """Draw one window: what came before, the truth, and the forecast with its intervals.
+
+    Args:
+        task: the task.
+        window: a batch of this window alone.
+        prediction: its forecast.
+        position: its place in the test split.
+        title: the title of the chart.
+    """
     assert window.y is not None and isinstance(task.target, Values)
     target, S = task.target.names[0], task.horizon
     shown = min(task.lookback, PAST_SHARE * S)
@@ -70,7 +80,7 @@ def _draw_window(task: WindowsTask, window: Batch, prediction: Prediction, posit
     note = f"The latest test window, {count(S, 'step')} ahead."
     if ends:
         note += f" The bands are the {LEVELS[0]} % and the {LEVELS[1]} % interval."
-    return Chart(f"Forecast of {name or target}", "", target, curves, note=note, x_names=names)
+    return Chart(title, "", target, curves, note=note, x_names=names, split=shown - 0.5)
 
 
 def _decode(task: Task, values: torch.Tensor) -> list[float]:

@@ -163,7 +163,14 @@ def _dots(study: Trials[Any], c: Condition, mine: Sequence[Group]) -> Dots:
         {g.model: [v for v in g.values(first.name) if v is not None] for g in mine},
         {name: value for name, value in lines.items() if value is not None},
         first.log,
+        intervals=_list_intervals(mine, first),
     )
+
+
+def _list_intervals(mine: Sequence[Group], metric: TrialMetric) -> dict[str, tuple[float, float]]:
+    """Return the 95% t-interval of each mean that has one, as in the table."""
+    means = {g.model: g.summary(metric.name) for g in mine}
+    return {model: (m.low, m.high) for model, m in means.items() if m.low is not None and m.high is not None}
 
 
 def _losses(name: str, steps: int, mine: Sequence[Group]) -> Chart:

@@ -1,0 +1,82 @@
+"""Rows of series, drawn: one of each class, and those with the largest loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seqloom.lab.compare.forecast_analysis import draw_window
+from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.pipeline.windows import WindowsTask
+from seqloom.lab.data.task import Batch, Classes, Features, Task
+from seqloom.lab.report.page import Chart, Curve, Gallery
+from seqloom.lab.stats.metrics import Array
+from seqloom.lab.training.for_task import ForTask
+
+DRAWN_CLASSES = 12
+DRAWN_FEATURES = 6  # more are drawn as their mean
+DRAWN_POINTS = 400  # of a long series: evenly spaced steps
+
+
+def draw_classes(task: Task, batch: int) -> Gallery | None:
+    """Draw the first test row of each class of a task that classifies series; None for other tasks."""
+    if not (isinstance(task.input, Features) and isinstance(task.target, Classes) and task.kind == "classify"):
+        return None
+    names = task.target.names
+    charts: dict[int, Chart] = {}
+    for one in task.batches("test", batch=batch):
+        assert one.y is not None
+        for k, label in enumerate(one.y.tolist()):
+            if 0 <= label < DRAWN_CLASSES and label not in charts and int(one.lengths[k]):
+                charts[label] = draw_series(task, one.shard(k, len(one)), names[label])
+        if len(charts) == min(len(names), DRAWN_CLASSES):
+            break
+    note = f"The first {DRAWN_CLASSES} of {len(names)} classes." if len(names) > DRAWN_CLASSES else ""
+    return Gallery("A test row of each class", [charts[k] for k in sorted(charts)], note) if charts else None
+
+
+def is_apart(task: Task, row: Batch, others: Sequence[Batch]) -> bool:
+    """Whether the forecast of a window overlaps that of none of the others; True for rows that are no windows."""
+    if not isinstance(task, WindowsTask):
+        return True
+    return all(abs(int(row.rows[0]) - int(other.rows[0])) >= task.horizon for other in others)
+
+
+def draw_row(model: ForTask, task: Task, row: Batch, fields: Mapping[str, Any]) -> Chart | None:
+    """Draw a test row with its prediction: a window of a forecast, or a series; None for other inputs."""
+    if isinstance(task, WindowsTask):
+        name = ", ".join(str(fields[key]) for key in ("series", "from", "window") if key in fields)
+        return draw_window(task, row, model.predict(row), int(row.rows[0]), f"{name} (loss {fields['loss']:.3g})")
+    if not isinstance(task.input, Features) or not int(row.lengths[0]):
+        return None
+    true, predicted = (_shorten(str(fields[key])) for key in ("true", "predicted"))
+    return draw_series(task, row, f"row {fields['row']}: true {true}, predicted {predicted}")
+
+
+def draw_series(task: Task, row: Batch, title: str) -> Chart:
+    """Draw the features of one row over its steps, in the units of the data where they can be restored."""
+    x, names = _read_features(task, row)
+    steps = np.unique(np.linspace(0, len(x) - 1, min(DRAWN_POINTS, len(x))).astype(int))
+    if len(names) > DRAWN_FEATURES:
+        names, x = [f"mean of {len(names)} features"], x.mean(1, keepdims=True)
+    curves = [Curve(name, steps.astype(float).tolist(), x[steps, i].tolist()) for i, name in enumerate(names)]
+    return Chart(title, "", "", curves)
+
+
+def _read_features(task: Task, row: Batch) -> tuple[Array, list[str]]:
+    """Return the values (T, D) of a row and the names of its features, without the masks of missing values."""
+    assert isinstance(task.input, Features)
+    x = row.x[0, : int(row.lengths[0])].numpy()
+    kept = [i for i, name in enumerate(task.input.names) if not name.startswith("missing:") and i < x.shape[1]]
+    names = [task.input.names[i] for i in kept]
+    coder = task.encoding.x if task.encoding is not None else None
+    if isinstance(coder, SeriesCoder):
+        decoded = np.asarray(coder.decode(x), dtype=float)
+        return decoded, names[: decoded.shape[1]]
+    return x[:, kept].astype(float), names
+
+
+def _shorten(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
