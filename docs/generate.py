@@ -245,7 +245,7 @@ def results_table() -> str:
         f"| {mnist['lstm'][0]:.1f} ({done}) | LN-GRU {mnist['ln_gru'][0]:.1f} "
         f"| ahead of the GRU by {mnist['attn_rnn'][0] - mnist['gru'][0]:.2f} points |"
     )
-    lines += map(state_row, ("parity", "S3", "register"))
+    lines += map(state_row, study("state-fair"))
     near = adding["T = 1,000, marks anywhere"]
     lines.append(
         "| add 2 of 1,000 numbers, mean absolute error | "
@@ -289,7 +289,11 @@ def untuned_accuracies() -> str:
 
 def competition() -> str:
     """Return how many steps the competition of state and input saves on problems of state tracking."""
-    stored = study("state-fair")
+    stored = {
+        problem: models
+        for problem, models in study("state-fair").items()
+        if all(models[m]["steps to solve"] for m in COMPETITORS)  # by at least one seed of each
+    }
     steps = {m: join_words(f"{models[m]['steps to solve']:,.0f}" for models in stored.values()) for m in COMPETITORS}
     return (
         f"Competition saves training: on {join_words(stored)} AttnRNN needs {steps['attn_rnn']} steps (medians),\n"

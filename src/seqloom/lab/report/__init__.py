@@ -45,7 +45,8 @@ def write_report(page: Page, folder: Path, document: Mapping[str, Any]) -> list[
 
 def store_document(page: Page, folder: Path, document: Mapping[str, Any]) -> Path:
     """Write study.json alone, as `write_report` does."""
-    text = json.dumps(_combine(page, document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    fields = ",\n".join(f"{_dump(name)}:{_dump_lines(value)}" for name, value in _combine(page, document).items())
+    text = f"{{\n{fields}\n}}\n"
     with write_atomically(folder / "study.json") as work:
         work.write_text(text, encoding="utf-8", newline="\n")
     return folder / "study.json"
@@ -53,3 +54,14 @@ def store_document(page: Page, folder: Path, document: Mapping[str, Any]) -> Pat
 
 def _combine(page: Page, document: Mapping[str, Any]) -> dict[str, Any]:
     return cast(dict[str, Any], to_plain(document)) | {"page": page_to_json(page)}
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _dump_lines(value: object) -> str:
+    """Return JSON with one line per row of a list, so that a changed row is one changed line."""
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(map(_dump, value)) + "\n]"
+    return _dump(value)
