@@ -153,6 +153,11 @@ export function Chart({ frame, series: all, height = 150, low, high, label, bars
           <path key={s.label + i} class={`line line${i % 6} ${s.strong ? "strong" : ""}`} d={trace(s, frame, (v) => y(scale(v)))} />
         ),
       )}
+      {!bars && series.map((s, i) =>
+        s.xs.length === 1 && s.ys[0] !== null && s.xs[0] >= frame.from && s.xs[0] < frame.to && (
+          <circle key={s.label + i} cx={place(frame, s.xs[0])} cy={y(scale(s.ys[0]))} r={3.5} class={`dot line${i % 6}`} />
+        ),
+      )}
       {frame.cursor !== null && !bars && series.map((s, i) => <Dot key={s.label + i} series={s} index={i} frame={frame} y={(v) => y(scale(v))} />)}
       <StepAxis frame={frame} y={height - BOTTOM + 16} />
     </svg>

@@ -1,5 +1,5 @@
 /** Heat maps over steps and units, or over queries and keys, on a canvas. */
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { diverging, sequential, type Matrix } from "./arrays";
 import { Cursor, LEFT, RIGHT, StepAxis, place, shorten, stepAt, type Frame } from "./chart";
 
@@ -61,7 +61,7 @@ export function Heat({ frame, matrix, rows, names, selected, dark, label, onUnit
   const height = Math.min(MAX_HEIGHT, Math.max(24, rowHeight * rows.length));
   const picture = useMemo(() => paint(matrix, rows, dark), [matrix, rows, dark]);
   const inner = Math.max(1, frame.width - LEFT - RIGHT);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const canvas = ref.current!;
     const ratio = window.devicePixelRatio || 1;
     const [width, tall] = [Math.round(inner * ratio), Math.round(height * ratio)];
@@ -120,7 +120,7 @@ export function AttentionMap({ frame, matrix, head, queries, keys, dark, label, 
   const left = 84;
   const width = Math.min(frame.width - left - RIGHT, Math.max(180, nk * 26));
   const height = Math.min(520, Math.max(40, nq * Math.min(24, Math.max(1, 520 / nq))));
-  useEffect(() => {
+  useLayoutEffect(() => {
     const small = document.createElement("canvas");
     small.width = nk;
     small.height = nq;

@@ -71,7 +71,7 @@ export function Input({ source, info, view, change }: { source: Source; info: Ru
                 <li key={r.row}>
                   <button type="button" class={r.row === view.row ? "current" : ""} dir="auto"
                     onClick={() => change({ row: r.row, input: "", output: null, step: null, cursor: null, span: null })}>
-                    {r.text} <small>{r.truth && <>true <bdi>{r.truth}</bdi>, </>}predicted <bdi>{r.prediction}</bdi>{r.loss !== null && `, loss ${format(r.loss, 2)}`}</small>
+                    {isText ? r.text : `row ${r.row}: ${r.text}`} <small>{r.truth && <>true <bdi>{r.truth}</bdi>, </>}predicted <bdi>{r.prediction}</bdi>{r.loss !== null && `, loss ${format(r.loss, 2)}`}</small>
                   </button>
                 </li>
               ))}
@@ -194,21 +194,27 @@ function useContributions(shown: Explanation, method: string): number[] {
   }, [shown, method]);
 }
 
-export function useMatrix(source: Source, shown: Explanation, name: string | null): { matrix: Matrix | null; error: string } {
-  const [state, setState] = useState<{ matrix: Matrix | null; error: string; of: unknown }>({ matrix: null, error: "", of: null });
+interface Loaded {
+  matrix: Matrix | null;
+  error: string;
+  name: string | null; // of the array; the one before until a new one is there
+}
+
+export function useMatrix(source: Source, shown: Explanation, name: string | null): Loaded {
+  const [state, setState] = useState<Loaded & { of: unknown }>({ matrix: null, error: "", name: null, of: null });
   useEffect(() => {
     if (!name || !(name in shown.arrays)) {
-      setState({ matrix: null, error: "", of: shown });
+      setState({ matrix: null, error: "", name, of: shown });
       return;
     }
     let current = true;
     source.array(shown, name).then(
-      (matrix) => current && setState({ matrix, error: "", of: shown }),
-      (error) => current && setState({ matrix: null, error: String(error.message ?? error), of: shown }),
+      (matrix) => current && setState({ matrix, error: "", name, of: shown }),
+      (error) => current && setState({ matrix: null, error: String(error.message ?? error), name, of: shown }),
     );
     return () => void (current = false);
   }, [shown, name]);
-  return state.of === shown ? state : { matrix: null, error: "" };
+  return state.of === shown ? state : { matrix: null, error: "", name };
 }
 
 /** Features of a series, and the forecast that follows. */
@@ -297,7 +303,9 @@ const MEANINGS: Record<string, string> = {
 export function Memory({ source, shown, view, change, frame, dark }: { source: Source; shown: Explanation; view: View; change: Change; frame: Frame; dark: boolean }) {
   const layer = shown.layers.find((l) => l.name === view.layer) ?? shown.layers[0];
   const letter = layer?.letters.includes(view.letter) ? view.letter : layer?.letters[0];
-  const { matrix, error } = useMatrix(source, shown, layer ? `${layer.name}/${letter}` : null);
+  const loaded = useMatrix(source, shown, layer ? `${layer.name}/${letter}` : null);
+  const drawn = layer && loaded.name?.startsWith(`${layer.name}/`) ? loaded.name.slice(layer.name.length + 1) : "";
+  const { matrix, error } = drawn ? loaded : { matrix: null, error: "" };
   const [hover, setHover] = useState<[number, number] | null>(null);
   const units = matrix?.shape[1] ?? 0;
   const followed = view.unit !== null && view.unit < units ? view.unit : null;
@@ -310,7 +318,7 @@ export function Memory({ source, shown, view, change, frame, dark }: { source: S
   const inner: Frame = steps === shown.steps.length ? frame : { ...frame, labels, from: 0, to: Math.max(1, steps), onCursor: () => undefined, cursor: null, span: null };
   const unit = followed;
   return (
-    <Panel title="Memory" name={`${layer.name}-${letter}`}
+    <Panel title="Memory" name={`${layer.name}-${drawn || letter}`}
       help={`${layer.cell}: ${MEANINGS[letter!] ?? `${letter} of the equations`}. Click a row to follow a unit.`}
       csv={() => matrix ? toCsv(["step", "token", ...xs.length ? rows.map((u) => `unit ${u}`) : []], xs.map((t) => [t, labels[t], ...rows.map((u) => matrix.get(t, u))])) : ""}
       tools={
@@ -329,11 +337,11 @@ export function Memory({ source, shown, view, change, frame, dark }: { source: S
       {error && <p class="hint">{error}</p>}
       {matrix && (
         <>
-          <Heat frame={inner} matrix={matrix} rows={rows} selected={unit} dark={dark} label={`${letter} of ${layer.name}: ${steps} steps, ${units} units, from ${format(matrix.low)} to ${format(matrix.high)}`}
+          <Heat frame={inner} matrix={matrix} rows={rows} selected={unit} dark={dark} label={`${drawn} of ${layer.name}: ${steps} steps, ${units} units, from ${format(matrix.low)} to ${format(matrix.high)}`}
             onUnit={(u) => change({ unit: u })} onHover={(u, t) => setHover([u, t])} />
           <p class="readout"><Scale matrix={matrix} dark={dark} /> {hover && hover[1] < steps && hover[0] < units ? `unit ${hover[0]}, step ${hover[1]}: ${format(matrix.get(hover[1], hover[0]))}${layer.groups.length ? `, group ${layer.groups[hover[0]] + 1}` : ""}` : ""}</p>
           {unit !== null && (
-            <Chart frame={inner} series={[{ label: `${letter} of unit ${unit}`, xs, ys: line, strong: true }]} height={120} label={`${letter} of unit ${unit} over time`} />
+            <Chart frame={inner} series={[{ label: `${drawn} of unit ${unit}`, xs, ys: line, strong: true }]} height={120} label={`${drawn} of unit ${unit} over time`} />
           )}
         </>
       )}
@@ -358,7 +366,8 @@ export function Attention({ source, shown, frame, dark }: { source: Source; show
   const [head, setHead] = useState(-1);
   const [hover, setHover] = useState<[number, number] | null>(null);
   const info = shown.attention.find((a) => a.name === name) ?? shown.attention[shown.attention.length - 1];
-  const { matrix, error } = useMatrix(source, shown, info ? `attention/${info.name}` : null);
+  const loaded = useMatrix(source, shown, info ? `attention/${info.name}` : null);
+  const { matrix, error } = info && loaded.name === `attention/${info.name}` ? loaded : { matrix: null, error: "" };
   if (!info) return null;
   const label = (count: number, isQuery: boolean) => {
     if (isQuery && (info.name === "alignment" || shown.kind === "translate") && count === shown.prediction.steps.length) return shown.prediction.steps;
@@ -416,6 +425,7 @@ export function Intervene({ shown, view, change, live }: { shown: Explanation; v
   const info = shown.layers.find((l) => l.name === layer) ?? shown.layers.find((l) => l.name === view.layer) ?? shown.layers[0];
   const letters = info?.letters.filter((l) => l !== "effect" && !l.startsWith("a(") && !(info.cell === "attn_rnn" && l === "o")) ?? [];
   const chosen = letters.includes(letter) ? letter : letters[0];
+  const attends = shown.attention.length > 0 || shown.layers.some((l) => l.letters.some((name) => name.startsWith("a(")));
   const add = (clamp: Clamp) => change({ clamps: [...view.clamps, clamp], output: shown.target.output, step: shown.target.step });
   const submit = (event: Event) => {
     event.preventDefault();
@@ -446,7 +456,7 @@ export function Intervene({ shown, view, change, live }: { shown: Explanation; v
       <div class="row">
         {info && view.cursor !== null && <button type="button" onClick={() => add({ layer: info.name, letter: "h", value: 0, units: [], steps: [view.cursor!, view.cursor!] })}>forget the state at step {view.cursor}</button>}
         {info && view.unit !== null && <button type="button" onClick={() => add({ layer: info.name, letter: "h", value: 0, units: [view.unit!], steps: null })}>silence unit {view.unit}</button>}
-        <label><input type="checkbox" checked={view.uniform} onChange={(e) => change({ uniform: e.currentTarget.checked, output: shown.target.output, step: shown.target.step })} /> uniform attention</label>
+        {attends && <label><input type="checkbox" checked={view.uniform} onChange={(e) => change({ uniform: e.currentTarget.checked, output: shown.target.output, step: shown.target.step })} /> uniform attention</label>}
       </div>
       {error && <p class="problem" role="alert">{error}</p>}
       {view.clamps.length > 0 && (

@@ -3,9 +3,11 @@
 import json
 import shutil
 import threading
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import pytest
+from kinds_of_runs import KINDS, train_kind
 
 from seqloom.lab.explore.saved_page import build_page, record_examples
 from seqloom.lab.explore.server import make_server
@@ -41,14 +43,20 @@ def service(run):
     return Service([Entry("turns", run), Entry("again", run), broken])
 
 
-@pytest.fixture(scope="module")
-def address(service):
+@contextmanager
+def serve(service):
     with make_server(service) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(service):
+    with serve(service) as place:
+        yield place
 
 
 @pytest.fixture
@@ -87,6 +95,13 @@ def show_finding(page):
     return page.locator(".finding .first").first.inner_text()
 
 
+def list_serious_problems(page):
+    """Return what axe-core calls serious or critical, with the elements."""
+    found = axe.Axe().run(page).response["violations"]
+    serious = [v for v in found if v["impact"] in ("serious", "critical")]
+    return [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in serious]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_has_no_serious_accessibility_problem(opened, scheme):
     page = opened({"run": "turns", "input": TEXT, "cursor": 5, "unit": 3}, scheme=scheme)
@@ -94,10 +109,7 @@ def test_the_page_has_no_serious_accessibility_problem(opened, scheme):
     page.locator(".heat canvas").first.wait_for()
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
     page.wait_for_timeout(300)
-    found = axe.Axe().run(page).response["violations"]
-    assert not [
-        (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
-    ]
+    assert not list_serious_problems(page)
 
 
 def test_typing_moves_the_prediction_and_the_link_restores_the_view(opened):
@@ -205,3 +217,54 @@ def test_pictures_and_data_are_saved(opened):
             page.get_by_role("button", name=f"Save Memory as {kind}").click()
         content = saved.value.path().read_bytes()
         assert content.startswith(start) and len(content) > 500
+
+
+IN_EACH_RUN = ("Finding", "Prediction", "Contribution of each step", "Memory", "Gradient flow |dL/dh_t|", "Intervene")
+ELSEWHERE = {
+    "text": ("Steps", "Prediction as the sequence grows"),
+    "tags": ("Steps", "Output at each step"),
+    "series": ("Input over time (scaled)", "Prediction as the sequence grows"),
+    "value": ("Steps",),
+    "forecast": ("Input over time (scaled)", "Forecast of level"),
+    "translation": ("Steps", "Attention"),
+    "characters": ("Steps", "Output at each step"),
+    "audio": ("Input over time (scaled)", "Prediction as the sequence grows"),
+    "speech": ("Input over time (scaled)", "Output at each step"),
+}
+QUICK = ("tags", "series", "forecast", "translation", "audio")
+ALL = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_every_view_of_a_run_of_each_kind_is_drawn(opened, tmp_path, kind):
+    with serve(Service([Entry(kind, train_kind(kind, tmp_path))])) as place:
+        page = opened({"cursor": 1, "unit": 2}, place=place)
+        assert show_finding(page)
+        for title in (*IN_EACH_RUN, *ELSEWHERE[kind]):
+            page.locator(f"section[aria-label='{title}'], section[aria-label^='{title}:']").first.wait_for()
+        canvas = page.locator(".heat canvas").first
+        letters = page.locator(".letters button")
+        shown = set()
+        for number in range(letters.count()):
+            letters.nth(number).click()
+            page.locator(f".heat canvas[aria-label^='{letters.nth(number).inner_text()} of']").wait_for()
+            shown.add(canvas.evaluate("(c) => c.toDataURL()"))
+        assert len(shown) == letters.count() >= 4
+        page.locator("summary", has_text="held-out rows").click()
+        page.locator(".rows button").nth(1).click()
+        page.locator(".rows button.current").wait_for()
+        page.locator("summary", has_text="Learning curves").click()
+        page.locator(".curves svg circle").first.wait_for()  # one validation: a point
+        assert page.get_by_role("alert").count() == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_kind_of_run_has_a_serious_accessibility_problem(opened, tmp_path, kind, scheme):
+    with serve(Service([Entry(kind, train_kind(kind, tmp_path))])) as place:
+        page = opened({"cursor": 1, "unit": 2}, place=place, scheme=scheme)
+        show_finding(page)
+        page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+        page.wait_for_timeout(300)
+        assert not list_serious_problems(page)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.data.task import UNKNOWN, Batch
+from seqloom.lab.data.task import PAD, UNKNOWN, Batch
 from seqloom.lab.explore.subject import Example, Outputs, Subject, cut_batch, repeat_batch
 from seqloom.layers.layer import Layer
 
@@ -46,8 +46,12 @@ def choose_target(subject: Subject, outputs: Outputs, output: int | None = None,
     if values.ndim == 1:
         return Target(_limit(output, len(values), int(values.argmax())))
     last = values.shape[0] - 1
-    step = _limit(step, last + 1, last if subject.kind in ("generate", "forecast") else 0)
-    return Target(_limit(output, values.shape[1], int(values[step].argmax())), step)
+    first = last if subject.kind in ("generate", "forecast") else 0
+    if subject.kind == "transcribe":
+        first = int(values[:, PAD + 1 :].amax(1).argmax())  # where the model is surest of a letter; PAD is the blank
+    step = _limit(step, last + 1, first)
+    best = int(values[step].argmax()) if outputs.wanted is None else int(outputs.wanted[0, step])
+    return Target(_limit(output, values.shape[1], best), step)
 
 
 def _limit(number: int | None, count: int, default: int) -> int:

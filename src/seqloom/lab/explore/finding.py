@@ -115,8 +115,9 @@ def _describe_turn(
     other = without.values[0] if target.step is None else without.values[0, target.step]
     rival = int(other.argmax())
     if rival != target.output:
-        text = f"{word} turns the prediction to {label} ({p - effect:.2f} -> {p:.2f})"
-        text += f"; without it the prediction is {inside.outputs.labels[rival]!r}."
+        verb, it = ("turn", "them") if word.startswith("steps ") else ("turns", "it")
+        text = f"{word} {verb} the prediction to {label} ({p - effect:.2f} -> {p:.2f})"
+        text += f"; without {it} the prediction is {inside.outputs.labels[rival]!r}."
     else:
         text = f"{label} ({p:.2f}) rests most on {word}, without which it is {p - effect:.2f}."
         text = text[0].upper() + text[1:]

@@ -165,8 +165,13 @@ class Subject:
             return self._translate(batch, wanted)
         scores = self.model.scores(batch)[0]
         if self.kind == "transcribe":
-            log_p, _ = scores
-            return Outputs(log_p.exp(), self._name_outputs(log_p.shape[-1]), tuple(map(str, range(log_p.shape[1]))))
+            log_p, lengths = scores
+            first = cut_rows(batch, 1)
+            with torch.no_grad():
+                choice = self.model.choose((log_p[:1], lengths[:1]), first)
+            text = str(self.task.decode(choice.values, choice.lengths)[0])
+            steps = tuple(map(str, range(log_p.shape[1])))
+            return Outputs(log_p.exp(), ("(blank)", *self._name_outputs(log_p.shape[-1])[1:]), steps, text)
         with torch.no_grad():
             text = self._describe(batch, scores)
         if isinstance(self.task.target, ValuesTarget):
