@@ -84,13 +84,15 @@ def make_call(layer: nn.Module, mode: str, x: Tensor, dy: Tensor) -> Call:
     return partial(forward, layer, x) if mode == "forward" else partial(both, layer, list(layer.parameters()), x, dy)
 
 
-def compare(name: str, device: str, dtype: torch.dtype, repetitions: int, wait: Call) -> list[dict[str, Any]]:
+def compare(
+    name: str, device: str, dtype: torch.dtype, lengths: list[int], repetitions: int, wait: Call
+) -> list[dict[str, Any]]:
     """Return the rows of one layer: ours minus torch's, by length, size and mode."""
     ours, theirs = LAYERS[name]
     rows = []
     for H in HIDDEN:
         layers = [kind(H, H).to(device, dtype) for kind in (ours, theirs)]
-        for T in STEPS:
+        for T in lengths:
             x, dy = (torch.randn(T, ROWS, H, device=device, dtype=dtype) for _ in range(2))
             for mode in ("forward", "both"):
                 mine, torchs = time_in_turns([make_call(k, mode, x, dy) for k in layers], repetitions, wait)
@@ -145,6 +147,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--layers", default=",".join(LAYERS), help="names, separated by commas")
+    parser.add_argument("--lengths", default=",".join(map(str, STEPS)), help="steps, separated by commas")
     parser.add_argument("--repetitions", type=int, default=300)
     parser.add_argument("--profile", action="store_true", help="print profiles of calls and measure nothing else")
     args = parser.parse_args()
@@ -155,7 +158,8 @@ def main() -> None:
         for name in names:
             profile(name, args.device, dtype, wait)
         return
-    rows = [row for name in names for row in compare(name, args.device, dtype, args.repetitions, wait)]
+    lengths = [int(T) for T in args.lengths.split(",") if T]
+    rows = [row for name in names for row in compare(name, args.device, dtype, lengths, args.repetitions, wait)]
     steps = [time_steps(name, args.device, args.repetitions, wait) for name in names]
     settings = {"device": args.device, "dtype": args.dtype, "rows": ROWS, "repetitions": args.repetitions}
     write_record(args.json, settings=settings, calls=rows, steps=steps)

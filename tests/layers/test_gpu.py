@@ -12,6 +12,7 @@ import seqloom.cells
 import seqloom.layers.recurrent.gpu.streams
 import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.layers.recurrent.gpu import row_order, wavefront
 
 pytestmark = pytest.mark.gpu
@@ -312,6 +313,30 @@ def test_a_planned_call_of_cudnn_has_second_derivatives(name):
         first = torch.autograd.grad(layer(x)[0].sin().sum(), leaves, create_graph=True)
         results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_dropout_between_layers_is_torchs_own(name):
+    theirs = getattr(torch.nn, name)(5, 8, 3, dropout=0.4).cuda()
+    ours = getattr(seqloom, name)(5, 8, 3, dropout=0.4).cuda()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(7, 3, 5, device="cuda", requires_grad=True)
+    for train in (True, False):
+        results = []
+        for layer in (theirs, ours):
+            layer.train(train)
+            torch.manual_seed(3)
+            y = layer(x)[0]
+            with torch.no_grad():
+                again = layer(x)[0]
+            results.append([y, again, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
+        torch.testing.assert_close(*results)
+        assert torch.equal(results[1][0], results[1][1]) is not train  # dropped anew in each call
+    (dx,) = torch.autograd.grad(ours.train()(x)[0].sum(), x)
+    with pytest.raises(UserError, match="no second derivative"):
+        torch.autograd.grad(ours(x)[0].sum(), x, create_graph=True)
+    assert dx.isfinite().all()
 
 
 @pytest.mark.parametrize("H", [100, 300])

@@ -11,6 +11,7 @@ from torch.func import functional_call, jacrev, jvp, vmap
 from torch.nn.utils import parametrizations, parametrize
 
 import seqloom
+from seqloom.kernels import tuning
 from seqloom.kernels.aten.plan import AtenPlan
 from seqloom.kernels.cpu.plan import StackPlan
 from seqloom.kernels.registry import find_kernel
@@ -74,6 +75,12 @@ def test_a_planned_call_has_the_loops_values_and_gradients(cell, kernel, setting
     assert kinds(layer) == {StackPlan}
     state = layer(x)[1]
     check(layer, x, tuple(torch.randn_like(s) for s in state) if isinstance(state, tuple) else torch.randn_like(state))
+
+
+def test_one_large_step_in_training_runs_on_torchs_operator():
+    layer = make(hidden_size=tuning.ONE_STEP_HIDDEN)
+    check(layer, draw(steps=1))
+    assert kinds(layer) == {AtenPlan}  # without gradients it is a step of a stream
 
 
 @each_cell

@@ -22,6 +22,11 @@ def numeric_flags() -> tuple[object, ...]:
 
     A recorded CUDA graph or a prepared plan repeats what torch did under the flags of its first call.
     """
+    return *product_flags(), autocast_dtype("cuda"), autocast_dtype("cpu")
+
+
+def product_flags() -> tuple[object, ...]:
+    """Return the switches of `numeric_flags` that hold while autocast is off."""
     return (
         torch._C._get_fp32_precision_getter("cuda", "matmul"),
         torch._C._get_fp32_precision_getter("cuda", "rnn"),
@@ -29,9 +34,7 @@ def numeric_flags() -> tuple[object, ...]:
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_fp16_accumulation(),
-        torch.are_deterministic_algorithms_enabled(),
-        autocast_dtype("cuda"),
-        autocast_dtype("cpu"),
+        torch._C._get_deterministic_algorithms(),
     )
 
 

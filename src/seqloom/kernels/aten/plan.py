@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
+from seqloom.core.errors import UserError
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
@@ -45,12 +46,14 @@ class AtenPlan:
     Args:
         stack: The cells, and the form of the input.
         weights: All weights of the stack.
+        dropout: Share of the outputs of every layer but the last that cuDNN drops, also without gradients.
     """
 
     backend = "aten"
 
-    def __init__(self, stack: Stack, weights: Sequence[Tensor]) -> None:
+    def __init__(self, stack: Stack, weights: Sequence[Tensor], dropout: float = 0.0) -> None:
         cell = stack.cells[0]
+        self.dropout = dropout
         self.stack, self.h_shapes = stack, stack.state_shapes
         self.h_shape, self.states = self.h_shapes[0], len(self.h_shapes)
         names = [parameter_names(c) for c in stack.cells]
@@ -64,6 +67,8 @@ class AtenPlan:
         # a CPU's operator would put the time first itself, in nodes of their own
         self.transposes = self.is_cpu and stack.is_batch_first
         self.batch_first = stack.is_batch_first and not self.transposes
+        # oneDNN's inference rearranges the weights at every call, which for one step takes longer than the step
+        self.is_step = self.is_cpu and stack.T == 1
         self.in_order = self.order == list(range(len(weights)))
         self.start_shapes = [(len(stack.cells), stack.B, shape[-1]) for shape in self.h_shapes]
 
@@ -88,7 +93,8 @@ class AtenPlan:
             states = [torch.zeros(shape, dtype=x.dtype, device=x.device) for shape in self.start_shapes]
         flat = weights if self.in_order else [weights[i] for i in self.order]
         hx = states if self.is_lstm else states[0]
-        settings = self.has_bias, self.layers, 0.0, train, self.is_bidirectional, self.batch_first
+        mode = train or self.is_step or self.dropout > 0
+        settings = self.has_bias, self.layers, self.dropout, mode, self.is_bidirectional, self.batch_first
         y, *end = self.function(x, hx, flat, *settings)
         if train:
             node = y.grad_fn
@@ -108,6 +114,8 @@ class AtenPlan:
         def hook(gradients: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...] | None:
             if not torch.is_grad_enabled():
                 return None
+            if self.dropout:
+                raise UserError("cuDNN's dropout between layers has no second derivative; set kernel='loop'")
             outputs = self.stack.run(x, states, weights)
             dy = grads[0]
             if dy is not None:

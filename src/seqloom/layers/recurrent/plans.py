@@ -20,7 +20,8 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import numeric_flags
+from seqloom.core.precision import product_flags
+from seqloom.kernels import tuning
 from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.cpu import plan as cpu
 from seqloom.kernels.cuda.attn_rnn import plan as attn_rnn
@@ -39,6 +40,7 @@ is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_gra
 _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_threads
+_is_capturing = torch.cuda.is_current_stream_capturing
 _settings = itemgetter(
     "kernel",
     "check",
@@ -91,7 +93,7 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
         return None
     plan = known.plans.get(key)
     if plan is None:
-        plan = known.add(key, x, weights)
+        plan = known.add(key, x, weights, train)
     if plan is DECLINE or (states and not _take_states(states, x, plan.h_shapes)):
         return None
     result: tuple[Tensor, Tensor | State] = plan.run(x.contiguous(), states, weights, train)
@@ -99,8 +101,8 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
 
 
 def _read_gpu_flags() -> tuple[object, ...]:
-    """Return what the choice of a kernel on a GPU depends on, beside the layer and its input."""
-    return torch.cuda.is_current_stream_capturing(), *numeric_flags()
+    """Return what the choice of a kernel on a GPU depends on, beside the layer and its input; autocast is off."""
+    return _is_capturing(), *product_flags()
 
 
 def _take_states(states: list[Tensor], x: Tensor, shapes: list[torch.Size]) -> bool:
@@ -161,14 +163,14 @@ class LayerPlans:
                 return False
         return True
 
-    def add(self, key: tuple[object, ...], x: Tensor, weights: list[Tensor]) -> Any:  # noqa: ANN401  # a plan
+    def add(self, key: tuple[object, ...], x: Tensor, weights: list[Tensor], train: bool) -> Any:  # noqa: ANN401  # a plan
         """Return the plan of one kind of call, made now; DECLINE if there is none."""
         if len(self.plans) >= PLANS_KEPT:
             self.plans.clear()
-        plan = self.plans[key] = self._prepare(x, weights)
+        plan = self.plans[key] = self._prepare(x, weights, train)
         return plan
 
-    def _prepare(self, x: Tensor, weights: list[Tensor]) -> Any:  # noqa: ANN401  # a plan
+    def _prepare(self, x: Tensor, weights: list[Tensor], train: bool) -> Any:  # noqa: ANN401  # a plan
         layer = self.layer()
         if layer is None or x.dim() not in (2, 3) or not x.numel() or x.shape[-1] != layer.input_size:
             return DECLINE
@@ -182,9 +184,15 @@ class LayerPlans:
         except UserError:  # `run_with` raises it
             return DECLINE
         backends = {kernel.backend for kernel in kernels}
+        takes_aten = aten.why_not_plan(self.cells, weights) is None
+        if layer.training and layer.dropout and layer.num_layers > 1:
+            is_cudnn = x.is_cuda and torch.backends.cudnn.enabled and backends == {"aten"}
+            return aten.AtenPlan(stack, weights, layer.dropout) if is_cudnn and takes_aten else DECLINE
+        if backends == {"cpu"} and train and takes_aten and layer.kernel == "auto" and self._is_large_step(stack):
+            return aten.AtenPlan(stack, weights)
         if backends == {"cpu"} and not any(map(cpu.why_not_plan, self.cells)):
             return cpu.StackPlan(stack, weights)
-        if backends == {"aten"} and not aten.why_not_plan(self.cells, weights):
+        if backends == {"aten"} and takes_aten:
             return aten.AtenPlan(stack, weights)
         is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
         if not x.is_cuda or stack.ways == 2 or not is_short or "aten" in backends:
@@ -193,6 +201,11 @@ class LayerPlans:
         if None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
             return attn_rnn.AttnRNNPlan(stack, tiers, weights, kernels[0].backend)
         return KernelPlan(stack, kernels)
+
+    def _is_large_step(self, stack: Stack) -> bool:
+        """Return whether a training call on a CPU is one step of a GRU, which torch's operator does faster."""
+        cell = self.cells[0]
+        return stack.T == 1 and cell.name == "gru" and cell.hidden_size >= tuning.ONE_STEP_HIDDEN
 
     def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
         """Return the kernel of one cell."""
@@ -273,8 +286,8 @@ def _why_no_plan(layer: Recurrent, cells: list[Cell]) -> str | None:
         return "there are residuals between layers"
     if noise.zoneout not in (0, (0, 0)):
         return "there is zoneout"
-    if layer.training and (noise.recurrent or noise.weight or (layer.dropout and layer.num_layers > 1)):
-        return "there is dropout"
+    if layer.training and (noise.recurrent or noise.weight):
+        return "there is dropout inside the recurrence"
     for cell in cells:
         names, shapes = cell.__dict__.get("_names", {}), cell.__dict__.get("_shapes", {})
         for mine, theirs in names.items():
