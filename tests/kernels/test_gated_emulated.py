@@ -78,9 +78,9 @@ def worst(name, cell, job, dtype, backend="cuda"):
 
 
 def test_every_size_has_a_division_that_holds_it():
-    for kind, back in product(KINDS, (False, True)):
-        for hidden in range(16, tuning.GATED_LARGEST_HIDDEN[2] + 1, 16):
-            ways = list_divisions(kind, hidden, back)
+    for kind, back, (size, most) in product(KINDS, (False, True), ((2, tuning.GATED_LARGEST_HIDDEN), (4, 512))):
+        for hidden in range(16, most + 1, 16):
+            ways = list_divisions(kind, hidden, back, size)
             assert ways and ways[0].rows == 8
             for way in ways:
                 assert 16 * way.each * way.cluster >= hidden and 16 * way.split * way.deep >= hidden

@@ -33,6 +33,7 @@ SHAPES = [
     ("ln_lstm", 144, BF16, 2, 3, "lengths keep"),
     ("gru", 80, FP32, 3, 4, ALL),  # five blocks of 16 units
     ("lstm", 64, FP32, 9, 3, ""),
+    ("rnn", 528, FP32, 2, 3, ""),  # 33 blocks, in two rounds of messages
 ]
 
 
@@ -56,7 +57,7 @@ FAULTS = {
     "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
     "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),
     "parts of sums that are written over": ("side_work(); wait_block();", "side_work();"),
-    "another block's units": ("c = UNITS * b.source() + 8 / SIZE * k", "c = UNITS * b.source() + 8 / SIZE * (k ^ 1)"),
+    "another block's units": ("8 / SIZE * (k % WIDE)", "8 / SIZE * (k % WIDE ^ 1)"),
     "sums of one block": ("from[j] = arrives ? at + other * PIECES", "from[j] = arrives ? at + rank * PIECES"),
 }
 

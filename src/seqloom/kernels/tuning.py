@@ -121,8 +121,7 @@ PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on m
 
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
 
-# Largest hidden size by bytes of a number: 32 blocks of 32 units on a grid, or of 16 in float32.
-GATED_LARGEST_HIDDEN = {2: 1024, 4: 512}
+GATED_LARGEST_HIDDEN = 1024  # on a grid 32 blocks of 32 units, or in float32 64 of 16
 # Up to this hidden size auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 + 1.60, cluster 1.28 +
 # 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU).
 GATED_CLUSTER_HIDDEN = 448
@@ -160,7 +159,7 @@ GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
 # A warp's tiles of weights in registers on a grid, by bytes of a number, pass and rows. With more, registers spill.
 GATED_GRID_REGISTERS = {
     2: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
-    4: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
+    4: {("forward", 8): 20, ("forward", 16): 12, ("reverse", 8): 16, ("reverse", 16): 12},
 }
 GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number

@@ -20,7 +20,7 @@ from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_gro
 from seqloom.kernels.fused import why_not_fused
 
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
-GRID_WARPS = 8  # of a block on a grid
+GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the blocks they receive from at a time
 TILE = 512  # bytes of a tile of weights on a grid
 
 
@@ -193,11 +193,12 @@ def make_grid_code(setting: GatedSetting, name: str, rows: int) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
     kind, units, back = setting.kind, count_grid_units(setting.size), name == "reverse"
     blocks = -(-setting.hidden // units)
+    rounds = -(-blocks // GRID_SOURCES)
     products, values = (1, kind.gates) if back else (kind.gates, 1)
     parts = products * 4 * GRID_WARPS * rows * (units + 4)
-    rest = max(0, kind.gates * units // 2 - tuning.GATED_GRID_REGISTERS[setting.size][name, rows])
+    rest = max(0, kind.gates * units // 2 * rounds - tuning.GATED_GRID_REGISTERS[setting.size][name, rows])
     in_shared = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
-    packets = 2 * values * 6 * 32 + (3 * kind.norm + kind.memory) * blocks
+    packets = 2 * values * 6 * GRID_SOURCES * rounds + (3 * kind.norm + kind.memory) * blocks
     sizes = {"ROWS": rows, "CLUSTER": blocks, "IN_SHARED": in_shared}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
@@ -250,6 +251,8 @@ def why_not_job(
 
 def why_not_setting(setting: GatedSetting, job: ScanJob) -> str | None:
     """Return why the kernels of a setting cannot run on the job's GPU; None if they can."""
-    device = job.x.device
+    device, kind, hidden = job.x.device, setting.kind, setting.hidden
+    if not setting.grid and not all(list_divisions(kind, hidden, back, setting.size) for back in (False, True)):
+        return f"a cluster has no room for {hidden} units in {str(setting.dtype).removeprefix('torch.')}"
     codes = (find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
     return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)

@@ -10,18 +10,21 @@
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 4 / SIZE, SPLIT = 8, SOURCES = 4, PACKETS = 6, DEEP = 8;
+constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 4 / SIZE, SPLIT = 8, SOURCES = 4, PACKETS = 6;
+// A warp takes from SOURCES blocks at a time, in two rounds if there are more than 32.
+constexpr int ROUNDS = CLUSTER > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
+              DEEP = WIDE * ROUNDS;  // tiles of a round, of all
 constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int NORMS = GATES * NORM + MEMORY;
-constexpr int MESSAGE = ROWS * SPLIT * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
+constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + 3 * NORM * ROWS * CLUSTER;
 constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
-static_assert(CLUSTER <= SPLIT * SOURCES && UNITS * CLUSTER >= H, "no such group");
+static_assert(CLUSTER <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H, "no such group");
 
 struct Block {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
@@ -44,7 +47,7 @@ struct Block {
     first = a.begin + group_rows * (block() / CLUSTER);
     rows = a.B - first < group_rows ? (a.B > first ? a.B - first : 0) : group_rows;
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
-    inbox = keep_in_register(packets + (row * SPLIT + warp) * PACKETS * SOURCES + pair);
+    inbox = keep_in_register(packets + (row * SPLIT + warp) * ROUNDS * PACKETS * SOURCES + pair);
     has_row = NTILES * warp < rows;
     column = NTILES == 2 ? 2 * warp + lane / 16 : warp;
     sends = column < rows && (NTILES == 2 || lane < 16);
@@ -52,21 +55,23 @@ struct Block {
     unit = active ? base + 2 * (lane % 16) : base;
   }
   DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
-  DEV int source() const { return SOURCES * warp + pair; }            // the block whose words this lane takes
+  // The block whose words this lane takes.
+  DEV int source(int round) const { return SOURCES * (ROUNDS * warp + round) + pair; }
   DEV void open() const {}
   DEV void close() const {}
   DEV void expect_all(int) const {}
-  // Receive N messages of step i, from the k-th on: eight rows of one number of all units each.
+  // Receive N messages of step i, from the k-th on: eight rows of one number of the units of a round each.
   template <int N>
-  DEV void take(u32 (&v)[N][DEEP][2], int i, int k) const {
+  DEV void take(u32 (&v)[N][WIDE][2], int i, int k) const {
     u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
     const Packet* from[N * PACKETS];
 #pragma unroll
     for (int j = 0; j < N * PACKETS; j++) {
-      const int message = (k + j / PACKETS) % UNIT_VALUES, tile = (k + j / PACKETS) / UNIT_VALUES;
-      from[j] =
-          inbox + (i & 1) * SIDE + message * MESSAGE + (8 * tile * SPLIT * PACKETS + j % PACKETS) * SOURCES;
-      numbers[j] = 8 * tile + row < rows && source() < CLUSTER ? i + 1 : 0u;
+      const int n = k + j / PACKETS, round = n % ROUNDS, message = n / ROUNDS % UNIT_VALUES,
+                tile = n / ROUNDS / UNIT_VALUES;
+      from[j] = inbox + (i & 1) * SIDE + message * MESSAGE +
+                ((8 * tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
+      numbers[j] = 8 * tile + row < rows && source(round) < CLUSTER ? i + 1 : 0u;
     }
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
@@ -87,8 +92,8 @@ struct Block {
   // Send two units of this lane to all blocks, in step i.
   DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
     const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = 8 * (j / 3) + 3 * (j % 3);  // the first word
-    Packet* to = packets + (i & 1) * SIDE + ((column * SPLIT + rank / SOURCES) * PACKETS + j) * SOURCES +
-                 rank % SOURCES;
+    Packet* to = packets + (i & 1) * SIDE +
+                 ((column * SPLIT * ROUNDS + rank / SOURCES) * PACKETS + j) * SOURCES + rank % SOURCES;
 #pragma unroll
     for (int k = 0; k < UNIT_VALUES; k++) {
       const Pair mine = active ? round_factors(v[k]) : Pair{};

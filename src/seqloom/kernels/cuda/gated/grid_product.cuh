@@ -21,7 +21,7 @@ struct Weights {
       for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
         for (int tall = 0; tall < TALL; tall++) {
-          const int r = b.base + 16 * tall + b.row, c = UNITS * b.source() + 8 / SIZE * k,
+          const int r = b.base + 16 * tall + b.row, c = UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE),
                     j = find_tile(gate, k, tall), shared = count_shared_before(j);
           float v[4] = {};
           if (c < H) {  // two words, of rows r and r + 8
@@ -50,37 +50,35 @@ struct Weights {
 };
 // Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k. The parts go to shared
 // memory; `side_work` runs before they are overwritten. MESSAGES_AT_ONCE: messages that fit into registers.
-constexpr int MESSAGES_AT_ONCE = UNIT_VALUES * NTILES < 3          ? UNIT_VALUES * NTILES
-                                 : UNIT_VALUES == 3 && NTILES == 1 ? 3
-                                                                   : 2;
+constexpr int MESSAGES = UNIT_VALUES * NTILES * ROUNDS, MESSAGES_AT_ONCE = MESSAGES < 4 ? MESSAGES : 2;
 template <class F>
 DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) {
   float c[GATES][TALL][4];
-  u32 v[MESSAGES_AT_ONCE][DEEP][2];
+  u32 v[MESSAGES_AT_ONCE][WIDE][2];
 #pragma unroll
-  for (int m = 0; m < UNIT_VALUES * NTILES; m++) {
-    const int message = m % UNIT_VALUES, tile = m / UNIT_VALUES;
+  for (int m = 0; m < MESSAGES; m++) {
+    const int round = m % ROUNDS, message = m / ROUNDS % UNIT_VALUES, tile = m / ROUNDS / UNIT_VALUES;
     if (m % MESSAGES_AT_ONCE == 0) {
-      if (m + MESSAGES_AT_ONCE <= UNIT_VALUES * NTILES)
+      if (m + MESSAGES_AT_ONCE <= MESSAGES)
         b.take(v, i, m);
       else {
-        u32 one[1][DEEP][2];
+        u32 one[1][WIDE][2];
         b.take(one, i, m);
 #pragma unroll
-        for (int k = 0; k < 2 * DEEP; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
+        for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
       }
     }
-    const u32(&t)[DEEP][2] = v[m % MESSAGES_AT_ONCE];
+    const u32(&t)[WIDE][2] = v[m % MESSAGES_AT_ONCE];
 #pragma unroll
-    for (int k = 0; k < DEEP; k++)
+    for (int k = 0; k < WIDE; k++)
 #pragma unroll
       for (int gate = BACK ? message : 0; gate < (BACK ? message + 1 : GATES); gate++)
 #pragma unroll
         for (int tall = 0; tall < TALL; tall++) {
           u32 w[4];
           float (&sum)[4] = c[gate][tall];  // sums that do not wait for each other
-          if (k == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-          W.get(w, find_tile(gate, k, tall));
+          if (k == 0 && round == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+          W.get(w, find_tile(gate, WIDE * round + k, tall));
 #if FORMAT == 2 && TF32
           mma_tf32(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
 #elif FORMAT == 2
@@ -89,7 +87,7 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
           mma<TYPE>(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
 #endif
         }
-    if (message + 1 < UNIT_VALUES) continue;
+    if (round + 1 < ROUNDS || message + 1 < UNIT_VALUES) continue;
     if (tile == 0) {
       side_work();
       wait_block();
