@@ -239,7 +239,7 @@ def why_not_job(
     if dtype not in TYPES or (dtype == torch.float32 and not takes_float32):
         types = "bfloat16, float16 or float32" if takes_float32 else "bfloat16 or float16"
         return f"it computes in {types}, not {str(dtype).removeprefix('torch.')}"
-    largest = tuning.GATED_LARGEST_HIDDEN[dtype.itemsize]
+    largest = tuning.GATED_LARGEST_HIDDEN
     if H % multiple or largest < H:
         return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {largest}, not {H}"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):
