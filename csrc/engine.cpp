@@ -4,6 +4,7 @@
 #include "backward.hpp"
 #include "forward.hpp"
 #include "gru.hpp"
+#include "linear.hpp"
 #include "ln_gru.hpp"
 #include "ln_lstm.hpp"
 #include "lstm.hpp"
@@ -80,3 +81,22 @@ EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
 
 // Differs between versions whose programs differ.
 EXPORT int64_t seqloom_machine_version() { return sizeof(MachineArgs) + 1000 * Operators<float>::count; }
+
+// A linear recurrence for float (0) or double (1). Returns 0, or 1 where there was no memory.
+EXPORT int seqloom_linear(int dtype, int threads, const LinearArgs* args) {
+  try {
+    dtype ? run_linear<double>(*args, threads) : run_linear<float>(*args, threads);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+// The same with a diagonal transition.
+EXPORT int seqloom_diagonal(int dtype, int threads, const DiagonalArgs* args) {
+  dtype ? run_diagonal<double>(*args, threads) : run_diagonal<float>(*args, threads);
+  return 0;
+}
+
+// The size of both arguments.
+EXPORT int64_t seqloom_linear_size() { return sizeof(LinearArgs) + 1000 * sizeof(DiagonalArgs); }

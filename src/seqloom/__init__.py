@@ -45,6 +45,18 @@ if TYPE_CHECKING:
     from seqloom.lab.training.run import Run as Run
     from seqloom.layers.dropouts import Dropouts
     from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+    from seqloom.layers.linear.deltanet import DeltaNet
+    from seqloom.layers.linear.deltaproduct import DeltaProduct
+    from seqloom.layers.linear.gated_deltanet import GatedDeltaNet
+    from seqloom.layers.linear.gla import GLA
+    from seqloom.layers.linear.hgrn2 import HGRN2
+    from seqloom.layers.linear.lru import LRU
+    from seqloom.layers.linear.mamba2 import Mamba2
+    from seqloom.layers.linear.mlstm import MLSTM
+    from seqloom.layers.linear.retnet import RetNet
+    from seqloom.layers.linear.rg_lru import RGLRU
+    from seqloom.layers.linear.rwkv7 import RWKV7
+    from seqloom.layers.linear.s5 import S5
     from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
     from seqloom.layers.named import (
         GRU,
@@ -81,13 +93,20 @@ if TYPE_CHECKING:
 
 # Names that need only torch. Those of the lab are left out, so that `from seqloom import *` works without its packages.
 __all__ = [
+    "GLA",
     "GRU",
+    "HGRN2",
     "LNGRU",
     "LNLSTM",
+    "LRU",
     "LSTM",
+    "MLSTM",
     "NTM",
     "ODEGRU",
+    "RGLRU",
     "RNN",
+    "RWKV7",
+    "S5",
     "TCN",
     "Attention",
     "AttnRNN",
@@ -96,9 +115,12 @@ __all__ = [
     "Cell",
     "Classify",
     "ConvRNN",
+    "DeltaNet",
+    "DeltaProduct",
     "Dropouts",
     "Forecast",
     "GRUCell",
+    "GatedDeltaNet",
     "Generate",
     "Hybrid",
     "IndRNN",
@@ -110,6 +132,7 @@ __all__ = [
     "LinearAttention",
     "LinformerAttention",
     "LocalAttention",
+    "Mamba2",
     "MemoryTransformer",
     "MinGRU",
     "MinGRUCell",
@@ -126,6 +149,7 @@ __all__ = [
     "Readout",
     "Recurrence",
     "Recurrent",
+    "RetNet",
     "SegmentForecast",
     "Tag",
     "Transcribe",
@@ -154,6 +178,18 @@ _MODULES = {
         "kernels.runner": "scan",
         "layers.dropouts": "Dropouts",
         "layers.hybrid": "ConvRNN Hybrid RNNAttend",
+        "layers.linear.deltanet": "DeltaNet",
+        "layers.linear.deltaproduct": "DeltaProduct",
+        "layers.linear.gated_deltanet": "GatedDeltaNet",
+        "layers.linear.gla": "GLA",
+        "layers.linear.hgrn2": "HGRN2",
+        "layers.linear.lru": "LRU",
+        "layers.linear.mamba2": "Mamba2",
+        "layers.linear.mlstm": "MLSTM",
+        "layers.linear.retnet": "RetNet",
+        "layers.linear.rg_lru": "RGLRU",
+        "layers.linear.rwkv7": "RWKV7",
+        "layers.linear.s5": "S5",
         "layers.memory": "MemoryTransformer Recurrence TransformerXL",
         "layers.named": "AttnRNN GRU IndRNN LNGRU LNLSTM LSTM MinGRU MinLSTM NTM ODEGRU RNN RNNAttention",
         "layers.readout": "Readout",

@@ -68,6 +68,30 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return y.transpose(0, 1), tuple(s[-1] for s in states)
 
 
+def scan_steps(
+    step: Callable[[Tensor, list[Tensor]], tuple[Tensor, Tensor]], state: Tensor, parts: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Run a step over time in a program of torch.export, for any length.
+
+    Args:
+        step: A function of the state and this step's parts that returns the new state and an output (B, ...).
+        state: (B, ...).
+        parts: (B, T, ...) each.
+
+    Returns:
+        The outputs (B, T, ...) and the last state.
+    """
+    from torch._higher_order_ops import scan
+
+    def body(carry: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        after, y = step(carry[0], now)
+        return [after.clone()], [y.clone()]  # outputs must not alias
+
+    with torch.no_grad():  # an export needs no gradients
+        (end,), (y,) = scan(body, [state.detach().clone()], [t.detach().transpose(0, 1).clone() for t in parts])
+    return y.transpose(0, 1), end
+
+
 def _forward(
     cell: Cell, x: Tensor, now: Parts, state: State, start: State, mask: Tensor | None
 ) -> tuple[Tensor, State]:

@@ -14,6 +14,7 @@ from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.core.job import zero_padding
 from seqloom.layers.layer import Layer
+from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import CausalConv
 
@@ -33,7 +34,7 @@ class Hybrid(Layer):
         input_size: Features of the input, D.
         hidden_size: Width of the blocks and of the output, H.
         layers: Number of blocks.
-        cell: The recurrent cell.
+        cell: The recurrent cell, or a linear recurrence such as "gated_deltanet".
         heads: Attention heads; hidden_size must be a multiple.
         kernel: Steps that the convolution sees.
         dropout: Dropout on the output of each block, in training.
@@ -88,7 +89,10 @@ class _Mix(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.conv = CausalConv(width, width, kernel)
         self.attention = Attention(width, heads, causal=causal)
-        self.rnn = _make_recurrent(cell, width, _direction_size(width, causal), 1, 0.0, not causal)
+        if cell in Mixer.registry:
+            self.rnn: nn.Module = Mixer.registry[cell](width, heads, causal=causal)
+        else:
+            self.rnn = _make_recurrent(cell, width, _direction_size(width, causal), 1, 0.0, not causal)
         self.w = nn.Parameter(torch.zeros(3))
         self.dropout, self.causal = nn.Dropout(dropout), causal
 
@@ -98,9 +102,9 @@ class _Mix(nn.Module):
         a, b, g = torch.softmax(self.w, 0)
         conv, past = _convolve(self.conv, n, past, lengths, self.causal)
         attention, seen = self.attention(n, seen, lengths)
-        rnn, now = self.rnn(n, before, lengths)
+        rnn, now = _recur(self.rnn, n, before, lengths)
         h = h + self.dropout(a * torch.relu(conv) + b * attention + g * rnn)
-        return h, [*past, *seen, *_rows_first(now)] if self.causal else []
+        return h, [*past, *seen, *now] if self.causal else []
 
 
 class ConvRNN(Layer):
@@ -148,8 +152,8 @@ class ConvRNN(Layer):
         check_state(state, self.state_size, x)
         past, before = _split_state(state, 1)
         c, past = _convolve(self.conv, x, past, lengths, self.causal)
-        y, now = self.rnn(self.dropout(torch.relu(c)), before, lengths)
-        return y, (*past, *_rows_first(now)) if self.causal else None
+        y, now = _recur(self.rnn, self.dropout(torch.relu(c)), before, lengths)
+        return y, (*past, *now) if self.causal else None
 
 
 class RNNAttend(Layer):
@@ -196,10 +200,10 @@ class RNNAttend(Layer):
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
         check_state(state, self.state_size, x)
         seen, before = _split_state(state, ATTENTION_STATES)
-        h, now = self.rnn(x, before, lengths)
+        h, now = _recur(self.rnn, x, before, lengths)
         attention, seen = self.attention(h, seen, lengths)
         y = self.norm(h + self.dropout(attention))
-        return y, (*seen, *_rows_first(now)) if self.causal else None
+        return y, (*seen, *now) if self.causal else None
 
 
 def _make_recurrent(cell: str, width: int, hidden: int, layers: int, dropout: float, bidirectional: bool) -> Recurrent:
@@ -207,8 +211,22 @@ def _make_recurrent(cell: str, width: int, hidden: int, layers: int, dropout: fl
     return Recurrent(cell, width, hidden, layers, True, True, between, bidirectional)
 
 
-def _count_states(rnn: Recurrent) -> int:
+def _count_states(rnn: nn.Module) -> int:
+    if isinstance(rnn, Mixer):
+        return rnn.state_size
+    assert isinstance(rnn, Recurrent)
     return len(rnn.cell_at(0).initial_state(torch.zeros(1, rnn.input_size)))
+
+
+def _recur(rnn: nn.Module, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    """Run a recurrence whose states have the batch first; those of `Recurrent` have the layers first."""
+    if isinstance(rnn, Mixer):
+        y, now = rnn(x, state, lengths)
+        assert now is not None
+        return y, now
+    before = None if state is None else tuple(s.transpose(0, 1).contiguous() for s in state)
+    y, end = rnn(x, before, lengths)
+    return y, tuple(s.transpose(0, 1) for s in ((end,) if isinstance(end, Tensor) else end))
 
 
 def _direction_size(hidden: int, causal: bool) -> int:
@@ -230,16 +248,11 @@ def _convolve(
 
 
 def _split_state(state: State | None, *sizes: int) -> list[State | None]:
-    """Split into parts of these sizes, then the state of the recurrence, layers first."""
+    """Split into parts of these sizes, then the state of the recurrence."""
     if state is None:
         return [None] * (len(sizes) + 1)
     parts: list[State | None] = []
     for size in sizes:
         parts.append(state[:size])
         state = state[size:]
-    return [*parts, tuple(s.transpose(0, 1).contiguous() for s in state)]
-
-
-def _rows_first(state: Tensor | State) -> State:
-    """Convert a state of Recurrent, (layers, B, ...), to a tuple of (B, layers, ...)."""
-    return tuple(s.transpose(0, 1) for s in ((state,) if isinstance(state, Tensor) else state))
+    return [*parts, state]

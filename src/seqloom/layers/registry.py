@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import nn
 
-import seqloom.cells  # noqa: F401  (fills the registry)
+import seqloom.cells
+import seqloom.layers.linear  # noqa: F401  (fills Mixer.registry)
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.memory import MemoryTransformer, TransformerXL
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import TCN
@@ -46,6 +48,12 @@ def _transformer(attention: str, position: str, feature: str, causal: bool = Tru
     )
 
 
+def _linear(name: str, kind: type[Mixer]) -> Entry:
+    title = (kind.__doc__ or "").strip().partition("\n")[0]
+    settings = {"attention": name, "position": None, "causal": True}
+    return Entry(Transformer, settings, needs_projection=True, description=title)
+
+
 LAYERS = {
     "tcn": Entry(TCN),
     "transformer": _transformer("dense", "rotary", "attention to all earlier steps"),
@@ -55,6 +63,7 @@ LAYERS = {
     "linformer": _transformer(
         "linformer", "sinusoidal", "a fixed number of keys and values for the whole sequence", causal=False
     ),
+    **{name: _linear(name, kind) for name, kind in Mixer.registry.items()},
     "transformer_xl": Entry(TransformerXL, needs_projection=True),
     "memory_transformer": Entry(MemoryTransformer, needs_projection=True),
     "hybrid": Entry(Hybrid, ahead=NOT_CAUSAL),

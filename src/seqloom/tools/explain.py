@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import useful_autocast, why_not_autocast
 from seqloom.kernels.dispatch import Choice, choose
+from seqloom.kernels.linear.choice import Choice as LinearChoice
+from seqloom.kernels.linear.choice import record_choices
 from seqloom.kernels.runner import run_job
 from seqloom.kernels.tuning import STEP_MOST_ROWS
+from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.recurrent.streaming import why_not_stream
 
@@ -29,7 +32,7 @@ class Explanation:
         autocast: Why autocast does not apply; empty if it does or is off.
     """
 
-    choices: tuple[tuple[str, Choice], ...]
+    choices: tuple[tuple[str, Choice | LinearChoice], ...]
     step: str = ""
     autocast: str = ""
 
@@ -43,14 +46,14 @@ class Explanation:
 
 
 def explain(
-    layer: Recurrent,
+    layer: nn.Module,
     *args: Any,  # noqa: ANN401  # forwarded to run_with
     **kwargs: Any,  # noqa: ANN401  # forwarded too
 ) -> Explanation:
     """Run a layer and show which kernels it uses.
 
     Args:
-        layer: A recurrent layer.
+        layer: A recurrent layer, or a layer with linear recurrences, such as `seqloom.GatedDeltaNet`.
         *args: Arguments of the layer, such as the input.
         **kwargs: Keyword arguments of the layer.
 
@@ -65,6 +68,8 @@ def explain(
         >>> explanation.kernels
         ('any_loop',)
     """
+    if not isinstance(layer, Recurrent) and any(isinstance(module, Mixer) for module in layer.modules()):
+        return _explain_linear(layer, *args, **kwargs)
     if not isinstance(layer, Recurrent):
         raise UserTypeError(f"explain takes a layer of a cell, such as GRU or AttnRNN, got a {type(layer).__name__}")
     if not args and "input" not in kwargs:
@@ -86,6 +91,18 @@ def explain(
     return Explanation(
         tuple(choices), _explain_step(layer), f"stays in the type of the weights: {reason}" if reason else ""
     )
+
+
+def _explain_linear(
+    layer: nn.Module,
+    *args: Any,  # noqa: ANN401  # the layer's own arguments
+    **kwargs: Any,  # noqa: ANN401
+) -> Explanation:
+    names = [name or type(module).__name__ for name, module in layer.named_modules() if isinstance(module, Mixer)]
+    with record_choices() as choices:
+        layer(*args, **kwargs)
+    places = names if len(names) == len(choices) else [f"{i}" for i in range(len(choices))]
+    return Explanation(tuple(zip(places, choices, strict=True)), "the same kernels on a sequence of one step")
 
 
 def _explain_step(layer: Recurrent) -> str:

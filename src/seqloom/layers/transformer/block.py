@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Lengths, State, mask_steps, real_steps
 from seqloom.core.errors import InputError, UserError
+from seqloom.layers.linear.layer import Mixer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "swiglu": F.silu}
 
@@ -114,9 +115,14 @@ class TransformerLayer(nn.Module):
         memory: Tensor | None = None,
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
         """Run on x (B, T, D); the state has the tensors of the self-attention, then those of the memory."""
         aside: dict[str, Any] = {} if mask is None else {"mask": mask}
+        if reset is not None:
+            if not isinstance(self.attention, Mixer):
+                raise InputError(f"reset: {type(self.attention).__name__} sees all steps; take linear recurrences only")
+            aside["reset"] = reset
         own = None if state is None or not self.causal else state[: self.own_size]
         y, end = self.attention(self._before(self.norm_attention, x), own, lengths, **aside)
         x = self._after(self.norm_attention, x, y)

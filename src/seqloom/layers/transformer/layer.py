@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Unpack, cast
 
@@ -17,7 +17,10 @@ from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Position
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.formats import SequencesT
 from seqloom.layers.layer import Layer, StateT, select_rows
+from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.transformer.block import Block, TransformerLayer
+
+AttentionKind = str | Callable[..., nn.Module]
 
 
 class Transformer(Layer):
@@ -32,9 +35,11 @@ class Transformer(Layer):
         layers: Number of layers.
         causal: Whether steps attend to earlier steps only; `step` then runs a stream.
         memory_size: Width of the memory that the layers attend to; None for no memory.
-        attention: "dense", "local", "linear", "performer", "linformer", or a function that builds an attention, such as
-            `functools.partial(LocalAttention, pattern=64)`. It is called with dim, heads and causal, and with those of
-            position, dropout and bias that it takes.
+        attention: "dense", "local", "linear", "performer", "linformer", the name of a linear recurrence such as
+            "gated_deltanet", or a function that builds an attention, such as `functools.partial(LocalAttention,
+            pattern=64)`. It is called with dim, heads and causal, and with those of position, dropout and bias that it
+            takes. A list is taken in turn: `["gated_deltanet", "gated_deltanet", "dense"]` gives every third layer
+            dense attention.
         position: Position encoding: "sinusoidal" or "learned" (added to the input); "rotary", "alibi", "relative" or
             "xl" (inside the attention); a module; or None.
         block: Norm, feed-forward network and dropout of the layers.
@@ -58,19 +63,24 @@ class Transformer(Layer):
         *,
         causal: bool = False,
         memory_size: int | None = None,
-        attention: str | Callable[..., nn.Module] = "dense",
+        attention: AttentionKind | Sequence[AttentionKind] = "dense",
         position: str | nn.Module | None = None,
         block: Block = Block(),
     ) -> None:
         super().__init__()
+        kinds = [attention] if isinstance(attention, str) or callable(attention) else list(attention)
+        if not kinds:
+            raise UserError("attention must name at least one kind, got an empty list")
         if layers < 1:
             raise UserError(f"layers must be at least 1, got {layers}")
         self.input_size = self.output_size = dim
         self.causal, self.memory_size = causal, memory_size
         self.position, inner = _split_position(position, dim)
         self.layers = nn.ModuleList()
-        for _ in range(layers):
-            own = _make_attention(attention, dim, heads, causal, inner, block)
+        makers = [_find_attention(kind) for kind in kinds]
+        _check_position(inner, makers, kinds)
+        for i in range(layers):
+            own = _make_attention(makers[i % len(makers)], dim, heads, causal, inner, block)
             cross = None
             if memory_size is not None:
                 cross = Attention(dim, heads, dropout=block.weight_dropout, bias=block.bias, memory_size=memory_size)
@@ -90,6 +100,7 @@ class Transformer(Layer):
         memory: Tensor | None = None,
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[SequencesT, State | None]:
         """Run the layers over sequences.
 
@@ -101,6 +112,8 @@ class Transformer(Layer):
             memory: (B, S, memory_size), for a Transformer with `memory_size`.
             memory_lengths: (B,), the real steps of each row of the memory.
             mask: Mask of the self-attention, see `Attention`.
+            reset: (B, T), True where a new sequence begins; for linear recurrences in place of attention, and x
+                (B, T, D).
 
         Returns:
             y: (B, T, D), 0 past each row's length.
@@ -108,8 +121,10 @@ class Transformer(Layer):
         """
         if not (isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first):
             run = partial(self._run, memory=memory, memory_lengths=memory_lengths, mask=mask)
+            if reset is not None:
+                raise InputError("reset needs an input (B, T, D)")
             return self.in_format(run, x, state, lengths)
-        return self._run(x, state, lengths, memory, memory_lengths, mask)
+        return self._run(x, state, lengths, memory, memory_lengths, mask, reset)
 
     def _run(
         self,
@@ -119,6 +134,7 @@ class Transformer(Layer):
         memory: Tensor | None = None,
         memory_lengths: Lengths = None,
         mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, State | None]:
         """Run on (B, T, D)."""
         check_input(x, self.input_size, self)
@@ -139,7 +155,7 @@ class Transformer(Layer):
         for i in range(len(self.layers)):
             layer = self.layer_at(i)
             own, left = (left[: layer.state_size], left[layer.state_size :]) if left else (None, left)
-            x, end = layer(x, own, lengths, memory=memory, memory_lengths=memory_lengths, mask=mask)
+            x, end = layer(x, own, lengths, memory=memory, memory_lengths=memory_lengths, mask=mask, reset=reset)
             ends += end or ()
         return mask_steps(self.norm(x), real), tuple(ends) if self.causal else None
 
@@ -179,21 +195,33 @@ def _split_position(position: str | nn.Module | None, dim: int) -> tuple[nn.Modu
     return (INPUT_POSITIONS[position](dim) if isinstance(position, str) else position), None
 
 
+def _find_attention(attention: AttentionKind) -> Callable[..., nn.Module]:
+    """Return the function that builds an attention of this name; a function stays as it is."""
+    if not isinstance(attention, str):
+        return attention
+    known: dict[str, Callable[..., nn.Module]] = {**ATTENTIONS, **Mixer.registry}
+    if attention not in known:
+        raise UserError(f"attention must be one of {', '.join(known)}, or a function, got {attention!r}")
+    return known[attention]
+
+
+def _check_position(
+    position: str | Position | None, makers: Sequence[Callable[..., nn.Module]], kinds: Sequence[AttentionKind]
+) -> None:
+    if position is None or any("position" in inspect.signature(make).parameters for make in makers):
+        return
+    names = ", ".join(repr(kind) for kind in kinds)
+    raise UserError(f"attention {names} takes no position; take one of {', '.join(INPUT_POSITIONS)} for the input")
+
+
 def _make_attention(
-    attention: str | Callable[..., nn.Module],
+    make: Callable[..., nn.Module],
     dim: int,
     heads: int,
     causal: bool,
     position: str | Position | None,
     block: Block,
 ) -> nn.Module:
-    if isinstance(attention, str) and attention not in ATTENTIONS:
-        raise UserError(f"attention must be one of {', '.join(ATTENTIONS)}, or a function, got {attention!r}")
-    make: Callable[..., nn.Module] = ATTENTIONS[attention] if isinstance(attention, str) else attention
     takes = inspect.signature(make).parameters
-    if position is not None and "position" not in takes:
-        raise UserError(
-            f"attention {attention!r} takes no position; take one of {', '.join(INPUT_POSITIONS)} for the input"
-        )
     settings = {"position": position, "dropout": block.weight_dropout, "bias": block.bias}
     return make(dim, heads, causal=causal, **{name: value for name, value in settings.items() if name in takes})

@@ -1,0 +1,118 @@
+"""A linear recurrence in chunks: products inside each chunk, one state from chunk to chunk.
+
+Inside a chunk of C steps with the state S before it, and D_ts = exp(decay_(s+1) + ... + decay_t):
+
+    w_t = v_t - (erase_t P_(t-1))^T S - sum_(s<t) (erase_t . k_s D_(t-1)s) w_s      a triangular system
+    y_t = (q_t P_t)^T S + sum_(s<=t) (q_t . k_s D_ts) w_s
+    S'  = P_C S + sum_s (k_s D_Cs) w_s^T                                              P_t = D_t0
+
+D is computed as sums between s and t, never as a quotient: no power of it is above 1, so that nothing overflows, and a
+decay of 0 (minus infinity as a logarithm) needs no special case.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.kernels.linear.job import LinearJob
+
+SCALAR_CHUNK = 64  # steps of a chunk with one decay for all channels
+CHANNEL_CHUNK = 16  # with a decay for each channel, D has C x C numbers for each of them
+
+
+def why_not(job: LinearJob) -> str | None:
+    """Return why this job cannot run here; None if it can."""
+    return "exported chunks would accept one length only" if torch.compiler.is_exporting() else None
+
+
+def run(job: LinearJob, chunk: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the outputs (B, T, H, V) and the last state (B, H, K, V).
+
+    Args:
+        job: The recurrence.
+        chunk: Writes in a chunk; 0 for the default. Rounded up to whole outputs.
+    """
+    job = job.expand()
+    by_channel = job.decay is not None and job.decay.shape[-1] > 1
+    size = chunk or (CHANNEL_CHUNK if by_channel else SCALAR_CHUNK)
+    outputs = min(-(-size // job.writes), job.q.shape[1])
+    T = job.q.shape[1]
+    q = _split(job.q, outputs)  # (B, H, N, outputs, K)
+    k, v, erase, decay = (
+        None if t is None else _split(t, outputs * job.writes) for t in (job.k, job.v, job.erase, job.decay)
+    )
+    assert k is not None and v is not None
+    y, S = _run_chunks(q, k, v, decay, erase, job.state, job.writes)
+    return y.flatten(2, 3)[:, :, :T].transpose(1, 2), S
+
+
+def _split(t: Tensor, size: int) -> Tensor:
+    """(B, T, H, d) -> (B, H, N, size, d), with zeros after the last step."""
+    missing = -t.shape[1] % size
+    t = F.pad(t, (0, 0, 0, 0, 0, missing)) if missing else t
+    return t.unflatten(1, (-1, size)).permute(0, 3, 1, 2, 4)
+
+
+def _run_chunks(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, erase: Tensor | None, S: Tensor, writes: int
+) -> tuple[Tensor, Tensor]:
+    """Return the outputs (B, H, N, outputs, V) and the last state."""
+    C = k.shape[-2]
+    reads = slice(writes - 1, None, writes)
+    lower = torch.ones(C, C, dtype=torch.bool, device=k.device).tril()
+    D, P = None, None
+    if decay is not None:
+        D = sum_segments(decay).exp()  # (..., C, C, 1 or K)
+        P = decay.cumsum(-2).exp()  # (..., C, 1 or K)
+    scores = _weigh(q, k, None if D is None else D[..., reads, :, :]).masked_fill(~lower[reads], 0)
+    q = q if P is None else q * P[..., reads, :]
+    kept = None if P is None else P[..., -1, :].unsqueeze(-1)  # (B, H, N, 1 or K, 1)
+    ends = k if D is None else k * D[..., -1, :, :]
+    if erase is None:
+        before, S = _pass_states(ends.transpose(-1, -2) @ v, kept, S)
+        return q @ before + scores @ v, S
+    earlier = None if D is None else F.pad(D, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # row t holds D_(t-1)s
+    first = erase if P is None else erase * torch.cat([torch.ones_like(P[..., :1, :]), P[..., :-1, :]], -2)
+    L = _weigh(erase, k, earlier).masked_fill(~lower.tril(-1), 0)
+    solved = torch.linalg.solve_triangular(L, torch.cat([v, first], -1), upper=False, unitriangular=True)
+    w_v, w_S = solved.split([v.shape[-1], first.shape[-1]], -1)
+    ys = []
+    ends = ends.transpose(-1, -2)
+    for n in range(k.shape[2]):
+        w = w_v[:, :, n] - w_S[:, :, n] @ S
+        ys.append(q[:, :, n] @ S + scores[:, :, n] @ w)
+        S = (S if kept is None else kept[:, :, n] * S) + ends[:, :, n] @ w
+    return torch.stack(ys, 2), S
+
+
+def _weigh(rows: Tensor, columns: Tensor, D: Tensor | None) -> Tensor:
+    """Return the products of rows (..., R, K) and columns (..., C, K), weighted by D (..., R, C, 1 or K)."""
+    if D is None:
+        return rows @ columns.transpose(-1, -2)
+    if D.shape[-1] == 1:
+        return (rows @ columns.transpose(-1, -2)) * D.squeeze(-1)
+    return torch.einsum("...rk,...ck,...rck->...rc", rows, columns, D)
+
+
+def _pass_states(added: Tensor, kept: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the state before each chunk (B, H, N, K, V) and the last one, from what each chunk adds and keeps."""
+    before = []
+    for n in range(added.shape[2]):
+        before.append(S)
+        S = (S if kept is None else kept[:, :, n] * S) + added[:, :, n]
+    return torch.stack(before, 2), S
+
+
+def sum_segments(decay: Tensor) -> Tensor:
+    """Return (..., C, C, d): at t, s the sum of decay (..., C, d) after s up to t; minus infinity where s > t.
+
+    Each sum has its own terms only, so a large decay elsewhere costs no precision.
+    """
+    C = decay.shape[-2]
+    after = torch.ones(C, C, dtype=torch.bool, device=decay.device).tril(-1).unsqueeze(-1)
+    terms = torch.where(after, decay.unsqueeze(-2), torch.zeros_like(decay.unsqueeze(-2)))
+    sums = terms.cumsum(-3)
+    upper = torch.ones(C, C, dtype=torch.bool, device=decay.device).triu(1).unsqueeze(-1)
+    return sums.masked_fill(upper, -torch.inf)

@@ -1,0 +1,109 @@
+"""A recurrence with a diagonal transition, h' = a * h + b, real or complex, as an associative scan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.checks import read_saved
+from seqloom.core.masks import make_mask
+from seqloom.kernels.fused import why_not_fused
+from seqloom.kernels.linear import engine
+from seqloom.kernels.linear.choice import Choice, note
+from seqloom.kernels.parallel.linear import linear_scan
+from seqloom.kernels.scan import scan_steps
+
+
+def scan_diagonal(
+    a: Tensor, b: Tensor, h: Tensor, *, lengths: Tensor | None = None, reset: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return h after every step, (B, T, N), and the last one, (B, N).
+
+    Args:
+        a: (B, T, N), real or complex.
+        b: (B, T, N), of the type of a.
+        h: (B, N), the state before the first step.
+        lengths: (B,), the real steps of each row; the state stays as it is after them.
+        reset: (B, T), True where the state is set to 0 before the step.
+    """
+    if reset is not None:
+        a = a.masked_fill(reset.unsqueeze(-1), 0)
+    if lengths is not None:
+        past = ~make_mask(lengths, a.shape[1]).unsqueeze(-1)
+        a, b = a.masked_fill(past, 1), b.masked_fill(past, 0)
+    a, b, h = (t.to(torch.promote_types(b.dtype, h.dtype)) for t in (a, b, h))
+    choice = _choose(a)
+    note(choice)
+    if choice.name == "step":
+        y = (a[:, 0] * h + b[:, 0]).unsqueeze(1)
+    elif choice.name == "export":
+        return _scan_exported(a, b, h)
+    elif why_not_fused():
+        y = linear_scan(a, b, h)
+    else:
+        y = _DiagonalScan.apply(a, b, h)
+    return y, y[:, -1].clone()
+
+
+def _scan_exported(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Scan in a program of torch.export; complex numbers travel as pairs, which ONNX can hold."""
+    if not a.is_complex():
+        return scan_steps(_step, h, [a, b])
+    y, end = scan_steps(_step_complex, torch.view_as_real(h), [torch.view_as_real(a), torch.view_as_real(b)])
+    return torch.view_as_complex(y.contiguous()), torch.view_as_complex(end.contiguous())
+
+
+def _step(h: Tensor, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    a, b = parts
+    h = a * h + b
+    return h, h
+
+
+def _step_complex(h: Tensor, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    a, b = parts
+    real = a[..., 0] * h[..., 0] - a[..., 1] * h[..., 1] + b[..., 0]
+    imaginary = a[..., 0] * h[..., 1] + a[..., 1] * h[..., 0] + b[..., 1]
+    h = torch.stack([real, imaginary], -1)
+    return h, h
+
+
+def _choose(a: Tensor) -> Choice:
+    if torch.compiler.is_exporting():
+        return Choice("export", "torch's scan operator")
+    reason = engine.why_not_tensors((a,))
+    if reason is None:
+        return Choice("cpu", "the C++ engine, step by step")
+    rejected = (("cpu", reason),)
+    if a.shape[1] == 1:
+        return Choice("step", "one step", rejected)
+    return Choice("scan", "an associative scan", rejected)
+
+
+def _forward(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    """Return h after every step, without a graph."""
+    if engine.why_not_tensors((a, b, h)) is None:
+        return engine.scan_diagonal(a, b, h)
+    return linear_scan(a, b, h)
+
+
+class _DiagonalScan(torch.autograd.Function):
+    """The scan with a backward that is a scan in the other direction; it stores a and h only."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, h: Tensor) -> Tensor:  # noqa: ANN401  # takes any attribute
+        y = _forward(a, b, h)
+        ctx.save_for_backward(a, h, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401  # has what forward set
+        a, h, y = read_saved(ctx)
+        kept = a.conj().resolve_conj() if a.is_complex() else a
+        # The gradient of the state after step t: g_t = dy_t + kept_(t+1) g_(t+1), a scan from the end.
+        later = torch.cat([torch.zeros_like(kept[:, :1]), kept[:, 1:].flip(1)], 1)
+        g = _DiagonalScan.apply(later, dy.flip(1), torch.zeros_like(h)).flip(1)
+        before = torch.cat([h.unsqueeze(1), y[:, :-1]], 1)
+        da = g * (before.conj() if a.is_complex() else before)
+        return da, g, kept[:, 0] * g[:, 0]

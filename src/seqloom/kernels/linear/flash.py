@@ -1,0 +1,75 @@
+"""flash-linear-attention's Triton kernels, where that package is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.kernels.fused import why_not_fused
+from seqloom.kernels.linear.job import LinearJob
+
+MOST_CHANNELS = 256  # of a key: the kernels' own limit
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@cache
+def _load() -> dict[str, Callable[..., Any]] | str:
+    """Return the package's functions by the form that they compute, or why they cannot be used."""
+    try:
+        from fla.ops.delta_rule import chunk_delta_rule
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+        from fla.ops.generalized_delta_rule import chunk_dplr_delta_rule
+        from fla.ops.gla import chunk_gla
+        from fla.ops.simple_gla import chunk_simple_gla
+    except Exception as error:  # a Triton that does not fit raises errors of many kinds
+        return f"flash-linear-attention cannot be imported ({type(error).__name__}: {error})"
+    return {
+        "delta": chunk_delta_rule,
+        "gated_delta": chunk_gated_delta_rule,
+        "erase": chunk_dplr_delta_rule,
+        "channel": chunk_gla,
+        "scalar": chunk_simple_gla,
+    }
+
+
+def why_not(job: LinearJob) -> str | None:
+    """Return why this job cannot run here; None if it can."""
+    if job.v.device.type != "cuda":
+        return f"flash-linear-attention runs on GPUs, the input is on {job.v.device.type}"
+    if job.v.dtype not in HALVES:
+        return f"flash-linear-attention's products are in bfloat16 or float16, the input is {job.v.dtype}"
+    if job.has_reset:
+        return "flash-linear-attention takes no resets inside a sequence"
+    if job.writes > 1 or (job.erase is not None and (job.decay is None or job.decay.shape[-1] == 1)):
+        return "flash-linear-attention has no such recurrence"
+    if job.beta is not None and job.decay is not None and job.decay.shape[-1] > 1:
+        return "its delta rule has one decay for all channels"
+    if job.q.shape[-1] > MOST_CHANNELS:
+        return f"it takes up to {MOST_CHANNELS} channels of a key, got {job.q.shape[-1]}"
+    if job.q.shape[1] == 1:
+        return "a single step has no chunks"
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else why_not_fused()
+
+
+def run(job: LinearJob) -> tuple[Tensor, Tensor]:
+    """Return the outputs (B, T, H, V) and the last state (B, H, K, V)."""
+    loaded = _load()
+    assert not isinstance(loaded, str)
+    q, k, v = (t.to(job.v.dtype) for t in (job.q, job.k, job.v))
+    settings: dict[str, Any] = {"scale": 1.0, "initial_state": job.state, "output_final_state": True}
+    decay = None if job.decay is None else job.decay.float()
+    if job.beta is not None:
+        beta = job.beta.squeeze(-1).to(v.dtype)
+        if decay is None:
+            return loaded["delta"](q, k, v, beta, **settings)
+        return loaded["gated_delta"](q, k, v, decay.squeeze(-1), beta, **settings)
+    if job.erase is not None:
+        return loaded["erase"](q, k, v, -job.erase.to(v.dtype), k, decay, **settings)
+    if decay is not None and decay.shape[-1] > 1:
+        return loaded["channel"](q, k, v, decay, **settings)
+    return loaded["scalar"](q, k, v, None if decay is None else decay.squeeze(-1), **settings)

@@ -1,0 +1,177 @@
+"""The base classes of linear recurrences: layers that can take the place of a self-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.attention.parts import check_state
+from seqloom.core.cell import State
+from seqloom.core.errors import DtypeError, InputError, UserError
+from seqloom.core.job import zero_padding
+from seqloom.kernels.linear.dispatch import NAMES, run_linear
+from seqloom.kernels.linear.job import make_job
+from seqloom.layers.formats import SequencesT
+from seqloom.layers.layer import Layer
+from seqloom.layers.linear.parts import ShortConv
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The terms of a recurrence in the one form of `seqloom.kernels.linear.job`, (B, T, heads, ...) each."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    decay: Tensor | None = None
+    erase: Tensor | None = None
+    beta: Tensor | None = None
+    writes: int = 1
+
+
+class Mixer(Layer):
+    """Base class of linear recurrences over x (B, T, D), causal, with a state of `state_size` tensors.
+
+    A subclass has `name=` and defines `mix(x, state, lengths, reset) -> (y, state)`. It is listed in `MIXERS`, and so
+    is a layer by name, an `attention=` of `Transformer` and a `cell=` of `Hybrid`.
+    """
+
+    registry: ClassVar[dict[str, type[Mixer]]] = {}
+    state_size: int
+
+    def __init_subclass__(cls, name: str = "", **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if name:
+            Mixer.registry[name] = cls
+
+    def __init__(self, dim: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        if not causal:
+            raise UserError(f"{type(self).__name__} reads from left to right; take causal=True")
+        if dim < 1 or heads < 1 or dim % heads:
+            raise UserError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
+        self.input_size = self.output_size = dim
+        self.heads, self.causal = heads, True
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
+        """Run on x (B, T, D) with 0 past each row's length."""
+        raise NotImplementedError
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        check_state(state, self.state_size, x)
+        return self.mix(x, state, lengths, None)
+
+    def forward(
+        self,
+        x: SequencesT,
+        state: State | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        reset: Tensor | None = None,
+    ) -> tuple[SequencesT, State | None]:
+        """Run the layer over sequences.
+
+        Args:
+            x: (B, T, D), or another format that `Layer` takes.
+            state: What an earlier call returned, to continue from there; None at the start.
+            lengths: (B,), the real steps of each row.
+            reset: (B, T), True where a new sequence begins: the state is emptied before that step. For x (B, T, D).
+
+        Returns:
+            y: (B, T, D), 0 past each row's length.
+            state: The state after each row's last real step.
+        """
+        if reset is None:
+            return super().forward(x, state, lengths)
+        if not isinstance(x, Tensor) or tuple(reset.shape) != tuple(x.shape[:2]):
+            raise InputError(f"reset must be (B, T) for an input (B, T, D), got shape {tuple(reset.shape)}")
+        flags = reset.bool()
+
+        def run(x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+            check_state(state, self.state_size, x)
+            return self.mix(x, state, lengths, flags if self.batch_first else flags.transpose(0, 1))
+
+        return self.in_format(run, x, state, lengths)
+
+
+class LinearMixer(Mixer):
+    """Base class of recurrences with a matrix state (heads, K, V).
+
+    A subclass sets `key_size` and `value_size` (K and V of a head), optionally `conv` (applied to what `project`
+    returns first), and defines `project`, `terms` and `finish`. State: the inputs of the convolution, S in float32 at
+    least, and what `terms` adds to it.
+    """
+
+    key_size: int
+    value_size: int
+    conv: nn.Module | None
+    kernel: str
+
+    def __init__(self, dim: int, heads: int, causal: bool, kernel: str) -> None:
+        super().__init__(dim, heads, causal)
+        if kernel not in NAMES:
+            raise UserError(f"kernel must be one of {', '.join(NAMES)}, got {kernel!r}")
+        self.kernel, self.conv = kernel, None
+        self.state_size = 1
+
+    def add_conv(self, width: int, taps: int, bias: bool = False) -> None:
+        """Add a convolution over the last `taps` steps of `width` channels; 0 taps for none."""
+        if taps < 0 or taps == 1:
+            raise UserError(f"conv must be 0 or at least 2 steps, got {taps}")
+        self.conv = ShortConv(width, taps, bias) if taps else None
+        self.state_size += taps > 0
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return what the convolution reads, (B, T, C)."""
+        raise NotImplementedError
+
+    def terms(self, x: Tensor, u: Tensor) -> Terms:
+        """Return the terms of the recurrence, from the input x and the convolved projection u."""
+        raise NotImplementedError
+
+    def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
+        """Return the layer's output (B, T, D) from y (B, T, heads, V), which is in float32 at least."""
+        raise NotImplementedError
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
+        u, ends = self.project(x), []
+        left = list(state or ())
+        if self.conv is not None:
+            u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
+            ends.append(end)
+        terms = self.terms(x, u)
+        S = read_float_state(left[0] if left else None)
+        t = terms
+        job = make_job(t.q, t.k, t.v, t.decay, t.erase, S, beta=t.beta, lengths=lengths, reset=reset, writes=t.writes)
+        y, S = run_linear(job, self.kernel)
+        return self.finish(y, x, u, terms).to(x.dtype), (*ends, S)
+
+    def split(self, t: Tensor) -> Tensor:
+        """(B, T, heads d) -> (B, T, heads, d)."""
+        return t.unflatten(-1, (self.heads, -1))
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, heads={self.heads}, key_size={self.key_size}, value_size={self.value_size}"
+
+
+def read_float_state(state: Tensor | None) -> Tensor | None:
+    """Return a state, after checking that it is of a real floating-point type."""
+    if state is not None and not state.is_floating_point():
+        raise DtypeError(f"the state must be a floating-point tensor, got {state.dtype}")
+    return state
+
+
+def head_size(dim: int, heads: int, size: int, name: str) -> int:
+    """Return the size of a head: `size`, or dim / heads if it is 0."""
+    if size < 0:
+        raise UserError(f"{name} must be positive, or 0 for dim / heads, got {size}")
+    return size or dim // heads
+
+
+def wide(t: Tensor) -> Tensor:
+    """Return t in float32, or in float64 if that is its type."""
+    return t.to(torch.promote_types(t.dtype, torch.float32))

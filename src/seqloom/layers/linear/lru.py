@@ -1,0 +1,114 @@
+"""LRU: a linear recurrence with a complex diagonal transition."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.core.cell import State
+from seqloom.core.errors import UserError
+from seqloom.kernels.linear.diagonal import scan_diagonal
+from seqloom.layers.linear.layer import Mixer, wide
+
+
+class LRU(Mixer, name="lru"):
+    """Linear recurrent unit.
+
+        a  = exp(-exp(nu) + i exp(theta))               one complex number for each of N channels, |a| < 1
+        h' = a h + g B x                                 g = exp(gamma), at the start sqrt(1 - |a|^2)
+        y  = W_o gelu(Re(C h') + d x)
+
+    State: h (B, N, 2), real and imaginary parts. Orvieto et al. 2023, arXiv 2303.06349.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Has no effect; there for attentions' sake.
+        channels: Complex channels of the state, N; 0 for dim.
+        shortest: Least |a| at the start.
+        longest: Largest |a| at the start.
+        causal: Must be True.
+
+    Example:
+        >>> y, state = seqloom.LRU(8)(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, D)
+        >>> y.shape, state[0].shape
+        (torch.Size([3, 5, 8]), torch.Size([3, 8, 2]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        channels: int = 0,
+        shortest: float = 0.4,
+        longest: float = 0.99,
+        causal: bool = True,
+    ) -> None:
+        super().__init__(dim, 1, causal)
+        if not 0 <= shortest < longest < 1:
+            raise UserError(f"0 <= shortest < longest < 1 must hold, got {shortest} and {longest}")
+        N = self.channels = channels or dim
+        square = torch.empty(N).uniform_(shortest**2, longest**2)
+        self.nu = nn.Parameter(torch.log(-0.5 * torch.log(square)))
+        self.theta = nn.Parameter(torch.log(torch.empty(N).uniform_(1e-3, math.pi)))
+        self.gamma = nn.Parameter(0.5 * torch.log1p(-square))
+        self.B = nn.Parameter(torch.randn(2, N, dim) * (2 * dim) ** -0.5)  # real and imaginary part
+        self.C = nn.Parameter(torch.randn(2, dim, N) * N**-0.5)
+        self.d = nn.Parameter(torch.randn(dim))
+        self.W_o = nn.Linear(dim, dim)
+        self.state_size = 1
+
+    def transition(self) -> tuple[Tensor, Tensor]:
+        """Return the real and imaginary part of a, (N,)."""
+        size, angle = torch.exp(-torch.exp(wide(self.nu))), torch.exp(wide(self.theta))
+        return size * torch.cos(angle), size * torch.sin(angle)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
+        u, g = wide(x), torch.exp(wide(self.gamma))
+        re, im = (g * F.linear(u, wide(B)) for B in self.B)
+        y, end = scan_pairs(self.transition(), re, im, None if state is None else state[0], lengths, reset)
+        C = wide(self.C)
+        out = F.linear(y[..., 0], C[0]) - F.linear(y[..., 1], C[1]) + wide(self.d) * u
+        return self.W_o(F.gelu(out).to(x.dtype)), (end,)
+
+
+def scan_pairs(
+    a: tuple[Tensor, Tensor],
+    re: Tensor,
+    im: Tensor,
+    state: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Scan h' = a h + b for complex numbers held as pairs.
+
+    Args:
+        a: Real and imaginary part, (N,) or (B, T, N).
+        re: Real part of b, (B, T, N).
+        im: Imaginary part of b.
+        state: (B, N, 2), or None for zeros.
+        lengths: (B,), or None.
+        reset: (B, T), or None.
+
+    Returns:
+        h after every step (B, T, N, 2), and the last (B, N, 2).
+    """
+    h = torch.zeros(re.shape[0], re.shape[2], 2, dtype=re.dtype, device=re.device) if state is None else state
+    values = torch.complex(re, im)
+    transition = torch.complex(*a).expand(values.shape)
+    y, end = scan_diagonal(
+        transition, values, torch.view_as_complex(h.to(re.dtype).contiguous()), lengths=lengths, reset=reset
+    )
+    return torch.view_as_real(y), torch.view_as_real(end)
+
+
+def recur(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h after every step (B, T, N) and the last, step by step; all complex, a (N,)."""
+    outputs = []
+    for t in range(b.shape[1]):
+        h = a * h + b[:, t]
+        outputs.append(h)
+    return torch.stack(outputs, 1), h

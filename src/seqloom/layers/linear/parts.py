@@ -1,0 +1,112 @@
+"""What the linear recurrences share: short convolutions, norms over heads, and initial values."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqloom.core.errors import InputError
+from seqloom.core.job import clone_part
+from seqloom.core.precision import autocast_dtype
+
+
+class ShortConv(nn.Module):
+    """A causal convolution over the last few steps of each channel, followed by SiLU.
+
+        y_t = silu(w_0 x_(t-k+1) + ... + w_(k-1) x_t + b)          for each channel
+
+    Args:
+        width: Channels, C.
+        taps: Steps that an output sees, k.
+        bias: Whether to add b.
+        active: Whether to apply SiLU.
+    """
+
+    def __init__(self, width: int, taps: int, bias: bool = False, active: bool = True) -> None:
+        super().__init__()
+        self.width, self.taps, self.active = width, taps, active
+        self.weight = nn.Parameter(torch.empty(width, taps).uniform_(-(taps**-0.5), taps**-0.5))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(
+        self, x: Tensor, past: Tensor | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return y (B, T, C) and the last k - 1 inputs (B, k - 1, C), of which x has zeros past a row's length.
+
+        A reset hides all earlier inputs; one inside the last k - 1 steps sets the inputs before it to 0.
+        """
+        B, T, _ = x.shape
+        before = self.taps - 1
+        if past is None:
+            past = x.new_zeros(B, before, self.width)
+        elif tuple(past.shape) != (B, before, self.width):
+            raise InputError(f"a state has shape {tuple(past.shape)}, expected {(B, before, self.width)}")
+        if past.dtype != x.dtype or autocast_dtype(x.device.type):
+            past = past.to(x.dtype)
+        both = torch.cat([past, x], 1)  # (B, k - 1 + T, C)
+        if reset is None:
+            y = F.conv1d(both.transpose(1, 2), self.weight.unsqueeze(1), self.bias, groups=self.width).transpose(1, 2)
+        else:
+            y = self._sum_taps(both, reset, T)
+        last = _take_last(both, lengths, before, T)
+        if reset is not None and before:
+            last = last * _is_current(reset, lengths, before).unsqueeze(-1)
+        return F.silu(y) if self.active else y, last
+
+    def _sum_taps(self, both: Tensor, reset: Tensor, T: int) -> Tensor:
+        """Convolve tap by tap, without the inputs before a reset."""
+        visible = torch.ones_like(reset)
+        y = torch.zeros_like(both[:, self.taps - 1 :])
+        for distance in range(self.taps):
+            start = self.taps - 1 - distance
+            seen = both[:, start : start + T].masked_fill(~visible.unsqueeze(-1), 0)
+            y = y + self.weight[:, start] * seen
+            visible = visible & ~F.pad(reset, (distance, 0))[:, :T]
+        return y if self.bias is None else y + self.bias
+
+
+def _take_last(both: Tensor, lengths: Tensor | None, before: int, T: int) -> Tensor:
+    """Return the last `before` inputs of each row of (B, before + T, C)."""
+    if lengths is None:
+        return clone_part(both[:, T:])
+    index = lengths.unsqueeze(1) + torch.arange(before, device=both.device)  # (B, before)
+    return both.gather(1, index.unsqueeze(-1).expand(-1, -1, both.shape[-1]))
+
+
+def _is_current(reset: Tensor, lengths: Tensor | None, before: int) -> Tensor:
+    """Return (B, before): whether each of a row's last inputs came at or after its last reset."""
+    B, T = reset.shape
+    at = torch.arange(T, device=reset.device)
+    ends = torch.full((B, 1), T, device=reset.device) if lengths is None else lengths.unsqueeze(1)
+    last = torch.where(reset & (at < ends), at, -before).amax(1, keepdim=True)
+    return ends - before + torch.arange(before, device=reset.device) >= last
+
+
+class HeadNorm(nn.Module):
+    """Root-mean-square norm of each head, optionally times a gate: y = scale x / rms(x) * silu(z).
+
+    Zhang & Sennrich 2019, arXiv 1910.07467.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.scale, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = x.to(wide)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.scale.to(wide)
+        return y if gate is None else y * F.silu(gate.to(wide))
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Return x / |x| over the last dimension, in float32 at least."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def draw_step_bias(size: int, low: float = 1e-3, high: float = 0.1) -> Tensor:
+    """Return biases b with softplus(b) between `low` and `high`, evenly in the logarithm (Gu & Dao 2023)."""
+    dt = torch.exp(torch.empty(size).uniform_(torch.tensor(low).log().item(), torch.tensor(high).log().item()))
+    return dt + torch.log(-torch.expm1(-dt))
