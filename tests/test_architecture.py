@@ -41,6 +41,7 @@ BY_NAME = {
     "lab/jobs/cluster.py": "asks whether a package is installed",
     "lab/jobs/call.py": "the function of a job, which has its module's name",
     "lab/studies/study.py": "every file of the folder is a study",
+    "layers/linear/__init__.py": "every file of the folder is a linear recurrence",
 }
 
 
