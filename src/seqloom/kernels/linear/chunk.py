@@ -12,6 +12,8 @@ decay of 0 (minus infinity as a logarithm) needs no special case.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -76,8 +78,8 @@ def _run_chunks(
     earlier = None if D is None else F.pad(D, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # row t holds D_(t-1)s
     first = erase if P is None else erase * torch.cat([torch.ones_like(P[..., :1, :]), P[..., :-1, :]], -2)
     L = _weigh(erase, k, earlier).masked_fill(~lower.tril(-1), 0)
-    solved = torch.linalg.solve_triangular(L, torch.cat([v, first], -1), upper=False, unitriangular=True)
-    w_v, w_S = solved.split([v.shape[-1], first.shape[-1]], -1)
+    solve = _Inverse.apply(L)
+    w_v, w_S = solve @ v, solve @ first
     ys = []
     ends = ends.transpose(-1, -2)
     for n in range(k.shape[2]):
@@ -85,6 +87,39 @@ def _run_chunks(
         ys.append(q[:, :, n] @ S + scores[:, :, n] @ w)
         S = (S if kept is None else kept[:, :, n] * S) + ends[:, :, n] @ w
     return torch.stack(ys, 2), S
+
+
+class _Inverse(torch.autograd.Function):
+    """(I + L)^-1 for strictly lower triangular L (..., C, C), from blocks of twice the size at every step.
+
+    The inverse of [[A, 0], [M, B]] is [[A^-1, 0], [-B^-1 M A^-1, B^-1]]: a few batched products, where torch's
+    triangular solver on a GPU takes one small system at a time. As stable as substitution, unlike powers of L.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, L: Tensor) -> Tensor:  # noqa: ANN401  # takes any attribute
+        C = L.shape[-1]
+        padded = 1 << (C - 1).bit_length()
+        M = F.pad(L, (0, padded - C, 0, padded - C))
+        X = torch.ones(*L.shape[:-2], padded, 1, 1, dtype=L.dtype, device=L.device)  # inverses of diagonal blocks
+        size = 1
+        while size < padded:
+            pairs = padded // (2 * size)
+            blocks = M.unflatten(-2, (pairs, 2 * size)).unflatten(-1, (pairs, 2 * size))
+            below = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)[..., size:, :size]
+            A, B = X[..., 0::2, :, :], X[..., 1::2, :, :]
+            corner = -(B @ below @ A)
+            upper = torch.cat([A, torch.zeros_like(A)], -1)
+            X = torch.cat([upper, torch.cat([corner, B], -1)], -2)
+            size *= 2
+        result = X.squeeze(-3)[..., :C, :C]
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, dX: Tensor) -> Tensor:  # noqa: ANN401  # has what forward set
+        (X,) = ctx.saved_tensors
+        return -(X.mT @ dX @ X.mT).tril(-1)
 
 
 def _weigh(rows: Tensor, columns: Tensor, D: Tensor | None) -> Tensor:
