@@ -1,0 +1,185 @@
+"""Time and memory of linear recurrences: this package's kernels and flash-linear-attention's.
+
+    python benchmarks/linear_recurrences.py --device cuda --json out.json
+    python benchmarks/linear_recurrences.py --device cpu --json out.json       (its naive forms, in torch)
+
+On a GPU in bfloat16 with 8 heads of 128 x 128, forward and both passes; on a CPU in float32 with one thread and 4
+heads of 128 x 128, forward alone, and a single step. flash-linear-attention is taken from the Python path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from record import describe_run
+from torch import Tensor
+
+from seqloom.kernels.linear import flash
+from seqloom.kernels.linear.dispatch import run_linear
+from seqloom.kernels.linear.job import make_job
+
+FORMS = ("gated_delta", "delta", "scalar", "channel")
+
+
+def draw(form: str, T: int, heads: int, size: int, device: str, dtype: torch.dtype) -> dict[str, Tensor | None]:
+    """Return q, k, v and the gates of a form."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, T, heads, size, device=device) for _ in range(3))
+    k = F.normalize(k, dim=-1)
+    gate = torch.rand(1, T, heads, size if form == "channel" else 1, device=device)
+    decay = None if form == "delta" else -0.1 * gate
+    beta = torch.rand(1, T, heads, device=device) if "delta" in form else None
+    parts = {"q": q * size**-0.5, "k": k, "v": v}
+    return {name: t.to(dtype) for name, t in parts.items()} | {"decay": decay, "beta": beta}
+
+
+def time_gpu(call: Callable[[], None], rounds: int = 10) -> tuple[float, float]:
+    """Return milliseconds of a call (median) and the most bytes that it allocated above its inputs."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    times = []
+    for _ in range(rounds):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times), float(torch.cuda.max_memory_allocated() - held)
+
+
+def run_gpu(file: Path, heads: int, size: int, lengths: list[int]) -> None:
+    """Time the kernels "auto" (flash-linear-attention, if installed), "chunk", and flash-linear-attention itself."""
+    rows: list[dict[str, object]] = []
+    for form in FORMS:
+        for T in lengths:
+            for backward in (False, True):
+                for row in time_form(form, T, heads, size, backward):
+                    rows.append(row)
+                    print(row, flush=True)
+                    write(file, rows)
+
+
+def time_form(form: str, T: int, heads: int, size: int, backward: bool) -> Iterator[dict[str, object]]:
+    """Yield a row for every kernel."""
+    p = draw(form, T, heads, size, "cuda", torch.bfloat16)
+    leaves = [t.requires_grad_(backward) for t in p.values() if t is not None]
+
+    def run(call: Callable[[], Tensor]) -> None:
+        y = call()
+        if backward:
+            torch.autograd.grad(y, leaves, torch.ones_like(y))
+
+    def run_job(kernel: str) -> Tensor:
+        return run_linear(make_job(p["q"], p["k"], p["v"], p["decay"], beta=p["beta"]), kernel)[0]
+
+    reference = None
+    calls = {kernel: partial(run_job, kernel) for kernel in ("chunk", "auto")}
+    for name, call in {**calls, "fla": partial(call_fla, form, p)}.items():
+        row: dict[str, object] = {"form": form, "T": T, "backward": backward, "kernel": name}
+        try:
+            y = call().detach().float()
+            reference = y if reference is None else reference
+            row["difference"] = float((y - reference).abs().max() / reference.abs().max())
+            row["ms"], row["bytes"] = time_gpu(partial(run, call))
+        except Exception as error:  # a missing package or too little memory: the others go on
+            row["failed"] = f"{type(error).__name__}: {error}"[:300]
+        torch.cuda.empty_cache()
+        yield row
+
+
+def call_fla(form: str, p: dict[str, Tensor | None]) -> Tensor:
+    """Call flash-linear-attention's own function."""
+    functions = flash._load()
+    if isinstance(functions, str):
+        raise RuntimeError(functions)
+    q, k, v = p["q"], p["k"], p["v"]
+    beta = None if p["beta"] is None else p["beta"].to(v.dtype)
+    if form == "delta":
+        return functions[form](q, k, v, beta, scale=1.0)[0]
+    decay = p["decay"] if form == "channel" else p["decay"].squeeze(-1)
+    if form == "gated_delta":
+        return functions[form](q, k, v, decay, beta, scale=1.0)[0]
+    return functions[form](q, k, v, decay, scale=1.0)[0]
+
+
+def run_cpu(file: Path, heads: int, size: int, T: int) -> None:
+    """Time the engine, the chunks and flash-linear-attention's naive forms of the gated delta rule on one thread."""
+    torch.set_num_threads(1)
+    p = draw("gated_delta", T, heads, size, "cpu", torch.float32)
+    decay, beta = p["decay"].squeeze(-1), p["beta"]
+    calls: dict[str, Callable[[], object]] = {
+        name: lambda name=name: run_linear(make_job(p["q"], p["k"], p["v"], decay, beta=beta), name)
+        for name in ("cpu", "chunk", "recurrent")
+    }
+    try:
+        from fla_naive import naive_chunk_gated_delta_rule, naive_recurrent_gated_delta_rule
+
+        calls["fla naive chunk"] = lambda: naive_chunk_gated_delta_rule(p["q"], p["k"], p["v"], decay, beta, scale=1.0)
+        calls["fla naive recurrent"] = lambda: naive_recurrent_gated_delta_rule(
+            p["q"], p["k"], p["v"], beta, decay, scale=1.0
+        )
+    except ImportError:
+        print("fla_naive.py, a copy of fla/ops/gated_delta_rule/naive.py, is not on the path")
+    rows = []
+    best = dict.fromkeys(calls, float("inf"))
+    with torch.no_grad():
+        for _ in range(7):  # in turn: others' programs disturb all alike
+            for name, call in calls.items():
+                for _ in range(5 if name == "cpu" else 1):
+                    begun = time.perf_counter()
+                    call()
+                    best[name] = min(best[name], time.perf_counter() - begun)
+        for name, seconds in best.items():
+            rows.append({"T": T, "kernel": name, "us_per_token": 1e6 * seconds / T})
+        one = {n: t[:, :1].contiguous() for n, t in (("q", p["q"]), ("k", p["k"]), ("v", p["v"]))}
+        state = torch.randn(1, heads, size, size)
+        g, b = decay[:, :1].contiguous(), beta[:, :1].contiguous()
+        job = make_job(one["q"], one["k"], one["v"], g, None, state, beta=b)
+        for name, call in {
+            "cpu, one step": lambda: run_linear(job, "cpu"),
+            "cpu, one step and its checks": lambda: run_linear(
+                make_job(one["q"], one["k"], one["v"], g, None, state, beta=b)
+            ),
+        }.items():
+            fastest = float("inf")
+            for _ in range(5_000):
+                begun = time.perf_counter()
+                call()
+                fastest = min(fastest, time.perf_counter() - begun)
+            rows.append({"T": 1, "kernel": name, "us_per_token": 1e6 * fastest})
+    for row in rows:
+        print(row)
+    write(file, rows)
+
+
+def write(file: Path, rows: list[dict[str, object]]) -> None:
+    """Write the rows so far, so that a run that is stopped loses little."""
+    file.write_text(json.dumps(describe_run(seed=0, rows=rows), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, default=Path("linear_recurrences.json"))
+    parser.add_argument("--heads", type=int, default=0)
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384])
+    given = parser.parse_args()
+    if given.device == "cuda":
+        run_gpu(given.json, given.heads or 8, given.size, given.lengths)
+    else:
+        run_cpu(given.json, given.heads or 4, given.size, given.lengths[0] if given.lengths[0] != 2048 else 1024)
