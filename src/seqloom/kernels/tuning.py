@@ -148,7 +148,7 @@ CUDNN_FASTER = (
     Region(("lstm",), (torch.float16,), (1, 128), (1, 32), False),
     Region(("lstm",), (torch.float16,), (1, 128), (1, 128), True),
     Region(("lstm",), (torch.float16,), (384, 1024), (8, 48), False),
-    Region(("gru", "lstm", "rnn"), (torch.float32,), (1, 128), (1, _MANY)),
+    Region(("gru", "lstm", "rnn"), (torch.float32,), (1, _MANY), (1, _MANY)),  # ours are not measured yet
     Region(("gru", "lstm", "rnn"), _16_BITS, (513, 1024), (129, _MANY)),
 )
 # Rows, tiles of units to a block: warps to a tile.
