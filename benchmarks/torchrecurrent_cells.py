@@ -1,0 +1,183 @@
+"""Compare the time of every cell with the same cell of torchrecurrent: forward and both passes of one layer.
+
+python benchmarks/torchrecurrent_cells.py --device cuda --dtypes bfloat16 float32 --prepare 12 --json FILE
+python benchmarks/torchrecurrent_cells.py --cells mgu lem star
+
+Each row has milliseconds of both and their ratio, the kernel that ran ours, and the largest difference between our
+outputs and those of our reference loop. Rows are written as they come. Cells that torchrecurrent has not are compared
+with our reference loop. `--prepare N` first compiles the cells in N processes, which fill the cache; without it, the
+first call of each cell compiles, outside of the measured time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+from record import build_parser, describe_run, print_row
+from torch import Tensor, nn
+
+import seqloom
+import seqloom.cells
+from seqloom.core.cell import Cell
+from seqloom.tools.timing import time_call
+
+try:
+    import torchrecurrent
+except ImportError:
+    torchrecurrent = None
+
+THEIRS = {
+    "antisymmetric_rnn": "AntisymmetricRNN",
+    "gated_antisymmetric_rnn": "GatedAntisymmetricRNN",
+    "atr": "ATR",
+    "br": "BR",
+    "nbr": "NBR",
+    "cfn": "CFN",
+    "cornn": "coRNN",
+    "dsgu": "DSGU",
+    "sgu": "SGU",
+    "fast_rnn": "FastRNN",
+    "fast_grnn": "FastGRNN",
+    "intersection_rnn": "IntersectionRNN",
+    "janet": "JANET",
+    "lem": "LEM",
+    "li_gru": "LiGRU",
+    "light_ru": "LightRU",
+    "mc_lstm": "MCLSTM",
+    "mgu": "MGU",
+    "minimal_rnn": "MinimalRNN",
+    "miru1": "MiRU1",
+    "miru2": "MiRU2",
+    "multiplicative_lstm": "MultiplicativeLSTM",
+    "mut1": "MUT1",
+    "mut2": "MUT2",
+    "mut3": "MUT3",
+    "nas": "NAS",
+    "original_lstm": "OriginalLSTM",
+    "peephole_lstm": "PeepholeLSTM",
+    "ran": "RAN",
+    "res_lstm": "ResLSTM",
+    "scrn": "SCRN",
+    "sgrn": "SGRN",
+    "star": "STAR",
+    "tau_gru": "tauGRU",
+    "t_rnn": "TRNN",
+    "t_gru": "TGRU",
+    "t_lstm": "TLSTM",
+    "ugrnn": "UGRNN",
+    "unicornn": "UnICORNN",
+    "wmc_lstm": "WMCLSTM",
+    "indrnn": "IndRNN",
+}
+OTHERS = ("slstm", "cfc", "ltc", "mogrifier_lstm", "orthogonal_rnn", "rhn", "sru", "qrnn", "mass_lstm", "m2rnn")
+FAMOUS = ("rnn", "gru", "lstm")  # the scale of the rest
+EARLY_STOP = 0.97  # of --limit
+
+
+def build_run(layer: nn.Module, x: Tensor, dy: Tensor | None) -> Any:
+    """Return a call of a layer's forward pass, or of both passes if `dy` is given."""
+
+    def forward() -> None:
+        with torch.no_grad():
+            layer(x)
+
+    def both() -> None:
+        y = layer(x)[0]
+        y.backward(dy)
+        for p in layer.parameters():
+            p.grad = None
+
+    return forward if dy is None else both
+
+
+def measure(name: str, dtype: torch.dtype, settings: Any) -> dict[str, Any]:
+    """Return the row of one cell."""
+    T, B, H = settings.steps, settings.batch, settings.hidden
+    torch.manual_seed(0)
+    layer = seqloom.Recurrent(name, H, H).to(settings.device, dtype)
+    x = torch.randn(T, B, H, device=settings.device, dtype=dtype)
+    dy = torch.randn(T, B, H, device=settings.device, dtype=dtype)
+    row: dict[str, Any] = {"cell": name, "dtype": str(dtype).removeprefix("torch.")}
+    if settings.warm:
+        for run in (build_run(layer, x, None), build_run(layer, x, dy)):
+            run()
+        return row
+    try:
+        for part, grad in (("forward", None), ("both", dy)):
+            run = build_run(layer, x, grad)
+            run()  # compiles
+            row[f"{part}_ms"] = 1e3 * time_call(run, settings.device)
+        row["kernel"] = str(seqloom.explain(layer, x)).splitlines()[0].partition(": ")[2]
+        with torch.no_grad():
+            exact = seqloom.Recurrent(name, H, H, kernel="loop").to(settings.device)
+            exact.load_state_dict({n: p.float() for n, p in layer.state_dict().items()})
+            row["error"] = float((layer(x)[0].float() - exact(x.float())[0]).abs().max())
+    except Exception as error:  # the others must still be measured
+        row["failed"] = f"{type(error).__name__}: {error}"[:300]
+        return row
+    kind = getattr(torchrecurrent, THEIRS[name], None) if name in THEIRS else None
+    other = kind(H, H) if kind else seqloom.Recurrent(name, H, H, kernel="loop")
+    row["against"] = "torchrecurrent" if kind else "our loop"
+    other = other.to(settings.device, dtype)
+    for part, grad in (("forward", None), ("both", dy)):
+        run = build_run(other, x, grad)
+        run()
+        row[f"{part}_theirs_ms"] = 1e3 * time_call(run, settings.device)
+        row[f"{part}_ratio"] = row[f"{part}_theirs_ms"] / row[f"{part}_ms"]
+    return {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def prepare(names: list[str], settings: Any) -> None:
+    """Compile all cells in several processes that share the cache."""
+    own = ["--device", settings.device, "--dtypes", *settings.dtypes, "--steps", str(settings.steps)]
+    own += ["--batch", str(settings.batch), "--hidden", str(settings.hidden), "--warm"]
+    parts = [names[i :: settings.prepare] for i in range(settings.prepare)]
+    started = [subprocess.Popen([sys.executable, __file__, *own, "--cells", *part]) for part in parts if part]
+    for process in started:
+        process.wait()
+
+
+def main() -> None:
+    parser = build_parser(__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser.add_argument("--cells", nargs="*", default=[*THEIRS, *OTHERS, *FAMOUS])
+    parser.add_argument("--steps", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--prepare", type=int, default=0, help="compile in this many processes first")
+    parser.add_argument("--warm", action="store_true", help="compile only")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="stop after this many seconds")
+    settings = parser.parse_args()
+    begun = time.monotonic()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    names = [name for name in settings.cells if name in Cell.registry]
+    if settings.prepare:
+        prepare(names, settings)
+        print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
+    rows: list[dict[str, Any]] = []
+    record = {} if settings.warm else describe_run(steps=settings.steps, batch=settings.batch, hidden=settings.hidden)
+    for dtype in settings.dtypes:
+        for name in names:
+            if time.monotonic() - begun > EARLY_STOP * settings.limit:
+                break
+            try:
+                rows.append(measure(name, getattr(torch, dtype), settings))
+            except Exception as error:
+                rows.append({"cell": name, "dtype": dtype, "failed": f"{type(error).__name__}: {error}"[:300]})
+            print_row(rows[-1])
+            if settings.json and not settings.warm:
+                settings.json.parent.mkdir(parents=True, exist_ok=True)
+                settings.json.write_text(json.dumps(record | {"rows": rows}, indent=0) + "\n")
+    for dtype in settings.dtypes:
+        ratios = sorted(r["both_ratio"] for r in rows if r["dtype"] == dtype and r.get("against") == "torchrecurrent")
+        if ratios:
+            print(f"{dtype}: median ratio of both passes {ratios[len(ratios) // 2]:.1f}, least {ratios[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
